@@ -1,0 +1,268 @@
+"""The seam between everything that keeps files and the disk.
+
+Commitlog, consume queues, epoch file, Raft log and identity files reach their bytes through `Disk` and `FileSegment` only, so
+that the same code runs on a real directory, in memory, and on a disk that loses what was not synced. Three rules give those
+twins one contract:
+
+- bytes written are visible to `read` at once and durable only after `sync` of the same segment returned;
+- creating, replacing and removing a file is durable when the call returns (the directory is synced);
+- an error from `sync` is final: the caller must stop writing (the kernel may have dropped the dirty pages).
+
+Calls block; a shell runs `sync` in a helper thread. Two threads may use one segment at the same time when one of them only syncs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from remoting.errors import SettingsError, StorageError
+
+Bytes = bytes | bytearray | memoryview
+
+_IOV_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Space of the file system that holds the tree, in bytes; `free_bytes` is what an unprivileged process may use."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+class FileSegment(Protocol):
+    """One open file. Positions and sizes are bytes from its start."""
+
+    @property
+    def path(self) -> str:
+        """The path relative to the disk's root, for messages."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The file's present length."""
+
+    def write(self, position: int, buffers: Sequence[Bytes]) -> int:
+        """Write the buffers one after the other at `position`, growing the file if needed; return the bytes written (all)."""
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return up to `length` bytes at `position`, fewer only at the end of the file."""
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut or grow (with zeros) the file to the size; durable after `sync`."""
+
+    def sync(self) -> None:
+        """Make all bytes written so far durable (fdatasync)."""
+
+    def close(self) -> None:
+        """Release the file; later calls on the segment are programming errors."""
+
+
+class Disk(Protocol):
+    """A directory tree that belongs to one process. Paths are relative, with `/` between names."""
+
+    def names(self, directory: str) -> list[str]:
+        """The sorted names in a directory; empty when it does not exist."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def open(self, path: str, *, create: bool = False, size_bytes: int = 0) -> FileSegment:
+        """Open a file for reading and writing; with `create` make it (and its directories) with that many zero bytes."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or an empty or full directory; nothing happens when it is not there."""
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """The whole content of a small file, or None when it is not there."""
+
+    def replace_bytes(self, path: str, content: bytes) -> None:
+        """Put a small file in place atomically and durably: after a crash it is either the old or the new one, whole."""
+
+    def usage(self) -> DiskUsage: ...
+
+
+class LocalSegment:
+    """`FileSegment` on a real file: pread, pwritev and fdatasync on one descriptor."""
+
+    __slots__ = ("_descriptor", "_path", "_size_bytes")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._size_bytes = os.fstat(descriptor).st_size
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    @property
+    def descriptor(self) -> int:
+        """The open descriptor, for readers that map the file."""
+        return self._descriptor
+
+    def write(self, position: int, buffers: Sequence[Bytes]) -> int:
+        start = position
+        try:
+            for first in range(0, len(buffers), _IOV_MAX):
+                position += self._write_some(position, buffers[first : first + _IOV_MAX])
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path} at {position}: {error.strerror}") from error
+        if position > self._size_bytes:
+            self._size_bytes = position
+        return position - start
+
+    def _write_some(self, position: int, buffers: Sequence[Bytes]) -> int:
+        wanted = sum(map(len, buffers))
+        written = os.pwritev(self._descriptor, buffers, position)
+        if written == wanted:
+            return written
+        rest = memoryview(b"".join(buffers))
+        while written < wanted:
+            written += os.pwrite(self._descriptor, rest[written:], position + written)
+        return written
+
+    def read(self, position: int, length: int) -> bytes:
+        try:
+            content = os.pread(self._descriptor, length, position)
+            while 0 < len(content) < length:
+                more = os.pread(self._descriptor, length - len(content), position + len(content))
+                if not more:
+                    break
+                content += more
+        except OSError as error:
+            raise StorageError(f"cannot read {self._path} at {position}: {error.strerror}") from error
+        return content
+
+    def truncate(self, size_bytes: int) -> None:
+        try:
+            os.ftruncate(self._descriptor, size_bytes)
+        except OSError as error:
+            raise StorageError(f"cannot set the size of {self._path}: {error.strerror}") from error
+        self._size_bytes = size_bytes
+
+    def sync(self) -> None:
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise StorageError(f"cannot sync {self._path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+class LocalDisk:
+    """`Disk` on a real directory, held by an advisory lock so that two processes never share one."""
+
+    def __init__(self, root: Path) -> None:
+        """Make the directory if needed and lock it.
+
+        Raises SettingsError when it cannot be used or another process holds it.
+        """
+        self._root = root
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self._lock_descriptor = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise SettingsError(f"cannot use the data directory {root}: {error.strerror}; choose another one") from error
+        try:
+            fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock_descriptor)
+            raise SettingsError(f"{root} is in use by another running process; stop it or choose another directory") from error
+
+    def close(self) -> None:
+        """Give the directory free; segments must be closed before."""
+        os.close(self._lock_descriptor)
+
+    def names(self, directory: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._root / directory))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return (self._root / path).exists()
+
+    def open(self, path: str, *, create: bool = False, size_bytes: int = 0) -> LocalSegment:
+        target = self._root / path
+        try:
+            if create:
+                self._make_directories(target.parent)
+                descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                if os.fstat(descriptor).st_size < size_bytes:
+                    os.ftruncate(descriptor, size_bytes)
+                os.fsync(descriptor)
+                _sync_directory(target.parent)
+            else:
+                descriptor = os.open(target, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError(f"cannot open {target}: {error.strerror}") from error
+        return LocalSegment(path, descriptor)
+
+    def remove(self, path: str) -> None:
+        target = self._root / path
+        try:
+            if target.is_dir():
+                for name in os.listdir(target):
+                    self.remove(f"{path}/{name}")
+                target.rmdir()
+            elif target.exists():
+                target.unlink()
+            else:
+                return
+            _sync_directory(target.parent)
+        except OSError as error:
+            raise StorageError(f"cannot remove {target}: {error.strerror}") from error
+
+    def read_bytes(self, path: str) -> bytes | None:
+        try:
+            return (self._root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"cannot read {self._root / path}: {error.strerror}") from error
+
+    def replace_bytes(self, path: str, content: bytes) -> None:
+        target = self._root / path
+        temporary = target.with_name(target.name + ".new")
+        try:
+            self._make_directories(target.parent)
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+            _sync_directory(target.parent)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise StorageError(f"cannot replace {target}: {error.strerror}") from error
+
+    def usage(self) -> DiskUsage:
+        status = os.statvfs(self._root)
+        return DiskUsage(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
+
+    def _make_directories(self, directory: Path) -> None:
+        if directory.is_dir():
+            return
+        self._make_directories(directory.parent)
+        directory.mkdir(exist_ok=True)
+        _sync_directory(directory.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,94 @@
+"""The exception tree of the project; everything raised across a seam is one of these.
+
+    LogboomError
+    ├── ProtocolError          the peer sent bytes that no correct peer sends; close the connection
+    ├── RequestError           a request was understood and refused; carries the response code
+    │   ├── InvalidParameter
+    │   ├── NotLeader, NotMaster
+    │   └── ...                (any other code)
+    ├── ConnectionLost         the outcome of what was in flight is unknown
+    ├── RequestTimeout         likewise unknown
+    ├── StorageError           the disk refused; the daemon stops writing
+    │   └── CorruptedFile
+    └── SettingsError          start-up refused; the text says what to set
+
+A caller asks `retriable` and `refresh_route` instead of listing types.
+"""
+
+from __future__ import annotations
+
+from remoting import codes
+
+
+class LogboomError(Exception):
+    """Base of all errors that cross a seam. `code` is what a remoting peer is answered with."""
+
+    code: int = codes.SYSTEM_ERROR
+    retriable: bool = False
+    refresh_route: bool = False
+
+
+class ProtocolError(LogboomError):
+    """The peer broke the protocol (bad length, undecodable header, frame out of order). The connection must be closed."""
+
+
+class RequestError(LogboomError):
+    """A request was refused with a response code; raised by clients on such an answer and by handlers to give one."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retriable = code in codes.RETRIABLE
+        self.refresh_route = code in codes.REFRESH_ROUTE
+
+    @property
+    def message(self) -> str:
+        """The sentence for a person: what was wrong and what to do."""
+        return str(self.args[0])
+
+
+class InvalidParameter(RequestError):
+    """A field is missing or out of bounds; the message names the field and the rule."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(codes.INVALID_PARAMETER, message)
+
+
+class NotLeader(RequestError):
+    """This controller does not lead (or has not yet applied an entry of its own term)."""
+
+    def __init__(self, message: str = "this controller is not the leader; ask the one named by GET_METADATA_INFO") -> None:
+        super().__init__(codes.CONTROLLER_NOT_LEADER, message)
+
+
+class NotMaster(RequestError):
+    """This broker does not serve writes: it is a replica, or fenced until a controller confirmed its role."""
+
+    def __init__(self, message: str = "this broker is not the master of its group; refresh the route") -> None:
+        super().__init__(codes.SERVICE_NOT_AVAILABLE, message)
+
+
+class ConnectionLost(LogboomError):
+    """The connection went away; the outcome of every request in flight on it is unknown."""
+
+    retriable = True
+    refresh_route = True
+
+
+class RequestTimeout(LogboomError):
+    """No answer within the deadline; the outcome is unknown."""
+
+    retriable = True
+    refresh_route = True
+
+
+class StorageError(LogboomError):
+    """The disk refused an operation. The store stops writing at once: a failed sync is never retried."""
+
+
+class CorruptedFile(StorageError):
+    """A file's content contradicts its checksum or layout; the message names the file and the position."""
+
+
+class SettingsError(LogboomError):
+    """A setting or the machine makes starting impossible; the message is the one sentence that says what to do."""
