@@ -173,12 +173,16 @@ class LocalDisk:
             root.mkdir(parents=True, exist_ok=True)
             self._lock_descriptor = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise SettingsError(f"cannot use the data directory {root}: {error.strerror}; choose another one") from error
+            raise SettingsError(
+                f"cannot use the data directory {root}: {error.strerror}; choose another one"
+            ) from error
         try:
             fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock_descriptor)
-            raise SettingsError(f"{root} is in use by another running process; stop it or choose another directory") from error
+            raise SettingsError(
+                f"{root} is in use by another running process; stop it or choose another directory"
+            ) from error
 
     def close(self) -> None:
         """Give the directory free; segments must be closed before."""

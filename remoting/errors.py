@@ -57,7 +57,9 @@ class InvalidParameter(RequestError):
 class NotLeader(RequestError):
     """This controller does not lead (or has not yet applied an entry of its own term)."""
 
-    def __init__(self, message: str = "this controller is not the leader; ask the one named by GET_METADATA_INFO") -> None:
+    def __init__(
+        self, message: str = "this controller is not the leader; ask the one named by GET_METADATA_INFO"
+    ) -> None:
         super().__init__(codes.CONTROLLER_NOT_LEADER, message)
 
 
