@@ -10,7 +10,22 @@ FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 
 # Language ordinals of the compact header, by the name that the JSON header carries
-LANGUAGES = "JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST NODE_JS".split()
+LANGUAGES = (
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+    "RUST",
+    "NODE_JS",
+)
 
 # The version ordinal we report: V5_3_3. Java refuses SQL92 subscriptions below 232.
 VERSION = 479

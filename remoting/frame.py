@@ -1,0 +1,232 @@
+"""Bytes <-> commands: the frame of the RocketMQ remoting protocol (pure).
+
+    totalLength i32 | serializeType u8, headerLength u24 | header | body
+
+Both header encodings are read; answers are always JSON, because every client reads JSON and two do not mask the type byte.
+`extFields` values come out as strings whatever the peer sent (numbers, booleans and null occur), so that nothing above this
+module deals with more than one type. A frame longer than the limit, or a header that does not decode, raises ProtocolError
+before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from remoting import codes
+from remoting.disk import Bytes
+from remoting.errors import ProtocolError
+
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+PREFIX_BYTES: Final = 8
+
+_PREFIX = struct.Struct(">iI")
+_COMPACT_FIXED = struct.Struct(">hBhiii")
+_LENGTH16 = struct.Struct(">h")
+_LENGTH32 = struct.Struct(">i")
+_STRINGS = {str}
+_LANGUAGE_ORDINALS = {name: ordinal for ordinal, name in enumerate(codes.LANGUAGES)}
+
+
+class Command:
+    """One request or response. `body` may be a view into the buffer it was read from: copy it to keep it."""
+
+    __slots__ = ("body", "code", "ext", "flag", "language", "opaque", "remark", "version")
+
+    def __init__(
+        self,
+        code: int,
+        opaque: int = 0,
+        ext: dict[str, str] | None = None,
+        body: Bytes = b"",
+        flag: int = 0,
+        remark: str | None = None,
+        version: int = codes.VERSION,
+        language: str = "PYTHON",
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.ext: dict[str, str] = {} if ext is None else ext
+        self.body = body
+        self.flag = flag
+        self.remark = remark
+        self.version = version
+        self.language = language
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & codes.FLAG_RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & codes.FLAG_ONEWAY)
+
+    def __repr__(self) -> str:
+        kind = "response" if self.is_response else "request"
+        return f"<{kind} {self.code} opaque={self.opaque} ext={self.ext} body={len(self.body)}B remark={self.remark}>"
+
+
+def decode_frames(buffer: bytes, commands: list[Command], max_frame_bytes: int = MAX_FRAME_BYTES) -> int:
+    """Append every complete frame of the buffer to `commands`; return how many bytes they took.
+
+    Bodies are views into `buffer`. Raises ProtocolError for a frame that no correct peer sends.
+    """
+    position = 0
+    end = len(buffer)
+    view = memoryview(buffer)
+    while end - position >= PREFIX_BYTES:
+        total, word = _PREFIX.unpack_from(buffer, position)
+        header_length = word & 0xFFFFFF
+        if not 4 + header_length <= total <= max_frame_bytes - 4:
+            raise ProtocolError(
+                f"frame of {total} bytes with a header of {header_length}; the limit is {max_frame_bytes}"
+            )
+        frame_end = position + 4 + total
+        if frame_end > end:
+            break
+        body_start = position + PREFIX_BYTES + header_length
+        header = view[position + PREFIX_BYTES : body_start]
+        serialize_type = word >> 24
+        if serialize_type == 0:
+            command = _decode_json(header)
+        elif serialize_type == 1:
+            command = _decode_compact(header)
+        else:
+            raise ProtocolError(f"unknown header encoding {serialize_type}")
+        command.body = view[body_start:frame_end]
+        commands.append(command)
+        position = frame_end
+    return position
+
+
+def bytes_wanted(buffer: Bytes) -> int:
+    """How many bytes the first frame of the buffer has in all; PREFIX_BYTES while that is not known."""
+    if len(buffer) < PREFIX_BYTES:
+        return PREFIX_BYTES
+    total: int = _PREFIX.unpack_from(buffer)[0]
+    return total + 4
+
+
+def _decode_json(header: memoryview) -> Command:
+    try:
+        fields = orjson.loads(header)
+        ext = fields.get("extFields")
+        command = Command.__new__(Command)
+        command.code = fields["code"]
+        command.opaque = fields["opaque"]
+        command.flag = fields["flag"]
+        command.version = fields.get("version", 0)
+        command.language = fields.get("language", "OTHER")
+        command.remark = fields.get("remark")
+        if ext:
+            command.ext = ext if set(map(type, ext.values())) == _STRINGS else _as_strings(ext)
+        else:
+            command.ext = {}
+        if not type(command.code) is type(command.opaque) is type(command.flag) is type(command.version) is int:
+            raise ProtocolError("code, opaque, flag and version of a header must be integers")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"undecodable JSON header: {error}") from error
+    return command
+
+
+def _as_strings(ext: Mapping[str, Any]) -> dict[str, str]:
+    result = {}
+    for key, value in ext.items():
+        if value is None:
+            continue
+        if isinstance(value, str):
+            result[key] = value
+        elif isinstance(value, bool):
+            result[key] = "true" if value else "false"
+        elif isinstance(value, int):
+            result[key] = str(value)
+        elif isinstance(value, float):
+            result[key] = str(int(value)) if value.is_integer() else repr(value)
+        else:
+            raise ProtocolError(f"extFields.{key} must be a string, a number or a boolean")
+    return result
+
+
+def _decode_compact(header: memoryview) -> Command:
+    try:
+        code, language, version, opaque, flag, remark_length = _COMPACT_FIXED.unpack_from(header)
+        position = _COMPACT_FIXED.size
+        remark, position = _take_text(header, position, remark_length)
+        (ext_length,) = _LENGTH32.unpack_from(header, position)
+        position += 4
+        end = position + ext_length
+        if ext_length < 0 or end > len(header):
+            raise ProtocolError("the ext block is longer than its header")
+        ext: dict[str, str] = {}
+        while position < end:
+            (key_length,) = _LENGTH16.unpack_from(header, position)
+            key, position = _take_text(header, position + 2, key_length)
+            (value_length,) = _LENGTH32.unpack_from(header, position)
+            value, position = _take_text(header, position + 4, value_length)
+            if key and value:
+                ext[key] = value
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ProtocolError(f"undecodable compact header: {error}") from error
+    name = codes.LANGUAGES[language] if language < len(codes.LANGUAGES) else "OTHER"
+    return Command(code, opaque, ext, b"", flag, remark or None, version, name)
+
+
+def _take_text(header: memoryview, position: int, length: int) -> tuple[str, int]:
+    end = position + length
+    if length < 0 or end > len(header):
+        raise ProtocolError("a text of the compact header is longer than the header")
+    return str(header[position:end], "utf-8"), end
+
+
+def encode_request(
+    code: int, opaque: int, ext: Mapping[str, str] | None = None, body: Bytes = b"", *, oneway: bool = False
+) -> bytes:
+    """A request frame with a JSON header."""
+    fields = {
+        "code": code,
+        "extFields": ext or {},
+        "flag": codes.FLAG_ONEWAY if oneway else 0,
+        "language": "PYTHON",
+        "opaque": opaque,
+        "version": codes.VERSION,
+    }
+    return _frame(orjson.dumps(fields), body)
+
+
+def encode_response(
+    code: int, opaque: int, ext: Mapping[str, str] | None = None, body: Bytes = b"", remark: str | None = None
+) -> bytes:
+    """A response frame with a JSON header. `extFields` is always there, because some clients read it unasked."""
+    fields = {
+        "code": code,
+        "extFields": ext or {},
+        "flag": codes.FLAG_RESPONSE,
+        "language": "JAVA",
+        "opaque": opaque,
+        "version": codes.VERSION,
+    }
+    if remark is not None:
+        fields["remark"] = remark
+    return _frame(orjson.dumps(fields), body)
+
+
+def encode_compact(command: Command) -> bytes:
+    """The frame of a command with the compact header; for clients that are started in that mode, and for tests."""
+    remark = (command.remark or "").encode()
+    entries = bytearray()
+    for key, value in command.ext.items():
+        encoded_key, encoded_value = key.encode(), value.encode()
+        entries += _LENGTH16.pack(len(encoded_key)) + encoded_key + _LENGTH32.pack(len(encoded_value)) + encoded_value
+    language = _LANGUAGE_ORDINALS.get(command.language, _LANGUAGE_ORDINALS["OTHER"])
+    code = (command.code + 0x8000) % 0x10000 - 0x8000
+    fixed = _COMPACT_FIXED.pack(code, language, command.version, command.opaque, command.flag, len(remark))
+    header = b"".join((fixed, remark, _LENGTH32.pack(len(entries)), entries))
+    return b"".join((_PREFIX.pack(4 + len(header) + len(command.body), 1 << 24 | len(header)), header, command.body))
+
+
+def _frame(header: bytes, body: Bytes) -> bytes:
+    header_length = len(header)
+    return b"".join((_PREFIX.pack(4 + header_length + len(body), header_length), header, body))

@@ -1,0 +1,83 @@
+"""The dialling side: one connection per address, made on demand and remade after a loss."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from remoting import codes
+from remoting.disk import Bytes
+from remoting.errors import ConnectionLost, InvalidParameter, RequestError
+from remoting.frame import Command
+from remoting.transport.connection import ConnectionLimits, Handler, RemotingConnection
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """(host, port) of host:port; raises InvalidParameter with the rule."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InvalidParameter(f"{address!r} is not an address: write host:port with a port from 1 to 65535")
+    return host.strip("[]"), int(port)
+
+
+async def connect(
+    address: str,
+    *,
+    handlers: Mapping[int, Handler] | None = None,
+    closed: Callable[[RemotingConnection], None] | None = None,
+    timeout_ms: int = 1000,
+) -> RemotingConnection:
+    """Dial an address. Raises ConnectionLost when it does not answer in time."""
+    host, port = split_address(address)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            _, connection = await loop.create_connection(
+                lambda: RemotingConnection(handlers or {}, ConnectionLimits(), closed=closed), host, port
+            )
+    except (OSError, TimeoutError) as error:
+        raise ConnectionLost(f"cannot connect to {address}: {error or 'no answer'}") from error
+    return connection
+
+
+class RemotingClient:
+    """Requests to any number of addresses over one connection each; `handlers` answer what the peers ask us."""
+
+    def __init__(self, handlers: Mapping[int, Handler] | None = None) -> None:
+        self._handlers = handlers or {}
+        self._connections: dict[str, RemotingConnection] = {}
+        self._dialling: dict[str, asyncio.Lock] = {}
+
+    async def connection(self, address: str) -> RemotingConnection:
+        """The open connection to an address, dialled if there is none. Raises ConnectionLost."""
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        async with self._dialling.setdefault(address, asyncio.Lock()):
+            connection = self._connections.get(address)
+            if connection is None or not connection.is_open:
+                connection = self._connections[address] = await connect(address, handlers=self._handlers)
+        return connection
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: Bytes = b"",
+        *,
+        timeout_ms: int = 3000,
+        accept: tuple[int, ...] = (codes.SUCCESS,),
+    ) -> Command:
+        """Ask and wait; an answer whose code is not in `accept` is raised as RequestError."""
+        connection = await self.connection(address)
+        response = await connection.call(code, ext, body, timeout_ms)
+        if response.code not in accept:
+            raise RequestError(response.code, response.remark or f"{address} answered code {response.code}")
+        return response
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()

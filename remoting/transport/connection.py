@@ -1,0 +1,280 @@
+"""One remoting connection on asyncio: the same protocol object serves an accepted and a dialled connection.
+
+Requests that arrive in one read event are handed to their handlers in runs of equal code, in order, so that a handler sees a
+batch and no Task is made. Answers and requests written during a loop turn leave in one write.
+
+What a peer can make us hold is bounded: a frame by its size limit, unanswered requests by `max_in_flight` (reading stops until
+answers are given), unsent answers by the transport's high-water mark (reading stops until the peer reads).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from remoting import codes, frame
+from remoting.disk import Bytes
+from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestTimeout
+from remoting.frame import Command
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[["RemotingConnection", Sequence[Command]], None]
+Answered = Callable[[Command | LogboomError], None]
+
+_HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
+_LOW_WATER_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one peer may make us hold: bytes of a frame, and requests that were not answered yet."""
+
+    max_frame_bytes: int = frame.MAX_FRAME_BYTES
+    max_in_flight: int = 16384
+
+
+class RemotingConnection(asyncio.Protocol):
+    """Frames in and out, answers matched by opaque, handlers called by code."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        limits: ConnectionLimits,
+        opened: Callable[[RemotingConnection], None] | None = None,
+        closed: Callable[[RemotingConnection], None] | None = None,
+    ) -> None:
+        self.peer_host = ""
+        self.peer_port = 0
+        self.last_active = 0.0
+        self._handlers = handlers
+        self._limits = limits
+        self._opened = opened
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._received: list[bytes] = []
+        self._received_bytes = 0
+        self._wanted_bytes = frame.PREFIX_BYTES
+        self._out: list[Bytes] = []
+        self._write_scheduled = False
+        self._in_flight = 0
+        self._write_paused = False
+        self._reading_paused = False
+        self._next_opaque = 0
+        self._pending: dict[int, tuple[Answered, asyncio.TimerHandle]] = {}
+
+    @property
+    def peer(self) -> str:
+        """host:port of the other side, for messages."""
+        return f"{self.peer_host}:{self.peer_port}"
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(_HIGH_WATER_BYTES, _LOW_WATER_BYTES)
+        self.last_active = self._loop.time()
+        address = transport.get_extra_info("peername")
+        if address:
+            self.peer_host, self.peer_port = address[0], address[1]
+        if self._opened is not None:
+            self._opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.last_active = self._loop.time()
+        if self._received:
+            self._received.append(data)
+            self._received_bytes += len(data)
+            if self._received_bytes < self._wanted_bytes:
+                return
+            data = b"".join(self._received)
+            self._received.clear()
+        commands: list[Command] = []
+        try:
+            consumed = frame.decode_frames(data, commands, self._limits.max_frame_bytes)
+        except ProtocolError as error:
+            self._dispatch(commands)
+            log.warning("closing the connection of %s: %s", self.peer, error)
+            self.close()
+            return
+        if consumed < len(data):
+            rest = data[consumed:]
+            self._received.append(rest)
+            self._received_bytes = len(rest)
+            self._wanted_bytes = frame.bytes_wanted(rest)
+        self._dispatch(commands)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._regulate_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._regulate_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        pending, self._pending = self._pending, {}
+        for answered, timer in pending.values():
+            timer.cancel()
+            answered(ConnectionLost(f"the connection to {self.peer} closed"))
+        if self._closed is not None:
+            self._closed(self)
+
+    # ---- answering
+
+    def respond(
+        self,
+        request: Command,
+        code: int = codes.SUCCESS,
+        ext: Mapping[str, str] | None = None,
+        body: Bytes = b"",
+        remark: str | None = None,
+    ) -> None:
+        """Answer one request; nothing is sent for a one-way request or on a closed connection. Once per request."""
+        if request.is_oneway:
+            return
+        self.respond_encoded(frame.encode_response(code, request.opaque, ext, body, remark), 1)
+
+    def respond_error(self, request: Command, error: LogboomError) -> None:
+        """Answer with the error's code and its sentence as the remark."""
+        self.respond(request, error.code, remark=str(error))
+
+    def respond_encoded(self, frames: Bytes, count: int) -> None:
+        """Send already encoded answers of `count` two-way requests."""
+        self._in_flight -= count
+        self._write(frames)
+        if self._reading_paused:
+            self._regulate_reading()
+
+    # ---- requesting
+
+    def request(
+        self, code: int, ext: Mapping[str, str] | None, body: Bytes, timeout_ms: int, answered: Answered
+    ) -> None:
+        """Send a request; `answered` gets the response, ConnectionLost or RequestTimeout, exactly once."""
+        if self._transport is None:
+            answered(ConnectionLost(f"the connection to {self.peer} is closed"))
+            return
+        opaque = self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
+        timer = self._loop.call_later(timeout_ms / 1000, self._expire, opaque, code, timeout_ms)
+        self._pending[opaque] = answered, timer
+        self._write(frame.encode_request(code, opaque, ext, body))
+
+    async def call(
+        self, code: int, ext: Mapping[str, str] | None = None, body: Bytes = b"", timeout_ms: int = 3000
+    ) -> Command:
+        """Send a request and wait for its response, whatever its code. Raises ConnectionLost or RequestTimeout."""
+        future: asyncio.Future[Command] = self._loop.create_future()
+
+        def answered(result: Command | LogboomError) -> None:
+            if future.done():
+                return
+            if isinstance(result, LogboomError):
+                future.set_exception(result)
+            else:
+                result.body = bytes(result.body)
+                future.set_result(result)
+
+        self.request(code, ext, body, timeout_ms, answered)
+        return await future
+
+    def notify(self, code: int, ext: Mapping[str, str] | None = None, body: Bytes = b"") -> bool:
+        """Send a one-way request; False (and nothing sent) when the connection is closed or the peer does not read."""
+        if self._transport is None or self._write_paused:
+            return False
+        self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
+        self._write(frame.encode_request(code, self._next_opaque, ext, body, oneway=True))
+        return True
+
+    def close(self) -> None:
+        """Send what is queued and close; `closed` is called when the socket is gone."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once and drop what is queued."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- inside
+
+    def _dispatch(self, commands: list[Command]) -> None:
+        start = 0
+        count = len(commands)
+        while start < count:
+            first = commands[start]
+            if first.flag & codes.FLAG_RESPONSE:
+                self._resolve(first)
+                start += 1
+                continue
+            end = start + 1
+            while end < count and commands[end].code == first.code and not commands[end].flag & codes.FLAG_RESPONSE:
+                end += 1
+            self._handle(first.code, commands[start:end] if end - start < count else commands)
+            start = end
+
+    def _handle(self, code: int, requests: Sequence[Command]) -> None:
+        self._in_flight += sum(1 for request in requests if not request.flag & codes.FLAG_ONEWAY)
+        handler = self._handlers.get(code)
+        if handler is None:
+            for request in requests:
+                self.respond(request, codes.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
+        else:
+            try:
+                handler(self, requests)
+            except Exception:
+                log.exception("the handler of request code %d failed; closing the connection of %s", code, self.peer)
+                self.close()
+        if self._in_flight > self._limits.max_in_flight:
+            self._regulate_reading()
+
+    def _resolve(self, response: Command) -> None:
+        entry = self._pending.pop(response.opaque, None)
+        if entry is not None:
+            answered, timer = entry
+            timer.cancel()
+            answered(response)
+
+    def _expire(self, opaque: int, code: int, timeout_ms: int) -> None:
+        answered, _ = self._pending.pop(opaque)
+        answered(RequestTimeout(f"{self.peer} did not answer request {code} within {timeout_ms} ms"))
+
+    def _write(self, data: Bytes) -> None:
+        if self._transport is None:
+            return
+        self._out.append(data)
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._write_scheduled = False
+        if self._transport is None or not self._out:
+            self._out.clear()
+            return
+        out = self._out
+        self._out = []
+        self.last_active = self._loop.time()
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _regulate_reading(self) -> None:
+        """Read only while the peer reads our answers and has not too many requests open."""
+        pause = self._write_paused or self._in_flight > self._limits.max_in_flight
+        if self._transport is None or pause == self._reading_paused or self._transport.is_closing():
+            return
+        self._reading_paused = pause
+        if pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()

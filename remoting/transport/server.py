@@ -1,0 +1,159 @@
+"""The listening side: accepts remoting connections, keeps the list of them, closes idle ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from remoting import codes
+from remoting.errors import LogboomError, SettingsError
+from remoting.frame import Command
+from remoting.transport.connection import ConnectionLimits, Handler, RemotingConnection
+from remoting.transport.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+_IDLE_S = 120.0
+_SWEEP_S = 10.0
+_DRAIN_S = 1.0
+
+
+class RemotingServer:
+    """One listener. `handlers` may be filled until `start`."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        handlers: Mapping[int, Handler],
+        *,
+        limits: ConnectionLimits | None = None,
+        max_connections: int = 10000,
+        closed: Callable[[RemotingConnection], None] | None = None,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._handlers = handlers
+        self._limits = limits or ConnectionLimits()
+        self._max_connections = max_connections
+        self._on_closed = closed
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Event | None = None
+        self.connections: set[RemotingConnection] = set()
+
+    @property
+    def port(self) -> int:
+        """The bound port (the one given, or the one chosen for 0)."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def start(self) -> None:
+        """Bind and serve. Raises SettingsError when the address cannot be bound."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._accept, self._host, self._port, backlog=1024)
+        except OSError as error:
+            raise SettingsError(
+                f"cannot listen on {self._host}:{self._port}: {error.strerror}; free the port or choose another one"
+            ) from error
+        self._sweep()
+
+    async def close(self) -> None:
+        """Stop listening, send what is queued, close every connection and wait for it."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+        if self.connections:
+            self._drained = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DRAIN_S):
+                    await self._drained.wait()
+        for connection in list(self.connections):
+            connection.abort()
+        await self._server.wait_closed()
+
+    def _accept(self) -> RemotingConnection:
+        return RemotingConnection(self._handlers, self._limits, self._connection_opened, self._connection_closed)
+
+    def _connection_opened(self, connection: RemotingConnection) -> None:
+        if len(self.connections) >= self._max_connections:
+            log.warning("refusing %s: %d connections are open already", connection.peer, len(self.connections))
+            connection.abort()
+        self.connections.add(connection)
+
+    def _connection_closed(self, connection: RemotingConnection) -> None:
+        self.connections.discard(connection)
+        if self._drained is not None and not self.connections:
+            self._drained.set()
+        if self._on_closed is not None:
+            self._on_closed(connection)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - _IDLE_S
+        for connection in [each for each in self.connections if each.last_active < oldest]:
+            log.info("closing %s: idle for %d s", connection.peer, _IDLE_S)
+            connection.close()
+        self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
+
+
+def each(handle: Callable[[RemotingConnection, Command], None]) -> Handler:
+    """A handler for one request at a time: a LogboomError it raises becomes the answer, any other error a SYSTEM_ERROR."""
+
+    def handler(connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        for request in requests:
+            try:
+                handle(connection, request)
+            except LogboomError as error:
+                connection.respond_error(request, error)
+            except Exception as error:
+                log.exception("request %d of %s failed", request.code, connection.peer)
+                connection.respond(request, codes.SYSTEM_ERROR, remark=f"internal error: {type(error).__name__}")
+
+    return handler
+
+
+def spawned(owner: TaskOwner, handle: Callable[[RemotingConnection, Command], Coroutine[Any, Any, None]]) -> Handler:
+    """A handler that may await (administration only): each request runs as a task of `owner`."""
+
+    async def run(connection: RemotingConnection, request: Command) -> None:
+        try:
+            await handle(connection, request)
+        except LogboomError as error:
+            connection.respond_error(request, error)
+        except Exception as error:
+            log.exception("request %d of %s failed", request.code, connection.peer)
+            connection.respond(request, codes.SYSTEM_ERROR, remark=f"internal error: {type(error).__name__}")
+
+    def handler(connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        for request in requests:
+            request.body = bytes(request.body)
+            owner.spawn(run(connection, request), f"request {request.code}")
+
+    return handler
+
+
+def check_loopback(host: str, what: str) -> None:
+    """Refuse an address that other machines can reach, as long as this listener has no authentication.
+
+    Raises SettingsError with the sentence that says what to do.
+    """
+    try:
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    except OSError as error:
+        raise SettingsError(f"{what} {host!r} is not an address of this machine: {error}") from error
+    if not all(address.startswith("127.") or address == "::1" for address in addresses):
+        raise SettingsError(
+            f"{what} {host!r} is reachable from other machines, which needs authentication and TLS on this listener; "
+            "bind it to 127.0.0.1"
+        )
