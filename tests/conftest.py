@@ -1,0 +1,24 @@
+"""What holds for every test: where Django finds its settings, and that nothing is read from or written to a real data directory.
+
+The variables are set when this file is imported, which is before pytest-django and any test module load Django.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import shutil
+import tempfile
+
+_DATA_DIR = tempfile.mkdtemp(prefix="logboom-tests-")
+atexit.register(shutil.rmtree, _DATA_DIR, ignore_errors=True)
+
+for _name in [name for name in os.environ if name.startswith("LOGBOOM_") or name in ("REDIS_URL", "DATABASE_URL")]:
+    del os.environ[_name]
+os.environ["LOGBOOM_DATA_DIR"] = _DATA_DIR
+if importlib.util.find_spec("webapp.settings") is not None:
+    os.environ["DJANGO_SETTINGS_MODULE"] = "webapp.settings"
+    importlib.import_module(
+        "django"
+    )  # pytest-django sets Django up only where it is loaded before the tests are collected

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from webapp.appliance import environment
+from webapp.appliance.environment import Environment
+
+
+def test_absent_and_empty_variables_give_the_defaults() -> None:
+    read = Environment.read({"REDIS_URL": "", "LOGBOOM_ALLOWED_HOSTS": ""})
+    assert read.controllers == ("127.0.0.1:9876", "127.0.0.1:9877", "127.0.0.1:9878")
+    assert read.redis_url == "redis://127.0.0.1:6379/0"
+    assert read.allowed_hosts == ()
+    assert read.spark_master == "local[*]"
+    assert read.database_url is None
+    assert read.data.root.name == "data"
+
+
+def test_what_is_set_is_read() -> None:
+    read = Environment.read(
+        {
+            "LOGBOOM_DATA_DIR": "/srv/boom",
+            "LOGBOOM_CONTROLLERS": "10.0.0.1:1, 10.0.0.2:2",
+            "LOGBOOM_HEARTBEAT_FILE": "/srv/boom/run/beat.heartbeat",
+        }
+    )
+    assert read.data.console_database == Path("/srv/boom/console.sqlite3")
+    assert read.controllers == ("10.0.0.1:1", "10.0.0.2:2")
+    assert read.heartbeat_file == read.data.heartbeat_file("beat")
+
+
+def test_the_table_names_every_variable() -> None:
+    text = environment.__doc__ or ""
+    listed = set(re.findall(r"^\| ([A-Z_]+) \|", text, re.MULTILINE))
+    defined = {
+        value
+        for name, value in vars(environment).items()
+        if name.isupper() and not name.startswith("DEFAULT") and isinstance(value, str)
+    }
+    assert listed == defined

@@ -1,0 +1,38 @@
+"""Generated secrets: one file each, readable by the owner only, made once.
+
+Called by the supervisor and by Django's settings; two processes that ask for the same missing secret at the same time
+end up with the same one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+
+def read_or_create(path: Path, length_bytes: int = 32) -> str:
+    """Return the secret in `path`, generating it first if the file does not exist."""
+    with contextlib.suppress(FileNotFoundError):
+        return _read(path)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # its mode is 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(length_bytes) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)  # unlike a rename, a link never replaces what another process made first
+    finally:
+        os.unlink(draft)
+    return _read(path)
+
+
+def _read(path: Path) -> str:
+    secret = path.read_text().strip()
+    if not secret:
+        raise ValueError(f"{path} is empty; delete it and start again to have a new secret made")
+    return secret
