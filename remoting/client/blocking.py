@@ -1,0 +1,330 @@
+"""Administration of a cluster, blocking: what the console and its tasks ask of controllers and brokers.
+
+Writes go to the master of each broker group and are reported per group, because one may succeed and another not. Reads of
+cluster facts come from the controllers' view. Every call names its deadline; an unknown outcome is said as such.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from remoting import codes
+from remoting.client.socket_connection import SocketConnection
+from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
+from remoting.frame import Command
+from remoting.message import Record, decode_records, encode_properties
+
+CONFIRMED: Final = "CONFIRMED"
+UNCHANGED: Final = "UNCHANGED"
+UNKNOWN: Final = "UNKNOWN"
+NOT_ATTEMPTED: Final = "NOT_ATTEMPTED"
+REFUSED: Final = "REFUSED"
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+_PULL_HAS_SUBSCRIPTION: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """What became of a change at one node. `outcome` is one of the words above; `detail` is for a person."""
+
+    node: str
+    outcome: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffsets:
+    """The readable range of one queue: [min_offset, max_offset)."""
+
+    group: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PulledMessages:
+    """The answer to a pull: records in order and where to go on; the range is the queue's at that moment."""
+
+    records: Sequence[Record]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class AdminClient:
+    """Asks one cluster, given its controllers' addresses. Connections are opened per call and closed after it."""
+
+    def __init__(self, controllers: Sequence[str], *, timeout_ms: int = 3000) -> None:
+        self._controllers = list(controllers)
+        self._timeout_ms = timeout_ms
+
+    # ---- the cluster
+
+    def cluster_view(self) -> dict[str, Any]:
+        """What the controllers know: controllers, groups, replicas. The leader's word if there is one.
+
+        Raises ConnectionLost when no controller answers.
+        """
+        fallback: dict[str, Any] | None = None
+        last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
+        for address in self._controllers:
+            try:
+                with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+                    answer = connection.call(codes.CLUSTER_VIEW, timeout_ms=self._timeout_ms)
+            except LogboomError as error:
+                last_error = error
+                continue
+            view: dict[str, Any] = orjson.loads(answer.body)
+            if any(each.get("leader") and each.get("address") == address for each in view["controllers"]):
+                return view
+            fallback = fallback or view
+        if fallback is None:
+            raise last_error
+        return fallback
+
+    def masters(self) -> dict[str, str]:
+        """Broker name -> remoting address of its master; groups without a master are left out."""
+        masters = {}
+        for group in self.cluster_view()["groups"]:
+            for replica in group["replicas"]:
+                if replica["brokerId"] == group.get("masterBrokerId"):
+                    masters[group["brokerName"]] = replica["address"]
+        return masters
+
+    def broker_state(self, address: str) -> dict[str, Any]:
+        """The state document of one broker."""
+        with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+            state: dict[str, Any] = orjson.loads(connection.call(codes.BROKER_STATE, timeout_ms=self._timeout_ms).body)
+        return state
+
+    def elect_master(self, cluster: str, group: str, broker_id: int) -> dict[str, str]:
+        """Make `broker_id` the master of its group; returns masterBrokerId, masterAddress, masterEpoch.
+
+        Raises RequestError with the controller's reason when it is not eligible.
+        """
+        ext = {
+            "clusterName": cluster,
+            "brokerName": group,
+            "brokerId": str(broker_id),
+            "designateElect": "true",
+            "invokeTime": str(time.time_ns() // 1_000_000),
+        }
+        with self._controller_leader() as connection:
+            answer = connection.call(
+                codes.CONTROLLER_ELECT_MASTER,
+                ext,
+                timeout_ms=10_000,
+                accept=(codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST),
+            )
+        return answer.ext
+
+    # ---- topics and groups
+
+    def create_topic(
+        self, name: str, queues: int = 8, message_type: str = "NORMAL", perm: int = 6, group: str | None = None
+    ) -> list[NodeOutcome]:
+        """Create or change a topic on every group (or one); one outcome per group."""
+        ext = {
+            "topic": name,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(perm),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+            "attributes": f"+message.type={message_type}",
+        }
+        return self._change(lambda each: each.call(codes.UPDATE_AND_CREATE_TOPIC, ext), group)
+
+    update_topic = create_topic
+
+    def delete_topic(self, name: str) -> list[NodeOutcome]:
+        """Delete a topic on every group and forget its route; one outcome per group."""
+        outcomes = self._change(lambda each: each.call(codes.DELETE_TOPIC_IN_BROKER, {"topic": name}))
+        for address in self._controllers:
+            try:
+                with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+                    connection.call(codes.DELETE_TOPIC_IN_NAMESRV, {"topic": name})
+            except LogboomError as error:
+                outcomes.append(NodeOutcome(address, UNKNOWN, f"its route may linger: {error}"))
+        return outcomes
+
+    def topic_config(self, name: str) -> dict[str, dict[str, Any]]:
+        """Broker name -> the topic's configuration there; groups without it are left out."""
+        found = {}
+        for broker_name, address in self.masters().items():
+            with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+                tables = orjson.loads(connection.call(codes.GET_ALL_TOPIC_CONFIG, timeout_ms=self._timeout_ms).body)
+            config = tables["topicConfigTable"].get(name)
+            if config is not None:
+                found[broker_name] = config
+        return found
+
+    def create_group(self, name: str, fifo: bool = False, retry_max_times: int = 16) -> list[NodeOutcome]:
+        """Create or change a consumer group on every broker group; one outcome per broker group."""
+        body = orjson.dumps(
+            {"groupName": name, "consumeMessageOrderly": fifo, "retryMaxTimes": retry_max_times, "consumeEnable": True}
+        )
+        return self._change(lambda each: each.call(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body))
+
+    def delete_group(self, name: str) -> list[NodeOutcome]:
+        """Delete a consumer group and its offsets; one outcome per broker group."""
+        ext = {"groupName": name, "cleanOffset": "true"}
+        return self._change(lambda each: each.call(codes.DELETE_SUBSCRIPTIONGROUP, ext))
+
+    # ---- messages
+
+    def queue_offsets(self, topic: str) -> list[QueueOffsets]:
+        """The readable range of every queue of a topic. Raises RequestError TOPIC_NOT_EXIST when nobody has it."""
+        ranges = []
+        for broker_name, (address, queues) in self._topic_queues(topic).items():
+            with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+                for queue_id in range(queues):
+                    ext = {"topic": topic, "queueId": str(queue_id)}
+                    low = int(connection.call(codes.GET_MIN_OFFSET, ext).ext["offset"])
+                    high = int(connection.call(codes.GET_MAX_OFFSET, ext).ext["offset"])
+                    ranges.append(QueueOffsets(broker_name, queue_id, low, high))
+        return ranges
+
+    def pull(self, topic: str, group: str, queue_id: int, offset: int, count: int = 32) -> PulledMessages:
+        """Read messages of one queue of a broker group from `offset` on, without consuming them."""
+        ext = {
+            "consumerGroup": TOOLS_GROUP,
+            "topic": topic,
+            "queueId": str(queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": str(count),
+            "sysFlag": str(_PULL_HAS_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        accept = (codes.SUCCESS, codes.PULL_NOT_FOUND, codes.PULL_RETRY_IMMEDIATELY, codes.PULL_OFFSET_MOVED)
+        with self._master(group) as connection:
+            answer = connection.call(codes.PULL_MESSAGE, ext, timeout_ms=self._timeout_ms, accept=accept)
+        records = list(decode_records(answer.body)) if answer.code == codes.SUCCESS else []
+        return PulledMessages(
+            records, int(answer.ext["nextBeginOffset"]), int(answer.ext["minOffset"]), int(answer.ext["maxOffset"])
+        )
+
+    def search_offset(self, topic: str, group: str, queue_id: int, timestamp_ms: int) -> int:
+        """The first queue offset stored at or after the time (milliseconds since the epoch)."""
+        ext = {"topic": topic, "queueId": str(queue_id), "timestamp": str(timestamp_ms)}
+        with self._master(group) as connection:
+            return int(
+                connection.call(codes.SEARCH_OFFSET_BY_TIMESTAMP, ext, timeout_ms=self._timeout_ms).ext["offset"]
+            )
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        keys: str = "",
+        tag: str = "",
+        properties: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> dict[str, str]:
+        """Send one message; returns msgId, queueId, queueOffset and brokerName of where it was stored."""
+        routes = self._topic_queues(topic)
+        broker_name = group if group in routes else next(iter(routes))
+        address, _ = routes[broker_name]
+        all_properties = {**(properties or {}), "KEYS": keys, "TAGS": tag}
+        ext = {
+            "a": "LOGBOOM_CONSOLE",
+            "b": topic,
+            "c": "TBW102",
+            "d": "4",
+            "e": "-1",
+            "f": "0",
+            "g": str(time.time_ns() // 1_000_000),
+            "h": "0",
+            "i": encode_properties(all_properties).decode(),
+            "j": "0",
+            "k": "false",
+            "m": "false",
+        }
+        with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+            answer = connection.call(codes.SEND_MESSAGE_V2, ext, body, timeout_ms=10_000)
+        return {**answer.ext, "brokerName": broker_name}
+
+    # ---- inside
+
+    @contextmanager
+    def _controller_leader(self) -> Iterator[SocketConnection]:
+        last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
+        for address in self._controllers:
+            try:
+                with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+                    leader = connection.call(codes.CONTROLLER_GET_METADATA_INFO).ext.get("controllerLeaderAddress")
+                if not leader:
+                    last_error = RequestError(
+                        codes.CONTROLLER_NOT_LEADER, "the controllers have no leader at the moment"
+                    )
+                    continue
+                leading = SocketConnection(leader, timeout_ms=self._timeout_ms)
+            except LogboomError as error:
+                last_error = error
+                continue
+            with leading:
+                yield leading
+            return
+        raise last_error
+
+    @contextmanager
+    def _master(self, group: str) -> Iterator[SocketConnection]:
+        address = self.masters().get(group)
+        if address is None:
+            raise RequestError(codes.SERVICE_NOT_AVAILABLE, f"broker group {group} has no master at the moment")
+        with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+            yield connection
+
+    def _topic_queues(self, topic: str) -> dict[str, tuple[str, int]]:
+        """Broker name -> (master's address, number of readable queues) of a topic's route."""
+        route = orjson.loads(self._ask_any_controller(codes.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).body)
+        addresses = {each["brokerName"]: each["brokerAddrs"].get("0") for each in route["brokerDatas"]}
+        return {
+            each["brokerName"]: (addresses[each["brokerName"]], each["readQueueNums"])
+            for each in route["queueDatas"]
+            if addresses.get(each["brokerName"])
+        }
+
+    def _ask_any_controller(self, code: int, ext: Mapping[str, str]) -> Command:
+        last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
+        for address in self._controllers:
+            try:
+                with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+                    return connection.call(code, ext, timeout_ms=self._timeout_ms)
+            except (ConnectionLost, RequestTimeout) as error:
+                last_error = error
+        raise last_error
+
+    def _change(self, change: Callable[[SocketConnection], Command], only: str | None = None) -> list[NodeOutcome]:
+        outcomes = []
+        names = sorted(each["brokerName"] for each in self.cluster_view()["groups"])
+        masters = self.masters()
+        for name in names:
+            if only is not None and name != only:
+                continue
+            if name not in masters:
+                outcomes.append(NodeOutcome(name, NOT_ATTEMPTED, "the group has no master at the moment"))
+                continue
+            try:
+                with SocketConnection(masters[name], timeout_ms=self._timeout_ms) as connection:
+                    answer = change(connection)
+                outcomes.append(NodeOutcome(name, UNCHANGED if answer.remark == "unchanged" else CONFIRMED))
+            except RequestError as error:
+                outcomes.append(NodeOutcome(name, REFUSED, error.message))
+            except (ConnectionLost, RequestTimeout) as error:
+                outcomes.append(NodeOutcome(name, UNKNOWN, str(error)))
+        return outcomes
