@@ -1,0 +1,25 @@
+"""The console as an ASGI application: HTTP to Django, websockets to the consumers of `webapp.sockets`.
+
+A websocket is let in only from a page of one of the allowed hosts; who it belongs to is checked by the consumers.
+"""
+
+from __future__ import annotations
+
+import os
+
+from channels.auth import AuthMiddlewareStack
+from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+http_application = get_asgi_application()
+
+from webapp.sockets import websocket_urlpatterns  # noqa: E402  (models may be imported only once Django is set up)
+
+application = ProtocolTypeRouter(
+    {
+        "http": http_application,
+        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
+    }
+)

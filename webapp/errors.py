@@ -1,0 +1,119 @@
+"""What the console answers when it cannot do what was asked, once for pages and REST.
+
+Services raise a `Problem`; `webapp.api.problems` turns it into application/problem+json, `webapp.middleware.ProblemPages`
+into a page.
+`code` is stable: scripts compare it. `detail` is a sentence for a person that names the rule or what to do.
+"""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+
+class Problem(Exception):
+    """Base: something that was asked for is not done."""
+
+    status = 500
+    code = "internal-error"
+    title = "Something went wrong"
+
+    def __init__(self, detail: str, *, code: str = "", fields: dict[str, list[str]] | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.code = code or type(self).code
+        self.fields = fields or {}
+
+
+class InvalidInput(Problem):
+    """Some of the input breaks a rule; `fields` says which and which rule."""
+
+    status = 400
+    code = "invalid-input"
+    title = "The input breaks a rule"
+
+
+class PermissionRefused(Problem):
+    status = 403
+    code = "permission-denied"
+    title = "Not permitted"
+
+
+class ReadOnly(PermissionRefused):
+    code = "read-only"
+    title = "The console is read-only"
+
+
+class NotFound(Problem):
+    status = 404
+    code = "not-found"
+    title = "Not found"
+
+
+class Conflict(Problem):
+    """The change does not fit what is there."""
+
+    status = 409
+    code = "conflict"
+    title = "The change does not fit the present state"
+
+
+class PreconditionFailed(Problem):
+    status = 412
+    code = "state-moved"
+    title = "The object changed in the meantime"
+
+
+class TooMany(Problem):
+    status = 429
+    code = "too-many-attempts"
+    title = "Too many attempts"
+
+    def __init__(self, detail: str, *, retry_after_s: int) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(Problem):
+    """A part that is needed (cluster, task queue) does not answer."""
+
+    status = 503
+    code = "unavailable"
+    title = "A needed part does not answer"
+
+
+def page(request: HttpRequest, status: int, title: str, detail: str, code: str = "") -> HttpResponse:
+    """An error as a page, or as a banner when htmx asked."""
+    template = "problem_banner.html" if getattr(request, "htmx", False) else "problem.html"
+    return render(request, template, {"status": status, "title": title, "detail": detail, "code": code}, status=status)
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Django's CSRF check failed: the form is stale, or another site sent it."""
+    detail = (
+        "This form was not opened by you on this console, or it is too old. Go back, reload the page and send it again."
+    )
+    return page(request, 403, "The request was not sent from this page", detail, "csrf-failed")
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    return page(
+        request,
+        400,
+        "The request cannot be read",
+        "The address or the data of the request is malformed.",
+        "bad-request",
+    )
+
+
+def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
+    return page(request, 403, "Not permitted", str(exception) or "Your role does not allow this.", "permission-denied")
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    return page(request, 404, "Not found", "There is nothing at this address. It may have been deleted.", "not-found")
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    detail = "The console met an error of its own; its log has the details."
+    return page(request, 500, "Something went wrong", detail, "internal-error")

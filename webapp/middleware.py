@@ -1,0 +1,102 @@
+"""What happens around every request: headers, static files, the login wall, refusals as pages, the viewer's time zone."""
+
+from __future__ import annotations
+
+import zoneinfo
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.middleware import LoginRequiredMiddleware
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from whitenoise.middleware import WhiteNoiseMiddleware
+
+from webapp import errors
+
+GetResponse = Callable[[HttpRequest], HttpResponse]
+
+# No inline script or style, no eval, nothing from elsewhere, and nobody may frame us.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self' {sockets}; manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+PERMISSIONS_POLICY = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
+
+
+class SecurityHeaders:
+    """Content-Security-Policy and its relatives on every answer; nothing of a person's pages is kept by caches."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        host = request.META.get("HTTP_HOST", "")
+        # Some browsers do not count a websocket to the same host as 'self'. The host was checked by CommonMiddleware or is
+        # unknown to it; in both cases only characters that a host name can have get into the header.
+        safe = bool(host) and all(character.isalnum() or character in ".-:[]" for character in host)
+        sockets = f"ws://{host} wss://{host}" if safe else ""
+        response.headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY.format(sockets=sockets))
+        response.headers.setdefault("Permissions-Policy", PERMISSIONS_POLICY)
+        response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
+        response.headers.setdefault("X-Frame-Options", "DENY")
+        if not request.path.startswith(settings.STATIC_URL):
+            response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+
+class StaticFiles(WhiteNoiseMiddleware):
+    """The vendored and hand-written files; small, so each is answered from memory instead of streamed through a thread."""
+
+    @staticmethod
+    def serve(static_file: Any, request: HttpRequest) -> HttpResponse:
+        answer = static_file.get_response(request.method, request.META)
+        content = b""
+        if answer.file is not None:
+            with answer.file as file:
+                content = file.read()
+        response = HttpResponse(content, status=int(answer.status))
+        del response.headers["Content-Type"]
+        for name, value in answer.headers:
+            response.headers[name] = value
+        return response
+
+
+class LoginRequired(LoginRequiredMiddleware):
+    """No page without login; an htmx request is told to load the login page whole instead of swapping it into a corner."""
+
+    def handle_no_permission(self, request: HttpRequest, view_func: Callable[..., Any]) -> HttpResponse:
+        redirect = super().handle_no_permission(request, view_func)
+        if request.headers.get("HX-Request") != "true":
+            return redirect
+        return HttpResponse(status=401, headers={"HX-Redirect": settings.LOGIN_URL})
+
+
+class ProblemPages:
+    """A refusal that a page's view did not handle itself becomes a page."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        if not isinstance(exception, errors.Problem):
+            return None
+        return errors.page(request, exception.status, exception.title, exception.detail, exception.code)
+
+
+class UserTimeZone:
+    """Times on pages are in the zone that the person chose; UTC otherwise."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        name = getattr(request.user, "time_zone", "")
+        if not name:
+            return self.get_response(request)
+        with timezone.override(zoneinfo.ZoneInfo(name)):
+            return self.get_response(request)

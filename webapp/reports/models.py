@@ -1,0 +1,122 @@
+"""Report schedules, runs and their rows.
+
+A **schedule** is mirrored to django-celery-beat by `webapp.reports.schedules` and by nothing else: a PeriodicTask named
+`report-schedule-<id>` that sends `tasks.reports.run_schedule` with `[schedule id]`. The worker applies the overlap policy and
+makes the run.
+
+A **run** is made queued, by the console (`webapp.reports.services`, which then sends `tasks.reports.run` with `[run id]`) or by
+the worker for a schedule. It moves only along `TRANSITIONS`. The worker calls `webapp.reports.stream` for each step; that
+module stores first and announces afterwards, so whoever arrives late or misses an announcement reads the same from the
+tables. `spark_session_id` and `spark_tag` are stored before the first job starts: with them any process can interrupt the
+run. `progress` is `{"stages": [{"id", "name", "done", "total", "running"}], "tasks_done", "tasks_total", "rows_read", "text"}`;
+unknown parts are absent, never 0.
+
+A **row** belongs to one section of the report's result (see `webapp.reports.catalogue`). `(run, section, key)` names it:
+writing the same key again replaces its data and gives it a new `seq`. `seq` counts up over the run (`ReportRun.last_seq`), so
+"everything after n" is one query. `final` is false while the value may still change.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+
+
+class ReportSchedule(models.Model):
+    """When a report runs by itself, and with which parameters."""
+
+    class Overlap(models.TextChoices):
+        SKIP = "skip", "Skip the new run"
+        QUEUE = "queue", "Run it after the one before"
+        REPLACE = "replace", "Cancel the one before"
+
+    name = models.CharField(max_length=120, unique=True)
+    report = models.CharField(max_length=60)
+    parameters = models.JSONField(default=dict)
+    cron = models.CharField(max_length=120)
+    time_zone = models.CharField(max_length=64, default="UTC")
+    enabled = models.BooleanField(default=True)
+    overlap = models.CharField(max_length=10, choices=Overlap, default=Overlap.SKIP)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ReportRun(models.Model):
+    """One execution of a report."""
+
+    class State(models.TextChoices):
+        QUEUED = "queued"
+        STARTING = "starting"
+        RUNNING = "running"
+        SUCCEEDED = "succeeded"
+        FAILED = "failed"
+        CANCELLED = "cancelled"
+
+    TRANSITIONS = {  # noqa: RUF012
+        State.QUEUED: {State.STARTING, State.RUNNING, State.FAILED, State.CANCELLED},
+        State.STARTING: {State.RUNNING, State.FAILED, State.CANCELLED},
+        State.RUNNING: {State.SUCCEEDED, State.FAILED, State.CANCELLED},
+        State.SUCCEEDED: set(),
+        State.FAILED: set(),
+        State.CANCELLED: set(),
+    }
+    FINISHED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    report = models.CharField(max_length=60, db_index=True)
+    parameters = models.JSONField(default=dict)
+    schedule = models.ForeignKey(ReportSchedule, null=True, blank=True, on_delete=models.SET_NULL, related_name="runs")
+    state = models.CharField(max_length=10, choices=State, default=State.QUEUED, db_index=True)
+    reason = models.TextField(blank=True, default="")
+    cancel_requested = models.BooleanField(default=False)
+    spark_session_id = models.CharField(max_length=64, blank=True, default="")
+    spark_tag = models.CharField(max_length=80, blank=True, default="")
+    progress = models.JSONField(default=dict)
+    last_seq = models.BigIntegerField(default=0)
+    rows_count = models.BigIntegerField(null=True, default=None)
+    parquet_path = models.CharField(max_length=500, blank=True, default="")
+    requested_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    requested_by_name = models.CharField(max_length=150, blank=True, default="")
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return f"{self.report} {self.id} ({self.state})"
+
+    @property
+    def finished(self) -> bool:
+        return self.state in self.FINISHED
+
+
+class ReportRow(models.Model):
+    """One row of one section of a run's result, partial or final."""
+
+    run = models.ForeignKey(ReportRun, on_delete=models.CASCADE, related_name="rows")
+    section = models.CharField(max_length=60)
+    key = models.CharField(max_length=300)
+    seq = models.BigIntegerField()
+    final = models.BooleanField(default=False)
+    data = models.JSONField()
+
+    class Meta:
+        ordering = ("section", "key")
+        constraints = [  # noqa: RUF012
+            models.UniqueConstraint(fields=["run", "section", "key"], name="report_row_key"),
+        ]
+        indexes = [models.Index(fields=["run", "seq"])]  # noqa: RUF012
+
+    def __str__(self) -> str:
+        return f"{self.section} {self.key}"

@@ -1,0 +1,201 @@
+"""Settings of the console. What differs between two installations comes from the environment: see
+`webapp.appliance.environment` for the names that the whole appliance shares; three more concern these pages alone:
+
+LOGBOOM_ENVIRONMENT      name shown on every page, so that nobody mistakes production for a laptop
+LOGBOOM_READ_ONLY        1: every change is refused
+LOGBOOM_HTTPS            1: cookies only over TLS, HSTS on (a proxy in front terminates TLS)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import dj_database_url
+
+from webapp.appliance import secret_files
+from webapp.appliance.environment import Environment
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() in {"1", "true", "yes", "on"}
+
+
+ENVIRONMENT = Environment.read(os.environ)
+DATA_DIR = ENVIRONMENT.data.root.resolve()
+SECRETS_DIR = ENVIRONMENT.data.secrets
+REPORTS_DIR = ENVIRONMENT.data.reports
+CONTROLLERS = list(ENVIRONMENT.controllers)
+REDIS_URL = ENVIRONMENT.redis_url
+ENVIRONMENT_NAME = os.environ.get("LOGBOOM_ENVIRONMENT", "local")[:40]
+READ_ONLY = _flag("LOGBOOM_READ_ONLY")
+HTTPS = _flag("LOGBOOM_HTTPS")
+
+DEBUG = False
+SECRET_KEY = ENVIRONMENT.secret_key or secret_files.read_or_create(ENVIRONMENT.data.secret_key_file)
+ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", *ENVIRONMENT.allowed_hosts]
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
+    "channels",
+    "django_htmx",
+    "django_celery_beat",
+    "webapp.accounts",
+    "webapp.audit",
+    "webapp.operations",
+    "webapp.clusters",
+    "webapp.topics",
+    "webapp.groups",
+    "webapp.reports",
+    "webapp.appliance",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "webapp.middleware.SecurityHeaders",
+    "webapp.middleware.StaticFiles",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "webapp.middleware.LoginRequired",
+    "django_htmx.middleware.HtmxMiddleware",
+    "webapp.middleware.UserTimeZone",
+    "webapp.middleware.ProblemPages",
+]
+
+ROOT_URLCONF = "webapp.urls"
+ASGI_APPLICATION = "webapp.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "webapp" / "templates"],
+        "APP_DIRS": False,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "webapp.context.console",
+            ],
+            "builtins": ["webapp.display"],
+        },
+    }
+]
+
+if ENVIRONMENT.database_url:
+    DATABASES = {"default": dj_database_url.parse(ENVIRONMENT.database_url, conn_max_age=60, conn_health_checks=True)}
+else:
+    DATABASES = {
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": ENVIRONMENT.data.console_database,
+            "OPTIONS": {
+                # A transaction that will write takes the write lock at its start: waiting then is possible, upgrading a
+                # read lock later is refused at once by SQLite, whatever the busy timeout.
+                "transaction_mode": "IMMEDIATE",
+                "timeout": 20,
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+            },
+        }
+    }
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL], "prefix": "logboom:channels", "capacity": 200, "expiry": 30},
+    }
+}
+
+# Seams to the outside; tests put twins in their place.
+SNAPSHOT_SOURCE = "webapp.snapshot.RedisSource"
+CLUSTER_CLIENT = "webapp.gateway.connect"
+TASK_QUEUE = "webapp.queue.CeleryQueue"
+
+AUTH_USER_MODEL = "accounts.User"
+LOGIN_URL = "/login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/login"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+SESSION_COOKIE_NAME = "logboom_session"
+SESSION_COOKIE_AGE = 12 * 3600
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = HTTPS
+CSRF_COOKIE_NAME = "logboom_csrf"
+CSRF_COOKIE_HTTPONLY = True
+CSRF_COOKIE_SAMESITE = "Strict"
+CSRF_COOKIE_SECURE = HTTPS
+CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS if HTTPS and not host.startswith("[")]
+CSRF_FAILURE_VIEW = "webapp.errors.csrf_failure"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_SSL_REDIRECT = False  # the proxy that terminates TLS redirects; the appliance itself is reached over loopback
+if HTTPS:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+
+DATA_UPLOAD_MAX_MEMORY_SIZE = 6 * 1024 * 1024  # a test message body is at most 4 MiB
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
+
+LANGUAGE_CODE = "en"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+STATIC_URL = "/static/"
+STATICFILES_DIRS = [BASE_DIR / "webapp" / "static"]
+WHITENOISE_USE_FINDERS = True  # no collectstatic step: the files are few and their addresses carry a content hash
+WHITENOISE_ALLOW_ALL_ORIGINS = False
+WHITENOISE_MAX_AGE = 3600
+
+APPEND_SLASH = False
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "webapp.accounts.authentication.BearerTokenAuthentication",  # first: it makes a refusal a 401
+        "webapp.accounts.authentication.ConsoleSessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["webapp.api.permissions.HasPermission"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "webapp.api.problems.handle_exception",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+    "DATETIME_FORMAT": "%Y-%m-%dT%H:%M:%S.%fZ",
+    "DEFAULT_VERSIONING_CLASS": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Logboom REST API",
+    "DESCRIPTION": "What the console does, for scripts. Errors are application/problem+json with a stable `code`.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "COMPONENT_SPLIT_REQUEST": True,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": os.environ.get("LOGBOOM_LOG_LEVEL", "INFO")},
+    "loggers": {
+        "django.request": {"level": "ERROR"},
+        "daphne.http_protocol": {"level": "WARNING"},
+    },
+}

@@ -1,0 +1,7 @@
+"""Every websocket address of the console."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern
+
+websocket_urlpatterns: list[URLPattern] = []
