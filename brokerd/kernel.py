@@ -1,0 +1,255 @@
+"""The send path's inner loop: send requests in, log bytes, queue entries and answers out (pure).
+
+This one module is the boundary behind which a compiled kernel can stand later: everything it reads and everything it makes is
+in `encode_sends`' arguments and in `Encoded`. It handles what is common (ordinary messages and batches of them, to a known
+topic, with IPv4 hosts) and hands the rest back untouched in `Encoded.slow`, for the general path that knows every rule.
+
+Queue offsets are taken from and written back to the `offsets` table as records are laid out, so the caller must append what
+comes out, whole, before anybody else appends.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from remoting import codes
+from remoting.disk import Bytes
+from remoting.frame import Command
+from remoting.message import HEAD_V4, MAGIC_V1, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, RECORD_OVERHEAD_BYTES, tags_code
+
+# Properties that change what the broker must do, or that it must not store as they came
+_SPECIAL: Final = re.compile(
+    rb"(?:^|\x02)(?:POP_CK|TRAN_MSG|DELAY|TIMER_|INNER_|__CRC32#|MSG_REGION|TRACE_ON|CLUSTER|WAIT\x01false|[^\x01\x02]*\x01\x02)"
+)
+_UNIQUE_KEY: Final = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([0-9A-Za-z]+)\x02")
+_BATCH_ITEM: Final = struct.Struct(">iIIii")
+_SHORT: Final = struct.Struct(">h")
+_PREFIX: Final = struct.Struct(">iI")
+
+# The space after "code": keeps the frame's length when the caller turns 0 into a two-digit put status.
+_ANSWER: Final = (
+    b'{"code": 0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d","transactionId":"%b",'
+    b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"JAVA","opaque":%d,"version":479}'
+)
+ANSWER_OK: Final = b'{"code": 0,'
+STAMP: Final = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02"
+
+# (topic, queue_id, queue_offset, physical_offset, size, tags_code, store_timestamp_ms)
+Entry = tuple[str, int, int, int, int, int, int]
+
+
+class SendTarget:
+    """A topic that accepts ordinary sends, prepared for the loop."""
+
+    __slots__ = ("field", "name", "turn", "write_queue_nums")
+
+    def __init__(self, name: str, write_queue_nums: int) -> None:
+        encoded = name.encode()
+        self.name = name
+        self.field = bytes((len(encoded),)) + encoded
+        self.write_queue_nums = write_queue_nums
+        self.turn = 0
+
+
+class Encoded:
+    """What came out: `records` go to the log as they are, `entries` to dispatch, `answers` to the clients when acknowledged.
+
+    `answered` are the requests that `answers` answers, for the case that another answer must be given. `next_index` is the
+    first request that was not looked at, because the segment had no room for it; `slow` are those for the general path.
+    """
+
+    __slots__ = ("answered", "answers", "end_offset", "entries", "next_index", "records", "slow")
+
+    def __init__(self, position: int) -> None:
+        self.records: list[Bytes] = []
+        self.entries: list[Entry] = []
+        self.answers: list[bytes] = []
+        self.answered: list[Command] = []
+        self.slow: list[Command] = []
+        self.end_offset = position
+        self.next_index = 0
+
+
+def encode_sends(
+    requests: Sequence[Command],
+    first: int,
+    targets: Mapping[str, SendTarget],
+    offsets: dict[tuple[str, int], int],
+    position: int,
+    segment_end: int,
+    now_ms: int,
+    born_host: tuple[int, int],
+    store_host: tuple[int, int],
+) -> Encoded:
+    """Lay out the sends from `first` on at physical offset `position`.
+
+    `segment_end` is the last position a record may end at (the filler's eight bytes are already taken off). Hosts are the
+    (IPv4 address as an integer, port) of the connection and of this broker.
+    """
+    out = Encoded(position)
+    records, entries, answers = out.records, out.entries, out.answers
+    born_ip, born_port = born_host
+    store_ip, store_port = store_host
+    id_prefix = b"%08X%08X" % store_host
+    index = first
+    for index in range(first, len(requests)):
+        request = requests[index]
+        ext = request.ext
+        target = targets.get(ext.get("b", ""))
+        if target is None or request.code == codes.SEND_MESSAGE:
+            out.slow.append(request)
+            continue
+        try:
+            queue_id = int(ext["e"])
+            sys_flag = int(ext["f"])
+            born_timestamp = int(ext["g"])
+            flag = int(ext["h"])
+            reconsume_times = int(ext.get("j") or 0)
+        except (KeyError, ValueError):
+            out.slow.append(request)
+            continue
+        if queue_id < 0:
+            queue_id = target.turn = (target.turn + 1) % target.write_queue_nums
+        body = request.body
+        body_length = len(body)
+        properties = ext.get("i", "").encode()
+        if (
+            queue_id >= target.write_queue_nums
+            or sys_flag & ~0x701
+            or not 0 < body_length <= MAX_BODY_BYTES
+            or not 0 <= reconsume_times < 0x8000
+            or not -0x80000000 <= flag < 0x80000000
+            or not 0 <= born_timestamp < 1 << 62
+        ):
+            out.slow.append(request)
+            continue
+        if ext.get("m") == "true":
+            laid_out = _lay_out_batch(
+                out, request, target, offsets, queue_id, sys_flag, born_timestamp, reconsume_times,
+                segment_end, now_ms, born_host, store_host, id_prefix,
+            )  # fmt: skip
+            if laid_out:
+                continue
+            out.next_index = index
+            return out
+        key = _UNIQUE_KEY.search(properties)
+        if key is None or not properties.endswith(b"\x02") or _SPECIAL.search(properties):
+            out.slow.append(request)
+            continue
+        properties += STAMP
+        properties_length = len(properties)
+        size = RECORD_OVERHEAD_BYTES - 1 + len(target.field) + body_length + properties_length
+        position = out.end_offset
+        if properties_length > MAX_PROPERTIES_BYTES:
+            out.slow.append(request)
+            continue
+        if position + size > segment_end:
+            out.next_index = index
+            return out
+        slot = (target.name, queue_id)
+        queue_offset = offsets.get(slot, 0)
+        offsets[slot] = queue_offset + 1
+        records += (
+            HEAD_V4.pack(
+                size, MAGIC_V1, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag,
+                born_timestamp, born_ip, born_port, now_ms, store_ip, store_port, reconsume_times, 0, body_length,
+            ),
+            body,
+            target.field,
+            _SHORT.pack(properties_length),
+            properties,
+        )  # fmt: skip
+        entries.append((target.name, queue_id, queue_offset, position, size, tags_code(properties), now_ms))
+        out.end_offset = position + size
+        if not request.flag & codes.FLAG_ONEWAY:
+            header = _ANSWER % (b"%b%016X" % (id_prefix, position), queue_id, queue_offset, key[1], request.opaque)
+            answers += (_PREFIX.pack(4 + len(header), len(header)), header)
+            out.answered.append(request)
+    out.next_index = index + 1 if len(requests) > first else first
+    return out
+
+
+def _lay_out_batch(
+    out: Encoded,
+    request: Command,
+    target: SendTarget,
+    offsets: dict[tuple[str, int], int],
+    queue_id: int,
+    sys_flag: int,
+    born_timestamp: int,
+    reconsume_times: int,
+    segment_end: int,
+    now_ms: int,
+    born_host: tuple[int, int],
+    store_host: tuple[int, int],
+    id_prefix: bytes,
+) -> bool:
+    """Lay out a batch as independent records at consecutive queue offsets, or none; False when the segment has no room."""
+    view = memoryview(request.body)
+    end = len(view)
+    items = []
+    at = 0
+    total = 0
+    fixed = RECORD_OVERHEAD_BYTES - 1 + len(target.field)
+    while at < end:
+        if end - at < 22:
+            out.slow.append(request)
+            return True
+        item_size, _, _, flag, body_length = _BATCH_ITEM.unpack_from(view, at)
+        body_at = at + 20
+        properties_at = body_at + body_length
+        if body_length <= 0 or properties_at + 2 > end:
+            out.slow.append(request)
+            return True
+        (properties_length,) = _SHORT.unpack_from(view, properties_at)
+        properties = bytes(view[properties_at + 2 : at + item_size])
+        if (
+            at + item_size > end
+            or properties_at + 2 + properties_length != at + item_size
+            or not properties.endswith(b"\x02")
+            or properties_length + len(STAMP) > MAX_PROPERTIES_BYTES
+            or _UNIQUE_KEY.search(properties) is None
+            or _SPECIAL.search(properties)
+        ):
+            out.slow.append(request)
+            return True
+        properties += STAMP
+        items.append((flag, view[body_at:properties_at], properties))
+        total += fixed + body_length + len(properties)
+        at += item_size
+    position = out.end_offset
+    if not items or len(items) > 32767:
+        out.slow.append(request)
+        return True
+    if position + total > segment_end:
+        return False
+    slot = (target.name, queue_id)
+    first_offset = queue_offset = offsets.get(slot, 0)
+    ids = []
+    for flag, body, properties in items:
+        size = fixed + len(body) + len(properties)
+        out.records += (
+            HEAD_V4.pack(
+                size, MAGIC_V1, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag & ~1,
+                born_timestamp, *born_host, now_ms, *store_host, reconsume_times, 0, len(body),
+            ),
+            body,
+            target.field,
+            _SHORT.pack(len(properties)),
+            properties,
+        )  # fmt: skip
+        out.entries.append((target.name, queue_id, queue_offset, position, size, tags_code(properties), now_ms))
+        ids.append(b"%b%016X" % (id_prefix, position))
+        position += size
+        queue_offset += 1
+    offsets[slot] = queue_offset
+    out.end_offset = position
+    if not request.flag & codes.FLAG_ONEWAY:
+        header = _ANSWER % (b",".join(ids), queue_id, first_offset, b"", request.opaque)
+        out.answers += (_PREFIX.pack(4 + len(header), len(header)), header)
+        out.answered.append(request)
+    return True

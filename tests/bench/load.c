@@ -1,0 +1,229 @@
+/* Raw send load for a remoting broker: C connections, each keeping W requests in flight, for S seconds.
+ *
+ *   load HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS BODY_BYTES BATCH
+ *
+ * BATCH 0 sends single messages (code 310), n > 0 sends batches of n (code 320). Prints one line of JSON:
+ * requests acknowledged, messages, failures (answers with another code), seconds, and latency percentiles in microseconds.
+ * Every answer is read and its code checked; after the time is up the requests in flight are awaited.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OPAQUE_BASE 1000000000LL
+#define SLOTS (1 << 20)
+#define READ_BYTES (1 << 18)
+#define LATENCIES (1 << 22)
+
+struct connection {
+    int socket;
+    int in_flight;
+    char *out;
+    size_t out_length, out_sent;
+    char *in;
+    size_t in_length;
+};
+
+static long long next_opaque = OPAQUE_BASE;
+static uint64_t sent_at[SLOTS];
+static uint32_t latencies[LATENCIES];
+static size_t latency_count;
+static long long acknowledged, failures;
+static char *body;
+static size_t body_length;
+static const char *topic;
+static int queues, batch;
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_nsec;
+}
+
+static void put32(char *at, uint32_t value) {
+    value = htonl(value);
+    memcpy(at, &value, 4);
+}
+
+static void make_body(size_t size) {
+    if (batch == 0) {
+        body = malloc(size);
+        memset(body, 'x', size);
+        body_length = size;
+        return;
+    }
+    char properties[64];
+    int properties_length = snprintf(properties, sizeof properties, "UNIQ_KEY\x01%032d\x02WAIT\x01true\x02", 7);
+    size_t item = 20 + size + 2 + (size_t)properties_length;
+    body = calloc((size_t)batch, item);
+    body_length = item * (size_t)batch;
+    for (int i = 0; i < batch; i++) {
+        char *at = body + item * (size_t)i;
+        put32(at, (uint32_t)item);
+        put32(at + 16, (uint32_t)size);
+        memset(at + 20, 'x', size);
+        uint16_t length = htons((uint16_t)properties_length);
+        memcpy(at + 20 + size, &length, 2);
+        memcpy(at + 22 + size, properties, (size_t)properties_length);
+    }
+}
+
+static void queue_request(struct connection *c) {
+    long long opaque = next_opaque++;
+    char *frame = c->out + c->out_length;
+    int header = sprintf(frame + 8,
+        "{\"code\":%d,\"extFields\":{\"a\":\"bench\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"4\",\"e\":\"%d\",\"f\":\"0\","
+        "\"g\":\"1700000000000\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u0001%032lld\\u0002WAIT\\u0001true\\u0002\",\"j\":\"0\","
+        "\"k\":\"false\",\"m\":\"%s\",\"n\":\"broker-a\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%lld,"
+        "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}",
+        batch ? 320 : 310, topic, (int)(opaque % queues), opaque, batch ? "true" : "false", opaque);
+    put32(frame, (uint32_t)(4 + (size_t)header + body_length));
+    put32(frame + 4, (uint32_t)header);
+    memcpy(frame + 8 + header, body, body_length);
+    c->out_length += 8 + (size_t)header + body_length;
+    c->in_flight++;
+    sent_at[opaque % SLOTS] = now_ns();
+}
+
+static void flush(struct connection *c) {
+    while (c->out_sent < c->out_length) {
+        ssize_t n = send(c->socket, c->out + c->out_sent, c->out_length - c->out_sent, MSG_NOSIGNAL);
+        if (n < 0) {
+            if (errno == EAGAIN) return;
+            perror("send");
+            exit(1);
+        }
+        c->out_sent += (size_t)n;
+    }
+    c->out_sent = c->out_length = 0;
+}
+
+static void take_answer(struct connection *c, const char *header, size_t length) {
+    char *code = memmem(header, length, "\"code\":", 7);
+    char *opaque = memmem(header, length, "\"opaque\":", 9);
+    if (!code || !opaque) {
+        fprintf(stderr, "an answer without code or opaque\n");
+        exit(1);
+    }
+    if (atoi(code + 7) == 0)
+        acknowledged++;
+    else
+        failures++;
+    uint64_t took = now_ns() - sent_at[atoll(opaque + 9) % SLOTS];
+    latencies[latency_count++ % LATENCIES] = (uint32_t)(took / 1000);
+    c->in_flight--;
+}
+
+static void receive(struct connection *c) {
+    for (;;) {
+        ssize_t n = recv(c->socket, c->in + c->in_length, READ_BYTES - c->in_length, 0);
+        if (n == 0) {
+            fprintf(stderr, "the broker closed the connection\n");
+            exit(1);
+        }
+        if (n < 0) {
+            if (errno == EAGAIN) return;
+            perror("recv");
+            exit(1);
+        }
+        c->in_length += (size_t)n;
+        size_t at = 0;
+        while (c->in_length - at >= 8) {
+            uint32_t total, header;
+            memcpy(&total, c->in + at, 4);
+            memcpy(&header, c->in + at + 4, 4);
+            total = ntohl(total);
+            header = ntohl(header) & 0xffffff;
+            if (c->in_length - at < total + 4) break;
+            take_answer(c, c->in + at + 8, header);
+            at += total + 4;
+        }
+        memmove(c->in, c->in + at, c->in_length - at);
+        c->in_length -= at;
+    }
+}
+
+static int compare(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 10) {
+        fprintf(stderr, "usage: load HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS BODY_BYTES BATCH\n");
+        return 2;
+    }
+    topic = argv[3];
+    queues = atoi(argv[4]);
+    int count = atoi(argv[5]), window = atoi(argv[6]);
+    double seconds = atof(argv[7]);
+    batch = atoi(argv[9]);
+    make_body((size_t)atoi(argv[8]));
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2]))};
+    inet_pton(AF_INET, argv[1], &address.sin_addr);
+    struct connection *connections = calloc((size_t)count, sizeof *connections);
+    int poll = epoll_create1(0);
+    for (int i = 0; i < count; i++) {
+        struct connection *c = &connections[i];
+        c->socket = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(c->socket, (struct sockaddr *)&address, sizeof address) != 0) {
+            perror("connect");
+            return 1;
+        }
+        int one = 1;
+        setsockopt(c->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        c->out = malloc((body_length + 1024) * (size_t)(window + 1));
+        c->in = malloc(READ_BYTES);
+        fcntl(c->socket, F_SETFL, O_NONBLOCK);
+        struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = c};
+        epoll_ctl(poll, EPOLL_CTL_ADD, c->socket, &event);
+    }
+
+    uint64_t start = now_ns(), stop = start + (uint64_t)(seconds * 1e9), last = start;
+    long long open_requests = 0;
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; j < window; j++) queue_request(&connections[i]);
+        open_requests += window;
+        flush(&connections[i]);
+    }
+    struct epoll_event events[256];
+    while (open_requests > 0) {
+        int n = epoll_wait(poll, events, 256, 10000);
+        if (n == 0) {
+            fprintf(stderr, "no answer for 10 s\n");
+            return 1;
+        }
+        last = now_ns();
+        for (int i = 0; i < n; i++) {
+            struct connection *c = events[i].data.ptr;
+            int before = c->in_flight;
+            receive(c);
+            open_requests -= before - c->in_flight;
+            if (c->out_length == 0)
+                while (last < stop && c->in_flight < window) {
+                    queue_request(c);
+                    open_requests++;
+                }
+            flush(c);
+        }
+    }
+    double elapsed = (double)(last - start) / 1e9;
+    size_t kept = latency_count < LATENCIES ? latency_count : LATENCIES;
+    qsort(latencies, kept, sizeof *latencies, compare);
+    printf("{\"requests\":%lld,\"messages\":%lld,\"failures\":%lld,\"seconds\":%.3f,\"messages_per_s\":%.0f,"
+           "\"p50_us\":%u,\"p99_us\":%u,\"max_us\":%u}\n",
+           acknowledged, acknowledged * (batch ? batch : 1), failures, elapsed,
+           (double)(acknowledged * (batch ? batch : 1)) / elapsed, latencies[kept / 2], latencies[kept * 99 / 100],
+           latencies[kept - 1]);
+    return 0;
+}

@@ -1,0 +1,226 @@
+"""Connections on real sockets: pipelining, timeouts, hostile and slow peers."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from remoting import codes, frame
+from remoting.client.socket_connection import SocketConnection
+from remoting.errors import ConnectionLost, InvalidParameter, RequestError, RequestTimeout, SettingsError
+from remoting.frame import Command
+from remoting.transport.client import RemotingClient, connect, split_address
+from remoting.transport.connection import ConnectionLimits, RemotingConnection
+from remoting.transport.server import RemotingServer, check_loopback, each, spawned
+from remoting.transport.tasks import TaskOwner
+
+ECHO = 900
+FAIL = 901
+SILENT = 902
+REFUSE = 903
+AWAITING = 904
+BIG = 905
+
+
+class Service:
+    def __init__(self) -> None:
+        self.runs: list[int] = []
+        self.held: list[tuple[RemotingConnection, Command]] = []
+        self.owner = TaskOwner("test")
+
+    def echo(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        self.runs.append(len(requests))
+        for request in requests:
+            connection.respond(request, codes.SUCCESS, request.ext, bytes(request.body))
+
+    def fail(self, connection: RemotingConnection, request: Command) -> None:
+        raise KeyError("nothing for clients to see")
+
+    def hold(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        self.held += [(connection, request) for request in requests]
+
+    def refuse(self, connection: RemotingConnection, request: Command) -> None:
+        raise InvalidParameter("queueId must be below 8")
+
+    async def later(self, connection: RemotingConnection, request: Command) -> None:
+        await asyncio.sleep(0)
+        connection.respond(request, body=request.body)
+
+    def big(self, connection: RemotingConnection, request: Command) -> None:
+        connection.respond(request, body=b"x" * 1_000_000)
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    service = Service()
+    yield service
+    await service.owner.close()
+
+
+@pytest.fixture
+async def server(service: Service) -> AsyncIterator[RemotingServer]:
+    handlers = {
+        ECHO: service.echo,
+        FAIL: each(service.fail),
+        SILENT: service.hold,
+        REFUSE: each(service.refuse),
+        AWAITING: spawned(service.owner, service.later),
+        BIG: each(service.big),
+    }
+    server = RemotingServer("127.0.0.1", 0, handlers, limits=ConnectionLimits(1 << 20, 64))
+    await server.start()
+    yield server
+    await server.close()
+
+
+async def test_requests_of_one_read_arrive_as_one_run(service: Service, server: RemotingServer) -> None:
+    connection = await connect(f"127.0.0.1:{server.port}")
+    answers = await asyncio.gather(*(connection.call(ECHO, {"n": str(n)}, b"b") for n in range(50)))
+    assert [answer.ext["n"] for answer in answers] == [str(n) for n in range(50)]
+    assert sum(service.runs) == 50
+    assert max(service.runs) > 1
+    connection.close()
+
+
+async def test_errors_become_answers_and_the_connection_lives_on(server: RemotingServer) -> None:
+    client = RemotingClient()
+    address = f"127.0.0.1:{server.port}"
+    with pytest.raises(RequestError, match="below 8") as refused:
+        await client.call(address, REFUSE)
+    assert refused.value.code == codes.INVALID_PARAMETER
+    with pytest.raises(RequestError, match="internal error: KeyError") as failed:
+        await client.call(address, FAIL)
+    assert failed.value.code == codes.SYSTEM_ERROR
+    with pytest.raises(RequestError, match="not supported") as unknown:
+        await client.call(address, 4711)
+    assert unknown.value.code == codes.REQUEST_CODE_NOT_SUPPORTED
+    assert (await client.call(address, AWAITING, body=b"kept")).body == b"kept"
+    assert len(server.connections) == 1
+    client.close()
+
+
+async def test_a_request_without_an_answer_times_out(server: RemotingServer) -> None:
+    connection = await connect(f"127.0.0.1:{server.port}")
+    with pytest.raises(RequestTimeout):
+        await connection.call(SILENT, timeout_ms=20)
+    connection.close()
+
+
+async def test_what_is_in_flight_fails_when_the_connection_goes(service: Service, server: RemotingServer) -> None:
+    connection = await connect(f"127.0.0.1:{server.port}")
+    waiting = asyncio.ensure_future(connection.call(SILENT))
+    while not service.held:
+        await asyncio.sleep(0)
+    service.held[0][0].abort()
+    with pytest.raises(ConnectionLost):
+        await waiting
+    with pytest.raises(ConnectionLost):
+        await connection.call(ECHO)
+
+
+async def test_a_one_way_request_is_never_answered(service: Service, server: RemotingServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(frame.encode_request(ECHO, 1, oneway=True) + frame.encode_request(4711, 2, oneway=True))
+    writer.write(frame.encode_request(ECHO, 3))
+    commands: list[Command] = []
+    data = b""
+    while not commands:
+        data += await reader.read(1000)
+        frame.decode_frames(data, commands)
+    assert [command.opaque for command in commands] == [3]
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">iI", 2**31 - 1, 10) + b"x" * 100,
+        struct.pack(">iI", -5, 10),
+        struct.pack(">iI", 12, 8) + b"notjson!",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+async def test_a_peer_that_breaks_the_protocol_is_closed_and_others_are_not(
+    server: RemotingServer, data: bytes
+) -> None:
+    good = await connect(f"127.0.0.1:{server.port}")
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(data)
+    assert await reader.read() == b""
+    assert (await good.call(ECHO, body=b"alive")).body == b"alive"
+    writer.close()
+    good.close()
+
+
+async def test_a_slow_reader_is_not_read_from_any_more(service: Service, server: RemotingServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
+    request = frame.encode_request(BIG, 1)
+    for _ in range(200):
+        writer.write(request)
+    [connection] = await _connections(server)
+    while not connection._reading_paused:
+        await asyncio.sleep(0)
+    transport = connection._transport
+    assert transport is not None
+    assert transport.get_write_buffer_size() < 80_000_000
+    other = await connect(f"127.0.0.1:{server.port}")
+    assert (await other.call(ECHO, body=b"unaffected")).body == b"unaffected"
+    other.close()
+    writer.transport.abort()
+    del reader
+
+
+async def test_too_many_open_requests_pause_reading_until_answered(service: Service, server: RemotingServer) -> None:
+    connection = await connect(f"127.0.0.1:{server.port}")
+    waiting = [asyncio.ensure_future(connection.call(SILENT)) for _ in range(65)]
+    [accepted] = await _connections(server)
+    while len(service.held) < 65:
+        await asyncio.sleep(0)
+    assert accepted._reading_paused
+    late = asyncio.ensure_future(connection.call(ECHO))
+    for held, request in service.held:
+        held.respond(request)
+    await asyncio.gather(*waiting)
+    assert (await late).code == codes.SUCCESS
+    connection.close()
+
+
+async def test_a_large_frame_arrives_in_pieces(server: RemotingServer) -> None:
+    connection = await connect(f"127.0.0.1:{server.port}")
+    body = bytes(range(256)) * 3000
+    assert (await connection.call(ECHO, body=body)).body == body
+    connection.close()
+
+
+async def test_the_blocking_client_speaks_the_same(server: RemotingServer) -> None:
+    def use() -> tuple[bytes, str]:
+        with SocketConnection(f"127.0.0.1:{server.port}") as connection:
+            body = bytes(connection.call(ECHO, {"a": "b"}, b"y" * 700_000).body)
+            try:
+                connection.call(REFUSE)
+            except RequestError as error:
+                return body, error.message
+        return body, ""
+
+    body, message = await asyncio.to_thread(use)
+    assert body == b"y" * 700_000
+    assert "below 8" in message
+
+
+async def test_a_taken_port_and_an_open_address_are_refused_with_a_sentence(server: RemotingServer) -> None:
+    with pytest.raises(SettingsError, match="free the port or choose another"):
+        await RemotingServer("127.0.0.1", server.port, {}).start()
+    with pytest.raises(SettingsError, match="bind it to 127"):
+        check_loopback("0.0.0.0", "--listen")
+    check_loopback("localhost", "--listen")
+    with pytest.raises(InvalidParameter, match="host:port"):
+        split_address("nowhere")
+
+
+async def _connections(server: RemotingServer) -> list[RemotingConnection]:
+    while not server.connections:
+        await asyncio.sleep(0)
+    return list(server.connections)
