@@ -16,7 +16,7 @@ _TRUE = {"true": True, "false": False}
 
 def setting(
     default: Any,
-    help: str,  # noqa: A002
+    help: str,
     *,
     minimum: float | None = None,
     maximum: float | None = None,

@@ -1,0 +1,81 @@
+"""The broker's command line: where it lives, whom it asks, and its settings groups."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brokerd.replication.settings import ReplicationSettings
+from brokerd.store.settings import StoreSettings
+from remoting import settings
+from remoting.errors import SettingsError
+from remoting.transport.client import split_address
+from remoting.transport.server import check_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Everything that start-up needs. Addresses are host:port; `controllers` are name servers too."""
+
+    cluster: str
+    name: str
+    listen: str
+    ha_listen: str
+    grpc_listen: str
+    controllers: tuple[str, ...]
+    data: Path
+    store: StoreSettings
+    replication: ReplicationSettings
+
+
+def parse(arguments: Sequence[str]) -> BrokerSettings:
+    """The settings of a command line. Raises SettingsError with the sentence that says what to change."""
+    parts: Mapping[str, Any] = {"store": StoreSettings(), "replication": ReplicationSettings()}
+    parser = argparse.ArgumentParser(
+        prog="python -m brokerd",
+        description="One replica of one broker group.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="settings for --set:\n" + settings.describe(parts),
+    )
+    parser.add_argument("--cluster", default="DefaultCluster", help="the cluster's name (%(default)s)")
+    parser.add_argument("--name", default="broker-a", help="the broker group's name (%(default)s)")
+    parser.add_argument("--listen", default="127.0.0.1:10911", help="host:port for remoting clients (%(default)s)")
+    parser.add_argument(
+        "--ha-listen", default="127.0.0.1:10912", help="host:port for the group's replicas (%(default)s)"
+    )
+    parser.add_argument("--grpc-listen", default="127.0.0.1:8081", help="host:port for gRPC clients (%(default)s)")
+    parser.add_argument(
+        "--controllers", default="127.0.0.1:9876", help="host:port of every controller, comma-separated"
+    )
+    parser.add_argument("--data", required=True, type=Path, help="the directory that holds this replica's log")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="PART.KEY=VALUE", help="change a setting (see below)"
+    )
+    chosen = parser.parse_args(arguments)
+    for option in ("listen", "ha_listen", "grpc_listen"):
+        host, _ = split_address(getattr(chosen, option))
+        check_loopback(host, "--" + option.replace("_", "-"))
+    for option in ("cluster", "name"):
+        name = getattr(chosen, option)
+        if not name.replace("-", "").replace("_", "").isalnum():
+            raise SettingsError(f"--{option} {name!r}: use letters, digits, - and _ only")
+    controllers = tuple(filter(None, chosen.controllers.split(",")))
+    if not controllers:
+        raise SettingsError("--controllers names no address; write host:port of each controller, separated by commas")
+    for address in controllers:
+        split_address(address)
+    groups = settings.override(parts, chosen.set)
+    return BrokerSettings(
+        cluster=chosen.cluster,
+        name=chosen.name,
+        listen=chosen.listen,
+        ha_listen=chosen.ha_listen,
+        grpc_listen=chosen.grpc_listen,
+        controllers=controllers,
+        data=chosen.data,
+        store=groups["store"],
+        replication=groups["replication"],
+    )

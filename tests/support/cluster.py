@@ -1,0 +1,211 @@
+"""A cluster of real processes on loopback, for tests that kill, freeze and restart them.
+
+Each process has its own session, log file and data directory; everything started is killed at `close`, also when a test fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from remoting.client.blocking import AdminClient
+from remoting.errors import LogboomError
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listened on a moment ago; all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def eventually(what: str, condition: Callable[[], T | None], timeout_s: float = 20) -> T:
+    """Wait until the condition gives something true and return it; fail with `what` when it does not in time."""
+    deadline = time.monotonic() + timeout_s
+    last: BaseException | None = None
+    while time.monotonic() < deadline:
+        try:
+            result = condition()
+        except LogboomError as error:
+            last, result = error, None
+        if result:
+            return result
+        time.sleep(0.02)
+    raise AssertionError(f"not within {timeout_s} s: {what}" + (f" (last error: {last})" if last else ""))
+
+
+class Process:
+    """One daemon: started again with the same arguments and data after it died."""
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.starts = 0
+        self._arguments = list(arguments)
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        assert self._process is not None
+        return self._process.poll()
+
+    def start(self) -> None:
+        assert not self.is_running, f"{self.name} runs already"
+        self.starts += 1
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *self._arguments], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self._signal(signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait(10)
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def terminate(self, timeout_s: float = 10) -> int:
+        """SIGTERM; returns the exit code."""
+        self._signal(signal.SIGTERM)
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
+    def log_text(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, number)
+
+    def close(self) -> None:
+        if self.is_running:
+            self.thaw()
+            self.kill()
+
+
+class Cluster:
+    """Controllers and one group of brokers, all on loopback."""
+
+    def __init__(
+        self, root: Path, *, controllers: int = 3, replicas: int = 3, broker_settings: Sequence[str] = ()
+    ) -> None:
+        ports = free_ports(controllers + 3 * replicas)
+        self.controller_addresses = [f"127.0.0.1:{port}" for port in ports[:controllers]]
+        self.broker_addresses = [f"127.0.0.1:{port}" for port in ports[controllers : controllers + replicas]]
+        ha = [f"127.0.0.1:{port}" for port in ports[controllers + replicas : controllers + 2 * replicas]]
+        self.grpc_addresses = [f"127.0.0.1:{port}" for port in ports[controllers + 2 * replicas :]]
+        self.data = root
+        peers = ",".join(f"n{n}={address}" for n, address in enumerate(self.controller_addresses))
+        logs = root / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        self.controllers = [
+            Process(
+                f"n{n}",
+                ["-m", "controllerd", "--id", f"n{n}", "--peers", peers, "--data", str(root / f"n{n}")],
+                logs / f"n{n}.log",
+            )
+            for n in range(controllers)
+        ]
+        self.brokers = [
+            Process(
+                f"b{n}",
+                [
+                    *("-m", "brokerd", "--name", "broker-a", "--listen", self.broker_addresses[n]),
+                    *("--ha-listen", ha[n], "--grpc-listen", self.grpc_addresses[n]),
+                    *("--controllers", ",".join(self.controller_addresses), "--data", str(root / f"b{n}")),
+                    *(word for assignment in broker_settings for word in ("--set", assignment)),
+                ],
+                logs / f"b{n}.log",
+            )
+            for n in range(replicas)
+        ]
+        self.admin = AdminClient(self.controller_addresses, timeout_ms=2000)
+
+    @property
+    def processes(self) -> list[Process]:
+        return [*self.controllers, *self.brokers]
+
+    def start(self) -> None:
+        """Start everything and wait until there is a master with all replicas in its sync-state set."""
+        for process in self.processes:
+            process.start()
+        self.wait_in_sync(len(self.brokers))
+
+    def group(self) -> dict[str, Any] | None:
+        """The broker group as the controllers see it, None while nobody registered."""
+        groups: list[dict[str, Any]] = self.admin.cluster_view()["groups"]
+        return groups[0] if groups else None
+
+    def wait_in_sync(self, count: int, timeout_s: float = 30) -> dict[str, Any]:
+        """Wait until there is a live master and `count` members in the sync-state set."""
+
+        def reached() -> dict[str, Any] | None:
+            group = self.group()
+            if group is None or not group.get("masterBrokerId") or len(group["syncStateSet"]) < count:
+                return None
+            alive = {each["brokerId"] for each in group["replicas"] if each["alive"]}
+            return group if set(group["syncStateSet"]) <= alive else None
+
+        return eventually(f"a master with {count} members in sync", reached, timeout_s)
+
+    def master(self) -> int:
+        """The index of the broker that is master; waits for one."""
+
+        def found() -> tuple[int] | None:
+            address = self.admin.masters().get("broker-a")
+            return (self.broker_addresses.index(address),) if address in self.broker_addresses else None
+
+        return eventually("a master", found)[0]
+
+    def leader(self) -> int:
+        """The index of the controller that leads; waits for one."""
+
+        def found() -> tuple[int] | None:
+            for each in self.admin.cluster_view()["controllers"]:
+                if each.get("leader") and each["address"] in self.controller_addresses:
+                    return (self.controller_addresses.index(each["address"]),)
+            return None
+
+        return eventually("a controller leader", found)[0]
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            process.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
