@@ -74,6 +74,11 @@ class DataLayout:
         """Password of the embedded Redis."""
         return self.secrets / "redis-password"
 
+    @property
+    def cli_token_file(self) -> Path:
+        """The API token of this machine's command line."""
+        return self.secrets / "cli-token"
+
     def log_file(self, process: str) -> Path:
         """The log of one process, by its name in the plan."""
         return self.logs / f"{process}.log"

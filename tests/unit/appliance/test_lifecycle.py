@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import signal
+
+from webapp.appliance.lifecycle import LONGEST_DELAY_MS, SETTLED_AFTER_MS, Exit, Lifecycle, State
+
+
+def test_delays_double_up_to_the_longest() -> None:
+    life = Lifecycle()
+    delays = []
+    for _ in range(8):
+        life.spawned(1, now_ms=0)
+        delays.append(life.exited(1, now_ms=10))
+    assert delays == [200, 400, 800, 1600, 3200, 6400, LONGEST_DELAY_MS, LONGEST_DELAY_MS]
+    assert life.restarts == 7
+    assert life.state is State.BACKING_OFF
+
+
+def test_a_long_life_starts_again_from_the_shortest_delay() -> None:
+    life = Lifecycle()
+    for _ in range(4):
+        life.spawned(1, now_ms=0)
+        life.exited(1, now_ms=10)
+    life.spawned(1, now_ms=0)
+    life.ready()
+    assert life.exited(1, now_ms=SETTLED_AFTER_MS) == 200
+    life.spawned(1, now_ms=0)
+    assert life.exited(1, now_ms=SETTLED_AFTER_MS - 1) == 400
+
+
+def test_the_first_start_is_no_restart() -> None:
+    life = Lifecycle()
+    life.spawned(7, now_ms=0)
+    life.ready()
+    assert (life.state, life.pid, life.restarts, life.last_exit) == (State.RUNNING, 7, 0, None)
+
+
+def test_an_ordered_end_is_stopped_with_its_code() -> None:
+    life = Lifecycle()
+    life.spawned(7, now_ms=0)
+    life.stopped(0)
+    assert (life.state, life.pid, life.last_exit) == (State.STOPPED, None, Exit(0))
+
+
+def test_what_failed_stays_failed_when_all_is_stopped() -> None:
+    life = Lifecycle()
+    life.unstartable()
+    life.stopped(None)
+    assert life.state is State.FAILED
+
+
+def test_how_a_process_ended_in_words() -> None:
+    assert Exit(3).text == "ended with exit code 3"
+    assert Exit(-signal.SIGKILL).text == "was killed by SIGKILL"
+    assert Exit(-250).text == "was killed by signal 250"

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from remoting.errors import SettingsError
+from webapp.appliance.options import Options, Shape, parse_options, settle_shape
+
+
+def test_defaults() -> None:
+    options = parse_options([])
+    assert options == Options()
+    assert settle_shape(options, None) == Shape(controllers=3, groups=1, replicas=3)
+
+
+def test_everything_can_be_moved() -> None:
+    options = parse_options(
+        shlex.split(
+            "--controllers 1 --replicas 2 --groups 4 --data /x/y --http [::1]:9000 --controller-port 1 --broker-port 2 "
+            "--grpc-port 3 --redis-port 4 --broker-set flush.mode=async --broker-set a.b=c --timeout 5"
+        )
+    )
+    assert options.data_dir == Path("/x/y")
+    assert (options.http_host, options.http_port) == ("::1", 9000)
+    assert (options.controller_port, options.broker_port, options.grpc_port, options.redis_port) == (1, 2, 3, 4)
+    assert options.broker_settings == ("flush.mode=async", "a.b=c")
+    assert settle_shape(options, None) == Shape(controllers=1, groups=4, replicas=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ("--controllers 2", "1, 3 or 5"),
+        ("--controllers x", "1, 3 or 5"),
+        ("--replicas 0", "from 1 to 9"),
+        ("--replicas 10", "from 1 to 9"),
+        ("--replicas -1", "whole number|expected one argument"),
+        ("--groups 27", "from 1 to 26"),
+        ("--http 8000", "not HOST:PORT"),
+        ("--http 127.0.0.1:0", "from 1 to 65535"),
+        ("--http 0.0.0.0:8000", "not a loopback address.*TLS"),
+        ("--http example.org:8000", "not a loopback address"),
+        ("--grpc-port 65536", "from 1 to 65535"),
+        ("--broker-set nonsense", "not KEY=VALUE"),
+        ("--broker-set =1", "not KEY=VALUE"),
+        ("--repl 3", "unrecognized arguments.*--help"),
+        ("stray", "unrecognized arguments"),
+    ],
+)
+def test_a_bad_option_is_refused_with_the_rule(arguments: str, rule: str) -> None:
+    with pytest.raises(SettingsError, match=rule):
+        parse_options(arguments.split())
+
+
+def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse_options(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for option in shlex.split(
+        "--controllers --replicas --groups --data --http --controller-port --broker-port --grpc-port --redis-port "
+        "--controller-set --broker-set --timeout LOGBOOM_ADMIN_PASSWORD REDIS_URL JAVA_HOME"
+    ):
+        assert option in text
+
+
+def test_a_later_start_keeps_the_size() -> None:
+    remembered = Shape(controllers=1, groups=2, replicas=5)
+    assert settle_shape(Options(), remembered) == remembered
+    assert settle_shape(Options(replicas=3, controllers=1), remembered) == Shape(controllers=1, groups=2, replicas=3)
+
+
+def test_the_number_of_controllers_cannot_change() -> None:
+    with pytest.raises(SettingsError, match="made with 1 controller"):
+        settle_shape(Options(controllers=3), Shape(controllers=1))

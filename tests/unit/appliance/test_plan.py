@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from remoting.errors import SettingsError
+from webapp.appliance.layout import DataLayout
+from webapp.appliance.options import Options, Shape
+from webapp.appliance.plan import PREPARED, Kind, Plan, StopStage, make_plan
+
+LAYOUT = DataLayout(Path("/data"))
+
+
+def plan_of(
+    options: Options | None = None,
+    shape: Shape | None = None,
+    redis_argv: tuple[str, ...] | None = ("redis-server", "conf"),
+) -> Plan:
+    return make_plan(
+        options or Options(), shape or Shape(), LAYOUT, "/python", redis_argv, {"REDIS_URL": "redis://r/0"}
+    )
+
+
+def test_the_default_appliance() -> None:
+    plan = plan_of()
+    assert [process.name for process in plan.processes] == [
+        "redis",
+        *("controller-n0", "controller-n1", "controller-n2"),
+        *("broker-a-1", "broker-a-2", "broker-a-3"),
+        *("web", "collector", "worker-default", "worker-reports", "beat"),
+    ]
+    assert plan.controllers == ("127.0.0.1:9876", "127.0.0.1:9877", "127.0.0.1:9878")
+    assert plan.grpc_endpoints == ("127.0.0.1:8081", "127.0.0.1:8082", "127.0.0.1:8083")
+    assert [use.port for process, use in plan.ports if process.kind is Kind.BROKER] == [
+        *(10911, 10912, 8081),
+        *(10921, 10922, 8082),
+        *(10931, 10932, 8083),
+    ]
+    assert plan.env["LOGBOOM_DATA_DIR"] == "/data"
+    assert plan.env["LOGBOOM_CONTROLLERS"] == "127.0.0.1:9876,127.0.0.1:9877,127.0.0.1:9878"
+    assert plan.env["LOGBOOM_HTTP"] == "127.0.0.1:8000"
+    assert plan.env["REDIS_URL"] == "redis://r/0"
+
+
+def test_the_daemons_command_lines() -> None:
+    plan = plan_of(Options(broker_settings=("a.b=1",), controller_settings=("c.d=2",)), Shape(1, 2, 2))
+    by_name = {process.name: " ".join(process.argv) for process in plan.processes}
+    assert by_name["controller-n0"] == (
+        "/python -m controllerd --id n0 --peers n0=127.0.0.1:9876 --data /data/controllers/n0 --set c.d=2"
+    )
+    assert by_name["broker-b-2"] == (
+        "/python -m brokerd --cluster DefaultCluster --name broker-b --listen 127.0.0.1:10941 --ha-listen 127.0.0.1:10942 "
+        "--grpc-listen 127.0.0.1:8084 --controllers 127.0.0.1:9876 --data /data/brokers/broker-b-2 --set a.b=1"
+    )
+
+
+def test_daemons_wait_for_nothing_and_the_front_for_the_database() -> None:
+    plan = plan_of()
+    for process in plan.processes:
+        if process.stop_stage is StopStage.FRONT:
+            assert process.after == (PREPARED, "redis")
+        else:
+            assert process.after == ()
+
+
+def test_with_another_redis_there_is_none_in_the_plan() -> None:
+    plan = plan_of(redis_argv=None)
+    assert Kind.REDIS not in {process.kind for process in plan.processes}
+    assert {process.after for process in plan.processes} == {(), (PREPARED,)}
+
+
+def test_an_ipv6_console() -> None:
+    plan = plan_of(Options(http_host="::1"))
+    assert plan.http == "[::1]:8000"
+
+
+def test_ports_that_overlap_are_refused_with_the_options_that_move_them() -> None:
+    with pytest.raises(SettingsError, match="broker-a-1 and controller-n0 would both listen on port 8081"):
+        plan_of(Options(controller_port=8081))
+    with pytest.raises(SettingsError, match=r"web and redis .* 8000; move one with --http or --redis-port"):
+        plan_of(Options(redis_port=8000))
+    with pytest.raises(SettingsError, match="above 65535; choose a lower --broker-port"):
+        plan_of(Options(broker_port=65530))
+
+
+def test_names_and_data_directories_are_unique() -> None:
+    plan = plan_of(Options(), Shape(5, 3, 9))
+    names = [process.name for process in plan.processes]
+    assert len(set(names)) == len(names)
+    directories = [
+        process.argv[process.argv.index("--data") + 1] for process in plan.processes if "--data" in process.argv
+    ]
+    assert len(set(directories)) == 5 + 27

@@ -1,0 +1,104 @@
+"""The life of one process under the supervisor: its states, counted restarts, back-off (pure)
+
+    STARTING --ready--> RUNNING
+    STARTING, RUNNING --exited--> BACKING_OFF --spawned--> STARTING
+    STARTING, RUNNING, BACKING_OFF --stop--> (exited) STOPPED
+    any --unstartable--> FAILED          the program cannot be executed at all; trying again would not help
+
+The delay doubles from exit to exit; a process that lived long enough starts again from the shortest delay.
+Owned by the supervisor's task for that process alone.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import StrEnum
+
+FIRST_DELAY_MS = 200
+LONGEST_DELAY_MS = 10_000
+SETTLED_AFTER_MS = 30_000
+
+
+class State(StrEnum):
+    """What a person is shown."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    RUNNING = "running"
+    BACKING_OFF = "backing-off"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended; `code` is negative for a signal, as subprocess has it."""
+
+    code: int
+
+    @property
+    def text(self) -> str:
+        """For a sentence: "the process ..."."""
+        if self.code >= 0:
+            return f"ended with exit code {self.code}"
+        try:
+            return f"was killed by {signal.Signals(-self.code).name}"
+        except ValueError:
+            return f"was killed by signal {-self.code}"
+
+
+class Lifecycle:
+    """One process's state; times are monotonic milliseconds."""
+
+    def __init__(self) -> None:
+        self.state = State.WAITING
+        self.pid: int | None = None
+        self.restarts = 0
+        self.last_exit: Exit | None = None
+        self._spawned_ms: int | None = None
+        self._delay_ms = FIRST_DELAY_MS
+
+    def spawned(self, pid: int, now_ms: int) -> None:
+        """The process exists; it is not ready yet."""
+        assert self.state in (State.WAITING, State.BACKING_OFF), self.state
+        if self._spawned_ms is not None:
+            self.restarts += 1
+        self.state = State.STARTING
+        self.pid = pid
+        self._spawned_ms = now_ms
+
+    def ready(self) -> None:
+        """Its probe succeeded."""
+        assert self.state is State.STARTING, self.state
+        self.state = State.RUNNING
+
+    def exited(self, code: int, now_ms: int) -> int:
+        """The process ended by itself; return after how many milliseconds to start it again."""
+        assert self.state in (State.STARTING, State.RUNNING), self.state
+        assert self._spawned_ms is not None
+        if now_ms - self._spawned_ms >= SETTLED_AFTER_MS:
+            self._delay_ms = FIRST_DELAY_MS
+        delay_ms = self._delay_ms
+        self._delay_ms = min(2 * delay_ms, LONGEST_DELAY_MS)
+        self._ended(code, State.BACKING_OFF)
+        return delay_ms
+
+    def stopped(self, code: int | None) -> None:
+        """It ended because it was told to, or it was not running when everything was told to stop."""
+        if code is None:
+            assert self.pid is None, self.pid
+            if self.state is not State.FAILED:
+                self.state = State.STOPPED
+        else:
+            self._ended(code, State.STOPPED)
+
+    def unstartable(self) -> None:
+        """The operating system refuses to execute the program."""
+        assert self.pid is None, self.pid
+        self.state = State.FAILED
+
+    def _ended(self, code: int, state: State) -> None:
+        self.state = state
+        self.pid = None
+        self.last_exit = Exit(code)

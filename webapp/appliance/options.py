@@ -1,0 +1,208 @@
+"""The options of `manage.py up`, each with its bounds.
+
+Called once by `up`. A bad value ends in one sentence that names the option and the rule, never in a traceback. What is left
+out comes from the shape that the data directory was made with, and from the defaults on the first start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from remoting.errors import SettingsError
+from webapp.appliance.layout import DEFAULT_DATA_DIR
+
+MAX_GROUPS = 26
+MAX_REPLICAS = 9
+CONTROLLER_COUNTS = (1, 3, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large the cluster is; remembered in the data directory."""
+
+    controllers: int = 3
+    groups: int = 1
+    replicas: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything that a person can choose; None in a count means: as the data directory has it."""
+
+    data_dir: Path = DEFAULT_DATA_DIR
+    controllers: int | None = None
+    groups: int | None = None
+    replicas: int | None = None
+    http_host: str = "127.0.0.1"
+    http_port: int = 8000
+    controller_port: int = 9876
+    broker_port: int = 10911
+    grpc_port: int = 8081
+    redis_port: int = 6390
+    controller_settings: tuple[str, ...] = ()
+    broker_settings: tuple[str, ...] = ()
+    timeout_s: int = 60
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise SettingsError(f"{message}; `{self.prog} --help` explains every option")
+
+
+def parse_options(arguments: Sequence[str]) -> Options:
+    """Turn command-line arguments into options; raises SettingsError with the sentence to show."""
+    parsed = _parser().parse_args(arguments)
+    host, port = parsed.http
+    return Options(
+        data_dir=parsed.data.expanduser().absolute(),
+        controllers=parsed.controllers,
+        groups=parsed.groups,
+        replicas=parsed.replicas,
+        http_host=host,
+        http_port=port,
+        controller_port=parsed.controller_port,
+        broker_port=parsed.broker_port,
+        grpc_port=parsed.grpc_port,
+        redis_port=parsed.redis_port,
+        controller_settings=tuple(parsed.controller_set),
+        broker_settings=tuple(parsed.broker_set),
+        timeout_s=parsed.timeout,
+    )
+
+
+def settle_shape(options: Options, remembered: Shape | None) -> Shape:
+    """Decide the cluster's size from the options and from what the data directory was made with."""
+    if remembered is not None and options.controllers not in (None, remembered.controllers):
+        raise SettingsError(
+            f"{options.data_dir} was made with {remembered.controllers} controller(s), and their number cannot change; "
+            f"leave --controllers out, or choose another directory with --data"
+        )
+    base = remembered or Shape()
+    return Shape(
+        controllers=base.controllers if options.controllers is None else options.controllers,
+        groups=base.groups if options.groups is None else options.groups,
+        replicas=base.replicas if options.replicas is None else options.replicas,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="manage.py up",
+        description="Start the whole appliance on this machine and keep it running until Ctrl-C.",
+        epilog="Environment: LOGBOOM_ADMIN_PASSWORD (password of the first admin), REDIS_URL (use this Redis), DATABASE_URL (use "
+        "this database), JAVA_HOME (Java 17+ for Spark), LOGBOOM_SPARK_MASTER (a Spark cluster instead of this machine).",
+        allow_abbrev=False,
+    )
+    shape = parser.add_argument_group("size (kept in the data directory; later starts may leave it out)")
+    shape.add_argument(
+        "--controllers",
+        type=_controllers,
+        metavar="N",
+        help="controllers that elect masters: 1, 3 or 5 (first start: 3)",
+    )
+    shape.add_argument(
+        "--groups", type=_bounded(1, MAX_GROUPS), metavar="N", help=f"broker groups, 1 to {MAX_GROUPS} (first start: 1)"
+    )
+    shape.add_argument(
+        "--replicas",
+        type=_bounded(1, MAX_REPLICAS),
+        metavar="N",
+        help=f"brokers per group, each with all of its messages, 1 to {MAX_REPLICAS} (first start: 3)",
+    )
+    places = parser.add_argument_group("places")
+    places.add_argument(
+        "--data",
+        type=Path,
+        default=DEFAULT_DATA_DIR,
+        metavar="DIR",
+        help="directory of all data, made if missing (default: data)",
+    )
+    places.add_argument(
+        "--http",
+        type=_http,
+        default=("127.0.0.1", 8000),
+        metavar="HOST:PORT",
+        help="address of console and REST, a loopback address (default: 127.0.0.1:8000)",
+    )
+    for name, default, what in (
+        ("--controller-port", 9876, "port of the first controller and name server; the others follow at +1"),
+        ("--broker-port", 10911, "port of the first broker; the others follow at +10, replication is at +1 of each"),
+        ("--grpc-port", 8081, "port of the first broker's gRPC endpoint; the others follow at +1"),
+        ("--redis-port", 6390, "port of the embedded Redis (not used when REDIS_URL is set)"),
+    ):
+        places.add_argument(
+            name, type=_bounded(1, 65535), default=default, metavar="PORT", help=f"{what} (default: {default})"
+        )
+    tuning = parser.add_argument_group("tuning")
+    tuning.add_argument(
+        "--controller-set",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="KEY=VALUE",
+        help="a setting for every controller; may be repeated (`python -m controllerd --help` lists them)",
+    )
+    tuning.add_argument(
+        "--broker-set",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="KEY=VALUE",
+        help="a setting for every broker; may be repeated (`python -m brokerd --help` lists them)",
+    )
+    tuning.add_argument(
+        "--timeout",
+        type=_bounded(1, 3600),
+        default=60,
+        metavar="SECONDS",
+        help="after this long without being healthy, say what is missing (default: 60)",
+    )
+    return parser
+
+
+def _bounded(least: int, most: int):  # type: ignore[no-untyped-def]
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+        return int(text)
+
+    return number
+
+
+def _controllers(text: str) -> int:
+    if text not in map(str, CONTROLLER_COUNTS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not 1, 3 or 5 (an even number survives no more failures)")
+    return int(text)
+
+
+def _http(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8000")
+    host = host.strip("[]")
+    if not _is_loopback(host):
+        raise argparse.ArgumentTypeError(
+            f"{host!r} is not a loopback address; the console has no TLS of its own: let it listen on 127.0.0.1 and put a proxy "
+            f"with TLS in front (LOGBOOM_ALLOWED_HOSTS names the proxy's host)"
+        )
+    return host, _bounded(1, 65535)(port)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _setting(text: str) -> str:
+    key, equals, _ = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return text

@@ -1,0 +1,309 @@
+"""Options -> the processes of the appliance, in order (pure)
+
+The plan is the whole knowledge of what runs: command lines, what each waits for, how one tells that it is ready, in which
+order they stop. The supervisor carries a plan out and knows nothing about brokers; tests hand it plans of tiny processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from pathlib import Path
+
+from remoting.errors import SettingsError
+from webapp.appliance import environment
+from webapp.appliance.layout import PROJECT_DIR, DataLayout
+from webapp.appliance.options import Options, Shape
+
+CLUSTER = "DefaultCluster"
+HOST = "127.0.0.1"
+
+# A gate that opens when the database is migrated and the first admin exists
+PREPARED = "prepared"
+
+
+class Kind(StrEnum):
+    """What a process is, for the console and for messages."""
+
+    REDIS = "redis"
+    CONTROLLER = "controller"
+    BROKER = "broker"
+    WEB = "web"
+    WORKER = "worker"
+    BEAT = "beat"
+    COLLECTOR = "collector"
+
+
+class StopStage(IntEnum):
+    """The order of stopping: first what uses the cluster, then the cluster, then what everything uses."""
+
+    FRONT = 0
+    BROKERS = 1
+    CONTROLLERS = 2
+    REDIS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RedisProbe:
+    """Ready when PING is answered."""
+
+    address: str
+    password_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerProbe:
+    """Ready when the controller knows who leads."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerProbe:
+    """Ready when a controller confirmed the broker's role."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class HttpProbe:
+    """Ready when the console answers."""
+
+    address: str
+    path: str = "/api/v1/health"
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatProbe:
+    """Ready when the process touched its file after it was started."""
+
+    file: Path
+
+
+Probe = RedisProbe | ControllerProbe | BrokerProbe | HttpProbe | HeartbeatProbe
+
+
+@dataclass(frozen=True, slots=True)
+class PortUse:
+    """A port that a process will listen on, and the option that moves it."""
+
+    host: str
+    port: int
+    option: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process: how to start it, how to know that it is ready, when to stop it."""
+
+    name: str
+    kind: Kind
+    argv: tuple[str, ...]
+    probe: Probe
+    stop_stage: StopStage
+    after: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    ports: tuple[PortUse, ...] = ()
+
+    @property
+    def address(self) -> str | None:
+        """The main address for people, if it listens at all."""
+        return f"{self.ports[0].host}:{self.ports[0].port}" if self.ports else None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All processes of one appliance and what they share."""
+
+    processes: tuple[ProcessSpec, ...]
+    env: dict[str, str]
+    http: str
+    controllers: tuple[str, ...]
+    grpc_endpoints: tuple[str, ...]
+    working_dir: Path = PROJECT_DIR
+
+    @property
+    def ports(self) -> list[tuple[ProcessSpec, PortUse]]:
+        """Every port with its owner, in the order of starting."""
+        return [(process, use) for process in self.processes for use in process.ports]
+
+
+def make_plan(
+    options: Options,
+    shape: Shape,
+    layout: DataLayout,
+    python: str,
+    redis_argv: Sequence[str] | None,
+    handed_down: dict[str, str],
+) -> Plan:
+    """Lay out the appliance.
+
+    `redis_argv` starts the embedded Redis and is None when REDIS_URL names another one; `handed_down` holds the variables that
+    do not follow from the options (Redis, Java).
+    """
+    controllers = tuple(f"{HOST}:{options.controller_port + index}" for index in range(shape.controllers))
+    http = _join(options.http_host, options.http_port)
+    brokers = _brokers(options, shape, layout, python, controllers)
+    processes = [
+        *([_redis(options, layout, redis_argv)] if redis_argv is not None else []),
+        *_controllers(options, shape, layout, python, controllers),
+        *brokers,
+        *_front(options, layout, python, http, embedded_redis=redis_argv is not None),
+    ]
+    plan = Plan(
+        processes=tuple(processes),
+        env={
+            environment.DATA_DIR: str(layout.root),
+            environment.CONTROLLERS: ",".join(controllers),
+            environment.HTTP: http,
+            "PYTHONUNBUFFERED": "1",
+            **handed_down,
+        },
+        http=http,
+        controllers=controllers,
+        grpc_endpoints=tuple(f"{HOST}:{options.grpc_port + index}" for index in range(len(brokers))),
+    )
+    _check_ports(plan)
+    return plan
+
+
+def _redis(options: Options, layout: DataLayout, argv: Sequence[str]) -> ProcessSpec:
+    return ProcessSpec(
+        name="redis",
+        kind=Kind.REDIS,
+        argv=tuple(argv),
+        probe=RedisProbe(f"{HOST}:{options.redis_port}", layout.redis_password_file),
+        stop_stage=StopStage.REDIS,
+        ports=(PortUse(HOST, options.redis_port, "--redis-port"),),
+    )
+
+
+def _controllers(
+    options: Options, shape: Shape, layout: DataLayout, python: str, addresses: Sequence[str]
+) -> list[ProcessSpec]:
+    peers = ",".join(f"n{index}={address}" for index, address in enumerate(addresses))
+    specs = []
+    for index in range(shape.controllers):
+        argv = [python, "-m", "controllerd", "--id", f"n{index}", "--peers", peers]
+        argv += ["--data", str(layout.controller(f"n{index}")), *_settings(options.controller_settings)]
+        specs.append(
+            ProcessSpec(
+                name=f"controller-n{index}",
+                kind=Kind.CONTROLLER,
+                argv=tuple(argv),
+                probe=ControllerProbe(addresses[index]),
+                stop_stage=StopStage.CONTROLLERS,
+                ports=(PortUse(HOST, options.controller_port + index, "--controller-port"),),
+            )
+        )
+    return specs
+
+
+def _brokers(
+    options: Options, shape: Shape, layout: DataLayout, python: str, controllers: Sequence[str]
+) -> list[ProcessSpec]:
+    specs = []
+    for index in range(shape.groups * shape.replicas):
+        group, replica = divmod(index, shape.replicas)
+        group_name = f"broker-{chr(ord('a') + group)}"
+        name = f"{group_name}-{replica + 1}"
+        port = options.broker_port + 10 * index
+        grpc_port = options.grpc_port + index
+        argv = [python, "-m", "brokerd", "--cluster", CLUSTER, "--name", group_name]
+        argv += [
+            "--listen",
+            f"{HOST}:{port}",
+            "--ha-listen",
+            f"{HOST}:{port + 1}",
+            "--grpc-listen",
+            f"{HOST}:{grpc_port}",
+        ]
+        argv += ["--controllers", ",".join(controllers), "--data", str(layout.broker(name))]
+        argv += _settings(options.broker_settings)
+        specs.append(
+            ProcessSpec(
+                name=name,
+                kind=Kind.BROKER,
+                argv=tuple(argv),
+                probe=BrokerProbe(f"{HOST}:{port}"),
+                stop_stage=StopStage.BROKERS,
+                ports=(
+                    PortUse(HOST, port, "--broker-port"),
+                    PortUse(HOST, port + 1, "--broker-port"),
+                    PortUse(HOST, grpc_port, "--grpc-port"),
+                ),
+            )
+        )
+    return specs
+
+
+def _front(options: Options, layout: DataLayout, python: str, http: str, embedded_redis: bool) -> list[ProcessSpec]:
+    after = (PREPARED, "redis") if embedded_redis else (PREPARED,)
+    celery = (python, "-m", "celery", "-A", "tasks")
+    worker = ("--without-gossip", "--without-mingle", "--loglevel", "INFO")
+
+    def background(name: str, kind: Kind, argv: tuple[str, ...]) -> ProcessSpec:
+        heartbeat = layout.heartbeat_file(name)
+        return ProcessSpec(
+            name=name,
+            kind=kind,
+            argv=argv,
+            probe=HeartbeatProbe(heartbeat),
+            stop_stage=StopStage.FRONT,
+            after=after,
+            env={environment.HEARTBEAT_FILE: str(heartbeat)},
+        )
+
+    web = ProcessSpec(
+        name="web",
+        kind=Kind.WEB,
+        argv=(
+            *(python, "-m", "daphne", "--bind", options.http_host, "--port", str(options.http_port)),
+            *("--no-server-name", "webapp.asgi:application"),
+        ),
+        probe=HttpProbe(http),
+        stop_stage=StopStage.FRONT,
+        after=after,
+        ports=(PortUse(options.http_host, options.http_port, "--http"),),
+    )
+    return [
+        web,
+        background("collector", Kind.COLLECTOR, (python, "-m", "tasks.collector")),
+        # An election must not wait behind a report, so each queue has a worker of its own.
+        background(
+            "worker-default",
+            Kind.WORKER,
+            (*celery, "worker", "-Q", "default", "-n", "default@%h", "--concurrency", "2", *worker),
+        ),
+        background(
+            "worker-reports",
+            Kind.WORKER,
+            (*celery, "worker", "-Q", "reports", "-n", "reports@%h", "--concurrency", "1", *worker),
+        ),
+        background("beat", Kind.BEAT, (*celery, "beat", "--pidfile", "", "--loglevel", "INFO")),
+    ]
+
+
+def _settings(settings: Sequence[str]) -> list[str]:
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _check_ports(plan: Plan) -> None:
+    taken: dict[int, tuple[ProcessSpec, PortUse]] = {}
+    for process, use in plan.ports:
+        if use.port > 65535:
+            raise SettingsError(
+                f"{process.name} would listen on port {use.port}, above 65535; choose a lower {use.option}"
+            )
+        if use.port in taken:
+            other, other_use = taken[use.port]
+            raise SettingsError(
+                f"{process.name} and {other.name} would both listen on port {use.port}; "
+                f"move one with {use.option} or {other_use.option}"
+            )
+        taken[use.port] = (process, use)

@@ -1,0 +1,103 @@
+"""`manage.py status`: is the appliance up, what runs, what is wrong; for people and, with --json, for scripts.
+
+Two sources: what the supervisor of the data directory published, and the console's GET /api/v1/health. Exit codes: 0 healthy,
+1 degraded (some process is not running, or the console says so), 2 down, 3 bad options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from webapp.appliance import environment, probes, state
+from webapp.appliance.layout import DEFAULT_DATA_DIR, DataLayout
+from webapp.appliance.lifecycle import State
+
+HEALTHY, DEGRADED, DOWN = "healthy", "degraded", "down"
+EXIT_CODES = {HEALTHY: 0, DEGRADED: 1, DOWN: 2}
+
+_DEADLINE_S = 3
+
+
+def main(arguments: Sequence[str], stream: TextIO | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="manage.py status",
+        description="Say whether the appliance of a data directory is healthy.",
+        epilog="Exit code: 0 healthy, 1 degraded, 2 down, 3 bad options.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(os.environ.get(environment.DATA_DIR) or DEFAULT_DATA_DIR),
+        metavar="DIR",
+        help="the data directory (default: LOGBOOM_DATA_DIR, else data)",
+    )
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as stop:
+        return 3 if stop.code else 0
+    content = asyncio.run(gather(DataLayout(options.data.expanduser().absolute())))
+    out = sys.stdout if stream is None else stream
+    out.write(json.dumps(content, indent=1) + "\n" if options.json else _as_text(content))
+    return EXIT_CODES[content["status"]]
+
+
+async def gather(layout: DataLayout) -> dict[str, Any]:
+    """The whole answer: status, the reason if not healthy, the console's verdict, the supervisor's state."""
+    supervisor = state.read(layout)
+    if supervisor is None:
+        return {"status": DOWN, "reason": f"no appliance runs on {layout.root}", "console": None, "supervisor": None}
+    console: Mapping[str, Any] | None = None
+    complaint = None
+    try:
+        async with asyncio.timeout(_DEADLINE_S):
+            console = await probes.http_get_json(supervisor["http"], "/api/v1/health")
+    except (OSError, ValueError, TimeoutError) as error:
+        complaint = f"the console does not answer ({str(error) or 'no answer in time'})"
+    status, reason = _judge(supervisor, console, complaint)
+    return {"status": status, "reason": reason, "console": console, "supervisor": supervisor}
+
+
+def _judge(
+    supervisor: Mapping[str, Any], console: Mapping[str, Any] | None, complaint: str | None
+) -> tuple[str, str | None]:
+    if supervisor["state"] in ("stopping", "stopped"):
+        return DOWN, "the appliance is stopping"
+    missing = [process["name"] for process in supervisor["processes"] if process["state"] != State.RUNNING]
+    verdict = None if console is None else console.get("status")
+    if verdict == DOWN:
+        return DOWN, "the console says that the cluster is down"
+    if complaint is not None:
+        return DEGRADED, complaint
+    if missing:
+        return DEGRADED, f"not running: {', '.join(missing)}"
+    if verdict != HEALTHY:
+        return DEGRADED, "the console says that the cluster is degraded; its first page says why"
+    return HEALTHY, None
+
+
+def _as_text(content: Mapping[str, Any]) -> str:
+    reason = content["reason"]
+    lines = [content["status"] if reason is None else f"{content['status']}: {reason}"]
+    supervisor = content["supervisor"]
+    if supervisor is not None:
+        lines.append(f"console http://{supervisor['http']}/, supervisor process {supervisor['pid']}")
+        for process in supervisor["processes"]:
+            parts = [f"  {process['name']:<16} {process['state']:<12}"]
+            if process["address"]:
+                parts.append(process["address"])
+            if process["restarts"]:
+                parts.append(f"restarts {process['restarts']}")
+            if process["last_exit"]:
+                parts.append(f"last time it {process['last_exit']['text']} at {process['last_exit']['at']}")
+            lines.append("  ".join(parts).rstrip())
+    return "\n".join(lines) + "\n"

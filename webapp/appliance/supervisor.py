@@ -1,0 +1,322 @@
+"""Carrying out a plan: start everything as early as possible, restart what dies, publish the state, stop in order.
+
+One task per process owns that process's life; nobody else starts or restarts it. Stopping is announced first (nothing is
+restarted any more) and then done stage by stage, each with a grace after which what is left is killed; the graces add up to
+less than ten seconds. What the processes are is the plan's business, how one asks them is the probes'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from webapp.appliance import log_files, state
+from webapp.appliance.layout import DataLayout
+from webapp.appliance.lifecycle import Lifecycle, State
+from webapp.appliance.plan import BrokerProbe, HeartbeatProbe, Plan, Probe, ProcessSpec, StopStage
+from webapp.appliance.processes import Child, spawn
+
+log = logging.getLogger(__name__)
+
+PROBE_EVERY_S = 0.1
+ROTATE_EVERY_S = 5.0
+
+# How long each stage may take to end by itself. Within the brokers' stage, replicas get half of it and then the masters.
+GRACE_S: Mapping[StopStage, float] = {
+    StopStage.FRONT: 3.0,
+    StopStage.BROKERS: 3.0,
+    StopStage.CONTROLLERS: 1.5,
+    StopStage.REDIS: 1.0,
+}
+
+
+class Listener(Protocol):
+    """Whoever tells a person what happens."""
+
+    def ready(self, name: str, restarts: int) -> None:
+        """A process became ready."""
+
+    def exited(self, name: str, how: str, last_words: str | None, restart_in_ms: int) -> None:
+        """A process ended by itself and will be started again."""
+
+    def unstartable(self, name: str, reason: str) -> None:
+        """A process cannot be started at all."""
+
+
+@dataclass(slots=True)
+class _Process:
+    """One process of the plan while the supervisor runs."""
+
+    spec: ProcessSpec
+    log_file: Path
+    life: Lifecycle = field(default_factory=Lifecycle)
+    child: Child | None = None
+    since: str = field(default_factory=state.timestamp)
+    last_exit_at: str | None = None
+    lacks: str = "it has not been started yet"
+
+
+class Supervisor:
+    """Runs one plan once. `environ` is what the processes inherit below the plan's own variables."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        layout: DataLayout,
+        environ: Mapping[str, str],
+        listener: Listener,
+        ask: Callable[[Probe], Awaitable[str | None]],
+        is_master: Callable[[BrokerProbe], Awaitable[bool]],
+    ) -> None:
+        self._plan = plan
+        self._layout = layout
+        self._environ = environ
+        self._listener = listener
+        self._ask = ask
+        self._is_master = is_master
+        self._processes = {spec.name: _Process(spec, layout.log_file(spec.name)) for spec in plan.processes}
+        self._gates = {name: asyncio.Event() for spec in plan.processes for name in (spec.name, *spec.after)}
+        self._all_ready = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._state = "starting"
+        self._started_at = state.timestamp()
+
+    # ---- what `up` calls
+
+    async def run(self) -> None:
+        """Start everything and keep it running; return when all is stopped after `stop` was called."""
+        async with asyncio.TaskGroup() as tasks:
+            for process in self._processes.values():
+                tasks.create_task(self._tend(process), name=process.spec.name)
+            rotating = tasks.create_task(self._rotate_logs(), name="rotate logs")
+            await self._stopping.wait()
+            self._state = "stopping"
+            self._publish()
+            await self._stop_all()
+            rotating.cancel()
+        self._state = "stopped"
+        self._publish()
+
+    def open_gate(self, name: str) -> None:
+        """Let the processes start that wait for something outside the plan."""
+        if name in self._gates:
+            self._gates[name].set()
+
+    def stop(self) -> None:
+        """Begin to stop; asked a second time: kill."""
+        if self._stopping.is_set():
+            self._hurry.set()
+        self._stopping.set()
+
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    async def wait_all_ready(self) -> None:
+        """Return when every process has been ready at least once."""
+        await self._all_ready.wait()
+
+    def not_ready(self) -> list[tuple[str, str, Path]]:
+        """Who is not ready, why as far as is known, and whose log says more."""
+        return [
+            (process.spec.name, _why_not_ready(process), process.log_file)
+            for process in self._processes.values()
+            if process.life.state is not State.RUNNING
+        ]
+
+    def announce_running(self) -> None:
+        """Publish that the start is over."""
+        if not self.is_stopping():
+            self._state = "running"
+            self._publish()
+
+    # ---- one process
+
+    async def _tend(self, process: _Process) -> None:
+        if not await self._unless_stopping(self._wait_for(process.spec.after)):
+            process.life.stopped(None)
+            self._changed(process)
+            return
+        while not self.is_stopping():
+            if not self._start(process):
+                return
+            assert process.child is not None
+            readiness = asyncio.create_task(self._await_ready(process), name=f"{process.spec.name} readiness")
+            try:
+                code = await process.child.wait()
+            finally:
+                readiness.cancel()
+                await asyncio.wait([readiness])
+            if not readiness.cancelled():
+                readiness.result()  # a mistake in there must not pass for a process that is merely slow
+            process.child = None
+            process.last_exit_at = state.timestamp()
+            if self.is_stopping():
+                process.life.stopped(code)
+                self._changed(process)
+                return
+            delay_ms = process.life.exited(code, _now_ms())
+            assert process.life.last_exit is not None
+            process.lacks = process.life.last_exit.text
+            self._changed(process)
+            last_words = log_files.last_line(process.log_file)
+            self._listener.exited(process.spec.name, process.lacks, last_words, delay_ms)
+            await self._unless_stopping(asyncio.sleep(delay_ms / 1000))
+        process.life.stopped(None)
+        self._changed(process)
+
+    def _start(self, process: _Process) -> bool:
+        spec = process.spec
+        if isinstance(spec.probe, HeartbeatProbe):
+            spec.probe.file.unlink(missing_ok=True)
+        env = {**self._environ, **self._plan.env, **spec.env}
+        try:
+            process.child = spawn(spec.argv, env, self._plan.working_dir, process.log_file)
+        except OSError as error:
+            process.lacks = f"{spec.argv[0]} cannot be started: {error.strerror or error}"
+            process.life.unstartable()
+            self._changed(process)
+            self._listener.unstartable(spec.name, process.lacks)
+            return False
+        process.life.spawned(process.child.pid, _now_ms())
+        self._changed(process)
+        return True
+
+    async def _await_ready(self, process: _Process) -> None:
+        while True:
+            lacks = await self._ask(process.spec.probe)
+            if lacks is None:
+                break
+            process.lacks = lacks
+            await asyncio.sleep(PROBE_EVERY_S)
+        process.life.ready()
+        self._changed(process)
+        self._gates[process.spec.name].set()
+        self._listener.ready(process.spec.name, process.life.restarts)
+        if all(self._gates[name].is_set() for name in self._processes):
+            self._all_ready.set()
+
+    async def _wait_for(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            await self._gates[name].wait()
+
+    async def _unless_stopping(self, work: Awaitable[None]) -> bool:
+        """Await the work until stopping begins; whether the work was done."""
+        done = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([done, stopping], return_when=asyncio.FIRST_COMPLETED)
+            return done.done() and not self.is_stopping()
+        finally:
+            done.cancel()
+            stopping.cancel()
+
+    # ---- stopping
+
+    async def _stop_all(self) -> None:
+        for stage in StopStage:
+            members = [process for process in self._processes.values() if process.spec.stop_stage is stage]
+            if stage is StopStage.BROKERS:
+                masters = await self._masters(members)
+                replicas = [process for process in members if process not in masters]
+                await self._stop_stage(replicas, GRACE_S[stage] / 2)
+                await self._stop_stage(masters, GRACE_S[stage] / 2)
+            else:
+                await self._stop_stage(members, GRACE_S[stage])
+
+    async def _masters(self, brokers: list[_Process]) -> list[_Process]:
+        if self._hurry.is_set():
+            return []
+        running = [process for process in brokers if process.child is not None]
+        probes = [process.spec.probe for process in running if isinstance(process.spec.probe, BrokerProbe)]
+        answers = await asyncio.gather(*(self._is_master(probe) for probe in probes))
+        masters = {probe for probe, answer in zip(probes, answers, strict=True) if answer}
+        return [process for process in running if process.spec.probe in masters]
+
+    async def _stop_stage(self, members: list[_Process], grace_s: float) -> None:
+        children = [process.child for process in members if process.child is not None]
+        if not children:
+            return
+        for child in children:
+            child.send(signal.SIGTERM)
+        exits = asyncio.gather(*(child.wait() for child in children))
+        await self._wait_unless_hurried(exits, grace_s)
+        for process in members:
+            if process.child is not None and not process.child.has_exited:
+                log.warning("%s did not stop within its grace and is killed", process.spec.name)
+                process.child.kill()
+        await exits
+
+    async def _wait_unless_hurried(self, exits: asyncio.Future[list[int]], grace_s: float) -> None:
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        waiting: list[asyncio.Future[Any]] = [exits, hurry]
+        await asyncio.wait(waiting, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+
+    # ---- telling
+
+    def _changed(self, process: _Process) -> None:
+        process.since = state.timestamp()
+        self._publish()
+
+    def _publish(self) -> None:
+        content = {
+            "version": state.VERSION,
+            "state": self._state,
+            "pid": os.getpid(),
+            "started_at": self._started_at,
+            "http": self._plan.http,
+            "controllers": list(self._plan.controllers),
+            "grpc": list(self._plan.grpc_endpoints),
+            "processes": [_describe(process) for process in self._processes.values()],
+        }
+        try:
+            state.publish(self._layout.supervisor_file, content)
+        except OSError as error:  # a full disk must not take the appliance down with it
+            log.warning("cannot write %s: %s", self._layout.supervisor_file, error)
+
+    async def _rotate_logs(self) -> None:
+        while True:
+            await asyncio.sleep(ROTATE_EVERY_S)
+            for process in self._processes.values():
+                try:
+                    log_files.rotate(process.log_file)
+                except OSError as error:
+                    log.warning("cannot rotate %s: %s", process.log_file, error)
+
+
+def _describe(process: _Process) -> dict[str, Any]:
+    life = process.life
+    last_exit = None
+    if life.last_exit is not None:
+        last_exit = {"code": life.last_exit.code, "text": life.last_exit.text, "at": process.last_exit_at}
+    return {
+        "name": process.spec.name,
+        "kind": process.spec.kind,
+        "state": life.state,
+        "pid": life.pid,
+        "restarts": life.restarts,
+        "address": process.spec.address,
+        "log": str(process.log_file),
+        "since": process.since,
+        "last_exit": last_exit,
+    }
+
+
+def _why_not_ready(process: _Process) -> str:
+    if process.life.state in (State.BACKING_OFF, State.FAILED):
+        last_words = log_files.last_line(process.log_file)
+        return f"{process.lacks}; it last said: {last_words}" if last_words else process.lacks
+    return process.lacks
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,48 @@
+"""What `up` tells the person who started it: one line per event, plain text, nothing that only a terminal understands."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+
+class Terminal:
+    """A Listener of the supervisor that writes lines; `say` is for everything else."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream: TextIO | None = sys.stdout if stream is None else stream
+        self._began = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    def say(self, text: str = "") -> None:
+        """Write a line; a reader that went away is no reason to stop a cluster."""
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+        except BrokenPipeError:
+            self._stream = None
+
+    def step(self, text: str) -> None:
+        """Write a line of progress, with the time since the start."""
+        self.say(f"[{self.elapsed_s:6.1f} s] {text}")
+
+    def ready(self, name: str, restarts: int) -> None:
+        """See `Listener`."""
+        self.step(f"{name} is ready" if restarts == 0 else f"{name} is ready again (restart {restarts})")
+
+    def exited(self, name: str, how: str, last_words: str | None, restart_in_ms: int) -> None:
+        """See `Listener`."""
+        self.step(f"{name} {how}; starting it again in {restart_in_ms / 1000:g} s")
+        if last_words and not how.startswith("was killed"):
+            self.say(f"           it last said: {last_words}")
+
+    def unstartable(self, name: str, reason: str) -> None:
+        """See `Listener`."""
+        self.step(f"{name} stays down: {reason}")

@@ -1,0 +1,233 @@
+"""`manage.py up`: check, start, tell, and stay until told to stop.
+
+Order: options, data directory and its lock, size, Redis, Java, ports; then the supervisor runs the plan while the console's
+database is prepared beside it. Exit codes: 0 stopped as asked, 1 could not start, 2 bad options.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from remoting.errors import LogboomError, SettingsError
+from webapp.appliance import environment, java, preflight, probes, redis_server
+from webapp.appliance.layout import DEFAULT_DATA_DIR, PROJECT_DIR, DataLayout
+from webapp.appliance.options import Options, parse_options, settle_shape
+from webapp.appliance.plan import HOST, PREPARED, Plan, make_plan
+from webapp.appliance.processes import dying_with_this_process
+from webapp.appliance.supervisor import Supervisor
+from webapp.appliance.terminal import Terminal
+
+HEALTH_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Admin:
+    name: str
+    password: str
+
+
+class _PrepareFailed(LogboomError):
+    """The console's database cannot be brought up to date."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    terminal = Terminal()
+    try:
+        options = parse_options(arguments)
+    except SettingsError as error:
+        terminal.say(f"up: {error}")
+        return 2
+    layout = DataLayout(options.data_dir)
+    try:
+        preflight.make_directories(layout)
+        lock = preflight.InstanceLock(layout)
+        try:
+            plan = _make_ready(options, layout, terminal)
+            return asyncio.run(_run(plan, options, layout, terminal))
+        finally:
+            lock.close()
+    except LogboomError as error:
+        terminal.say(f"up: {error}")
+        return 1
+    except KeyboardInterrupt:  # before anything was started; later it is a signal like any other
+        return 1
+
+
+def _make_ready(options: Options, layout: DataLayout, terminal: Terminal) -> Plan:
+    """Everything that can refuse a start, and the plan."""
+    layout.supervisor_file.unlink(missing_ok=True)  # what an instance before this one left behind
+    preflight.check_space(layout)
+    remembered = preflight.read_shape(layout)
+    shape = settle_shape(options, remembered)
+    terminal.say(
+        f"Logboom: {shape.controllers} controller(s), {shape.groups} broker group(s) of {shape.replicas}; "
+        f"data in {layout.root}{'' if remembered else ' (new)'}"
+    )
+    handed_down = {}
+    redis_argv = None
+    external_redis = os.environ.get(environment.REDIS_URL)
+    if external_redis:
+        redis_server.check_external(external_redis)
+    else:
+        redis_argv, handed_down[environment.REDIS_URL] = redis_server.prepare_embedded(layout, HOST, options.redis_port)
+    found = java.find_or_install(os.environ, terminal.step)
+    if found.home is not None:
+        handed_down[environment.JAVA_HOME] = found.home
+    if found.problem is not None:
+        handed_down[environment.JAVA_PROBLEM] = found.problem
+        terminal.step(found.problem)
+    plan = make_plan(options, shape, layout, sys.executable, redis_argv, handed_down)
+    preflight.check_ports(plan)
+    preflight.write_shape(layout, shape)
+    _allow_many_files()
+    return plan
+
+
+async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Terminal) -> int:
+    environ = _inherited(os.environ)
+    supervisor = Supervisor(plan, layout, environ, terminal, probes.ask, probes.is_master)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, _stop, supervisor, terminal)
+    failure: LogboomError | None = None
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(supervisor.run(), name="supervisor")
+        telling = tasks.create_task(_bring_up(supervisor, plan, options, layout, environ, terminal), name="start")
+        await asyncio.wait([running, telling], return_when=asyncio.FIRST_COMPLETED)
+        if not telling.done():
+            telling.cancel()
+            await asyncio.wait([telling])
+        elif not telling.cancelled():
+            failure = telling.result()
+            if failure is not None:
+                supervisor.stop()
+    if failure is not None:
+        raise failure
+    terminal.step("everything is stopped")
+    return 0
+
+
+def _stop(supervisor: Supervisor, terminal: Terminal) -> None:
+    terminal.step("killing what still runs" if supervisor.is_stopping() else "stopping; once more Ctrl-C kills")
+    supervisor.stop()
+
+
+async def _bring_up(
+    supervisor: Supervisor,
+    plan: Plan,
+    options: Options,
+    layout: DataLayout,
+    environ: Mapping[str, str],
+    terminal: Terminal,
+) -> LogboomError | None:
+    """Prepare the database, wait until all is healthy, say where everything is; a failure ends the whole start."""
+    try:
+        admin = await _prepare(plan, environ)
+    except _PrepareFailed as error:
+        return error
+    terminal.step("the console's database is up to date")
+    supervisor.open_gate(PREPARED)
+    try:
+        async with asyncio.timeout(options.timeout_s):
+            await supervisor.wait_all_ready()
+            verdict = await _wait_healthy(plan)
+        terminal.step(f"{verdict}")
+    except TimeoutError:
+        _tell_what_lacks(supervisor, options, terminal)
+    supervisor.announce_running()
+    _tell_where(plan, layout, admin, terminal)
+    return None
+
+
+async def _prepare(plan: Plan, environ: Mapping[str, str]) -> _Admin | None:
+    """Migrate the console's database in a process of its own; return the first admin if it was made now."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "webapp.appliance.prepare"),
+        cwd=PROJECT_DIR,
+        env={**environ, **plan.env, **_admin_password(os.environ)},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=dying_with_this_process(),
+    )
+    try:
+        said, complained = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode != 0:
+        lines = [line for line in complained.decode(errors="replace").splitlines() if line.strip()]
+        reason = lines[-1].strip() if lines else f"exit code {process.returncode}"
+        raise _PrepareFailed(f"the console's database cannot be brought up to date: {reason}")
+    admin = json.loads(said)["admin"]
+    return None if admin is None else _Admin(admin["name"], admin["password"])
+
+
+async def _wait_healthy(plan: Plan) -> str:
+    while True:
+        try:
+            verdict = (await probes.http_get_json(plan.http, "/api/v1/health"))["status"]
+        except (OSError, ValueError, KeyError) as error:
+            verdict = str(error)
+        if verdict == "healthy":
+            return "healthy"
+        await asyncio.sleep(HEALTH_EVERY_S)
+
+
+def _tell_what_lacks(supervisor: Supervisor, options: Options, terminal: Terminal) -> None:
+    lacking = supervisor.not_ready()
+    terminal.step(
+        f"not healthy after {options.timeout_s} s; what runs keeps running, and the rest is tried again and again"
+    )
+    for name, reason, log_file in lacking:
+        terminal.say(f"           {name}: {reason} (log: {log_file})")
+    if not lacking:
+        terminal.say(
+            "           every process runs, but the console does not call the cluster healthy; its first page says why"
+        )
+
+
+def _tell_where(plan: Plan, layout: DataLayout, admin: _Admin | None, terminal: Terminal) -> None:
+    terminal.say()
+    terminal.say(f"  console and REST    http://{plan.http}/")
+    if admin is not None:
+        terminal.say(
+            f"  log in as           {admin.name}, password {admin.password}  (shown this once; change it under Account)"
+        )
+    terminal.say(f"  5.x clients (gRPC)  {plan.grpc_endpoints[0]}")
+    terminal.say(f"  4.x clients         name servers {';'.join(plan.controllers)}")
+    terminal.say(f"  logs                {layout.logs}")
+    if layout.root != DEFAULT_DATA_DIR:
+        terminal.say(f"  other commands      {environment.DATA_DIR}={layout.root} python manage.py ...")
+    terminal.say()
+    terminal.say("Ctrl-C stops everything.")
+
+
+def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """What processes get from the person's environment; a password for the first start is nothing to hand around."""
+    return {name: value for name, value in environ.items() if name != environment.ADMIN_PASSWORD}
+
+
+def _admin_password(environ: Mapping[str, str]) -> dict[str, str]:
+    password = environ.get(environment.ADMIN_PASSWORD)
+    return {environment.ADMIN_PASSWORD: password} if password else {}
+
+
+def _allow_many_files() -> None:
+    """Brokers hold a file per segment and a socket per client; processes inherit the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(65_536, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
