@@ -2,7 +2,7 @@
 
 This one module is the boundary behind which a compiled kernel can stand later: everything it reads and everything it makes is
 in `encode_sends`' arguments and in `Encoded`. It handles what is common (ordinary messages and batches of them, to a known
-topic, with IPv4 hosts) and hands the rest back untouched in `Encoded.slow`, for the general path that knows every rule.
+topic, with IPv4 hosts) and stops before anything else, for the general path that knows every rule.
 
 Queue offsets are taken from and written back to the `offsets` table as records are laid out, so the caller must append what
 comes out, whole, before anybody else appends.
@@ -24,7 +24,7 @@ from remoting.message import HEAD_V4, MAGIC_V1, MAX_BODY_BYTES, MAX_PROPERTIES_B
 # Properties that change what the broker must do, or that it must not store as they came. Unanchored, which is faster: what it
 # finds by accident takes the general path, where every rule is applied to names.
 _SPECIAL: Final = re.compile(
-    rb"POP_CK|TRAN_MSG|DELAY|TIMER_|INNER_|__CRC32#|MSG_REGION|TRACE_ON|WAIT\x01false|\x01\x02"
+    rb"POP_CK|TRAN_MSG|DELAY|TIMER_|INNER_|__CRC32#|MSG_REGION|TRACE_ON|WAIT\x01false|\x01\x02|\x00"
 )
 _UNIQUE_KEY: Final = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([0-9A-Za-z]+)\x02")
 _BATCH_ITEM: Final = struct.Struct(">iIIii")
@@ -59,18 +59,19 @@ class SendTarget:
 class Encoded:
     """What came out: `records` go to the log as they are, `entries` to dispatch, `answers` to the clients when acknowledged.
 
-    `answered` are the requests that `answers` answers, for the case that another answer must be given. `next_index` is the
-    first request that was not looked at, because the segment had no room for it; `slow` are those for the general path.
+    `answered` are the requests that `answers` answers, for the case that another answer must be given. `next_index` is the first
+    request that was not laid out: the end of the run, or one for the general path (`is_slow`), or one that needs a new segment.
+    Stopping there keeps the order of a producer's messages.
     """
 
-    __slots__ = ("answered", "answers", "end_offset", "entries", "next_index", "records", "slow")
+    __slots__ = ("answered", "answers", "end_offset", "entries", "is_slow", "next_index", "records")
 
     def __init__(self, position: int) -> None:
         self.records: list[Bytes] = []
         self.entries: list[Entry] = []
         self.answers: list[bytes] = []
         self.answered: list[Command] = []
-        self.slow: list[Command] = []
+        self.is_slow = False
         self.end_offset = position
         self.next_index = 0
 
@@ -96,14 +97,14 @@ def encode_sends(
     born_ip, born_port = born_host
     store_ip, store_port = store_host
     id_prefix = b"%08X%08X" % store_host
-    index = first
     for index in range(first, len(requests)):
         request = requests[index]
         ext = request.ext
+        out.next_index = index
         target = targets.get(ext.get("b", ""))
-        if target is None or request.code == codes.SEND_MESSAGE:
-            out.slow.append(request)
-            continue
+        if target is None:
+            out.is_slow = True
+            return out
         try:
             queue_id = int(ext["e"])
             sys_flag = int(ext["f"])
@@ -111,8 +112,8 @@ def encode_sends(
             flag = int(ext["h"])
             reconsume_times = int(ext.get("j") or 0)
         except (KeyError, ValueError):
-            out.slow.append(request)
-            continue
+            out.is_slow = True
+            return out
         if queue_id < 0:
             queue_id = target.turn = (target.turn + 1) % target.write_queue_nums
         body = request.body
@@ -126,8 +127,8 @@ def encode_sends(
             or not -0x80000000 <= flag < 0x80000000
             or not 0 <= born_timestamp < 1 << 62
         ):
-            out.slow.append(request)
-            continue
+            out.is_slow = True
+            return out
         if ext.get("m") == "true":
             laid_out = _lay_out_batch(
                 out, request, target, offsets, queue_id, sys_flag, born_timestamp, reconsume_times,
@@ -135,21 +136,19 @@ def encode_sends(
             )  # fmt: skip
             if laid_out:
                 continue
-            out.next_index = index
             return out
         key = _UNIQUE_KEY.search(properties)
         if key is None or not properties.endswith(b"\x02") or _SPECIAL.search(properties):
-            out.slow.append(request)
-            continue
+            out.is_slow = True
+            return out
         properties += STAMP
         properties_length = len(properties)
         size = RECORD_OVERHEAD_BYTES - 1 + len(target.field) + body_length + properties_length
         position = out.end_offset
         if properties_length > MAX_PROPERTIES_BYTES:
-            out.slow.append(request)
-            continue
+            out.is_slow = True
+            return out
         if position + size > segment_end:
-            out.next_index = index
             return out
         slot = (target.name, queue_id)
         queue_offset = offsets.get(slot, 0)
@@ -170,7 +169,7 @@ def encode_sends(
             header = _ANSWER % (b"%b%016X" % (id_prefix, position), queue_id, queue_offset, key[1], request.opaque)
             answers += (_PREFIX.pack(4 + len(header), len(header)), header)
             out.answered.append(request)
-    out.next_index = index + 1 if len(requests) > first else first
+    out.next_index = len(requests)
     return out
 
 
@@ -189,7 +188,7 @@ def _lay_out_batch(
     store_host: tuple[int, int],
     id_prefix: bytes,
 ) -> bool:
-    """Lay out a batch as independent records at consecutive queue offsets, or none; False when the segment has no room."""
+    """Lay out a batch as records at consecutive queue offsets; False (and nothing laid out) when the loop must stop."""
     view = memoryview(request.body)
     end = len(view)
     items = []
@@ -198,14 +197,14 @@ def _lay_out_batch(
     fixed = RECORD_OVERHEAD_BYTES - 1 + len(target.field)
     while at < end:
         if end - at < 22:
-            out.slow.append(request)
-            return True
+            out.is_slow = True
+            return False
         item_size, _, _, flag, body_length = _BATCH_ITEM.unpack_from(view, at)
         body_at = at + 20
         properties_at = body_at + body_length
         if body_length <= 0 or properties_at + 2 > end:
-            out.slow.append(request)
-            return True
+            out.is_slow = True
+            return False
         (properties_length,) = _SHORT.unpack_from(view, properties_at)
         properties = bytes(view[properties_at + 2 : at + item_size])
         if (
@@ -216,16 +215,16 @@ def _lay_out_batch(
             or _UNIQUE_KEY.search(properties) is None
             or _SPECIAL.search(properties)
         ):
-            out.slow.append(request)
-            return True
+            out.is_slow = True
+            return False
         properties += STAMP
         items.append((flag, view[body_at:properties_at], properties))
         total += fixed + body_length + len(properties)
         at += item_size
     position = out.end_offset
     if not items or len(items) > 32767:
-        out.slow.append(request)
-        return True
+        out.is_slow = True
+        return False
     if position + total > segment_end:
         return False
     slot = (target.name, queue_id)

@@ -84,6 +84,8 @@ def prepare(
             codes.MESSAGE_ILLEGAL, "transactional messages and batches kept as one unit are not accepted"
         )
     queues = topic.write_queue_nums
+    if queues < 1:
+        raise RequestError(codes.NO_PERMISSION, f"topic {draft.topic} has no queue to write to")
     if draft.queue_id >= max(queues, topic.read_queue_nums):
         raise InvalidParameter(
             f"queueId {draft.queue_id} must be below {queues}, the number of queues of {draft.topic}"
@@ -99,6 +101,8 @@ def waits_for_store(properties: bytes) -> bool:
 
 
 def _stamp(encoded: bytes, unique_id: Callable[[], str]) -> bytes:
+    if b"\0" in encoded:
+        raise RequestError(codes.MESSAGE_ILLEGAL, "a property holds a NUL character; send it in the body or encode it")
     properties = decode_properties(encoded)
     if properties.get("TRAN_MSG") == "true":
         raise RequestError(codes.MESSAGE_ILLEGAL, "transactional messages are not accepted by this broker")

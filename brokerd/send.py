@@ -1,0 +1,172 @@
+"""Appending messages, the general path: every rule, any endpoint.
+
+Sending is two steps: append at the end of the log in one write, then answer when the position is acknowledged. The loop's thread
+alone appends, so an offset that was given out is still right when its bytes are written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from brokerd.send_rules import prepare, waits_for_store
+from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
+from remoting import codes
+from remoting.errors import LogboomError, RequestError, StorageError
+
+log = logging.getLogger(__name__)
+
+ROLE_CHANGED: Final = "the role of this broker changed while the message waited; whether it is stored is unknown"
+
+
+class Appended(Protocol):
+    """Where one draft went."""
+
+    @property
+    def physical_offset(self) -> int: ...
+
+    @property
+    def queue_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+
+class Store(Protocol):
+    """What sending needs of the store. `append_messages` assigns offsets, encodes and appends."""
+
+    def append_messages(self, drafts: Sequence[Draft]) -> Sequence[Appended]: ...
+
+    def store_timestamp_ms(self) -> int: ...
+
+
+class Acknowledger(Protocol):
+    """What sending needs of the replica: whether appends are accepted now, and when a position is acknowledged."""
+
+    def refusal(self) -> LogboomError | None: ...
+
+    def appended(self, end_offset: int) -> None: ...
+
+    def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None: ...
+
+
+class Counters:
+    """Running totals since the start, for rates."""
+
+    __slots__ = ("in_bytes", "in_messages", "out_bytes", "out_messages")
+
+    def __init__(self) -> None:
+        self.in_messages = self.in_bytes = self.out_messages = self.out_bytes = 0
+
+
+class UniqueIds:
+    """Names for messages whose client gave none: process, counter and start, in the clients' 32-digit form."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._prefix = f"{os.getpid() & 0xFFFF:04X}{now_ms & 0xFFFFFFFFFFFF:012X}"
+        self._count = itertools.count()
+
+    def __call__(self) -> str:
+        return f"{self._prefix}{next(self._count):016X}"
+
+
+class MessageSender:
+    """`services.Sender`. `topics` gives the present table."""
+
+    def __init__(
+        self,
+        store: Store,
+        acknowledger: Acknowledger,
+        topics: Callable[[], Mapping[str, TopicConfig]],
+        counters: Counters,
+    ) -> None:
+        self._store = store
+        self._acknowledger = acknowledger
+        self._topics = topics
+        self._counters = counters
+        self._turns: dict[str, int] = {}
+        self._unique_id = UniqueIds(store.store_timestamp_ms())
+
+    def send(self, drafts: Sequence[Draft], done: Callable[[Sequence[SendOutcome]], None]) -> None:
+        """Append all drafts; see services.Sender."""
+        error = self._acknowledger.refusal()
+        if error is not None:
+            refused = SendOutcome(PutStatus.SERVICE_NOT_AVAILABLE, error=as_request_error(error))
+            done([refused] * len(drafts))
+            return
+        outcomes, ready = self.prepare(drafts)
+        if ready:
+            self.append(outcomes, ready, done)
+        else:
+            done(outcomes)
+
+    def prepare(self, drafts: Sequence[Draft]) -> tuple[list[SendOutcome], list[tuple[int, Draft]]]:
+        """An outcome per draft (final where it is refused) and the drafts to append, each with its index."""
+        outcomes: list[SendOutcome] = []
+        ready: list[tuple[int, Draft]] = []
+        topics = self._topics()
+        for draft in drafts:
+            try:
+                prepared = prepare(draft, topics.get(draft.topic), self.turn_of(draft.topic), self._unique_id)
+                ready.append((len(outcomes), prepared))
+                outcomes.append(SendOutcome(PutStatus.PUT_OK))
+            except RequestError as refusal:
+                outcomes.append(SendOutcome(PutStatus.MESSAGE_ILLEGAL, error=refusal))
+        return outcomes, ready
+
+    def append(
+        self,
+        outcomes: list[SendOutcome],
+        ready: Sequence[tuple[int, Draft]],
+        done: Callable[[Sequence[SendOutcome]], None],
+    ) -> None:
+        """Append what `prepare` found ready; `done` gets all outcomes, as in `send`."""
+        try:
+            appended = self._store.append_messages([draft for _, draft in ready])
+        except StorageError as failure:
+            log.error("cannot append: %s", failure)
+            done([SendOutcome(PutStatus.SERVICE_NOT_AVAILABLE, error=as_request_error(failure))] * len(outcomes))
+            return
+        for (index, draft), place in zip(ready, appended, strict=True):
+            outcomes[index] = SendOutcome(PutStatus.PUT_OK, draft.queue_id, place.queue_offset, place.physical_offset)
+            self._counters.in_bytes += len(draft.body)
+        self._counters.in_messages += len(ready)
+        end_offset = appended[-1].end_offset
+        self._acknowledger.appended(end_offset)
+        if any(waits_for_store(draft.properties) for _, draft in ready):
+            self._acknowledger.wait(end_offset, lambda status: done(_with_status(outcomes, status)))
+        else:
+            done(outcomes)
+
+    def turn_of(self, topic: str) -> Callable[[int], int]:
+        """Round robin over n queues of a topic."""
+
+        def next_queue(queues: int) -> int:
+            turn = self._turns[topic] = (self._turns.get(topic, -1) + 1) % queues
+            return turn
+
+        return next_queue
+
+
+def as_request_error(error: LogboomError) -> RequestError:
+    if isinstance(error, RequestError):
+        return error
+    return RequestError(codes.SERVICE_NOT_AVAILABLE, str(error))
+
+
+def _with_status(outcomes: Sequence[SendOutcome], status: PutStatus) -> Sequence[SendOutcome]:
+    """The outcomes of an append once its status is known: stored ones take it, refused ones keep their refusal."""
+    if status is PutStatus.PUT_OK:
+        return outcomes
+    error = (
+        RequestError(codes.SERVICE_NOT_AVAILABLE, ROLE_CHANGED) if status is PutStatus.SERVICE_NOT_AVAILABLE else None
+    )
+    return [
+        outcome
+        if outcome.error is not None
+        else SendOutcome(status, outcome.queue_id, outcome.queue_offset, outcome.physical_offset, error)
+        for outcome in outcomes
+    ]
