@@ -1,0 +1,132 @@
+"""Sends over remoting: the broker against the bare prototype, and three replicas against one.
+
+    python -m tests.bench.sends [--pairs N] [--seconds S]
+
+The stored count is checked after every run against what the load counted as acknowledged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from remoting.client.socket_connection import SocketConnection
+from remoting.errors import LogboomError
+from tests.bench.harness import Sample, in_pairs, load_program, python_server, run_load
+from tests.support.cluster import Cluster, eventually, free_ports
+from tests.support.workload import call_until
+
+TOPIC = "Bench"
+BACKGROUND = ("replication.ack_after=append",)
+
+
+@contextmanager
+def prototype(mode: str, unit: bool = False) -> Iterator[str]:
+    """The bare prototype, listening."""
+    [port] = free_ports(1)
+    directory = Path(tempfile.mkdtemp(prefix="bench"))
+    try:
+        with python_server(
+            "tests.bench.prototype", str(port), str(directory / "log"), mode, *(["unit"] if unit else [])
+        ):
+            eventually("the prototype listens", lambda: _listens(f"127.0.0.1:{port}"))
+            yield f"127.0.0.1:{port}"
+    finally:
+        shutil.rmtree(directory)
+
+
+def _listens(address: str) -> bool:
+    try:
+        SocketConnection(address).close()
+    except LogboomError:
+        return False
+    return True
+
+
+@contextmanager
+def broker(replicas: int, settings: tuple[str, ...] = ()) -> Iterator[tuple[Cluster, str]]:
+    """A cluster with the topic made, and its master's address."""
+    directory = Path(tempfile.mkdtemp(prefix="bench"))
+    try:
+        with Cluster(directory, controllers=1, replicas=replicas, broker_settings=settings) as cluster:
+            cluster.start()
+            call_until(lambda: cluster.admin.create_topic(TOPIC, queues=8))
+            eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(TOPIC)))
+            yield cluster, cluster.broker_addresses[cluster.master()]
+    finally:
+        shutil.rmtree(directory)
+
+
+def measured(
+    replicas: int, settings: tuple[str, ...], load: Callable[[str], tuple[Sample, int]]
+) -> Callable[[], Sample]:
+    """A measurement of a fresh cluster; the stored count must be the acknowledged one."""
+
+    def measure() -> Sample:
+        with broker(replicas, settings) as (cluster, address):
+            sample, acknowledged = load(address)
+            deadline = time.monotonic() + 10
+            while (stored := sum(each.max_offset for each in cluster.admin.queue_offsets(TOPIC))) < acknowledged:
+                if time.monotonic() > deadline:
+                    break
+            if stored != acknowledged:
+                raise RuntimeError(f"{acknowledged} sends were acknowledged and {stored} messages are stored")
+            return sample
+
+    return measure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    options = parser.parse_args()
+    with load_program() as program:
+
+        def load(batch: int = 0, connections: int = 1, in_flight: int = 64) -> Callable[[str], tuple[Sample, int]]:
+            return lambda address: run_load(
+                program,
+                address,
+                TOPIC,
+                seconds=options.seconds,
+                batch=batch,
+                connections=connections,
+                in_flight=in_flight,
+            )
+
+        def bare(mode: str, the_load: Callable[[str], tuple[Sample, int]], unit: bool = False) -> Callable[[], Sample]:
+            def measure() -> Sample:
+                with prototype(mode, unit) as address:
+                    return the_load(address)[0]
+
+            return measure
+
+        rows = [
+            (
+                "1 x 64, background flush: broker / prototype",
+                measured(1, BACKGROUND, load()),
+                bare("background", load()),
+            ),
+            ("1 x 64, fdatasync: broker / prototype", measured(1, (), load()), bare("sync", load())),
+            (
+                "batches of 32, background: broker / prototype (as one unit)",
+                measured(1, BACKGROUND, load(32)),
+                bare("background", load(32), unit=True),
+            ),
+            ("1 x 64, fdatasync: three replicas / one", measured(3, (), load()), measured(1, (), load())),
+            ("64 x 1, fdatasync: broker / prototype", measured(1, (), load(0, 64, 1)), bare("sync", load(0, 64, 1))),
+            ("1 x 1, fdatasync: broker / prototype", measured(1, (), load(0, 1, 1)), bare("sync", load(0, 1, 1))),
+        ]
+        for name, a, b in rows:
+            if options.only in name:
+                in_pairs(name, options.pairs, a, b)
+
+
+if __name__ == "__main__":
+    main()
