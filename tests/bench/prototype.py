@@ -1,8 +1,8 @@
 """The yardstick: a bare uvloop protocol that parses a send, appends it and answers. No queues, no replication, no checks.
 
-    python -m tests.bench.prototype PORT FILE background|sync [unit]
+    python -m tests.bench.prototype PORT FILE background|sync
 
-`sync` answers after fdatasync (one thread, coalescing); `unit` stores a whole batch as one record.
+`sync` answers after fdatasync (one thread, coalescing). A batch is stored as one record, as it came.
 """
 
 from __future__ import annotations

@@ -26,14 +26,12 @@ BACKGROUND = ("replication.ack_after=append",)
 
 
 @contextmanager
-def prototype(mode: str, unit: bool = False) -> Iterator[str]:
+def prototype(mode: str) -> Iterator[str]:
     """The bare prototype, listening."""
     [port] = free_ports(1)
     directory = Path(tempfile.mkdtemp(prefix="bench"))
     try:
-        with python_server(
-            "tests.bench.prototype", str(port), str(directory / "log"), mode, *(["unit"] if unit else [])
-        ):
+        with python_server("tests.bench.prototype", str(port), str(directory / "log"), mode):
             eventually("the prototype listens", lambda: _listens(f"127.0.0.1:{port}"))
             yield f"127.0.0.1:{port}"
     finally:
@@ -100,9 +98,9 @@ def main() -> None:
                 in_flight=in_flight,
             )
 
-        def bare(mode: str, the_load: Callable[[str], tuple[Sample, int]], unit: bool = False) -> Callable[[], Sample]:
+        def bare(mode: str, the_load: Callable[[str], tuple[Sample, int]]) -> Callable[[], Sample]:
             def measure() -> Sample:
-                with prototype(mode, unit) as address:
+                with prototype(mode) as address:
                     return the_load(address)[0]
 
             return measure
@@ -117,7 +115,7 @@ def main() -> None:
             (
                 "batches of 32, background: broker / prototype (as one unit)",
                 measured(1, BACKGROUND, load(32)),
-                bare("background", load(32), unit=True),
+                bare("background", load(32)),
             ),
             ("1 x 64, fdatasync: three replicas / one", measured(3, (), load()), measured(1, (), load())),
             ("64 x 1, fdatasync: broker / prototype", measured(1, (), load(0, 64, 1)), bare("sync", load(0, 64, 1))),
