@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.appliance.test_probes import saying, stream_server
+from webapp.appliance import preflight, state, status
+from webapp.appliance.layout import DataLayout
+
+
+@pytest.fixture
+def lock(layout: DataLayout) -> Iterator[None]:
+    """Somebody runs on the directory."""
+    held = preflight.InstanceLock(layout)
+    yield
+    held.close()
+
+
+def publish(layout: DataLayout, http: str, *states: str, whole: str = "running") -> None:
+    processes = [
+        {
+            "name": f"p{index}",
+            "kind": "worker",
+            "state": each,
+            "pid": 1,
+            "restarts": index,
+            "address": None,
+            "last_exit": {"code": -9, "text": "was killed by SIGKILL", "at": "then"} if index else None,
+        }
+        for index, each in enumerate(states)
+    ]
+    content = {"version": 1, "state": whole, "pid": 7, "http": http, "processes": processes}
+    state.publish(layout.supervisor_file, content)
+
+
+async def gathered(layout: DataLayout, console: str, *states: str, whole: str = "running") -> dict[str, Any]:
+    answer = f"HTTP/1.1 200 OK\r\n\r\n{json.dumps({'status': console})}"
+    async with stream_server(saying(answer.encode())) as address:
+        publish(layout, address, *states, whole=whole)
+        return await status.gather(layout)
+
+
+async def test_without_a_supervisor_all_is_down(layout: DataLayout) -> None:
+    publish(layout, "127.0.0.1:1", "running")  # left behind by one that was killed
+    content = await status.gather(layout)
+    assert (content["status"], content["supervisor"]) == ("down", None)
+    assert content["reason"] == f"no appliance runs on {layout.root}"
+
+
+@pytest.mark.usefixtures("lock")
+@pytest.mark.parametrize(
+    ("console", "states", "whole", "verdict", "reason"),
+    [
+        ("healthy", ["running", "running"], "running", "healthy", None),
+        ("healthy", ["running", "backing-off"], "running", "degraded", "not running: p1"),
+        ("healthy", ["running", "failed"], "running", "degraded", "not running: p1"),
+        ("degraded", ["running"], "running", "degraded", "the console says that the cluster is degraded"),
+        ("down", ["running"], "running", "down", "the console says that the cluster is down"),
+        ("healthy", ["running"], "stopping", "down", "the appliance is stopping"),
+    ],
+)
+async def test_the_verdict(
+    layout: DataLayout, console: str, states: list[str], whole: str, verdict: str, reason: str | None
+) -> None:
+    content = await gathered(layout, console, *states, whole=whole)
+    assert content["status"] == verdict
+    assert (content["reason"] or "").startswith(reason or "")
+    assert (content["reason"] is None) == (reason is None)
+
+
+@pytest.mark.usefixtures("lock")
+async def test_a_dead_console_is_degraded(layout: DataLayout) -> None:
+    async with stream_server(saying(b"")) as gone:
+        pass
+    publish(layout, gone, "running")
+    content = await status.gather(layout)
+    assert content["status"] == "degraded"
+    assert content["reason"].startswith("the console does not answer (")
+
+
+@pytest.mark.usefixtures("lock")
+def test_what_is_printed(layout: DataLayout) -> None:
+    publish(layout, "127.0.0.1:1", "running", "backing-off")
+    text, as_json = io.StringIO(), io.StringIO()
+    assert status.main(["--data", str(layout.root)], text) == 1
+    assert (
+        "  p1               backing-off   restarts 1  last time it was killed by SIGKILL at then\n" in text.getvalue()
+    )
+    assert status.main(["--data", str(layout.root), "--json"], as_json) == 1
+    assert json.loads(as_json.getvalue())["supervisor"]["pid"] == 7
+
+
+def test_down_and_bad_options_have_their_exit_codes(layout: DataLayout) -> None:
+    assert status.main(["--data", str(layout.root)], io.StringIO()) == 2
+    assert status.main(["--nonsense"], io.StringIO()) == 3
+
+
+@pytest.mark.usefixtures("lock")
+async def test_a_state_of_another_version_is_not_believed(layout: DataLayout) -> None:
+    state.publish(layout.supervisor_file, {"version": 99})
+    assert state.read(layout) is None
+    layout.supervisor_file.unlink()
+    assert await asyncio.to_thread(state.read, layout) is None
