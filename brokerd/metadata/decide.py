@@ -1,0 +1,138 @@
+"""Whether a change of metadata is legal, and the record that makes it (pure, read-only).
+
+Each function returns the record (kind, body), or None when there is nothing to change, or raises RequestError with the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from brokerd.metadata import records
+from brokerd.metadata.names import RETRY_PREFIX, SystemNames, check_group_name, check_topic_name
+from brokerd.metadata.tables import MetadataTables
+from brokerd.services import GroupConfig, TopicConfig
+from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
+
+MAX_QUEUES: Final = 4096
+MAX_TOPICS: Final = 50_000
+MAX_GROUPS: Final = 50_000
+MAX_RETRIES: Final = 10_000
+
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
+_IMMUTABLE = {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE"}
+
+Decision = tuple[str, Any] | None
+
+
+def decide_put_topic(
+    tables: MetadataTables, names: SystemNames, config: TopicConfig, unread_queues: int, now_ms: int
+) -> Decision:
+    """Create or change a topic for a client. `unread_queues`: see `_check_queues`."""
+    check_topic_name(config.name)
+    if names.is_system_topic(config.name):
+        raise InvalidParameter(f"{config.name} is a system topic and cannot be changed")
+    current = tables.topics.get(config.name)
+    if current is None and len(tables.topics) >= MAX_TOPICS:
+        raise InvalidParameter(f"a broker group has at most {MAX_TOPICS} topics; delete unused ones")
+    _check_queues(config, current, unread_queues)
+    if not 0 <= config.perm <= 7:
+        raise InvalidParameter("perm is a sum of 4 (read), 2 (write) and 1 (inherit)")
+    _check_attributes(config.attributes)
+    if config == current:
+        return None
+    return records.TOPIC_PUT, records.topic_put(config, now_ms)
+
+
+def decide_ensure_topic(tables: MetadataTables, name: str, queues: int, now_ms: int) -> Decision:
+    """Create a retry or dead-letter topic that the broker needs, unless it is there."""
+    if name in tables.topics:
+        return None
+    return records.TOPIC_PUT, records.topic_put(TopicConfig(name, queues, queues, 6), now_ms)
+
+
+def decide_delete_topic(tables: MetadataTables, names: SystemNames, name: str, now_ms: int) -> Decision:
+    """Delete a topic with its retry topics of every group; an unknown one is deleted already."""
+    if not name:
+        raise InvalidParameter("a topic name is required")
+    if names.is_system_topic(name):
+        raise InvalidParameter(f"{name} is a system topic and cannot be deleted")
+    if name not in tables.topics:
+        return None
+    suffix = f"+{name}"
+    gone = [each for each in tables.topics if each.startswith(RETRY_PREFIX) and each.endswith(suffix)]
+    older = (f"{RETRY_PREFIX}{group}_{name}" for group in tables.groups)
+    gone += [each for each in older if each in tables.topics]
+    return records.TOPICS_DELETED, records.topics_deleted([name, *gone], now_ms)
+
+
+def decide_put_group(tables: MetadataTables, names: SystemNames, config: GroupConfig, now_ms: int) -> Decision:
+    """Create or change a consumer group for a client."""
+    check_group_name(config.name)
+    if names.is_system_group(config.name):
+        raise InvalidParameter(f"{config.name} is a system group and cannot be changed")
+    current = tables.groups.get(config.name)
+    if current is None and len(tables.groups) >= MAX_GROUPS:
+        raise InvalidParameter(f"a broker group has at most {MAX_GROUPS} consumer groups; delete unused ones")
+    if not 0 <= config.retry_max_times <= MAX_RETRIES:
+        raise InvalidParameter(f"retryMaxTimes must be from 0 to {MAX_RETRIES}")
+    if not 0 <= config.retry_queue_nums <= MAX_QUEUES:
+        raise InvalidParameter(f"retryQueueNums must be from 0 to {MAX_QUEUES}")
+    if config == current:
+        return None
+    return records.GROUP_PUT, records.group_put(config, now_ms)
+
+
+def decide_delete_group(
+    tables: MetadataTables, names: SystemNames, name: str, clean_offsets: bool, now_ms: int
+) -> Decision:
+    """Delete a consumer group; an unknown one is deleted already."""
+    if not name:
+        raise InvalidParameter("a group name is required")
+    if names.is_system_group(name):
+        raise InvalidParameter(f"{name} is a system group and cannot be deleted")
+    if name not in tables.groups:
+        return None
+    return records.GROUP_DELETED, records.group_deleted(name, clean_offsets, now_ms)
+
+
+def decide_delete_retry_topics(tables: MetadataTables, group: str, now_ms: int) -> Decision:
+    """With a group go the topics in which its unfinished messages wait: a later group of that name must not get them."""
+    prefix = f"{RETRY_PREFIX}{group}+"
+    gone = [name for name in tables.topics if name.startswith(prefix)]
+    return (records.TOPICS_DELETED, records.topics_deleted(gone, now_ms)) if gone else None
+
+
+def _check_queues(config: TopicConfig, current: TopicConfig | None, unread_queues: int) -> None:
+    """`unread_queues`: how many queues must stay readable so that no unread message disappears."""
+    read, write = config.read_queue_nums, config.write_queue_nums
+    if not 1 <= write <= MAX_QUEUES or not 1 <= read <= MAX_QUEUES:
+        raise InvalidParameter(f"a topic has from 1 to {MAX_QUEUES} queues, not {read} to read and {write} to write")
+    if read < write:
+        raise InvalidParameter(
+            f"{config.name} would have {write} queues to write and {read} to read: what is written to the others could "
+            "never be read; give it at least as many queues to read as to write"
+        )
+    if current is not None and read < current.read_queue_nums and read < unread_queues:
+        raise InvalidParameter(
+            f"queues {read} to {unread_queues - 1} of {config.name} hold messages that were not consumed; lower the number "
+            "of queues to write first, and the number to read when they are consumed"
+        )
+
+
+def _check_attributes(attributes: Mapping[str, str]) -> None:
+    for key, value in attributes.items():
+        if key == "message.type":
+            legal = value in MESSAGE_TYPES
+            rule = "one of " + ", ".join(MESSAGE_TYPES)
+        elif key in _IMMUTABLE:
+            legal = value == _IMMUTABLE[key]
+            rule = f"{_IMMUTABLE[key]} in this version"
+        elif key == "reserve.time":
+            legal = value == "-1" or (value.isdecimal() and len(value) < 16)
+            rule = "-1 or a number of milliseconds"
+        else:
+            raise RequestError(codes.SYSTEM_ERROR, f"unsupported topic attribute {key!r}")
+        if not legal:
+            raise RequestError(codes.SYSTEM_ERROR, f"the topic attribute {key} must be {rule}, not {value!r}")

@@ -1,0 +1,90 @@
+"""Which names topics and groups may have, and which belong to the system (pure)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from brokerd.services import GroupConfig, TopicConfig
+from remoting.errors import InvalidParameter
+
+METADATA_TOPIC: Final = "rmq_sys_logboom_metadata"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+DEVELOPMENT_TEMPLATE_TOPIC: Final = "TBW102"
+
+MAX_TOPIC_LENGTH: Final = 127
+MAX_RETRY_TOPIC_LENGTH: Final = 255
+MAX_GROUP_LENGTH: Final = 120
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+RESERVED_TOPICS: Final = frozenset(
+    {
+        DEVELOPMENT_TEMPLATE_TOPIC,
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+
+BUILT_IN_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+
+def check_topic_name(name: str) -> None:
+    """Raises InvalidParameter with the rule when a client may not give a topic this name."""
+    longest = MAX_RETRY_TOPIC_LENGTH if name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else MAX_TOPIC_LENGTH
+    _check(name, "topic", longest)
+
+
+def check_group_name(name: str) -> None:
+    """Raises InvalidParameter with the rule when a client may not give a group this name."""
+    _check(name, "group", MAX_GROUP_LENGTH)
+
+
+def _check(name: str, what: str, longest: int) -> None:
+    if not name:
+        raise InvalidParameter(f"a {what} name is required")
+    if len(name) > longest:
+        raise InvalidParameter(f"a {what} name has at most {longest} characters, {name[:32]!r}... has {len(name)}")
+    if not _LEGAL.fullmatch(name):
+        raise InvalidParameter(f"a {what} name has letters, digits and the characters % | _ - only, not {name!r}")
+
+
+class SystemNames:
+    """The names that this broker group keeps for itself, and the topics and groups that are there without any record."""
+
+    def __init__(self, cluster_name: str, broker_name: str, *, development: bool) -> None:
+        own = [
+            TopicConfig(cluster_name, 16, 16, 7),
+            TopicConfig(broker_name, 1, 1, 7),
+            TopicConfig(f"{cluster_name}_REPLY_TOPIC", 1, 1, 6),
+            TopicConfig("SELF_TEST_TOPIC", 1, 1, 6),
+        ]
+        if development:
+            own.append(TopicConfig(DEVELOPMENT_TEMPLATE_TOPIC, 8, 8, 7))
+        self.topics = {config.name: config for config in own}
+        self.groups = {name: GroupConfig(name) for name in BUILT_IN_GROUPS}
+
+    def is_system_topic(self, name: str) -> bool:
+        return name.startswith(SYSTEM_TOPIC_PREFIX) or name in RESERVED_TOPICS or name in self.topics
+
+    def is_system_group(self, name: str) -> bool:
+        return name.startswith(SYSTEM_GROUP_PREFIX) or name in self.groups

@@ -1,0 +1,97 @@
+"""The records of metadata in the replicated log: what each kind holds, and how it is read back (pure).
+
+A record is a JSON object with `v`, the version of its layout, and `t`, the wall time of the change:
+
+    topicPut      {v, t, topic: {name, r, w, perm, flag, order, attributes}}
+    topicsDeleted {v, t, names}
+    groupPut      {v, t, group: {name, fifo, retry, enabled, broadcast, retryQueues}}
+    groupDeleted  {v, t, name, offsets: whether its consumer offsets go too}
+    offsets       {v, t, o: [[group, topic, queue, offset], ...]}
+    snapshot rows: ["v", topic changes, time of the last], ["t", topic], ["g", group], ["o", group, topic, [[queue, offset], ...]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from brokerd.services import GroupConfig, TopicConfig
+
+VERSION: Final = 1
+
+TOPIC_PUT: Final = "topicPut"
+TOPICS_DELETED: Final = "topicsDeleted"
+GROUP_PUT: Final = "groupPut"
+GROUP_DELETED: Final = "groupDeleted"
+OFFSETS: Final = "offsets"
+KINDS: Final = (TOPIC_PUT, TOPICS_DELETED, GROUP_PUT, GROUP_DELETED, OFFSETS)
+
+
+def encode_topic(config: TopicConfig) -> dict[str, Any]:
+    return {
+        "name": config.name,
+        "r": config.read_queue_nums,
+        "w": config.write_queue_nums,
+        "perm": config.perm,
+        "flag": config.topic_sys_flag,
+        "order": config.order,
+        "attributes": dict(config.attributes),
+    }
+
+
+def decode_topic(fields: Mapping[str, Any]) -> TopicConfig:
+    return TopicConfig(
+        fields["name"],
+        fields["r"],
+        fields["w"],
+        fields["perm"],
+        fields["flag"],
+        fields["order"],
+        fields["attributes"],
+    )
+
+
+def encode_group(config: GroupConfig) -> dict[str, Any]:
+    return {
+        "name": config.name,
+        "fifo": config.fifo,
+        "retry": config.retry_max_times,
+        "enabled": config.consume_enable,
+        "broadcast": config.broadcast_enable,
+        "retryQueues": config.retry_queue_nums,
+    }
+
+
+def decode_group(fields: Mapping[str, Any]) -> GroupConfig:
+    return GroupConfig(
+        fields["name"],
+        fields["fifo"],
+        fields["retry"],
+        fields["enabled"],
+        fields["broadcast"],
+        fields["retryQueues"],
+    )
+
+
+def topic_put(config: TopicConfig, now_ms: int) -> dict[str, Any]:
+    return {"v": VERSION, "t": now_ms, "topic": encode_topic(config)}
+
+
+def topics_deleted(names: Iterable[str], now_ms: int) -> dict[str, Any]:
+    return {"v": VERSION, "t": now_ms, "names": list(names)}
+
+
+def group_put(config: GroupConfig, now_ms: int) -> dict[str, Any]:
+    return {"v": VERSION, "t": now_ms, "group": encode_group(config)}
+
+
+def group_deleted(name: str, clean_offsets: bool, now_ms: int) -> dict[str, Any]:
+    return {"v": VERSION, "t": now_ms, "name": name, "offsets": clean_offsets}
+
+
+def offsets(entries: Mapping[tuple[str, str, int], int], now_ms: int) -> dict[str, Any]:
+    return {
+        "v": VERSION,
+        "t": now_ms,
+        "o": [[group, topic, queue_id, offset] for (group, topic, queue_id), offset in entries.items()],
+    }

@@ -1,0 +1,284 @@
+"""Topics, groups and consumer offsets for the rest of the broker: decide, append the record, apply it, answer when acknowledged.
+
+Everything happens in the call: when `put_topic` returns, the change is visible here (or refused), and `done` follows when the
+record is acknowledged. Consumer offsets are the exception: the commits of a few milliseconds share one record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from brokerd.metadata import decide, records
+from brokerd.metadata.journal import Journal, JournalSettings
+from brokerd.metadata.names import METADATA_TOPIC, SystemNames
+from brokerd.metadata.record_log import RecordLog, error_of
+from brokerd.metadata.tables import Change, MetadataTables
+from brokerd.scheduler import Scheduler, Timer
+from brokerd.services import GroupConfig, PutStatus, TopicConfig
+from remoting.errors import InvalidParameter, LogboomError, RequestError
+
+log = logging.getLogger(__name__)
+
+Done = Callable[[RequestError | None], None]
+
+_COMMIT_INTERVAL_S: Final = 0.005
+MAX_PENDING_COMMITS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """The version of the topic table that name servers compare; equal on every replica at the same log position."""
+
+    counter: int
+    state_version: int  # the master epoch
+    timestamp_ms: int
+
+    def as_json(self) -> dict[str, int]:
+        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
+
+
+class MetadataService:
+    """Implements `services.Metadata`.
+
+    `unread_queues(topic)` says how many queues must stay readable so that no unread message disappears; `unfinished(group)` gives
+    a reason why the group cannot change between ordered and not now, or None. Both are set by the assembly.
+    """
+
+    def __init__(
+        self,
+        record_log: RecordLog,
+        names: SystemNames,
+        scheduler: Scheduler,
+        now_ms: Callable[[], int],
+        journal_settings: JournalSettings | None = None,
+    ) -> None:
+        self.names = names
+        self.tables = MetadataTables()
+        self.listeners: list[Callable[[Change], None]] = []
+        self.unread_queues: Callable[[str], int] = lambda _: 0
+        self.unfinished: Callable[[str], str | None] = lambda _: None
+        self._notifying = _Notifying(self)
+        self.journal = Journal(record_log, METADATA_TOPIC, self._notifying, journal_settings)
+        self._scheduler = scheduler
+        self._now_ms = now_ms
+        self._commits: dict[tuple[str, str, int], int] = {}
+        self._commit_waiters: list[Done] = []
+        self._commit_timer: Timer | None = None
+        self._last_flush = 0.0
+
+    # ---- reading
+
+    def topic(self, name: str) -> TopicConfig | None:
+        return self.tables.topics.get(name) or self.names.topics.get(name)
+
+    def topics(self) -> Mapping[str, TopicConfig]:
+        return {**self.names.topics, **self.tables.topics}
+
+    def group(self, name: str) -> GroupConfig | None:
+        return self.tables.groups.get(name) or self.names.groups.get(name)
+
+    def groups(self) -> Mapping[str, GroupConfig]:
+        return {**self.names.groups, **self.tables.groups}
+
+    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        return self.tables.consumer_offset(group, topic, queue_id)
+
+    def data_version(self, master_epoch: int) -> DataVersion:
+        return DataVersion(self.tables.topic_changes, master_epoch, self.tables.topics_changed_ms)
+
+    def registration_body(self, master_epoch: int) -> bytes:
+        """The body of a broker's registration at a name server (not compressed)."""
+        body = {
+            "filterServerList": [],
+            "topicConfigSerializeWrapper": {
+                "dataVersion": self.data_version(master_epoch).as_json(),
+                "topicConfigTable": {name: topic_json(config) for name, config in self.topics().items()},
+                "topicQueueMappingInfoMap": {},
+                "topicQueueMappingDetailMap": {},
+            },
+        }
+        return orjson.dumps(body)
+
+    # ---- changing
+
+    def put_topic(self, config: TopicConfig, done: Done) -> None:
+        current = self.tables.topics.get(config.name)
+        shrinks = current is not None and config.read_queue_nums < current.read_queue_nums
+        unread = self.unread_queues(config.name) if shrinks else 0
+        self._change(lambda: decide.decide_put_topic(self.tables, self.names, config, unread, self._now_ms()), done)
+
+    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None:
+        """Create a retry or dead-letter topic that the broker needs, unless it is there; the reason if that failed.
+
+        Nobody needs to wait: whatever is appended after it survives only with it.
+        """
+        if name in self.tables.topics:
+            return None
+        try:
+            decision = decide.decide_ensure_topic(self.tables, name, queues, self._now_ms())
+            if decision is not None:
+                self.journal.append(*decision)
+        except LogboomError as error:
+            return as_request_error(error)
+        return None
+
+    def delete_topic(self, name: str, done: Done) -> None:
+        self._change(lambda: decide.decide_delete_topic(self.tables, self.names, name, self._now_ms()), done)
+
+    def put_group(self, config: GroupConfig, done: Done) -> None:
+        current = self.tables.groups.get(config.name)
+        if current is not None and current.fifo != config.fifo:
+            reason = self.unfinished(config.name)
+            if reason is not None:
+                order = "ordered" if config.fifo else "unordered"
+                done(InvalidParameter(f"{config.name} cannot become {order} now: {reason}"))
+                return
+        self._change(lambda: decide.decide_put_group(self.tables, self.names, config, self._now_ms()), done)
+
+    def delete_group(self, name: str, done: Done, clean_offsets: bool = True) -> None:
+        def decide_topics() -> decide.Decision:
+            return decide.decide_delete_retry_topics(self.tables, name, self._now_ms())
+
+        def then(error: RequestError | None) -> None:
+            if error is not None:
+                log.warning("the retry topics of the deleted group %s remain: %s", name, error)
+
+        known = name in self.tables.groups
+        self._change(
+            lambda: decide.decide_delete_group(self.tables, self.names, name, clean_offsets, self._now_ms()), done
+        )
+        if known and name not in self.tables.groups:
+            self._change(decide_topics, then)
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None) -> None:
+        key = (group, topic, queue_id)
+        if key not in self._commits and len(self._commits) >= MAX_PENDING_COMMITS:
+            self._flush_commits()
+        self._commits[key] = offset
+        if done is not None:
+            self._commit_waiters.append(done)
+        if self._commit_timer is None:
+            wait_s = max(0.0, self._last_flush + _COMMIT_INTERVAL_S - self._scheduler.time())
+            self._commit_timer = self._scheduler.call_later(wait_s, self._flush_commits)
+
+    # ---- following the log
+
+    def follow(self) -> None:
+        """Records were dispatched: apply those that are new here."""
+        self.journal.follow()
+
+    def rebuild(self) -> None:
+        """Read everything from the log; see `Journal.rebuild`."""
+        self._quietly(self.journal.rebuild)
+
+    def truncated(self, end_offset: int) -> None:
+        """The log ends at `end_offset` now: rebuild if that took away something that is applied here."""
+        self._quietly(lambda: self.journal.truncated(end_offset))
+
+    def file_rolled(self) -> None:
+        """A new file of the commitlog was begun."""
+        self.journal.want_snapshot()
+        self._scheduler.call_soon(self.journal.maintain)
+
+    def close(self) -> None:
+        """Commit what is pending and stop the timer."""
+        if self._commit_timer is not None:
+            self._flush_commits()
+
+    # ---- inside
+
+    def _quietly(self, rebuild: Callable[[], None]) -> None:
+        """Old records are not told one by one: who derives from the tables compares afresh."""
+        self._notifying.muted = True
+        try:
+            rebuild()
+        finally:
+            self._notifying.muted = False
+        if self._notifying.cleared:
+            self._notifying.cleared = False
+            for listener in self.listeners:
+                listener(Change(self.journal.applied_offset, rebuilt=True))
+
+    def _change(self, decision: Callable[[], decide.Decision], done: Done) -> None:
+        try:
+            record = decision()
+            end_offset = self.journal.append(*record) if record is not None else self.journal.applied_offset
+        except LogboomError as error:
+            done(as_request_error(error))
+            return
+        self._when_acknowledged(end_offset, done)
+
+    def _when_acknowledged(self, end_offset: int, done: Done) -> None:
+        self.journal.when_acknowledged(end_offset, lambda status: done(error_of(status)))
+
+    def _flush_commits(self) -> None:
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
+            self._commit_timer = None
+        self._last_flush = self._scheduler.time()
+        commits, self._commits = self._commits, {}
+        waiters, self._commit_waiters = self._commit_waiters, []
+        changed = {key: offset for key, offset in commits.items() if self.tables.consumer_offset(*key) != offset}
+        end_offset = self.journal.applied_offset
+        if changed:
+            try:
+                end_offset = self.journal.append(records.OFFSETS, records.offsets(changed, self._now_ms()))
+            except LogboomError as error:
+                log.info("%d consumer offsets were not committed: %s", len(changed), error)
+                for done in waiters:
+                    done(as_request_error(error))
+                return
+        if waiters:
+            self.journal.when_acknowledged(end_offset, lambda status: _tell(waiters, status))
+
+
+class _Notifying:
+    """The tables as the journal sees them: whoever derives something from them hears of each change."""
+
+    def __init__(self, service: MetadataService) -> None:
+        self._service = service
+        self._tables = service.tables
+        self.muted = False
+        self.cleared = False
+        self.snapshot_rows = service.tables.snapshot_rows
+        self.load_row = service.tables.load_row
+
+    def clear(self) -> None:
+        self.cleared = True
+        self._tables.clear()
+
+    def apply(self, kind: str, body: Any, end_offset: int) -> None:
+        change = self._tables.apply(kind, body, end_offset)
+        if kind != records.OFFSETS and not self.muted:
+            for listener in self._service.listeners:
+                listener(change)
+
+
+def topic_json(config: TopicConfig) -> dict[str, Any]:
+    """A topic's configuration as the protocol writes it."""
+    return {
+        "attributes": dict(config.attributes),
+        "order": config.order,
+        "perm": config.perm,
+        "readQueueNums": config.read_queue_nums,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": config.name,
+        "topicSysFlag": config.topic_sys_flag,
+        "writeQueueNums": config.write_queue_nums,
+    }
+
+
+def as_request_error(error: LogboomError) -> RequestError:
+    """The error as the answer to a request."""
+    return error if isinstance(error, RequestError) else RequestError(error.code, str(error))
+
+
+def _tell(waiters: list[Done], status: PutStatus) -> None:
+    error = error_of(status)
+    for done in waiters:
+        done(error)

@@ -1,0 +1,126 @@
+"""Topics, consumer groups and consumer offsets as the log has them (pure).
+
+`apply` of a record is the only change and cannot fail; deciding whether a change is legal is decide.py's. The master applies a
+record when it appended it, a replica when it is dispatched, so the tables are equal at equal log positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from brokerd.metadata import records
+from brokerd.services import GroupConfig, TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a record changed, for those who derive something from the tables.
+
+    `position` is the physical end of the record: messages of a deleted topic that lie below it are gone, later ones belong to a
+    new topic of that name. `rebuilt` = everything was read afresh, and any of it may differ.
+    """
+
+    position: int = 0
+    rebuilt: bool = False
+    topics_put: Sequence[str] = ()
+    topics_deleted: Sequence[str] = ()
+    groups_put: Sequence[str] = ()
+    groups_deleted: Sequence[str] = ()
+
+    @property
+    def touches_topics(self) -> bool:
+        return bool(self.rebuilt or self.topics_put or self.topics_deleted)
+
+
+_NOTHING = Change()
+
+
+class MetadataTables:
+    """Owned by the metadata service. Readers get the mappings themselves and must not change them."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicConfig] = {}
+        self.groups: dict[str, GroupConfig] = {}
+        self.offsets: dict[tuple[str, str], dict[int, int]] = {}  # by (group, topic)
+        self.topic_changes = 0
+        self.topics_changed_ms = 0
+
+    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        queues = self.offsets.get((group, topic))
+        return queues.get(queue_id) if queues is not None else None
+
+    def offsets_of_group(self, group: str) -> Mapping[str, Mapping[int, int]]:
+        """Topic -> queue -> offset."""
+        return {topic: queues for (name, topic), queues in self.offsets.items() if name == group}
+
+    def offsets_of_topic(self, topic: str) -> Mapping[str, Mapping[int, int]]:
+        """Group -> queue -> offset."""
+        return {group: queues for (group, name), queues in self.offsets.items() if name == topic}
+
+    def clear(self) -> None:
+        self.topics = {}
+        self.groups = {}
+        self.offsets = {}
+        self.topic_changes = 0
+        self.topics_changed_ms = 0
+
+    def apply(self, kind: str, body: Any, end_offset: int) -> Change:
+        if kind == records.OFFSETS:
+            for group, topic, queue_id, offset in body["o"]:
+                self.offsets.setdefault((group, topic), {})[queue_id] = offset
+            return _NOTHING
+        if kind == records.TOPIC_PUT:
+            config = records.decode_topic(body["topic"])
+            self.topics[config.name] = config
+            self._topics_changed(body["t"])
+            return Change(end_offset, topics_put=(config.name,))
+        if kind == records.TOPICS_DELETED:
+            names = body["names"]
+            for name in names:
+                self.topics.pop(name, None)
+            gone = set(names)
+            self._forget_offsets([key for key in self.offsets if key[1] in gone])
+            self._topics_changed(body["t"])
+            return Change(end_offset, topics_deleted=tuple(names))
+        if kind == records.GROUP_PUT:
+            group_config = records.decode_group(body["group"])
+            self.groups[group_config.name] = group_config
+            return Change(end_offset, groups_put=(group_config.name,))
+        if kind == records.GROUP_DELETED:
+            self.groups.pop(body["name"], None)
+            if body["offsets"]:
+                self._forget_offsets([key for key in self.offsets if key[0] == body["name"]])
+            return Change(end_offset, groups_deleted=(body["name"],))
+        raise AssertionError(f"no such kind of metadata record: {kind}")
+
+    def snapshot_rows(self) -> Iterator[Any]:
+        yield ["v", self.topic_changes, self.topics_changed_ms]
+        for topic in self.topics.values():
+            yield ["t", records.encode_topic(topic)]
+        for group in self.groups.values():
+            yield ["g", records.encode_group(group)]
+        for (group_name, topic_name), queues in self.offsets.items():
+            yield ["o", group_name, topic_name, list(queues.items())]
+
+    def load_row(self, row: Any) -> None:
+        tag = row[0]
+        if tag == "v":
+            self.topic_changes, self.topics_changed_ms = row[1:]
+        elif tag == "t":
+            topic = records.decode_topic(row[1])
+            self.topics[topic.name] = topic
+        elif tag == "g":
+            group = records.decode_group(row[1])
+            self.groups[group.name] = group
+        else:
+            self.offsets[row[1], row[2]] = dict(row[3])
+
+    def _topics_changed(self, at_ms: int) -> None:
+        self.topic_changes += 1
+        self.topics_changed_ms = at_ms
+
+    def _forget_offsets(self, keys: Sequence[tuple[str, str]]) -> None:
+        for key in keys:
+            del self.offsets[key]

@@ -1,0 +1,82 @@
+"""What the next record will finish or change: handles are checked against the ledger and each message is claimed once (pure).
+
+The service collects the calls of one loop turn, claims in the order of the calls, appends the records, and applies them. Until
+then the ledger is unchanged, so the claims remember what is spoken for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from brokerd.pop import records
+from brokerd.pop.batch import Batch
+from brokerd.pop.handles import ReceiptHandle
+from brokerd.pop.ledger import PopLedger
+from brokerd.pop.queue_ledger import QueueLedger
+
+
+class Replacement(NamedTuple):
+    """The handle fields of a message whose invisible time was changed."""
+
+    pop_time_ms: int
+    invisible_time_ms: int
+
+
+class Claims:
+    """One use: claim, take the bodies, append and apply them."""
+
+    def __init__(self, ledger: PopLedger, now_ms: int) -> None:
+        self._ledger = ledger
+        self._now_ms = now_ms
+        self._finished: dict[Batch, int] = {}
+        self._changed_masks: dict[Batch, int] = {}
+        self._changed: list[list[Any]] = []
+        self._pop_times: dict[QueueLedger, int] = {}
+
+    def locate(self, group: str, topic: str, handle: ReceiptHandle) -> tuple[Batch, int] | None:
+        """The unclaimed message of a valid handle."""
+        found = self._ledger.find(group, topic, handle, self._now_ms)
+        if found is None:
+            return None
+        batch, place = found
+        spoken_for = self._finished.get(batch, 0) | self._changed_masks.get(batch, 0)
+        return None if spoken_for >> place & 1 else found
+
+    def finish(self, group: str, topic: str, handle: ReceiptHandle) -> bool:
+        """Claim a message as finished; False when the handle is not valid."""
+        found = self.locate(group, topic, handle)
+        if found is None:
+            return False
+        batch, place = found
+        self._finished[batch] = self._finished.get(batch, 0) | 1 << place
+        return True
+
+    def change(self, group: str, topic: str, handle: ReceiptHandle, invisible_time_ms: int) -> Replacement | None:
+        """Claim a message for a new invisible time; None when the handle is not valid."""
+        found = self.locate(group, topic, handle)
+        if found is None:
+            return None
+        batch, place = found
+        queue = batch.queue
+        last = self._pop_times.get(queue, queue.last_pop_time_ms)
+        pop_time_ms = self._pop_times[queue] = max(self._now_ms, last + 1)
+        self._changed_masks[batch] = self._changed_masks.get(batch, 0) | 1 << place
+        self._changed.append(
+            [queue.group, queue.topic, queue.queue_id, batch.pop_time_ms, place, pop_time_ms, invisible_time_ms]
+        )
+        return Replacement(pop_time_ms, invisible_time_ms)
+
+    def finished_body(self) -> dict[str, Any] | None:
+        """The body of the `acked` record, None when nothing was finished."""
+        if not self._finished:
+            return None
+        return records.finished(
+            [
+                [batch.queue.group, batch.queue.topic, batch.queue.queue_id, batch.pop_time_ms, mask]
+                for batch, mask in self._finished.items()
+            ]
+        )
+
+    def changed_body(self) -> dict[str, Any] | None:
+        """The body of the `changed` record, None when nothing was changed."""
+        return records.changed(self._changed) if self._changed else None

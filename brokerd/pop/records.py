@@ -1,0 +1,93 @@
+"""The records of pop state in the replicated log: what each kind holds, and how it is read back (pure).
+
+A record is a JSON object with the member `v`, the version of its layout. The kind travels as the message's TAGS. Messages are
+named by the queue, the pop time of the batch that holds them (unique in a queue) and their place in that batch, as a bit mask:
+
+    taken    {v, g: group, pt: pop time, inv: invisible time, c: client of a lease or "", a: attempt id, o: ordered,
+              b: [[topic, queue, next offset, first offset, shape, delivery counts or null], ...]}
+    acked    {v, a: [[group, topic, queue, pop time, mask], ...]}
+    revived  like acked: the messages were copied to the retry or dead-letter topic, or had nothing left to copy
+    changed  {v, c: [[group, topic, queue, pop time, place, new pop time, new invisible time], ...]}
+    reset    {v, g, t, q, o: offset}: the queue starts at `o`, and nothing of it is in flight
+    dropped  {v, g: group or null, t: topic or null}: forget what matches both
+    snapshot rows: ["q", group, topic, queue, next offset, last pop time] and
+              ["b", group, topic, queue, pop time, invisible time, first offset, shape, mask, client, attempt id, counts, ordered]
+
+`shape` is the number of messages when their offsets are consecutive, else the list of their distances from the first offset.
+A batch without messages only moves the queue's next offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+POP_TOPIC: Final = "rmq_sys_logboom_pop"
+VERSION: Final = 1
+
+TAKEN: Final = "taken"
+ACKED: Final = "acked"
+CHANGED: Final = "changed"
+REVIVED: Final = "revived"
+RESET: Final = "reset"
+DROPPED: Final = "dropped"
+KINDS: Final = (TAKEN, ACKED, CHANGED, REVIVED, RESET, DROPPED)
+
+Shape = int | list[int]
+Body = Mapping[str, Any]
+
+
+def shape_of(offsets: Sequence[int]) -> Shape:
+    """How ascending offsets are written beside the first of them."""
+    count = len(offsets)
+    if not count or offsets[-1] - offsets[0] == count - 1:
+        return count
+    first = offsets[0]
+    return [offset - first for offset in offsets]
+
+
+def taken_batch(
+    topic: str, queue_id: int, next_offset: int, offsets: Sequence[int], counts: Sequence[int] | None = None
+) -> list[Any]:
+    """One batch of a `taken` record; `counts` only where some message was delivered before from this very queue."""
+    first = offsets[0] if offsets else next_offset
+    return [topic, queue_id, next_offset, first, shape_of(offsets), list(counts) if counts is not None else None]
+
+
+def taken(
+    group: str,
+    pop_time_ms: int,
+    invisible_time_ms: int,
+    batches: Sequence[list[Any]],
+    *,
+    lease_client_id: str = "",
+    attempt_id: str = "",
+    ordered: bool = False,
+) -> dict[str, Any]:
+    return {
+        "v": VERSION,
+        "g": group,
+        "pt": pop_time_ms,
+        "inv": invisible_time_ms,
+        "c": lease_client_id,
+        "a": attempt_id,
+        "o": ordered,
+        "b": batches,
+    }
+
+
+def finished(entries: Sequence[list[Any]]) -> dict[str, Any]:
+    """The body of an `acked` or `revived` record."""
+    return {"v": VERSION, "a": entries}
+
+
+def changed(entries: Sequence[list[Any]]) -> dict[str, Any]:
+    return {"v": VERSION, "c": entries}
+
+
+def reset(group: str, topic: str, queue_id: int, offset: int) -> dict[str, Any]:
+    return {"v": VERSION, "g": group, "t": topic, "q": queue_id, "o": offset}
+
+
+def dropped(group: str | None, topic: str | None) -> dict[str, Any]:
+    return {"v": VERSION, "g": group, "t": topic}

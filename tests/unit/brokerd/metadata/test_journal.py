@@ -1,0 +1,190 @@
+"""Tables in the log: rebuilt from any cut of it they equal what the master had there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from brokerd.metadata.journal import Journal, JournalSettings
+from brokerd.metadata.replay import decode_log_record, find_snapshot
+from remoting.errors import CorruptedFile, InvalidParameter, NotMaster
+from remoting.message import decode_record
+from tests.support.memory_log import MemoryLog, draft
+
+TOPIC = "rmq_sys_test"
+
+
+class Sums:
+    """The simplest table: numbers by name."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.applied: list[int] = []
+
+    def clear(self) -> None:
+        self.numbers.clear()
+
+    def apply(self, kind: str, body: Any, end_offset: int) -> None:
+        assert kind == "add"
+        self.numbers[body["n"]] = self.numbers.get(body["n"], 0) + body["by"]
+        self.applied.append(end_offset)
+
+    def snapshot_rows(self) -> Iterator[Any]:
+        yield from self.numbers.items()
+
+    def load_row(self, row: Any) -> None:
+        self.numbers[row[0]] = row[1]
+
+
+def journal(log: MemoryLog, every: int = 5, part_bytes: int = 1024) -> tuple[Journal, Sums]:
+    table = Sums()
+    settings = JournalSettings(snapshot_every_records=every, snapshot_bytes_factor=0, snapshot_part_bytes=part_bytes)
+    return Journal(log, TOPIC, table, settings), table
+
+
+def kinds(log: MemoryLog) -> list[str]:
+    return [decode_record(each).property_map()["TAGS"] for each in log.bodies(TOPIC)]
+
+
+def test_rebuilt_at_every_cut() -> None:
+    log = MemoryLog()
+    master, table = journal(log)
+    states: dict[int, dict[str, int]] = {0: {}}
+    rng = random.Random(1)
+    for _ in range(100):
+        end_offset = master.append("add", {"v": 1, "n": f"{rng.randrange(40)}" * 60, "by": rng.randrange(10)})
+        states[end_offset] = dict(table.numbers)
+        if rng.random() < 0.2:
+            log.append_messages([draft("other", b"x")])
+    assert kinds(log).count("snapshot") > 20
+    for cut in [0, *log.positions]:
+        replica, rebuilt = journal(log.copy(cut))
+        replica.rebuild()
+        expected = max(position for position in states if position <= replica.applied_offset or position == 0)
+        assert rebuilt.numbers == states[expected], f"log cut at {cut}"
+
+
+def test_a_snapshot_in_several_parts_counts_only_when_whole() -> None:
+    log = MemoryLog()
+    master, table = journal(log, every=1000)
+    for number in range(100):
+        master.append("add", {"v": 1, "n": str(number) * 50, "by": 1})
+    before = log.end_offset
+    master.want_snapshot()
+    master.maintain()
+    parts = kinds(log)[100:]
+    assert len(parts) > 3
+    assert set(parts) == {"snapshot"}
+    found = find_snapshot(log, TOPIC, 0, len(kinds(log)))
+    assert found is not None
+    assert found[0] == 100
+    torn = log.copy(log.positions[-2])
+    assert torn.end_offset > before
+    assert find_snapshot(torn, TOPIC, 0, len(kinds(torn))) is None
+    replica, rebuilt = journal(torn)
+    replica.rebuild()
+    assert rebuilt.numbers == table.numbers
+    replica.append("add", {"v": 1, "n": "after", "by": 1})
+    again, second = journal(torn)
+    again.rebuild()
+    assert second.numbers == rebuilt.numbers
+
+
+def test_a_replica_follows_and_the_master_does_not_apply_twice() -> None:
+    log = MemoryLog()
+    master, table = journal(log)
+    replica, copied = journal(log)
+    for number in range(30):
+        master.append("add", {"v": 1, "n": str(number % 3), "by": number})
+        if number % 4 == 0:
+            replica.follow()
+            master.follow()
+    replica.follow()
+    assert copied.numbers == table.numbers
+    assert replica.applied_offset == master.applied_offset
+    assert len(table.applied) == 30
+
+
+def test_truncation_below_what_is_applied_rebuilds() -> None:
+    log = MemoryLog()
+    master, table = journal(log, every=1000)
+    ends = [master.append("add", {"v": 1, "n": "a", "by": 1}) for _ in range(5)]
+    log.cut(ends[2])
+    master.truncated(ends[2])
+    assert table.numbers == {"a": 3}
+    assert master.applied_offset == ends[2]
+    master.truncated(ends[2] + 1000)
+    assert table.numbers == {"a": 3}
+
+
+def test_a_refused_append_changes_nothing() -> None:
+    log = MemoryLog()
+    master, table = journal(log)
+    log.is_master = False
+    with pytest.raises(NotMaster):
+        master.append("add", {"v": 1, "n": "a", "by": 1})
+    assert table.numbers == {}
+    assert master.applied_offset == 0
+
+
+def test_a_refused_snapshot_waits_and_the_change_counts() -> None:
+    log = MemoryLog()
+    master, table = journal(log, every=3)
+    real = log.append
+
+    def refuse_snapshots(topic: str, kind: str, body: bytes) -> int:
+        if kind == "snapshot":
+            raise InvalidParameter("no room")
+        return real(topic, kind, body)
+
+    log.append = refuse_snapshots  # type: ignore[method-assign]
+    for _ in range(5):
+        master.append("add", {"v": 1, "n": "a", "by": 1})
+    assert table.numbers == {"a": 5}
+    log.append = real  # type: ignore[method-assign]
+    master.append("add", {"v": 1, "n": "a", "by": 1})
+    assert kinds(log)[-1] == "snapshot"
+
+
+def test_retention_with_a_snapshot_loses_nothing() -> None:
+    log = MemoryLog()
+    master, table = journal(log, every=1000)
+    for _ in range(10):
+        master.append("add", {"v": 1, "n": "a", "by": 1})
+    master.want_snapshot()
+    master.maintain()
+    log.expire(TOPIC, 0, 10)
+    master.append("add", {"v": 1, "n": "a", "by": 1})
+    replica, rebuilt = journal(log)
+    replica.rebuild()
+    assert rebuilt.numbers == table.numbers == {"a": 11}
+
+
+def test_missing_records_are_said() -> None:
+    log = MemoryLog()
+    master, _ = journal(log, every=1000)
+    for _ in range(3):
+        master.append("add", {"v": 1, "n": "a", "by": 1})
+    log.expire(TOPIC, 0, 2)
+    replica, _ = journal(log)
+    with pytest.raises(CorruptedFile, match="records are missing"):
+        replica.rebuild()
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"v":2}', b"{}"])
+def test_unreadable_records_are_said(body: bytes) -> None:
+    log = MemoryLog()
+    log.append(TOPIC, "add", body)
+    with pytest.raises(CorruptedFile, match=r"not readable|start the version"):
+        decode_log_record(log.bodies(TOPIC)[0])
+
+
+def test_nothing_to_snapshot_without_records() -> None:
+    log = MemoryLog()
+    master, _ = journal(log)
+    master.want_snapshot()
+    master.maintain()
+    assert log.end_offset == 0

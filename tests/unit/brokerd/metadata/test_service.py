@@ -1,0 +1,232 @@
+"""The metadata service: answers wait for the acknowledgement, commits share records, replicas follow."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from brokerd.metadata.names import METADATA_TOPIC, SystemNames
+from brokerd.metadata.service import MetadataService
+from brokerd.metadata.tables import Change
+from brokerd.services import GroupConfig, Metadata, PutStatus, TopicConfig
+from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
+from remoting.message import decode_record
+from tests.support.memory_log import MemoryLog
+from tests.support.turns import Turns
+
+
+class Answers:
+    """A `done` that remembers."""
+
+    def __init__(self) -> None:
+        self.all: list[RequestError | None] = []
+
+    def __call__(self, error: RequestError | None) -> None:
+        self.all.append(error)
+
+    @property
+    def only(self) -> RequestError | None:
+        (answer,) = self.all
+        return answer
+
+
+@pytest.fixture
+def turns() -> Turns:
+    return Turns()
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog()
+
+
+def service(log: MemoryLog, turns: Turns) -> MetadataService:
+    made = MetadataService(log, SystemNames("c", "broker-a", development=True), turns, turns.wall_ms)
+    protocol: Metadata = made
+    assert protocol is made
+    return made
+
+
+def test_a_change_is_answered_when_acknowledged(log: MemoryLog, turns: Turns) -> None:
+    metadata, answers = service(log, turns), Answers()
+    log.acknowledges = False
+    metadata.put_topic(TopicConfig("t"), answers)
+    assert metadata.topic("t") is not None
+    assert answers.all == []
+    log.acknowledge()
+    assert answers.only is None
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (PutStatus.FLUSH_SLAVE_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT),
+        (PutStatus.FLUSH_DISK_TIMEOUT, codes.FLUSH_DISK_TIMEOUT),
+        (PutStatus.SERVICE_NOT_AVAILABLE, codes.SERVICE_NOT_AVAILABLE),
+        (PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, codes.SERVICE_NOT_AVAILABLE),
+    ],
+)
+def test_an_unacknowledged_change_is_an_error(log: MemoryLog, turns: Turns, status: PutStatus, code: int) -> None:
+    metadata, answers = service(log, turns), Answers()
+    log.acknowledges = False
+    metadata.put_topic(TopicConfig("t"), answers)
+    log.acknowledge(status)
+    assert answers.only is not None
+    assert answers.only.code == code
+
+
+def test_a_replica_refuses_and_follows(log: MemoryLog, turns: Turns) -> None:
+    master, replica, answers = service(log, turns), service(log, turns), Answers()
+    changes: list[Change] = []
+    replica.listeners.append(changes.append)
+    log.is_master = False
+    replica.put_topic(TopicConfig("t"), answers)
+    assert answers.only is not None
+    assert answers.only.code == codes.SERVICE_NOT_AVAILABLE
+    assert replica.topic("t") is None
+    log.is_master = True
+    master.put_topic(TopicConfig("t"), Answers())
+    master.put_group(GroupConfig("g"), Answers())
+    replica.follow()
+    assert replica.topic("t") == master.topic("t")
+    assert [(change.topics_put, change.groups_put) for change in changes] == [(("t",), ()), ((), ("g",))]
+    assert changes[-1].position == log.end_offset
+
+
+def test_a_rebuild_is_told_once(log: MemoryLog, turns: Turns) -> None:
+    metadata = service(log, turns)
+    metadata.put_topic(TopicConfig("t"), Answers())
+    metadata.delete_topic("t", Answers())
+    metadata.put_topic(TopicConfig("t", 3, 3), Answers())
+    changes: list[Change] = []
+    metadata.listeners.append(changes.append)
+    metadata.rebuild()
+    assert [change.rebuilt for change in changes] == [True]
+    assert metadata.topic("t") == TopicConfig("t", 3, 3)
+    metadata.truncated(log.end_offset)
+    assert len(changes) == 1
+
+
+def test_commits_share_one_record(log: MemoryLog, turns: Turns) -> None:
+    metadata, answers = service(log, turns), Answers()
+    turns.run(1000)
+    for queue_id in range(8):
+        metadata.commit_offset("g", "t", queue_id, 5, answers)
+        metadata.commit_offset("g", "t", queue_id, 6 + queue_id, None)
+    assert metadata.consumer_offset("g", "t", 3) is None
+    turns.run()
+    assert metadata.consumer_offset("g", "t", 3) == 9
+    assert answers.all == [None] * 8
+    assert len(log.bodies(METADATA_TOPIC)) == 1
+    metadata.commit_offset("g", "t", 0, 7, None)
+    turns.run()
+    assert len(log.bodies(METADATA_TOPIC)) == 1, "a second record follows at once"
+    turns.run(5)
+    assert len(log.bodies(METADATA_TOPIC)) == 2
+
+
+def test_equal_commits_write_nothing(log: MemoryLog, turns: Turns) -> None:
+    metadata, answers = service(log, turns), Answers()
+    for _ in range(3):
+        metadata.commit_offset("g", "t", 0, 5, answers)
+        turns.run(10)
+    assert answers.all == [None] * 3
+    assert len(log.bodies(METADATA_TOPIC)) == 1
+
+
+def test_commits_may_go_back_and_are_refused_on_a_replica(log: MemoryLog, turns: Turns) -> None:
+    metadata, answers = service(log, turns), Answers()
+    metadata.commit_offset("g", "t", 0, 9, None)
+    turns.run(10)
+    metadata.commit_offset("g", "t", 0, 4, None)
+    metadata.close()
+    assert metadata.consumer_offset("g", "t", 0) == 4
+    log.is_master = False
+    metadata.commit_offset("g", "t", 0, 5, answers)
+    turns.run(10)
+    assert answers.only is not None
+    assert metadata.consumer_offset("g", "t", 0) == 4
+    assert turns.waiting == 0
+
+
+def test_internal_topics_may_have_names_that_clients_may_not_use(log: MemoryLog, turns: Turns) -> None:
+    metadata, answers = service(log, turns), Answers()
+    metadata.put_topic(TopicConfig("%RETRY%g+t"), answers)
+    assert answers.only is not None
+    assert metadata.ensure_topic("%RETRY%g+t") is None
+    assert metadata.ensure_topic("%RETRY%g+t") is None
+    assert len(log.bodies(METADATA_TOPIC)) == 1
+    log.refusal = InvalidParameter("full")
+    assert metadata.ensure_topic("%DLQ%g") is not None
+
+
+def test_deleting_a_group_deletes_where_its_unfinished_messages_wait(log: MemoryLog, turns: Turns) -> None:
+    metadata = service(log, turns)
+    metadata.put_group(GroupConfig("g"), Answers())
+    for name in ("%RETRY%g+t", "%RETRY%gg+t", "%DLQ%g"):
+        metadata.ensure_topic(name)
+    answers = Answers()
+    metadata.delete_group("g", answers)
+    assert answers.only is None
+    assert metadata.group("g") is None
+    assert set(metadata.tables.topics) == {"%RETRY%gg+t", "%DLQ%g"}
+
+
+def test_a_group_with_unfinished_messages_keeps_its_order(log: MemoryLog, turns: Turns) -> None:
+    metadata = service(log, turns)
+    metadata.put_group(GroupConfig("g"), Answers())
+    metadata.unfinished = lambda group: "3 messages are in flight" if group == "g" else None
+    answers = Answers()
+    metadata.put_group(GroupConfig("g", fifo=True), answers)
+    assert answers.only is not None
+    assert "3 messages" in answers.only.message
+    metadata.put_group(GroupConfig("g", retry_max_times=3), Answers())
+    assert metadata.group("g") == GroupConfig("g", retry_max_times=3)
+    metadata.unfinished = lambda _: None
+    metadata.put_group(GroupConfig("g", fifo=True), Answers())
+    assert metadata.group("g") == GroupConfig("g", fifo=True)
+
+
+def test_system_topics_and_groups_are_there_without_records(log: MemoryLog, turns: Turns) -> None:
+    metadata = service(log, turns)
+    for name in ("c", "broker-a", "SELF_TEST_TOPIC", "TBW102", "c_REPLY_TOPIC"):
+        assert metadata.topic(name) is not None
+        assert name in metadata.topics()
+    assert metadata.group("TOOLS_CONSUMER") is not None
+    plain = MetadataService(log, SystemNames("c", "b", development=False), turns, turns.wall_ms)
+    assert plain.topic("TBW102") is None
+
+
+def test_the_registration_names_all_topics_and_the_version(log: MemoryLog, turns: Turns) -> None:
+    metadata = service(log, turns)
+    before = metadata.data_version(7)
+    metadata.put_topic(TopicConfig("t", 4, 4, attributes={"message.type": "FIFO"}), Answers())
+    wrapper = orjson.loads(metadata.registration_body(7))["topicConfigSerializeWrapper"]
+    assert wrapper["dataVersion"] == {"counter": 1, "stateVersion": 7, "timestamp": turns.wall_ms()}
+    assert before != metadata.data_version(7) != metadata.data_version(8)
+    assert wrapper["topicConfigTable"]["t"] == {
+        "attributes": {"message.type": "FIFO"},
+        "order": False,
+        "perm": 6,
+        "readQueueNums": 4,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "t",
+        "topicSysFlag": 0,
+        "writeQueueNums": 4,
+    }
+    assert "SELF_TEST_TOPIC" in wrapper["topicConfigTable"]
+
+
+def test_a_rolled_file_gets_a_snapshot_when_this_is_the_master(log: MemoryLog, turns: Turns) -> None:
+    metadata = service(log, turns)
+    metadata.put_topic(TopicConfig("t"), Answers())
+    log.is_master = False
+    metadata.file_rolled()
+    turns.run()
+    assert len(log.bodies(METADATA_TOPIC)) == 1
+    log.is_master = True
+    metadata.file_rolled()
+    turns.run()
+    last = decode_record(log.bodies(METADATA_TOPIC)[-1])
+    assert last.property_map()["TAGS"] == "snapshot"

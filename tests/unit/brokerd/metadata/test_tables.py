@@ -1,0 +1,188 @@
+"""Decisions and tables: names, queue rules, system topics, and that replayed records give the same tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from brokerd.metadata import decide, records
+from brokerd.metadata.names import SystemNames
+from brokerd.metadata.tables import MetadataTables
+from brokerd.services import GroupConfig, TopicConfig
+from remoting import codes
+from remoting.errors import RequestError
+
+NAMES = SystemNames("DefaultCluster", "broker-a", development=False)
+
+
+def put_topic(tables: MetadataTables, config: TopicConfig, unread: int = 0) -> bool:
+    record = decide.decide_put_topic(tables, NAMES, config, unread, 1)
+    if record is not None:
+        tables.apply(*record, 1)
+    return record is not None
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a+b", "ä", "t" * 128, "a/b", "%RETRY%" + "x" * 249])
+def test_bad_topic_names_are_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="name") as caught:
+        put_topic(MetadataTables(), TopicConfig(name))
+    assert caught.value.code == codes.INVALID_PARAMETER
+
+
+@pytest.mark.parametrize("name", ["a", "t" * 127, "%RETRY%" + "x" * 248, "A|b%c_d-9"])
+def test_good_topic_names_are_taken(name: str) -> None:
+    assert put_topic(MetadataTables(), TopicConfig(name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TBW102", "rmq_sys_anything", "SELF_TEST_TOPIC", "DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"],
+)
+def test_system_topics_are_protected(name: str) -> None:
+    with pytest.raises(RequestError, match="system topic"):
+        put_topic(MetadataTables(), TopicConfig(name))
+    with pytest.raises(RequestError, match="system topic"):
+        decide.decide_delete_topic(MetadataTables(), NAMES, name, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (TopicConfig("t", 0, 0), "from 1 to"),
+        (TopicConfig("t", 5000, 5000), "from 1 to"),
+        (TopicConfig("t", 4, 8), "could never be read"),
+        (TopicConfig("t", perm=8), "perm"),
+        (TopicConfig("t", attributes={"message.type": "QUICK"}), "message.type must be"),
+        (TopicConfig("t", attributes={"queue.type": "BatchCQ"}), "queue.type must be"),
+        (TopicConfig("t", attributes={"reserve.time": "soon"}), "reserve.time must be"),
+        (TopicConfig("t", attributes={"color": "red"}), "unsupported"),
+    ],
+)
+def test_bad_configurations_are_refused(config: TopicConfig, reason: str) -> None:
+    with pytest.raises(RequestError, match=reason):
+        put_topic(MetadataTables(), config)
+
+
+def test_a_topic_shrinks_only_below_what_is_unread() -> None:
+    tables = MetadataTables()
+    put_topic(tables, TopicConfig("t", 8, 8))
+    with pytest.raises(RequestError, match="queues 4 to 5 of t hold messages"):
+        put_topic(tables, TopicConfig("t", 4, 4), unread=6)
+    assert put_topic(tables, TopicConfig("t", 8, 4), unread=6)
+    assert put_topic(tables, TopicConfig("t", 6, 4), unread=6)
+    assert put_topic(tables, TopicConfig("t", 4, 4), unread=2)
+
+
+def test_an_equal_configuration_changes_nothing() -> None:
+    tables = MetadataTables()
+    config = TopicConfig("t", attributes={"message.type": "FIFO"})
+    assert put_topic(tables, config)
+    assert not put_topic(tables, config)
+    assert tables.topic_changes == 1
+
+
+def test_deleting_a_topic_takes_its_retry_topics_and_offsets() -> None:
+    tables = MetadataTables()
+    for name in ("t", "other", "%RETRY%g+t", "%RETRY%g_t", "%RETRY%g+other", "%RETRY%g"):
+        tables.apply(records.TOPIC_PUT, records.topic_put(TopicConfig(name), 1), 1)
+    tables.apply(records.GROUP_PUT, records.group_put(GroupConfig("g"), 1), 1)
+    tables.apply(records.OFFSETS, records.offsets({("g", "t", 0): 5, ("g", "other", 0): 6}, 1), 1)
+    record = decide.decide_delete_topic(tables, NAMES, "t", 2)
+    assert record is not None
+    change = tables.apply(*record, 77)
+    assert change.position == 77
+    assert change.topics_deleted == ("t", "%RETRY%g+t", "%RETRY%g_t")
+    assert set(tables.topics) == {"other", "%RETRY%g+other", "%RETRY%g"}
+    assert tables.consumer_offset("g", "t", 0) is None
+    assert tables.consumer_offset("g", "other", 0) == 6
+    assert decide.decide_delete_topic(tables, NAMES, "t", 3) is None
+
+
+def test_groups_are_checked_too() -> None:
+    tables = MetadataTables()
+    for bad in (GroupConfig(""), GroupConfig("g" * 121), GroupConfig("a b"), GroupConfig("g", retry_max_times=-1)):
+        with pytest.raises(RequestError):
+            decide.decide_put_group(tables, NAMES, bad, 1)
+    with pytest.raises(RequestError, match="system group"):
+        decide.decide_put_group(tables, NAMES, GroupConfig("CID_RMQ_SYS_X"), 1)
+    with pytest.raises(RequestError, match="system group"):
+        decide.decide_delete_group(tables, NAMES, "TOOLS_CONSUMER", True, 1)
+
+
+def test_offsets_of_a_deleted_group_go_only_when_asked() -> None:
+    for clean in (False, True):
+        tables = MetadataTables()
+        tables.apply(records.GROUP_PUT, records.group_put(GroupConfig("g"), 1), 1)
+        tables.apply(records.OFFSETS, records.offsets({("g", "t", 0): 5}, 1), 1)
+        record = decide.decide_delete_group(tables, NAMES, "g", clean, 1)
+        assert record is not None
+        tables.apply(*record, 1)
+        assert tables.consumer_offset("g", "t", 0) == (None if clean else 5)
+
+
+class TablesMachine(RuleBasedStateMachine):
+    """Any accepted changes: tables rebuilt from the records, or from a snapshot in the middle, are equal."""
+
+    topics = st.sampled_from(["a", "b", "%RETRY%g+a"])
+    groups = st.sampled_from(["g", "h"])
+
+    @initialize()
+    def start(self) -> None:
+        self.tables = MetadataTables()
+        self.log: list[tuple[str, Any]] = []
+
+    def record(self, decision: decide.Decision) -> None:
+        if decision is not None:
+            self.log.append(decision)
+            self.tables.apply(*decision, 1)
+
+    @rule(name=topics, queues=st.integers(1, 4), kind=st.sampled_from(decide.MESSAGE_TYPES))
+    def put(self, name: str, queues: int, kind: str) -> None:
+        if "+" in name:
+            self.record(decide.decide_ensure_topic(self.tables, name, queues, 1))
+        else:
+            config = TopicConfig(name, queues, queues, attributes={"message.type": kind})
+            self.record(decide.decide_put_topic(self.tables, NAMES, config, 0, 1))
+
+    @rule(name=topics)
+    def delete(self, name: str) -> None:
+        self.record(decide.decide_delete_topic(self.tables, NAMES, name, 1))
+
+    @rule(name=groups, fifo=st.booleans())
+    def put_group(self, name: str, fifo: bool) -> None:
+        self.record(decide.decide_put_group(self.tables, NAMES, GroupConfig(name, fifo), 1))
+
+    @rule(name=groups, clean=st.booleans())
+    def delete_group(self, name: str, clean: bool) -> None:
+        self.record(decide.decide_delete_group(self.tables, NAMES, name, clean, 1))
+        self.record(decide.decide_delete_retry_topics(self.tables, name, 1))
+
+    @rule(group=groups, topic=topics, queue_id=st.integers(0, 2), offset=st.integers(0, 100))
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self.record((records.OFFSETS, records.offsets({(group, topic, queue_id): offset}, 1)))
+
+    @invariant()
+    def replay_is_equal(self) -> None:
+        if not hasattr(self, "tables"):
+            return
+        for half in (0, len(self.log) // 2):
+            middle = MetadataTables()
+            for record in self.log[:half]:
+                middle.apply(*record, 1)
+            rebuilt = MetadataTables()
+            for row in middle.snapshot_rows():
+                rebuilt.load_row(row)
+            for record in self.log[half:]:
+                rebuilt.apply(*record, 1)
+            assert rebuilt.topics == self.tables.topics
+            assert rebuilt.groups == self.tables.groups
+            assert rebuilt.offsets == self.tables.offsets
+            assert rebuilt.topic_changes == self.tables.topic_changes
+
+
+TestTables = TablesMachine.TestCase
+TestTables.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

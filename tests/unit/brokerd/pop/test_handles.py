@@ -1,0 +1,65 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.pop.handles import (
+    ReceiptHandle,
+    decode_handle,
+    retry_topic,
+    retry_topic_v1,
+    split_retry_topic,
+    stored_topic,
+)
+
+_INTS = st.integers(0, 2**63 - 1)
+
+
+def test_both_lengths_are_read() -> None:
+    short = decode_handle("120 1763600000123 60000 3 0 broker-a 5 123")
+    assert short == ReceiptHandle(120, 1763600000123, 60000, 3, 0, "broker-a", 5, 123)
+    assert short.encode() == "120 1763600000123 60000 3 0 broker-a 5 123"
+    long = decode_handle("120 1763600000123 60000 3 0 broker-a 5 123 884213")
+    assert long is not None
+    assert long.physical_offset == 884213
+    assert long.encode() == "120 1763600000123 60000 3 0 broker-a 5 123 884213"
+
+
+@given(_INTS, _INTS, _INTS, st.integers(0, 999), st.integers(0, 2), st.integers(0, 65535), _INTS, _INTS)
+def test_round_trip(start: int, pop: int, inv: int, revive: int, flag: int, queue: int, offset: int, phys: int) -> None:
+    handle = ReceiptHandle(start, pop, inv, revive, flag, "broker-a", queue, offset, phys)
+    assert decode_handle(handle.encode()) == handle
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "garbage",
+        "1 2 3 4 0 b 5",
+        "1 2 3 4 0 b 5 6 7 8",
+        "1 2 3 4 3 b 5 6",
+        "-1 2 3 4 0 b 5 6",
+        "1 2 3 4 0  5 6",
+        "1 2 3 4 0 b 5 " + "9" * 20,
+        "1 2 3 4 0 b 5 ²",
+        "1 2 3 4 0 b 5 " + "6" * 600,
+    ],
+)
+def test_anything_else_is_no_handle(text: str) -> None:
+    assert decode_handle(text) is None
+
+
+@given(st.text(max_size=60))
+def test_decoding_never_raises(text: str) -> None:
+    decode_handle(text)
+
+
+def test_retry_topics_split_again() -> None:
+    assert split_retry_topic(retry_topic("a_b", "c")) == ("a_b", "c")
+    assert split_retry_topic(retry_topic_v1("a_b", "c")) is None
+    assert split_retry_topic("%RETRY%group") is None
+    assert retry_topic("a_b", "c") != retry_topic("a", "b_c")
+    assert retry_topic_v1("a_b", "c") == retry_topic_v1("a", "b_c")
+    assert stored_topic("g", "t", 0) == "t"
+    assert stored_topic("g", "t", 1) == "%RETRY%g_t"
+    assert stored_topic("g", "t", 2) == "%RETRY%g+t"
