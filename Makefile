@@ -1,0 +1,55 @@
+# `make up` runs the appliance, `make test` tests it; each sets itself up on a fresh machine.
+# Options go through ARGS, as in: make up ARGS="--replicas 1 --data /srv/logboom"
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+ARGS ?=
+SEED ?= 1
+PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
+
+# Any Python from 3.11 on can do the set-up; the packages are locked for 3.11, so that one is tried first.
+BOOTSTRAP = for candidate in python3.11 python3.12 python3.13 python3.14 python3; do \
+	if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	exec $$candidate -P webapp/appliance/bootstrap.py $(1); fi; done; \
+	echo "set-up: Logboom needs Python 3.11 or newer; install Debian's python3 and python3-venv and run again"; exit 1
+
+help: ## what this Makefile can do
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+up: .venv/.installed ## run the appliance here until Ctrl-C (ARGS="--help" explains the options)
+	@exec $(PYTHON) manage.py up $(ARGS)
+
+status: .venv/.installed ## say whether the appliance is healthy (exit code 0, 1 degraded, 2 down)
+	@exec $(PYTHON) manage.py status $(ARGS)
+
+test: .venv/.installed-dev programs ## the whole test suite
+	$(PYTEST) $(ARGS)
+
+check: .venv/.installed-dev ## format, lint, types and the fast tests
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	$(PYTEST) tests/test_tidy.py tests/unit tests/scenarios tests/contract tests/golden $(ARGS)
+	$(PYTHON) -m tests.sim --seeds 10
+
+sim: .venv/.installed-dev ## replay one simulated cluster: make sim SEED=n
+	$(PYTHON) -m tests.sim --seed $(SEED) $(ARGS)
+
+bench: .venv/.installed-dev ## measure, as ratios of pairs in one run
+	$(PYTHON) -m tests.bench $(ARGS)
+
+h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs Go)
+	$(PYTHON) -m tests.h2spec $(ARGS)
+
+programs:
+	@$(call BOOTSTRAP,programs chromium redis-server java)
+
+.venv/.installed: pyproject.toml requirements.lock
+	@$(call BOOTSTRAP,packages)
+
+.venv/.installed-dev: pyproject.toml requirements.lock
+	@$(call BOOTSTRAP,packages --dev)
+
+.PHONY: help up status test check sim bench h2spec programs

@@ -1,0 +1,108 @@
+"""Set-up on machines that lack things."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from webapp.appliance import bootstrap
+from webapp.appliance.layout import PROJECT_DIR
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    tree = ast.parse((PROJECT_DIR / "webapp/appliance/bootstrap.py").read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names
+
+
+def test_every_wanted_package_has_a_locked_version() -> None:
+    locked = {line.partition("==")[0].lower().replace("_", "-") for line in bootstrap.LOCK.read_text().splitlines()}
+    for requirement in bootstrap._wanted(dev=True):
+        name = requirement.split("[")[0].split(">")[0].split("<")[0].split("=")[0].lower()
+        assert name in locked, requirement
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (
+            ["WARNING: Retrying after NewConnectionError", "ERROR: No matching distribution found for x"],
+            "no package registry answers",
+        ),
+        (
+            ["  NameResolutionError: Temporary failure", "ERROR: Could not find a version"],
+            "check the network, or name a mirror",
+        ),
+        (["ERROR: Could not install packages: [Errno 28] No space left on device"], "the disk is full"),
+        (
+            ["ERROR: ResolutionImpossible: for help see there"],
+            r"or it lacks them; .*again \(ERROR: ResolutionImpossible\)$",
+        ),
+        (["ERROR: Failed building wheel for x"], r"cannot be installed \(ERROR: Failed building wheel for x\)$"),
+        ([], "pip said nothing"),
+    ],
+)
+def test_a_failed_installation_is_one_sentence(lines: list[str], sentence: str) -> None:
+    with pytest.raises(bootstrap.Missing, match=sentence):
+        raise bootstrap.Missing(bootstrap.explain(lines))
+
+
+def test_progress_is_a_few_lines() -> None:
+    told: list[str] = []
+    progress = bootstrap.Progress(told.append)
+    for number in range(25):
+        progress.saw(f"Collecting package{number}==1\n")
+        progress.saw(f"  Downloading package{number}-1-py3-none-any.whl (1.5 MB)\n")
+    progress.saw("  Downloading somewhere/pyspark-4.3.0.tar.gz (455.2 MB)\n")
+    progress.saw("Installing collected packages: a, b, c\n")
+    assert told == [
+        "set-up:   10 packages found",
+        "set-up:   20 packages found",
+        "set-up:   downloading pyspark-4.3.0.tar.gz (455.2 MB)",
+        "set-up:   installing collected packages",
+    ]
+
+
+@pytest.fixture
+def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with an `apt-get` and nothing else on PATH; what it installs appears there."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "apt-get").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n. {tmp_path}/apt\n')
+    (tools / "apt-get").chmod(0o755)
+    (tmp_path / "apt").write_text("exit 0\n")
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    return tmp_path
+
+
+def test_missing_programs_are_installed_in_one_go(bare_machine: Path) -> None:
+    tools = bare_machine / "bin"
+    (bare_machine / "apt").write_text(
+        f": > {tools}/chromium; : > {tools}/redis-server; /bin/chmod +x {tools}/chromium {tools}/redis-server\n"
+    )
+    assert bootstrap.main(["programs", "chromium", "redis-server"]) == 0
+    assert bootstrap.main(["programs", "chromium", "redis-server"]) == 0
+    assert (bare_machine / "asked").read_text() == "install -y --no-install-recommends -q chromium redis-server\n"
+
+
+def test_what_cannot_be_installed_is_one_sentence(bare_machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (bare_machine / "apt").write_text("exit 100\n")
+    assert bootstrap.main(["programs", "chromium"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "set-up: the browser tests need chromium; install Debian's chromium (apt-get install chromium) and run again"
+    )
+
+
+def test_an_ordinary_user_is_told_and_installs_nothing(
+    bare_machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert bootstrap.main(["programs", "java"]) == 1
+    assert "the tests of Spark reports need java; install Debian's openjdk-17-jre-headless" in capsys.readouterr().out
+    assert not (bare_machine / "asked").exists()

@@ -1,0 +1,217 @@
+"""Make a clean clone runnable: the virtual environment, the Python packages, and for tests the Debian packages they drive.
+
+Called by the Makefile with any Python of 3.11 or newer, before anything is installed, so it imports nothing but the standard
+library and nothing of ours:
+
+    python -P webapp/appliance/bootstrap.py packages [--dev]     .venv from pyproject.toml, at the versions of requirements.lock
+    python -P webapp/appliance/bootstrap.py programs NAME ...    chromium, redis-server, java on this machine
+
+Running it again when all is there changes nothing and takes no time. What cannot be had is said in one sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+VENV = PROJECT / ".venv"
+LOCK = PROJECT / "requirements.lock"
+
+# What the tests drive: any of these programs will do, else this Debian package brings one.
+PROGRAMS = {
+    "chromium": (("chromium", "chromium-browser", "google-chrome"), "chromium", "the browser tests"),
+    "redis-server": (("redis-server",), "redis-server", "the tests with a real Redis"),
+    "java": (("java",), "openjdk-17-jre-headless", "the tests of Spark reports"),
+}
+
+_NETWORK = re.compile(
+    r"NewConnectionError|NameResolutionError|Temporary failure in name resolution|ConnectTimeout|ReadTimeout|Connection refused"
+    r"|Network is unreachable|No matching distribution found|ProxyError|CERTIFICATE_VERIFY_FAILED|Connection reset"
+    r"|ResolutionImpossible",  # what pip says when a locked version is nowhere to be had,
+)
+_TELL_EVERY = 10
+
+
+class Missing(Exception):
+    """The machine lacks something; the message says what to do."""
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run as a program; return the exit code."""
+    parser = argparse.ArgumentParser(prog="bootstrap")
+    commands = parser.add_subparsers(dest="command", required=True)
+    packages = commands.add_parser("packages")
+    packages.add_argument("--dev", action="store_true")
+    programs = commands.add_parser("programs")
+    programs.add_argument("names", nargs="+", choices=sorted(PROGRAMS))
+    parsed = parser.parse_args(arguments)
+    try:
+        if parsed.command == "packages":
+            install_packages(dev=parsed.dev)
+        else:
+            install_programs(parsed.names)
+    except Missing as error:
+        say(f"set-up: {error}")
+        return 1
+    return 0
+
+
+# ---- Python packages
+
+
+def install_packages(dev: bool) -> None:
+    """Bring .venv to what pyproject.toml asks for; the stamp that the Makefile looks at says that it is done."""
+    stamp = VENV / (".installed-dev" if dev else ".installed")
+    fingerprint = _fingerprint(dev)
+    with LOCK.open() as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # two `make` at once take turns
+        if not stamp.exists() or stamp.read_text() != fingerprint:
+            _make_venv()
+            _pip_install(_wanted(dev))
+            say("set-up: Python packages are in place")
+        stamp.write_text(fingerprint)
+        if dev:
+            (VENV / ".installed").write_text(_fingerprint(dev=False))
+
+
+def _fingerprint(dev: bool) -> str:
+    content = repr((dev, sys.version_info[:2], _wanted(dev), LOCK.read_text()))
+    return hashlib.sha256(content.encode()).hexdigest() + "\n"
+
+
+def _wanted(dev: bool) -> list[str]:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    extra = project["optional-dependencies"]["dev"] if dev else []
+    return [*project["dependencies"], *extra]
+
+
+def _make_venv() -> None:
+    python = VENV / "bin" / "python"
+    if python.exists() and _succeeds([str(python), "-m", "pip", "--version"]):
+        return
+    say(f"set-up: making .venv with Python {sys.version_info.major}.{sys.version_info.minor}")
+    command = [sys.executable, "-m", "venv", "--clear", str(VENV)]
+    if _succeeds(command):
+        return
+    package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"  # Debian keeps ensurepip in it
+    if not _apt_install([package]) or not _succeeds(command):
+        raise Missing(f"a virtual environment cannot be made; install Debian's {package} and run the command again")
+
+
+def _pip_install(wanted: Sequence[str]) -> None:
+    say("set-up: installing Python packages (some hundred megabytes the first time; PySpark is most of it)")
+    command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--constraint", str(LOCK), "--progress-bar", "off"]
+    command += ["--no-input", "--disable-pip-version-check", *wanted]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    assert process.stdout is not None
+    lines: list[str] = []
+    progress = Progress(say)
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        progress.saw(line)
+    if process.wait() != 0:
+        raise Missing(explain(lines))
+
+
+class Progress:
+    """Turns pip's many lines into a few."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._collected = 0
+
+    def saw(self, line: str) -> None:
+        """Look at one line that pip wrote."""
+        if line.startswith("Collecting "):
+            self._collected += 1
+            if self._collected % _TELL_EVERY == 0:
+                self._tell(f"set-up:   {self._collected} packages found")
+        elif match := re.match(r"\s*Downloading (\S+) \((\d+(?:\.\d+)? [MG]B)\)", line):
+            if float(match[2].split()[0]) >= 20 or match[2].endswith("GB"):
+                self._tell(f"set-up:   downloading {match[1].rpartition('/')[2]} ({match[2]})")
+        elif line.startswith(("Building wheels for collected packages", "Installing collected packages")):
+            self._tell(f"set-up:   {line.partition(':')[0].lower()}")
+
+
+def explain(lines: Sequence[str]) -> str:
+    """One sentence for a failed pip, and its own last error."""
+    error = next(
+        (line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else "pip said nothing"
+    )
+    if any(_NETWORK.search(line) for line in lines):
+        return (
+            "the Python packages cannot be fetched: no package registry answers, or it lacks them; check the network, or name a "
+            f"mirror (PIP_INDEX_URL or pip.conf), and run the command again ({error.partition(': for help')[0]})"
+        )
+    if any("No space left on device" in line for line in lines):
+        return "the Python packages cannot be installed because the disk is full; they need about 2 GB"
+    return f"the Python packages cannot be installed ({error})"
+
+
+# ---- programs
+
+
+def install_programs(names: Sequence[str]) -> None:
+    """Make sure that each program is on this machine, installing Debian packages where that is possible."""
+    missing = [name for name in names if not _is_there(name)]
+    if not missing:
+        return
+    packages = [PROGRAMS[name][1] for name in missing]
+    if _may_install():
+        say(f"set-up: installing Debian packages {' '.join(packages)}")
+        _apt_install(packages)
+    for name in missing:
+        if not _is_there(name):
+            _, package, what_for = PROGRAMS[name]
+            raise Missing(
+                f"{what_for} need {name}; install Debian's {package} (apt-get install {package}) and run again"
+            )
+
+
+def _is_there(name: str) -> bool:
+    if name == "java" and os.environ.get("JAVA_HOME"):
+        return True
+    return any(shutil.which(program) for program in PROGRAMS[name][0])
+
+
+def _may_install() -> bool:
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def _apt_install(packages: Sequence[str]) -> bool:
+    if not _may_install():
+        return False
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "-y", "--no-install-recommends", "-q", *packages]
+    if _succeeds(install, environ):
+        return True
+    return _succeeds(["apt-get", "update", "-q"], environ) and _succeeds(
+        install, environ
+    )  # the lists may be old or missing
+
+
+def _succeeds(command: Sequence[str], environ: dict[str, str] | None = None) -> bool:
+    done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
