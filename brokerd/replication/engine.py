@@ -1,0 +1,428 @@
+"""Carries out what the replication core decides, over the seams to log, disk, network and controllers, in the order given.
+
+No sockets, no tasks, no clock here: `Outlet` and `ControlRequests` are what asyncio shells and the simulator implement, and every
+call takes `now_ms`. Everything runs on the broker's one thread; a call that comes from within a callback (a listener that
+appends, a completed sender that sends again) is queued behind what is being carried out, so effects never overtake each other.
+
+The waiting sends live here too: they are completed from the core's acknowledged offset, or failed by its role changes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from brokerd.replication import effects as fx
+from brokerd.replication.acks import AckQueue, Callback
+from brokerd.replication.core import ReplicaCore
+from brokerd.replication.effects import Effect, Role, RoleView
+from brokerd.replication.epoch_file import EpochFile
+from brokerd.replication.frames import (
+    Ack,
+    Handshake,
+    Piece,
+    Reply,
+    TransferHeader,
+    encode_ack,
+    encode_handshake,
+    encode_reply,
+    encode_transfer_header,
+)
+from brokerd.replication.log import LogPosition, ReplicatedLog
+from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.sync_state import Proposal
+from brokerd.services import PutStatus
+from remoting.disk import Bytes
+from remoting.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+RoleListener = Callable[[Role, int], None]
+
+
+class Outlet(Protocol):
+    """Connections between brokers. Ids are the shell's; whatever it is told about an id it does not know it ignores."""
+
+    def connect(self, address: str, attempt: int) -> None:
+        """Dial; answer later with `connected` or `connect_failed`."""
+
+    def send(self, connection: int, buffers: Sequence[Bytes]) -> None:
+        """Hand over bytes; they may wait in memory."""
+
+    def can_send(self, connection: int) -> bool:
+        """Too much is not waiting already; `pump` is called when that changes."""
+
+    def close(self, connection: int) -> None: ...
+
+
+class ControlRequests(Protocol):
+    """What the core asks of the controllers; answers come as calls of the engine."""
+
+    def request_sync(self) -> None: ...
+
+    def request_election(self) -> None: ...
+
+    def request_members(self) -> None: ...
+
+    def propose(self, proposal: Proposal, master_epoch: int) -> None: ...
+
+
+class ReplicaEngine:
+    """One broker's replication, without its sockets."""
+
+    def __init__(
+        self,
+        settings: ReplicationSettings,
+        replicated_log: ReplicatedLog,
+        epoch_file: EpochFile,
+        outlet: Outlet,
+        control: ControlRequests,
+        *,
+        confirm_offset: int,
+        now_ms: int,
+    ) -> None:
+        """`confirm_offset` is the last one known to be on disk (a lower bound is fine). Raises CorruptedFile."""
+        epochs, highest_epoch = epoch_file.load()
+        position = LogPosition(replicated_log.min_offset, replicated_log.end_offset, replicated_log.flushed_offset)
+        self.core = ReplicaCore(settings, epochs, highest_epoch, position, confirm_offset, now_ms)
+        self.acks = AckQueue(settings.ack_timeout_ms, settings.max_waiting_acks)
+        self.last_errors: list[str] = []
+        self._settings = settings
+        self._log = replicated_log
+        self._epoch_file = epoch_file
+        self._outlet = outlet
+        self._control = control
+        self._listeners: list[RoleListener] = []
+        self._failure_listener: Callable[[str], None] | None = None
+        self._running = False
+        self._last_read: tuple[int, Bytes] = (-1, b"")
+        self._finish(now_ms)
+
+    # For the rest of the broker
+
+    @property
+    def is_master(self) -> bool:
+        return self.core.role is Role.MASTER
+
+    @property
+    def accepts_messages(self) -> bool:
+        """A master with enough replicas and room for another waiting append."""
+        leading = self.core.leading
+        return leading is not None and leading.enough_replicas and not self.acks.is_full
+
+    @property
+    def refusal(self) -> PutStatus:
+        """Why `accepts_messages` is false."""
+        leading = self.core.leading
+        if leading is not None and not leading.enough_replicas:
+            return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+        return PutStatus.SERVICE_NOT_AVAILABLE
+
+    def add_role_listener(self, listener: RoleListener) -> None:
+        """Called after every change of role, in the order of the switch: when it reports MASTER the log is settled."""
+        self._listeners.append(listener)
+
+    def on_failure(self, listener: Callable[[str], None]) -> None:
+        """Called once when the disk refused something: the broker has no role any more and must stop."""
+        self._failure_listener = listener
+
+    def wait(self, position: int, callback: Callback, now_ms: int) -> None:
+        """Complete `callback` when everything below `position` is acknowledged, or the wait is over; exactly once."""
+        if self.core.leading is None:
+            callback(PutStatus.SERVICE_NOT_AVAILABLE)
+            return
+        self.acks.wait(position, now_ms, callback)
+
+    def on_appended(self, end_offset: int, now_ms: int) -> None:
+        """The master's log grew to `end_offset`: send it on. Once per append of a read event's messages."""
+        self.core.appended(end_offset)
+        for peer in self.core.leading.peers if self.core.leading is not None else ():
+            self._pump(peer.connection, now_ms)
+        self._finish(now_ms)
+
+    def on_flushed(self, now_ms: int) -> None:
+        """A flush of the log ended."""
+        if not self.core.failure:
+            self.core.flushed(self._log.flushed_offset, now_ms)
+            self._finish(now_ms)
+
+    # From the network shells
+
+    def accepted(self, connection: int, now_ms: int) -> None:
+        self.core.accepted(connection, now_ms)
+        self._finish(now_ms)
+
+    def from_replica(self, connection: int, frames: Iterable[Handshake | Ack], now_ms: int) -> None:
+        """Frames of a replica, in order."""
+        for frame in frames:
+            if isinstance(frame, Handshake):
+                self.core.handshake(connection, frame, now_ms)
+            else:
+                self.core.acked(connection, frame.offset, now_ms)
+        self._finish(now_ms)
+        self._pump(connection, now_ms)
+
+    def connected(self, attempt: int, connection: int, now_ms: int) -> None:
+        self.core.connected(attempt, connection, now_ms)
+        self._finish(now_ms)
+
+    def connect_failed(self, attempt: int, reason: str, now_ms: int) -> None:
+        self.core.connect_failed(attempt, reason, now_ms)
+        self._finish(now_ms)
+
+    def from_master(self, connection: int, frames: Sequence[Reply | Piece], now_ms: int) -> None:
+        """Frames of the master, in order. Bodies are used before this returns."""
+        pieces: list[Piece] = []
+        for frame in frames:
+            if isinstance(frame, Piece):
+                pieces.append(frame)
+                continue
+            if pieces:
+                self.core.received(connection, pieces, now_ms)
+                pieces = []
+            self.core.replied(connection, frame, now_ms)
+        if pieces:
+            self.core.received(connection, pieces, now_ms)
+        self._finish(now_ms)
+
+    def lost(self, connection: int, now_ms: int) -> None:
+        self.core.lost(connection, now_ms)
+        self._finish(now_ms)
+
+    def pump(self, connection: int, now_ms: int) -> None:
+        """The connection can take bytes again."""
+        self._pump(connection, now_ms)
+        self._finish(now_ms)
+
+    # From the control shell
+
+    def identified(self, broker_id: int) -> None:
+        self.core.identify(broker_id)
+
+    def observed(self, view: RoleView, now_ms: int) -> None:
+        self.core.observe(view, now_ms)
+        self._finish(now_ms)
+
+    def members_known(self, broker_ids: Iterable[int]) -> None:
+        self.core.members_known(broker_ids)
+
+    def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None:
+        self.core.proposal_accepted(token, members, set_epoch, now_ms)
+        self._finish(now_ms)
+
+    def proposal_answered(self, token: int, code: int, now_ms: int) -> None:
+        self.core.proposal_answered(token, code, now_ms)
+        self._finish(now_ms)
+
+    def proposal_unanswered(self, token: int, now_ms: int) -> None:
+        self.core.proposal_unanswered(token, now_ms)
+        self._finish(now_ms)
+
+    # Time and end
+
+    def tick(self, now_ms: int, interval_ms: int) -> None:
+        if self.core.failure:
+            return
+        if self._log.min_offset > self.core.log.min_offset:
+            self.core.prefix_removed(self._log.min_offset)
+        self.core.tick(now_ms, interval_ms)
+        self._finish(now_ms)
+        deadline_ms = self.acks.next_deadline_ms
+        leading = self.core.leading
+        if deadline_ms is not None and deadline_ms <= now_ms and leading is not None:
+            own_disk_is_late = leading.enough_replicas and leading.own_position <= leading.replicas_position()
+            status = PutStatus.FLUSH_DISK_TIMEOUT if own_disk_is_late else PutStatus.FLUSH_SLAVE_TIMEOUT
+            self.acks.expire(now_ms, status)
+            self._finish(now_ms)
+
+    def stop(self, reason: str, now_ms: int) -> None:
+        """The broker stops: no role, no connection, no waiter is left."""
+        self.core.fail(reason)
+        self._finish(now_ms)
+
+    # Carrying out
+
+    def _pump(self, connection: int, now_ms: int) -> None:
+        """Send what a replica lacks, until it has all or its connection is full."""
+        try:
+            while self._outlet.can_send(connection):
+                transfer = self.core.next_transfer(connection)
+                if transfer is None:
+                    return
+                body = self._read(transfer.header.offset, transfer.length)
+                self._outlet.send(connection, (encode_transfer_header(transfer.header, len(body)), body))
+                self.core.transferred(connection, len(body), now_ms)
+        except StorageError as error:
+            self._failed(error, now_ms)
+
+    def _read(self, offset: int, length: int) -> Bytes:
+        """Read the log; replicas that follow closely ask for the same bytes one after the other."""
+        last_offset, last_body = self._last_read
+        if last_offset == offset and 0 < len(last_body) <= length:
+            return last_body
+        body = self._log.read(offset, length)
+        assert 0 < len(body) <= length, f"the log gave {len(body)} of {length} bytes at {offset}"
+        self._last_read = (offset, body)
+        return body
+
+    def _finish(self, now_ms: int) -> None:
+        """Carry out effects and complete waiters until nothing is left to do."""
+        if self._running:
+            return
+        core = self.core
+        self._running = True
+        try:
+            while True:
+                while core.has_effects:
+                    for effect in core.take_effects():
+                        self._carry_out(effect, now_ms)
+                leading = core.leading
+                completed = leading is not None and self.acks.acknowledge(leading.acknowledged_offset)
+                if not completed and not core.has_effects:
+                    return
+        except StorageError as error:
+            self._running = False
+            self._failed(error, now_ms)
+        finally:
+            self._running = False
+
+    def _failed(self, error: StorageError, now_ms: int) -> None:
+        """The disk refused: what should have followed must not happen, so the role ends here."""
+        log.critical("replication stops: %s", error)
+        already = bool(self.core.failure)
+        self.core.fail(str(error))
+        self._finish(now_ms)
+        if not already and self._failure_listener is not None:
+            self._failure_listener(str(error))
+
+    def _carry_out(self, effect: Effect, now_ms: int) -> None:
+        match effect:
+            case fx.AppendReplicated(offset, buffers):
+                self._log.append_replicated(offset, buffers)
+                assert self._log.end_offset == offset + sum(map(len, buffers))
+            case fx.RequestFlush():
+                self._log.request_flush()
+            case fx.SendAck(connection, offset):
+                self._outlet.send(connection, (encode_ack(offset),))
+            case fx.SendHeartbeat(connection, header):
+                self._heartbeat(connection, header)
+            case fx.SendHandshake(connection, handshake):
+                self._outlet.send(connection, (encode_handshake(handshake),))
+            case fx.SendReply(connection, reply):
+                self._outlet.send(connection, (encode_reply(reply),))
+            case fx.Connect(address, attempt):
+                self._outlet.connect(address, attempt)
+            case fx.CloseConnection(connection, reason):
+                self._note(f"replication connection {connection} closed: {reason}")
+                self._outlet.close(connection)
+            case fx.RequestSync():
+                self._control.request_sync()
+            case fx.RequestElection():
+                self._control.request_election()
+            case fx.RequestMembers():
+                self._control.request_members()
+            case fx.ProposeSyncStateSet(proposal, master_epoch):
+                log.info("proposing the sync-state set %s", sorted(proposal.members))
+                self._control.propose(proposal, master_epoch)
+            case _:
+                self._switch(effect, now_ms)
+
+    def _switch(self, effect: Effect, now_ms: int) -> None:
+        """The rare effects: role, epochs, and what changes the log otherwise than by appending."""
+        match effect:
+            case fx.FailWaiters():
+                self.acks.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
+            case fx.PersistMasterEpoch(epoch):
+                self._epoch_file.save_master_epoch(epoch)
+            case fx.PersistEpochs(entries):
+                self._epoch_file.save_entries(entries)
+            case fx.TruncateLog(offset):
+                self._note(f"cutting the log from {self._log.end_offset} to {offset}, where the master's differs")
+                self._last_read = (-1, b"")
+                self._log.truncate(offset)
+                assert self._log.end_offset == offset
+            case fx.ResetLog(offset):
+                if self._log.end_offset > self._log.min_offset:
+                    self._note("dropping the whole log, to copy the master's")
+                self._last_read = (-1, b"")
+                self._log.reset(offset)
+                assert self._log.min_offset == self._log.end_offset == offset
+            case fx.SettleLog():
+                self._last_read = (-1, b"")
+                self._log.settle()
+                self.core.log_settled(self._log.end_offset, now_ms)
+            case fx.RoleChanged(role, master_epoch):
+                log.info("role %s, master epoch %d, log end %d", role.value, master_epoch, self._log.end_offset)
+                if role is Role.MASTER:
+                    self.acks.reset(self.core.acknowledged_offset)
+                for listener in self._listeners:
+                    listener(role, master_epoch)
+            case _:
+                raise AssertionError(f"nobody carries out {effect}")
+
+    def _heartbeat(self, connection: int, header: TransferHeader) -> None:
+        if self._outlet.can_send(connection):
+            self._outlet.send(connection, (encode_transfer_header(header, 0),))
+
+    def _note(self, sentence: str) -> None:
+        log.info("%s", sentence)
+        self.last_errors.append(sentence)
+        del self.last_errors[:-20]
+
+    # For the console
+
+    def state(self, now_ms: int) -> dict[str, Any]:
+        """The facts that a person wants to see, as JSON values."""
+        core, position = self.core, self.core.log
+        state: dict[str, Any] = {
+            "role": core.role.value,
+            "brokerId": core.broker_id,
+            "masterEpoch": core.master_epoch,
+            "highestEpochSeen": core.highest_epoch,
+            "minOffset": position.min_offset,
+            "maxOffset": position.end_offset,
+            "flushedOffset": position.flushed_offset,
+            "confirmOffset": core.confirm_offset,
+            "acknowledgedOffset": core.acknowledged_offset,
+            "waitingSends": len(self.acks),
+            "failure": core.failure,
+            "epochs": [{"epoch": entry.epoch, "startOffset": entry.start_offset} for entry in core.epochs.entries],
+            "lastErrors": self.last_errors[-5:],
+        }
+        if core.view is not None:
+            state["masterId"] = core.view.master_id
+            state["masterAddress"] = core.view.master_address
+            state["syncStateSet"] = sorted(core.view.members)
+            state["syncStateSetEpoch"] = core.view.set_epoch
+        if core.leading is not None:
+            sync = core.leading.sync
+            state["syncStateSet"] = sorted(sync.local)
+            state["syncStateSetEpoch"] = sync.set_epoch
+            state["requiredSet"] = sorted(sync.required)
+            state["enoughReplicas"] = core.leading.enough_replicas
+            state["replicas"] = [
+                {
+                    "brokerId": peer.broker_id,
+                    "stage": peer.stage.value,
+                    "learner": peer.learner,
+                    "ackOffset": peer.ack_offset,
+                    "sentOffset": peer.next_offset,
+                    "gapBytes": position.end_offset - peer.ack_offset if peer.ack_offset >= 0 else None,
+                    "inSync": peer.broker_id in sync.local,
+                    "silentMs": now_ms - peer.received_ms,
+                }
+                for peer in core.leading.peers
+            ]
+        if core.following is not None:
+            following = core.following
+            state["following"] = {
+                "masterId": following.master_id,
+                "address": following.address,
+                "stage": following.stage.value,
+                "lastError": following.last_error,
+                "stuck": following.stuck,
+                "cuts": following.cuts,
+                "copies": following.copies,
+            }
+        return state

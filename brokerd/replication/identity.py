@@ -1,0 +1,151 @@
+"""How a broker gets its persistent id, once: the two identity files and the steps of the first registration.
+
+    UNKNOWN --next id (1012)--> CHOSEN --applied (1013)--> KNOWN --registered (1003)--> REGISTERED
+
+CHOSEN is on disk (`brokerIdentity-temp`: cluster#brokerName#brokerId#registerCheckCode) before the id is applied for, and the id
+is applied for again with the same code until there is a clear answer: whatever crashed or got lost in between, the broker ends
+up with one id and no id leaks. KNOWN is `brokerIdentity`: cluster#brokerName#brokerId. Both files are replaced atomically.
+
+`Registration` is pure; `IdentityFiles` keeps the files through the disk seam; `control` asks the controllers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from remoting.disk import Disk
+from remoting.errors import CorruptedFile, SettingsError
+
+IDENTITY_FILE = "brokerIdentity"
+TEMPORARY_FILE = "brokerIdentity-temp"
+
+
+class Step(Enum):
+    """How far the registration has come; only forward, except that a taken id leads back to UNKNOWN."""
+
+    UNKNOWN = "unknown"
+    CHOSEN = "chosen"
+    KNOWN = "known"
+    REGISTERED = "registered"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An id that this broker applies for; the code tells this broker from another one that wants the same id."""
+
+    broker_id: int
+    check_code: str
+
+
+class IdentityFiles:
+    """The two files in the root of a broker's data directory."""
+
+    def __init__(self, disk: Disk, cluster: str, broker_name: str) -> None:
+        for name in (cluster, broker_name):
+            if not name or "#" in name or "\n" in name:
+                raise SettingsError(f"the name {name!r} is not usable: it must not be empty and not contain '#'")
+        self._disk = disk
+        self._cluster = cluster
+        self._broker_name = broker_name
+
+    def load(self) -> tuple[int | None, Choice | None]:
+        """The id that this broker has, and the one that it was applying for when it stopped.
+
+        Raises SettingsError when the directory belongs to another broker, CorruptedFile when a file cannot be understood.
+        """
+        known = self._fields(IDENTITY_FILE, 3)
+        if known is not None:
+            return _broker_id(IDENTITY_FILE, known[2]), None
+        chosen = self._fields(TEMPORARY_FILE, 4)
+        if chosen is not None:
+            return None, Choice(_broker_id(TEMPORARY_FILE, chosen[2]), chosen[3])
+        return None, None
+
+    def save_choice(self, choice: Choice) -> None:
+        self._write(TEMPORARY_FILE, f"{choice.broker_id}#{choice.check_code}")
+
+    def drop_choice(self) -> None:
+        self._disk.remove(TEMPORARY_FILE)
+
+    def save_id(self, broker_id: int) -> None:
+        self._write(IDENTITY_FILE, str(broker_id))
+        self._disk.remove(TEMPORARY_FILE)
+
+    def _write(self, path: str, rest: str) -> None:
+        self._disk.replace_bytes(path, f"{self._cluster}#{self._broker_name}#{rest}".encode())
+
+    def _fields(self, path: str, count: int) -> list[str] | None:
+        content = self._disk.read_bytes(path)
+        if content is None:
+            return None
+        fields = content.decode("utf-8", "replace").strip().split("#", count - 1)
+        if len(fields) != count:
+            raise CorruptedFile(
+                f"{path} has {len(fields)} of {count} fields; restore it, or remove it to get a new broker id"
+            )
+        if fields[:2] != [self._cluster, self._broker_name]:
+            raise SettingsError(
+                f"this data directory belongs to broker {fields[1]} of cluster {fields[0]}; "
+                f"start that one, or choose another directory for {self._broker_name} of {self._cluster}"
+            )
+        return fields
+
+
+def _broker_id(path: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise CorruptedFile(f"{path}: {text[:40]!r} is not a broker id")
+    return int(text)
+
+
+class Registration:
+    """Where this broker's registration stands. The caller asks the controllers what `step` calls for, and reports."""
+
+    def __init__(self, files: IdentityFiles, address: str, now_wall_ms: int) -> None:
+        self._files = files
+        self._check_code = f"{address};{now_wall_ms}"
+        self.broker_id, self.choice = files.load()
+        self.step = (
+            Step.KNOWN if self.broker_id is not None else Step.CHOSEN if self.choice is not None else Step.UNKNOWN
+        )
+
+    def next_id(self, broker_id: int) -> None:
+        """The controllers offered an id: remember it, then apply for it."""
+        if self.step is Step.UNKNOWN:
+            self.choice = Choice(broker_id, self._check_code)
+            self._files.save_choice(self.choice)
+            self.step = Step.CHOSEN
+
+    def applied(self) -> None:
+        """The id is ours for good."""
+        if self.step is Step.CHOSEN:
+            assert self.choice is not None
+            self._files.save_id(self.choice.broker_id)
+            self.broker_id = self.choice.broker_id
+            self.step = Step.KNOWN
+
+    def taken(self) -> None:
+        """Another broker has the id that was applied for."""
+        if self.step is Step.CHOSEN and self.broker_id is None:
+            self._files.drop_choice()
+            self.choice = None
+            self.step = Step.UNKNOWN
+        elif self.step is Step.CHOSEN:
+            self.step = Step.KNOWN  # ours by our own file: keep asking to be registered under it
+
+    def registered(self) -> None:
+        if self.step is Step.KNOWN:
+            self.step = Step.REGISTERED
+
+    def forgotten(self) -> None:
+        """The controllers do not know this broker (their data is gone, or this broker was cleaned away): apply again."""
+        if self.step in (Step.KNOWN, Step.REGISTERED):
+            assert self.broker_id is not None
+            self.choice = Choice(self.broker_id, self._check_code)
+            self._files.save_choice(self.choice)
+            self.step = Step.CHOSEN
+
+    def unregistered(self) -> None:
+        """The controllers know no such broker set any more: register again first."""
+        if self.step is Step.REGISTERED:
+            self.step = Step.KNOWN

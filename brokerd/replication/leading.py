@@ -1,0 +1,354 @@
+"""The master's side of replication: who follows, how far each one is, and what is therefore acknowledged.
+
+One object per mastership (one master epoch), so nothing of an earlier epoch can be counted in it. Invariants:
+
+- a connection acks nothing before its handshake named a registered broker id and was answered with this epoch;
+- `confirm_offset` is at most the position of every member of the required set, a member without an acking connection counting as
+  "nothing new"; it never goes back, and neither does `acknowledged_offset`;
+- a replica joins the required set in the very call that finds it to have everything acknowledged;
+- a connection that breaks a rule is closed, never argued with.
+
+Pure. Owned by `core`, whose outbox receives the effects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from brokerd.replication.effects import (
+    CloseConnection,
+    Effect,
+    ProposeSyncStateSet,
+    RequestMembers,
+    RequestSync,
+    SendHeartbeat,
+    SendReply,
+)
+from brokerd.replication.epochs import EpochList
+from brokerd.replication.frames import Handshake, Reply, TransferHeader
+from brokerd.replication.log import LogPosition
+from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.sync_state import SyncState
+
+_ASK_AGAIN_MS = 250
+
+
+class Stage(Enum):
+    """Where a replica's connection stands. Moves only downward; everything else closes it."""
+
+    ACCEPTED = "accepted"  # no handshake yet: acks nothing
+    GREETED = "greeted"  # our epochs were sent; the replica cuts its log
+    STREAMING = "streaming"  # its first ack said from where to send
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The next bytes for a connection: at most `length` from `header.offset`, all of one epoch."""
+
+    connection: int
+    header: TransferHeader
+    length: int
+
+
+class Peer:
+    """One replica's connection."""
+
+    __slots__ = (
+        "ack_offset", "broker_id", "confirm_sent", "connection", "learner", "next_offset", "received_ms", "sent_ms", "stage",
+    )  # fmt: skip
+
+    def __init__(self, connection: int, now_ms: int) -> None:
+        self.connection = connection
+        self.broker_id = -1
+        self.learner = False
+        self.stage = Stage.ACCEPTED
+        self.ack_offset = -1
+        self.next_offset = -1
+        self.confirm_sent = -1
+        self.received_ms = now_ms
+        self.sent_ms = now_ms
+
+
+class _Progress:
+    """How well a replica keeps up, across its connections."""
+
+    __slots__ = ("caught_up_ms", "lost_ms", "mark_end", "mark_ms")
+
+    def __init__(self, caught_up_ms: int, lost_ms: int) -> None:
+        self.caught_up_ms = caught_up_ms  # the last moment whose whole log the replica is known to have
+        self.mark_end = 0  # the log's end at `mark_ms`: an ack that reaches it proves "caught up at mark_ms"
+        self.mark_ms = caught_up_ms
+        self.lost_ms = lost_ms  # since when it has had no streaming connection
+
+    def acked(self, offset: int, end_offset: int, now_ms: int) -> None:
+        if offset >= end_offset:
+            self.caught_up_ms = now_ms
+        elif offset < self.mark_end:
+            return
+        elif self.mark_ms > self.caught_up_ms:
+            self.caught_up_ms = self.mark_ms
+        self.mark_end = end_offset
+        self.mark_ms = now_ms
+
+
+class Leading:
+    """One mastership."""
+
+    def __init__(
+        self,
+        settings: ReplicationSettings,
+        epoch: int,
+        epoch_start: int,
+        epochs: EpochList,
+        log: LogPosition,
+        sync: SyncState,
+        registered: set[int],
+        confirm_offset: int,
+        outbox: list[Effect],
+        now_ms: int,
+    ) -> None:
+        self.epoch = epoch
+        self.sync = sync
+        self.confirm_offset = confirm_offset
+        self.acknowledged_offset = confirm_offset
+        self._settings = settings
+        self._self_id = sync.self_id
+        self._epoch_start = epoch_start
+        self._epochs = epochs
+        self._log = log
+        self._registered = registered
+        self._outbox = outbox
+        self._peers: dict[int, Peer] = {}
+        self._by_id: dict[int, Peer] = {}
+        # A member that was never seen in this epoch gets the long limit: it has yet to learn who the master is.
+        first_limit_ms = now_ms + settings.not_caught_up_ms
+        self._progress = {each: _Progress(now_ms, first_limit_ms) for each in sync.required}
+        self._members_asked_ms = now_ms - _ASK_AGAIN_MS
+        self._sync_asked_ms = now_ms - _ASK_AGAIN_MS
+        self.advance()
+
+    # What others ask
+
+    @property
+    def peers(self) -> list[Peer]:
+        return list(self._peers.values())
+
+    @property
+    def enough_replicas(self) -> bool:
+        """The required set is large enough for a message to be accepted."""
+        return len(self.sync.required) >= self._settings.min_in_sync_replicas
+
+    @property
+    def own_position(self) -> int:
+        return self._log.flushed_offset if self._settings.ack_after_flush else self._log.end_offset
+
+    def replicas_position(self) -> int:
+        """How far all the other required members are known to be (the own end when there are none)."""
+        low = self._log.end_offset
+        for broker_id in self.sync.required:
+            if broker_id != self._self_id:
+                low = min(low, self._position(broker_id))
+        return low
+
+    # Connections
+
+    def accepted(self, connection: int, now_ms: int) -> None:
+        if len(self._peers) >= self._settings.max_connections:
+            self._outbox.append(CloseConnection(connection, "too many replication connections"))
+            return
+        self._peers[connection] = Peer(connection, now_ms)
+
+    def lost(self, connection: int, now_ms: int) -> None:
+        peer = self._peers.pop(connection, None)
+        if peer is None:
+            return
+        if self._by_id.get(peer.broker_id) is peer:
+            del self._by_id[peer.broker_id]
+            progress = self._progress.get(peer.broker_id)
+            if progress is not None and peer.stage is Stage.STREAMING:
+                progress.lost_ms = now_ms
+        if peer.stage is Stage.GREETED:
+            # A replica that leaves after having read our epochs may know of a newer one.
+            self._ask_sync(now_ms)
+
+    def handshake(self, connection: int, handshake: Handshake, now_ms: int) -> None:
+        peer = self._peers.get(connection)
+        if peer is None:
+            return
+        peer.received_ms = now_ms
+        broker_id = handshake.broker_id
+        if peer.stage is Stage.STREAMING or (peer.stage is Stage.GREETED and broker_id != peer.broker_id):
+            self._drop(peer, "a second handshake", now_ms)
+            return
+        if broker_id == self._self_id:
+            self._drop(peer, f"broker {broker_id} is this broker itself", now_ms)
+            return
+        if broker_id not in self._registered:
+            self._ask_members(now_ms)
+            self._drop(peer, f"no controller has registered broker {broker_id} in this group", now_ms)
+            return
+        older = self._by_id.get(broker_id)
+        if older is not None and older is not peer:
+            self._drop(older, f"broker {broker_id} has a newer connection", now_ms)
+        peer.broker_id = broker_id
+        peer.learner = handshake.learner
+        peer.stage = Stage.GREETED
+        peer.sent_ms = now_ms
+        self._by_id[broker_id] = peer
+        self._outbox.append(SendReply(connection, Reply(self._log.end_offset, self.epoch, tuple(self._epochs.entries))))
+
+    def acked(self, connection: int, offset: int, now_ms: int) -> None:
+        """An ack, which is the replica's own position on this connection, and the first time also where to send from."""
+        peer = self._peers.get(connection)
+        if peer is None:
+            return
+        peer.received_ms = now_ms
+        if peer.stage is Stage.STREAMING:
+            if not peer.ack_offset <= offset <= peer.next_offset:
+                self._drop(peer, f"an ack of {offset} after {peer.ack_offset}, with {peer.next_offset} sent", now_ms)
+                return
+        elif peer.stage is Stage.GREETED:
+            if not 0 <= offset <= self._log.end_offset:
+                self._drop(
+                    peer, f"a log that ends at {offset} where the master's ends at {self._log.end_offset}", now_ms
+                )
+                return
+            peer.stage = Stage.STREAMING
+            # Older files are gone: what is sent then does not fit the replica's end, by which it knows that it must start anew.
+            peer.next_offset = max(offset, self._log.min_offset)
+            self._progress.setdefault(peer.broker_id, _Progress(now_ms, now_ms))
+        else:
+            self._drop(peer, "an ack before the handshake", now_ms)
+            return
+        peer.ack_offset = offset
+        self._progress[peer.broker_id].acked(offset, self._log.end_offset, now_ms)
+        if not peer.learner and self.sync.may_join(peer.broker_id, now_ms) and offset >= self._join_floor():
+            self._progress[peer.broker_id] = _Progress(now_ms, now_ms)
+            self.sync.join(peer.broker_id)
+            self.propose(now_ms)
+        self.advance()
+
+    def next_transfer(self, connection: int) -> Transfer | None:
+        """What to send next on a connection; None = nothing (yet)."""
+        peer = self._peers.get(connection)
+        if peer is None or peer.stage is not Stage.STREAMING:
+            return None
+        offset, end = peer.next_offset, self._log.end_offset
+        if offset >= end:
+            return None
+        if offset < self._log.min_offset:
+            self._outbox.append(CloseConnection(connection, "the files that it was copying are gone"))
+            return None
+        found = self._epochs.find(offset)
+        assert found is not None, f"no epoch covers {offset}"
+        (epoch, start), epoch_end = found
+        if epoch_end is not None and epoch_end < end:
+            end = epoch_end
+        header = TransferHeader(offset, epoch, start, self.confirm_offset)
+        return Transfer(connection, header, min(end - offset, self._settings.transfer_batch_bytes))
+
+    def transferred(self, connection: int, length: int, now_ms: int) -> None:
+        """`length` bytes of the transfer last asked for were handed to the connection."""
+        peer = self._peers[connection]
+        peer.next_offset += length
+        peer.sent_ms = now_ms
+        peer.confirm_sent = self.confirm_offset
+
+    # Time
+
+    def tick(self, now_ms: int) -> None:
+        """Heartbeats, silent peers, members that do not keep up."""
+        for peer in list(self._peers.values()):
+            if now_ms - peer.received_ms >= self._settings.silence_limit_ms:
+                self._drop(peer, "silent for too long", now_ms)
+            elif peer.stage is Stage.STREAMING and (
+                now_ms - peer.sent_ms >= self._settings.heartbeat_ms or peer.confirm_sent != self.confirm_offset
+            ):
+                peer.sent_ms = now_ms
+                peer.confirm_sent = self.confirm_offset
+                header = TransferHeader(peer.next_offset, self.epoch, self._epoch_start, self.confirm_offset)
+                self._outbox.append(SendHeartbeat(peer.connection, header))
+        self.propose(now_ms)
+        self.advance()
+
+    def forgive(self, pause_ms: int) -> None:
+        """This process stood still: nobody else was slow in that time."""
+        for peer in self._peers.values():
+            peer.received_ms += pause_ms
+        for progress in self._progress.values():
+            progress.caught_up_ms += pause_ms
+            progress.mark_ms += pause_ms
+            progress.lost_ms += pause_ms
+
+    # The sync-state set
+
+    def propose(self, now_ms: int) -> None:
+        """Ask for a change of the set if one is due."""
+        lagging = self._lagging(now_ms)
+        if lagging & self.sync.joining:
+            self.sync.leave_joining(lagging)
+        if self.sync.needs_read:
+            self._ask_sync(now_ms)
+            return
+        proposal = self.sync.propose(lagging, now_ms)
+        if proposal is not None:
+            self._outbox.append(ProposeSyncStateSet(proposal, self.epoch))
+
+    def advance(self) -> None:
+        """Work out anew what is confirmed and acknowledged."""
+        required = self.sync.required
+        own = self.own_position
+        low = own
+        for broker_id in required:
+            if broker_id != self._self_id:
+                position = self._position(broker_id)
+                if position < low:
+                    low = position
+        if low > self.confirm_offset:
+            self.confirm_offset = low
+        if len(required) < self._settings.min_in_sync_replicas:
+            return
+        if not self._settings.all_ack_in_sync_state_set:
+            positions = sorted((self._position(each) for each in required if each != self._self_id), reverse=True)
+            wanted = min(self._settings.in_sync_replicas - 1, len(positions))
+            low = min(own, positions[wanted - 1]) if wanted else own
+        if low > self.acknowledged_offset:
+            self.acknowledged_offset = low
+
+    def _join_floor(self) -> int:
+        return max(self.acknowledged_offset, self.confirm_offset, self._epoch_start)
+
+    def _position(self, broker_id: int) -> int:
+        """The replica's last ack on its present connection; -1 = not known, which confirms nothing new."""
+        peer = self._by_id.get(broker_id)
+        return peer.ack_offset if peer is not None else -1
+
+    def _lagging(self, now_ms: int) -> frozenset[int]:
+        lagging = []
+        for broker_id in self.sync.required:
+            if broker_id == self._self_id:
+                continue
+            progress = self._progress.setdefault(broker_id, _Progress(now_ms, now_ms))
+            peer = self._by_id.get(broker_id)
+            if peer is None or peer.stage is not Stage.STREAMING:
+                late = now_ms - progress.lost_ms >= self._settings.reconnect_grace_ms
+            else:
+                late = now_ms - progress.caught_up_ms >= self._settings.not_caught_up_ms
+            if late:
+                lagging.append(broker_id)
+        return frozenset(lagging)
+
+    def _drop(self, peer: Peer, reason: str, now_ms: int) -> None:
+        self._outbox.append(CloseConnection(peer.connection, reason))
+        self.lost(peer.connection, now_ms)
+
+    def _ask_sync(self, now_ms: int) -> None:
+        if now_ms - self._sync_asked_ms >= _ASK_AGAIN_MS:
+            self._sync_asked_ms = now_ms
+            self._outbox.append(RequestSync())
+
+    def _ask_members(self, now_ms: int) -> None:
+        if now_ms - self._members_asked_ms >= _ASK_AGAIN_MS:
+            self._members_asked_ms = now_ms
+            self._outbox.append(RequestMembers())

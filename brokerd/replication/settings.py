@@ -1,0 +1,73 @@
+"""The settings of replication. Times are milliseconds on the monotonic clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remoting.errors import SettingsError
+from remoting.settings import check, setting
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationSettings:
+    """How a broker acknowledges, follows and notices failures."""
+
+    ack_after: str = setting(
+        "flush",
+        "what a replica's acknowledgement means: flush = on its disk, append = in its memory",
+        choices=("flush", "append"),
+    )
+    all_ack_in_sync_state_set: bool = setting(
+        True,
+        "every member of the sync-state set must have a message; false is weak: a failover may lose what was acknowledged",
+    )
+    in_sync_replicas: int = setting(1, "how many members must have a message when not all must", minimum=1, maximum=99)
+    min_in_sync_replicas: int = setting(
+        1, "with fewer members than this in the sync-state set nothing is accepted", minimum=1, maximum=99
+    )
+    learner: bool = setting(False, "copy the log, but never enter the sync-state set and never become master")
+    ack_timeout_ms: int = setting(3000, "how long a send waits for replicas", minimum=100, maximum=600_000)
+    max_waiting_acks: int = setting(
+        100_000, "appends that may wait for replicas at once", minimum=1, maximum=10_000_000
+    )
+
+    heartbeat_ms: int = setting(500, "master and replica say something at least this often", minimum=50, maximum=60_000)
+    silence_limit_ms: int = setting(2000, "a peer silent for this long is disconnected", minimum=100, maximum=600_000)
+    not_caught_up_ms: int = setting(
+        1500,
+        "a member of the sync-state set that has not had the whole log for this long is proposed out",
+        minimum=100,
+        maximum=600_000,
+    )
+    # The grace covers a replica that dials again at once. For a killed one it is the whole stall of the sends, so it is short.
+    reconnect_grace_ms: int = setting(
+        100, "a member whose connection went away is proposed out after this time", minimum=0, maximum=60_000
+    )
+    proposal_retry_ms: int = setting(250, "pause after an unanswered or refused proposal", minimum=10, maximum=60_000)
+    rejoin_delay_ms: int = setting(1000, "pause before a refused replica may join again", minimum=0, maximum=600_000)
+    transfer_batch_bytes: int = setting(1 << 20, "largest batch to a replica", minimum=4096, maximum=64 << 20)
+    max_connections: int = setting(32, "replicas that may be connected at once", minimum=1, maximum=1000)
+
+    controller_heartbeat_ms: int = setting(500, "heartbeat to every controller", minimum=50, maximum=60_000)
+    controller_heartbeat_timeout_ms: int = setting(
+        2000, "controllers take this broker for dead after this silence", minimum=200, maximum=600_000
+    )
+    controller_poll_ms: int = setting(1000, "how often the role is asked for", minimum=50, maximum=600_000)
+    controller_request_timeout_ms: int = setting(1000, "time for an answer of a controller", minimum=50, maximum=60_000)
+    name_server_register_ms: int = setting(10_000, "how often the broker registers again", minimum=500, maximum=600_000)
+    election_priority: int = setting(
+        2**31 - 1, "among equals the replica with the lowest value is elected", minimum=0, maximum=2**31 - 1
+    )
+
+    def __post_init__(self) -> None:
+        check("replication", self)
+        if self.silence_limit_ms < 2 * self.heartbeat_ms:
+            raise SettingsError("replication.silence_limit_ms must be at least twice replication.heartbeat_ms")
+        if self.controller_heartbeat_timeout_ms < 2 * self.controller_heartbeat_ms:
+            raise SettingsError(
+                "replication.controller_heartbeat_timeout_ms must be at least twice replication.controller_heartbeat_ms"
+            )
+
+    @property
+    def ack_after_flush(self) -> bool:
+        return self.ack_after == "flush"
