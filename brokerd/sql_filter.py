@@ -1,0 +1,425 @@
+"""The SQL92 subset of subscriptions: parsing, and evaluation over a message's properties (pure).
+
+    or          = and { OR and }
+    and         = equality { AND equality }
+    equality    = comparison { (= | <>) comparison | IS [NOT] NULL }
+    comparison  = unary { (< | <= | > | >=) unary | [NOT] BETWEEN unary AND unary | [NOT] IN ( 'text' , ... )
+                        | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) 'text' }
+    unary       = (+ | - | NOT) unary | primary
+    primary     = number | 'text' | TRUE | FALSE | NULL | property | ( or )
+
+A property is a text; where a number or a truth value is needed it is converted. Logic has three values: a missing property is
+NULL, a comparison with NULL is unknown (None), and an expression that ends unknown does not match. What cannot be evaluated (an
+order of things that are no numbers) does not match as a whole. Length and nesting are bounded; chains do not nest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+MAX_DEPTH: Final = 32
+MAX_CHAIN: Final = 4
+
+Value = str | int | float | bool | None
+Properties = Mapping[str, str]
+Evaluate = Callable[[Properties], Value]
+
+_KEYWORDS = frozenset(
+    ["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"]
+)
+_TOKEN = re.compile(
+    r"""(?P<blank>\s+|--[^\n]*|/\*.*?\*/)
+      | (?P<float>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
+      | (?P<integer>\d+)[lL]?
+      | '(?P<text>(?:[^']|'')*)'
+      | (?P<word>[A-Za-z_$][A-Za-z0-9_$]*)
+      | (?P<symbol><>|<=|>=|[=<>()+,-])""",
+    re.VERBOSE | re.DOTALL,
+)
+_NUMBER = re.compile(r"[+-]?(?:\d+|(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)")
+_MAX_DIGITS = 40
+
+
+class SqlError(ValueError):
+    """The expression is not of the subset; the message says where and what was expected."""
+
+
+class _NotComparable(Exception):
+    """Evaluation met values that have no order."""
+
+
+class _Token(NamedTuple):
+    kind: str  # float, integer, text, word (a property), keyword, symbol, end
+    value: str
+    position: int
+
+
+class _Node(NamedTuple):
+    """A parsed part. `kind` is what is known before evaluation: number, text, boolean, null, property."""
+
+    kind: str
+    evaluate: Evaluate
+    constant: Value = None
+    property_name: str = ""
+
+
+class Expression:
+    """A parsed expression."""
+
+    def __init__(self, evaluate: Evaluate) -> None:
+        self._evaluate = evaluate
+
+    def matches(self, properties: Properties) -> bool:
+        """Whether a message with these properties is wanted; never raises."""
+        try:
+            return _truth(self._evaluate(properties)) is True
+        except _NotComparable:
+            return False
+
+
+def parse(text: str) -> Expression:
+    """Raises SqlError."""
+    parser = _Parser(_tokens(text))
+    node = parser.whole()
+    return Expression(_as_condition(node, 0))
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens = []
+    position = 0
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        if found is None:
+            raise SqlError(f"unexpected {text[position : position + 10]!r} at character {position + 1}")
+        kind = found.lastgroup or ""
+        value = found[kind]
+        if kind == "word" and value.upper() in _KEYWORDS:
+            kind, value = "keyword", value.upper()
+        elif kind == "text":
+            value = value.replace("''", "'")
+        elif kind == "integer" and len(value) > _MAX_DIGITS:
+            raise SqlError(f"the number at character {position + 1} has more than {_MAX_DIGITS} digits")
+        if kind != "blank":
+            tokens.append(_Token(kind, value, position + 1))
+        position = found.end()
+    tokens.append(_Token("end", "the end", len(text) + 1))
+    return tokens
+
+
+class _Parser:
+    def __init__(self, tokens: Sequence[_Token]) -> None:
+        self._tokens = tokens
+        self._index = 0
+        self._depth = 0
+
+    def whole(self) -> _Node:
+        if self._peek().kind == "end":
+            raise SqlError("it is empty")
+        node = self._or()
+        self._expect("end", "the end")
+        return node
+
+    # ---- grammar
+
+    def _or(self) -> _Node:
+        return self._chain(self._and, "OR", _any_of)
+
+    def _and(self) -> _Node:
+        return self._chain(self._equality, "AND", _all_of)
+
+    def _chain(self, part: Callable[[], _Node], word: str, combine: Callable[[Sequence[Evaluate]], Evaluate]) -> _Node:
+        first = part()
+        if not self._is("keyword", word):
+            return first
+        conditions = [_as_condition(first, self._peek().position)]
+        while self._take("keyword", word):
+            position = self._peek().position
+            conditions.append(_as_condition(part(), position))
+        return _Node("boolean", combine(conditions))
+
+    def _equality(self) -> _Node:
+        left = self._comparison()
+        for _ in range(MAX_CHAIN):
+            if self._take("symbol", "="):
+                left = _Node("boolean", _equal(left, self._comparison()))
+            elif self._take("symbol", "<>"):
+                left = _Node("boolean", _not(_equal(left, self._comparison())))
+            elif self._take("keyword", "IS"):
+                negated = self._take("keyword", "NOT")
+                self._expect("keyword", "NULL")
+                left = _Node("boolean", _is_null(left.evaluate, negated))
+            else:
+                return left
+        raise self._too_long()
+
+    def _comparison(self) -> _Node:
+        left = self._unary()
+        for _ in range(MAX_CHAIN):
+            token = self._peek()
+            if token.kind == "symbol" and token.value in _ORDER:
+                self._index += 1
+                left = _Node(
+                    "boolean", _ordered(token.value, _orderable(left, token), _orderable(self._unary(), token))
+                )
+            elif self._starts_set():
+                negated = self._take("keyword", "NOT")
+                evaluate = self._set(left)
+                left = _Node("boolean", _not(evaluate) if negated else evaluate)
+            else:
+                return left
+        raise self._too_long()
+
+    def _starts_set(self) -> bool:
+        ahead = 1 if self._is("keyword", "NOT") else 0
+        token = self._tokens[min(self._index + ahead, len(self._tokens) - 1)]
+        return token.kind == "keyword" and token.value in _SET_WORDS
+
+    def _set(self, left: _Node) -> Evaluate:
+        token = self._next()
+        if token.value == "BETWEEN":
+            low = _orderable(self._unary(), token)
+            self._expect("keyword", "AND")
+            high = _orderable(self._unary(), token)
+            if low.kind == high.kind == "number" and _as_number(low.constant) > _as_number(high.constant):
+                raise SqlError(f"the lower bound at character {token.position} is above the upper one")
+            value = _orderable(left, token)
+            return _all_of([_ordered(">=", value, low), _ordered("<=", value, high)])
+        if left.kind != "property":
+            raise SqlError(f"{token.value} at character {token.position} needs a property on its left")
+        if token.value == "IN":
+            return _in(left.property_name, self._texts())
+        return _text_test(token.value, left.property_name, self._expect("text", "a text in quotes").value)
+
+    def _texts(self) -> frozenset[str]:
+        self._expect("symbol", "(")
+        texts = [self._expect("text", "a text in quotes").value]
+        while self._take("symbol", ","):
+            texts.append(self._expect("text", "a text in quotes").value)
+        self._expect("symbol", ")")
+        return frozenset(texts)
+
+    def _unary(self) -> _Node:
+        token = self._peek()
+        if token.kind == "symbol" and token.value in "+-":
+            self._index += 1
+            return self._nested(token, lambda: _signed(token, self._unary()))
+        if self._take("keyword", "NOT"):
+            return self._nested(token, lambda: _Node("boolean", _not(_as_condition(self._unary(), token.position))))
+        return self._primary()
+
+    def _primary(self) -> _Node:
+        token = self._next()
+        if token.kind == "integer":
+            return _constant("number", int(token.value))
+        if token.kind == "float":
+            return _constant("number", float(token.value))
+        if token.kind == "text":
+            return _constant("text", token.value)
+        if token.kind == "word":
+            name = token.value
+            return _Node("property", lambda properties: properties.get(name), property_name=name)
+        if token.kind == "keyword" and token.value in _CONSTANTS:
+            return _constant(*_CONSTANTS[token.value])
+        if token.kind == "symbol" and token.value == "(":
+            node = self._nested(token, self._or)
+            self._expect("symbol", ")")
+            return node
+        raise SqlError(f"expected a value at character {token.position}, not {token.value}")
+
+    # ---- tokens
+
+    def _nested(self, token: _Token, part: Callable[[], _Node]) -> _Node:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise SqlError(f"more than {MAX_DEPTH} levels of nesting at character {token.position}")
+        node = part()
+        self._depth -= 1
+        return node
+
+    def _too_long(self) -> SqlError:
+        """Such chains nest their evaluation, unlike those of AND and OR; nobody writes a long one."""
+        return SqlError(f"too many comparisons without AND or OR before character {self._peek().position}")
+
+    def _peek(self) -> _Token:
+        return self._tokens[self._index]
+
+    def _next(self) -> _Token:
+        token = self._tokens[self._index]
+        if token.kind != "end":
+            self._index += 1
+        return token
+
+    def _is(self, kind: str, value: str) -> bool:
+        token = self._tokens[self._index]
+        return token.kind == kind and token.value == value
+
+    def _take(self, kind: str, value: str) -> bool:
+        if not self._is(kind, value):
+            return False
+        self._index += 1
+        return True
+
+    def _expect(self, kind: str, value: str) -> _Token:
+        token = self._next()
+        if token.kind != kind or (kind not in ("text", "end") and token.value != value):
+            raise SqlError(f"expected {value} at character {token.position}, not {token.value}")
+        return token
+
+
+_ORDER: Final = ("<", "<=", ">", ">=")
+_SET_WORDS: Final = ("BETWEEN", "IN", "CONTAINS", "STARTSWITH", "ENDSWITH")
+_CONSTANTS: Final[Mapping[str, tuple[str, Value]]] = {
+    "TRUE": ("boolean", True),
+    "FALSE": ("boolean", False),
+    "NULL": ("null", None),
+}
+
+
+def _constant(kind: str, value: Value) -> _Node:
+    return _Node(kind, lambda properties: value, value)
+
+
+def _signed(token: _Token, node: _Node) -> _Node:
+    if node.kind not in ("number", "property"):
+        raise SqlError(f"{token.value} at character {token.position} needs a number")
+    sign = -1 if token.value == "-" else 1
+    if node.kind == "number":
+        return _constant("number", sign * _as_number(node.constant))
+    operand = node.evaluate
+
+    def evaluate(properties: Properties) -> Value:
+        value = operand(properties)
+        return None if value is None else sign * _as_number(value)
+
+    return _Node("signed", evaluate)
+
+
+def _orderable(node: _Node, token: _Token) -> _Node:
+    if node.kind in ("text", "boolean"):
+        raise SqlError(f"{token.value} at character {token.position} compares numbers and properties only")
+    return node
+
+
+def _as_condition(node: _Node, position: int) -> Evaluate:
+    if node.kind not in ("boolean", "property", "null"):
+        raise SqlError(f"expected a condition before character {position}" if position else "it is not a condition")
+    return node.evaluate
+
+
+def _truth(value: Value) -> bool | None:
+    """A value as a condition; only truth values and the texts that spell them are ever true."""
+    if value is None or isinstance(value, bool):
+        return value
+    return isinstance(value, str) and value.lower() == "true"
+
+
+def _all_of(conditions: Sequence[Evaluate]) -> Evaluate:
+    def evaluate(properties: Properties) -> Value:
+        result: bool | None = True
+        for condition in conditions:
+            truth = _truth(condition(properties))
+            if truth is False:
+                return False
+            if truth is None:
+                result = None
+        return result
+
+    return evaluate
+
+
+def _any_of(conditions: Sequence[Evaluate]) -> Evaluate:
+    def evaluate(properties: Properties) -> Value:
+        result: bool | None = False
+        for condition in conditions:
+            truth = _truth(condition(properties))
+            if truth is True:
+                return True
+            if truth is None:
+                result = None
+        return result
+
+    return evaluate
+
+
+def _not(condition: Evaluate) -> Evaluate:
+    def evaluate(properties: Properties) -> Value:
+        truth = _truth(condition(properties))
+        return None if truth is None else not truth
+
+    return evaluate
+
+
+def _is_null(operand: Evaluate, negated: bool) -> Evaluate:
+    return lambda properties: (operand(properties) is None) is not negated
+
+
+def _equal(left: _Node, right: _Node) -> Evaluate:
+    def evaluate(properties: Properties) -> Value:
+        a, b = left.evaluate(properties), right.evaluate(properties)
+        if a is None or b is None:
+            return None
+        if isinstance(a, str) and isinstance(b, str):
+            return a == b
+        if isinstance(a, bool) or isinstance(b, bool):
+            return _boolean(a) is not None and _boolean(a) == _boolean(b)
+        try:
+            return _as_number(a) == _as_number(b)
+        except _NotComparable:
+            return False
+
+    return evaluate
+
+
+def _ordered(operator: str, left: _Node, right: _Node) -> Evaluate:
+    def evaluate(properties: Properties) -> Value:
+        a, b = left.evaluate(properties), right.evaluate(properties)
+        if a is None or b is None:
+            return None
+        x, y = _as_number(a), _as_number(b)
+        if operator == "<":
+            return x < y
+        if operator == "<=":
+            return x <= y
+        return x > y if operator == ">" else x >= y
+
+    return evaluate
+
+
+def _in(name: str, texts: frozenset[str]) -> Evaluate:
+    def evaluate(properties: Properties) -> Value:
+        value = properties.get(name)
+        return None if value is None else value in texts
+
+    return evaluate
+
+
+def _text_test(word: str, name: str, text: str) -> Evaluate:
+    def evaluate(properties: Properties) -> Value:
+        value = properties.get(name)
+        if value is None:
+            return None
+        if word == "CONTAINS":
+            return text in value
+        return value.startswith(text) if word == "STARTSWITH" else value.endswith(text)
+
+    return evaluate
+
+
+def _boolean(value: Value) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return None
+
+
+def _as_number(value: Value) -> int | float:
+    if isinstance(value, str):
+        if len(value) > _MAX_DIGITS or _NUMBER.fullmatch(value) is None:
+            raise _NotComparable
+        return float(value) if any(letter in value for letter in ".eE") else int(value)
+    if value is None or isinstance(value, bool):
+        raise _NotComparable
+    return value
