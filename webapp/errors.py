@@ -7,7 +7,7 @@ into a page.
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
 
@@ -83,7 +83,10 @@ class Unavailable(Problem):
 
 
 def page(request: HttpRequest, status: int, title: str, detail: str, code: str = "") -> HttpResponse:
-    """An error as a page, or as a banner when htmx asked."""
+    """An error as a page, as a banner when htmx asked, or as problem+json below /api/."""
+    if request.path.startswith("/api/"):
+        body = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
+        return JsonResponse(body, status=status, content_type="application/problem+json")
     template = "problem_banner.html" if getattr(request, "htmx", False) else "problem.html"
     return render(request, template, {"status": status, "title": title, "detail": detail, "code": code}, status=status)
 

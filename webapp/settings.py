@@ -97,6 +97,8 @@ else:
         "default": {
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": ENVIRONMENT.data.console_database,
+            # a file in tests too: websockets and workers use connections of their own
+            "TEST": {"NAME": DATA_DIR / "console-test.sqlite3"},
             "OPTIONS": {
                 # A transaction that will write takes the write lock at its start: waiting then is possible, upgrading a
                 # read lock later is refused at once by SQLite, whatever the busy timeout.
@@ -186,6 +188,14 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "COMPONENT_SPLIT_REQUEST": True,
     "SCHEMA_PATH_PREFIX": "/api/v1",
+    "ENUM_NAME_OVERRIDES": {
+        "OperationState": ["planned", "queued", "running", "succeeded", "failed", "cancelled"],
+        "RunState": ["queued", "starting", "running", "succeeded", "failed", "cancelled"],
+        "UserRole": ["none", "viewer", "operator", "admin"],
+        "WriteUserRole": ["viewer", "operator", "admin"],
+        "ControllerRole": ["leader", "follower", "candidate", "unreachable"],
+        "ReplicaRole": ["master", "replica", "fenced", "unreachable"],
+    },
 }
 
 LOGGING = {

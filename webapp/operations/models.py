@@ -18,11 +18,11 @@ from django.db import models
 class NodeOutcome(models.TextChoices):
     """What one node made of its part of a change."""
 
-    CONFIRMED = "confirmed"
-    UNCHANGED = "unchanged"
-    UNKNOWN = "unknown"
-    NOT_ATTEMPTED = "not_attempted"
-    REFUSED = "refused"
+    CONFIRMED = "CONFIRMED"
+    UNCHANGED = "UNCHANGED"
+    UNKNOWN = "UNKNOWN"
+    NOT_ATTEMPTED = "NOT_ATTEMPTED"
+    REFUSED = "REFUSED"
 
 
 class Operation(models.Model):

@@ -1,0 +1,307 @@
+"""Twins of what the console talks to: a snapshot in memory, a cluster that keeps messages in lists, a queue that remembers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from remoting import codes
+from remoting.client.blocking import PulledMessages, QueueOffsets
+from remoting.errors import RequestError
+from remoting.message import Record, decode_record, encode_properties, encode_record, pack_host
+from webapp.errors import Unavailable
+
+
+class MemorySnapshots:
+    """A snapshot source that a test fills."""
+
+    raw: ClassVar[bytes | None] = None
+    broken: ClassVar[str] = ""
+
+    def get(self) -> bytes | None:
+        if self.broken:
+            raise OSError(self.broken)
+        return self.raw
+
+    @classmethod
+    def put(cls, document: dict[str, Any] | None) -> None:
+        cls.raw = None if document is None else json.dumps(document).encode()
+
+    @classmethod
+    def clear(cls) -> None:
+        cls.raw, cls.broken = None, ""
+
+
+class RecordingQueue:
+    """A task queue that remembers what was sent, or cannot be reached."""
+
+    sent: ClassVar[list[tuple[str, tuple[Any, ...]]]] = []
+    broken: ClassVar[bool] = False
+
+    def send(self, name: str, *arguments: Any) -> None:
+        if self.broken:
+            raise Unavailable("The task queue (Redis) does not answer.", code="queue-unavailable")
+        self.sent.append((name, arguments))
+
+    @classmethod
+    def clear(cls) -> None:
+        cls.sent.clear()
+        cls.broken = False
+
+
+class FakeCluster:
+    """A cluster of one broker group whose queues are lists of records."""
+
+    topics: ClassVar[dict[str, int]] = {}
+    queues: ClassVar[dict[tuple[str, int], list[Record]]] = {}
+    min_offsets: ClassVar[dict[tuple[str, int], int]] = {}
+    error: ClassVar[Exception | None] = None
+
+    @classmethod
+    def clear(cls) -> None:
+        cls.topics.clear()
+        cls.queues.clear()
+        cls.min_offsets.clear()
+        cls.error = None
+
+    @classmethod
+    def add_topic(cls, name: str, queues: int = 4) -> None:
+        cls.topics[name] = queues
+        for queue_id in range(queues):
+            cls.queues[name, queue_id] = []
+            cls.min_offsets[name, queue_id] = 0
+
+    @classmethod
+    def store(
+        cls,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: Mapping[str, str],
+        at_ms: int | None = None,
+        sys_flag: int = 0,
+    ) -> int:
+        queue = cls.queues[topic, queue_id]
+        offset = cls.min_offsets[topic, queue_id] + len(queue)
+        at_ms = int(time.time() * 1000) if at_ms is None else at_ms
+        encoded = encode_record(
+            topic=topic.encode(),
+            queue_id=queue_id,
+            queue_offset=offset,
+            physical_offset=offset * 1000,
+            body=body,
+            properties=encode_properties(properties),
+            born_timestamp_ms=at_ms - 3,
+            born_host=pack_host("127.0.0.1", 5000),
+            store_timestamp_ms=at_ms,
+            store_host=pack_host("127.0.0.1", 10911),
+            sys_flag=sys_flag,
+        )
+        queue.append(decode_record(encoded))
+        return offset
+
+    def topic_config(self, name: str) -> dict[str, dict[str, Any]]:
+        self._check(name)
+        return {
+            "broker-a": {
+                "topicName": name,
+                "readQueueNums": self.topics[name],
+                "writeQueueNums": self.topics[name],
+                "perm": 6,
+                "attributes": {"message.type": "NORMAL"},
+            }
+        }
+
+    def queue_offsets(self, topic: str) -> list[QueueOffsets]:
+        self._check(topic)
+        return [
+            QueueOffsets("broker-a", queue_id, self.min_offsets[topic, queue_id], self._end(topic, queue_id))
+            for queue_id in range(self.topics[topic])
+        ]
+
+    def pull(self, topic: str, group: str, queue_id: int, offset: int, count: int = 32) -> PulledMessages:
+        self._check(topic, group)
+        low, high = self.min_offsets[topic, queue_id], self._end(topic, queue_id)
+        if offset < low:
+            return PulledMessages([], low, low, high)
+        records = self.queues[topic, queue_id][offset - low : offset - low + count]
+        return PulledMessages(records, offset + len(records), low, high)
+
+    def search_offset(self, topic: str, group: str, queue_id: int, timestamp_ms: int) -> int:
+        self._check(topic, group)
+        for record in self.queues[topic, queue_id]:
+            if record.store_timestamp_ms >= timestamp_ms:
+                return record.queue_offset
+        return self._end(topic, queue_id)
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        keys: str = "",
+        tag: str = "",
+        properties: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> dict[str, str]:
+        self._check(topic)
+        offset = self.store(topic, 0, body, {**(properties or {}), "KEYS": keys, "TAGS": tag})
+        return {"msgId": "7F000001", "queueId": "0", "queueOffset": str(offset), "brokerName": "broker-a"}
+
+    def _end(self, topic: str, queue_id: int) -> int:
+        return self.min_offsets[topic, queue_id] + len(self.queues[topic, queue_id])
+
+    def _check(self, topic: str, group: str = "broker-a") -> None:
+        if self.error is not None:
+            raise self.error
+        if topic not in self.topics:
+            raise RequestError(codes.TOPIC_NOT_EXIST, f"no route to {topic}")
+        if group != "broker-a":
+            raise RequestError(codes.SERVICE_NOT_AVAILABLE, f"broker group {group} has no master at the moment")
+
+
+def snapshot_document(seq: int = 1, **changes: Any) -> dict[str, Any]:
+    """A healthy cluster: three controllers, one group of three, one topic, one consumer group."""
+    document = copy.deepcopy(_HEALTHY)
+    document.update(changes, seq=seq)
+    document.setdefault("as_of", datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+    return document
+
+
+def _replica(broker_id: int, role: str, gap_bytes: int | None, eligible: bool, reason: str) -> dict[str, Any]:
+    port = 10901 + broker_id * 10
+    return {
+        "id": broker_id,
+        "address": f"127.0.0.1:{port}",
+        "grpc_address": f"127.0.0.1:{8080 + broker_id}",
+        "ha_address": f"127.0.0.1:{port + 1}",
+        "alive": True,
+        "role": role,
+        "in_sync": True,
+        "epoch": 3,
+        "max_offset": 9_007_199_254_740_993,
+        "flushed_offset": 9_007_199_254_740_993,
+        "confirm_offset": 9_007_199_254_740_993,
+        "gap_bytes": gap_bytes,
+        "eligible": eligible,
+        "eligibility_reason": reason,
+        "last_heartbeat_ms": 120,
+        "epochs": [{"epoch": 1, "start_offset": 0}, {"epoch": 3, "start_offset": 52_428_800}],
+    }
+
+
+def _queue(queue_id: int, high: int) -> dict[str, Any]:
+    return {
+        "group": "broker-a",
+        "queue_id": queue_id,
+        "min_offset": 0,
+        "max_offset": high,
+        "last_store_ms": 1_790_000_000_000 if high else None,
+    }
+
+
+_HEALTHY: dict[str, Any] = {
+    "version": 1,
+    "verdict": {"status": "healthy", "reasons": []},
+    "controllers": [
+        {
+            "id": f"n{index}",
+            "address": f"127.0.0.1:{9876 + index}",
+            "role": "leader" if index == 0 else "follower",
+            "term": 4,
+            "commit_index": 812,
+            "applied_index": 812,
+        }
+        for index in range(3)
+    ],
+    "groups": [
+        {
+            "cluster": "DefaultCluster",
+            "name": "broker-a",
+            "master_id": 1,
+            "master_epoch": 3,
+            "sync_state_set": [1, 2, 3],
+            "sync_state_set_epoch": 5,
+            "replicas": [
+                _replica(1, "master", 0, False, "it is the master"),
+                _replica(2, "replica", 0, True, "in the sync-state set, caught up"),
+                _replica(3, "replica", 4096, False, "not in the sync-state set"),
+            ],
+        }
+    ],
+    "rates": {
+        "in_messages_per_s": 1250.5,
+        "out_messages_per_s": 1249.0,
+        "in_bytes_per_s": 1_310_720.0,
+        "out_bytes_per_s": 1_309_000.0,
+        "history": [
+            [1_790_000_000_000 + index * 1000, 1000 + index * 3 % 170, 990 + index * 5 % 160] for index in range(120)
+        ],
+    },
+    "topics": [
+        {
+            "name": "orders",
+            "type": "NORMAL",
+            "system": False,
+            "queues": [_queue(index, 100 * index) for index in range(4)],
+            "message_count": 600,
+            "in_per_s": 12.5,
+        },
+        {
+            "name": "%RETRY%billing",
+            "type": "NORMAL",
+            "system": False,
+            "queues": [_queue(0, 3)],
+            "message_count": 3,
+            "in_per_s": None,
+        },
+        {
+            "name": "rmq_sys_logboom_metadata",
+            "type": "NORMAL",
+            "system": True,
+            "queues": [_queue(0, 40)],
+            "message_count": 40,
+            "in_per_s": 0.0,
+        },
+    ],
+    "consumer_groups": [
+        {
+            "name": "billing",
+            "fifo": False,
+            "topics": [
+                {
+                    "topic": "orders",
+                    "lag": 30,
+                    "in_flight": 7,
+                    "queues": [
+                        {
+                            "group": "broker-a",
+                            "queue_id": index,
+                            "consumer_offset": max(0, 100 * index - 10) if index else None,
+                            "max_offset": 100 * index,
+                            "lag": 10 if index else None,
+                            "in_flight": 7 if index == 3 else 0,
+                        }
+                        for index in range(4)
+                    ],
+                }
+            ],
+            "members": [{"client_id": "worker@1", "address": "127.0.0.1:50211", "language": "PYTHON"}],
+            "lag": 30,
+            "in_flight": 7,
+        },
+        {"name": "audit_log", "fifo": True, "topics": [], "members": [], "lag": None, "in_flight": None},
+    ],
+    "timeline": [
+        {"at": "2026-11-20T10:00:00.000Z", "kind": "election", "text": "broker-a: replica 1 became master, epoch 3"},
+        {"at": "2026-11-20T09:59:58.000Z", "kind": "process", "text": "broker-a-2 was killed and started again"},
+    ],
+    "processes": [
+        {"name": "controller-n0", "state": "running", "pid": 4001, "restarts": 0, "since": "2026-11-20T09:00:00.000Z"},
+        {"name": "broker-a-1", "state": "running", "pid": 4002, "restarts": 1, "since": "2026-11-20T09:59:59.000Z"},
+    ],
+    "spark": {"state": "ready", "detail": "local[2]"},
+}

@@ -1,0 +1,135 @@
+"""Who may do what: the one table of permissions, the smallest role that has each, and the answer for one request.
+
+Roles are ordered, and a role has what the ones below it have. A permission's name is also the scope of a token: a token may do
+what is in its scopes and in its owner's role.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+from django.contrib.auth.models import AnonymousUser, Group
+from django.http import HttpRequest
+
+from webapp.errors import PermissionRefused, ReadOnly
+
+if TYPE_CHECKING:
+    from webapp.accounts.models import ApiToken, User
+
+
+class Role(enum.IntEnum):
+    """In rising order of what they may do."""
+
+    NONE = 0
+    VIEWER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+ROLE_NAMES = ("viewer", "operator", "admin")
+
+PERMISSIONS: dict[str, tuple[Role, str]] = {
+    "cluster.read": (Role.VIEWER, "see the cluster, topics and consumer groups"),
+    "messages.read": (Role.VIEWER, "browse messages"),
+    "operations.read": (Role.VIEWER, "see operations and their outcome"),
+    "reports.read": (Role.VIEWER, "see reports and download their results"),
+    "tokens.write": (Role.VIEWER, "make and revoke one's own tokens"),
+    "topics.write": (Role.OPERATOR, "create, change and delete topics"),
+    "groups.write": (Role.OPERATOR, "create and delete consumer groups"),
+    "messages.write": (Role.OPERATOR, "send test messages"),
+    "elections.write": (Role.OPERATOR, "make a replica the master of its group"),
+    "reports.write": (Role.OPERATOR, "run, cancel and schedule reports"),
+    "audit.read": (Role.ADMIN, "read the audit trail"),
+    "users.write": (Role.ADMIN, "manage users and everybody's tokens"),
+}
+READ_PERMISSIONS = frozenset(name for name in PERMISSIONS if name.endswith(".read"))
+
+
+def role_of(user: User | AnonymousUser) -> Role:
+    """The highest role of an active user."""
+    if not user.is_authenticated or not user.is_active:
+        return Role.NONE
+    if user.is_superuser:
+        return Role.ADMIN
+    cached: Role | None = getattr(user, "_logboom_role", None)
+    if cached is None:
+        names = set(user.groups.values_list("name", flat=True))
+        cached = max((Role[name.upper()] for name in ROLE_NAMES if name in names), default=Role.NONE)
+        user._logboom_role = cached
+    return cached
+
+
+def set_role(user: User, role: str) -> None:
+    """Give `user` this role and no other."""
+    if role not in ROLE_NAMES:
+        raise ValueError(f"no such role: {role}")
+    user.groups.set([Group.objects.get_or_create(name=role)[0]])
+    user._logboom_role = None
+
+
+def permissions_of(role: Role) -> frozenset[str]:
+    """What a role may do."""
+    return frozenset(name for name, (needed, _) in PERMISSIONS.items() if needed <= role)
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Somebody who asks for something: a person in a browser, or a token acting for its owner."""
+
+    user: User | AnonymousUser
+    ip: str = ""
+    token: ApiToken | None = None
+    permissions: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def name(self) -> str:
+        return self.user.get_username() or "anonymous"
+
+    def may(self, permission: str) -> bool:
+        assert permission in PERMISSIONS, permission
+        return permission in self.permissions
+
+    def require(self, permission: str) -> None:
+        """Raise the refusal, with the way out of it, unless the actor has the permission."""
+        if self.may(permission):
+            if settings.READ_ONLY and permission not in READ_PERMISSIONS:
+                raise ReadOnly(
+                    "The console is in read-only mode (LOGBOOM_READ_ONLY); nothing can be changed through it."
+                )
+            return
+        role, meaning = PERMISSIONS[permission]
+        if self.token is not None and permission in permissions_of(role_of(self.user)):
+            raise PermissionRefused(
+                f"This token may not {meaning}: its scopes lack {permission}. Make one with that scope.",
+                code="scope-missing",
+            )
+        raise PermissionRefused(f"Only the role {role.label} or higher may {meaning}.")
+
+
+def actor_for(user: User | AnonymousUser, *, ip: str = "", token: ApiToken | None = None) -> Actor:
+    """The actor that `user` is, within the scopes of `token` if one is used."""
+    allowed = permissions_of(role_of(user))
+    if token is not None:
+        allowed &= frozenset(token.scopes)
+    return Actor(user=user, ip=ip, token=token, permissions=allowed)
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    """Who makes this request. `request.auth` is the token when REST authentication found one."""
+    from webapp.accounts.models import ApiToken
+
+    auth = getattr(request, "auth", None)
+    token = auth if isinstance(auth, ApiToken) else None
+    return actor_for(request.user, ip=client_ip(request), token=token)
+
+
+def client_ip(request: HttpRequest) -> str:
+    """The address that the connection came from; headers that a client can invent are not looked at."""
+    return str(request.META.get("REMOTE_ADDR") or "")[:45]

@@ -1,0 +1,102 @@
+"""Logging in and out, the first admin, and users. Changes that an administrator makes are kinds of operations (`changes.py`)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from pathlib import Path
+
+from django.contrib.auth import authenticate, login, logout
+from django.db import transaction
+from django.http import HttpRequest
+
+from webapp.accounts import login_limit, tokens
+from webapp.accounts.models import User
+from webapp.accounts.permissions import actor_for, actor_of, client_ip, permissions_of, role_of, set_role
+from webapp.announce import announce
+from webapp.audit import services as audit
+from webapp.errors import InvalidInput
+
+WRONG = "The name or the password is wrong."
+
+
+def log_in(request: HttpRequest, username: str, password: str) -> None:
+    """Log a person in, or raise InvalidInput or TooMany. Both outcomes are audited."""
+    ip = client_ip(request)
+    attempt = login_limit.begin(username, ip)
+    user = authenticate(request, username=username, password=password)
+    if user is None or not role_of(user):
+        audit.record(
+            actor_of(request),
+            "login",
+            target=username[:150],
+            outcome=audit.Outcome.REFUSED,
+            detail="wrong name or password",
+        )
+        raise InvalidInput(WRONG, code="login-failed")
+    login_limit.succeeded(attempt)
+    login(request, user)  # also gives the session a new key
+    audit.record(actor_for(user, ip=ip), "login", target=user.get_username())
+
+
+def log_out(request: HttpRequest) -> None:
+    """End the session and every websocket that was opened with it."""
+    actor, session_key = actor_of(request), request.session.session_key
+    logout(request)
+    audit.record(actor, "logout", target=actor.name)
+    if session_key:
+        announce(session_group(session_key), {"type": "access.revoked"})
+
+
+def revoke_access(user: User) -> None:
+    """Close the websockets of a person whose rights changed; they may open them again if they still may."""
+    announce(user_group(user.pk), {"type": "access.revoked"})
+
+
+def session_group(session_key: str) -> str:
+    """The channels group of a session's websockets (a hash: the key itself stays out of Redis)."""
+    return f"session.{hashlib.sha256(session_key.encode()).hexdigest()[:40]}"
+
+
+def user_group(user_id: int) -> str:
+    """The channels group of a person's websockets."""
+    return f"user.{user_id}"
+
+
+def ensure_admin(password: str | None = None) -> tuple[str, str] | None:
+    """The first administrator: made when there is no user at all. Returns name and password then, else None.
+
+    Called by the appliance's first start, which prints both once.
+    """
+    with transaction.atomic():
+        if User.objects.exists():
+            return None
+        password = password or secrets.token_urlsafe(12)
+        admin = User.objects.create_user(username="admin", password=password)
+        set_role(admin, "admin")
+    return "admin", password
+
+
+def ensure_cli_token(path: Path) -> None:
+    """Keep a token for the command line in `path` (0600): a new one when there is none or it is no longer valid.
+
+    It belongs to the first active administrator and may do what that person may, except managing users.
+    """
+    if path.exists() and tokens.find(path.read_text().strip()) is not None:
+        return
+    owner = next(
+        (user for user in User.objects.filter(is_active=True).order_by("pk") if role_of(user).label == "admin"), None
+    )
+    if owner is None:
+        raise RuntimeError("no active administrator: create one first")
+    scopes = sorted(permissions_of(role_of(owner)) - {"users.write", "tokens.write"})
+    _, text = tokens.create(owner, "command line of this machine", scopes, None)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)

@@ -1,0 +1,63 @@
+"""API tokens: making, finding and revoking them.
+
+A token reads `lb_<prefix>_<secret>`. The prefix finds the row; the secret's hash is compared in constant time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from datetime import timedelta
+
+from django.db.models import Q
+from django.utils import timezone
+
+from webapp.accounts.models import ApiToken, User
+
+MARK = "lb"
+LAST_USED_RESOLUTION = timedelta(minutes=1)  # so that a busy script does not write to the database on every call
+
+
+def create(owner: User, name: str, scopes: list[str], expires_in_days: int | None) -> tuple[ApiToken, str]:
+    """Make a token; the second value is the whole of it, which nobody can read again later."""
+    secret = secrets.token_urlsafe(32)
+    token = ApiToken.objects.create(
+        name=name,
+        owner=owner,
+        prefix=secrets.token_hex(5),
+        secret_sha256=_digest(secret),
+        scopes=sorted(scopes),
+        expires_at=None if expires_in_days is None else timezone.now() + timedelta(days=expires_in_days),
+    )
+    return token, f"{MARK}_{token.prefix}_{secret}"
+
+
+def find(text: str) -> ApiToken | None:
+    """The valid token that `text` is, if any; its owner must still be active."""
+    mark, _, rest = text.partition("_")
+    prefix, _, secret = rest.partition("_")
+    if mark != MARK or len(prefix) != 10 or not 20 <= len(secret) <= 100:
+        return None
+    token = ApiToken.objects.select_related("owner").filter(prefix=prefix).first()
+    expected = token.secret_sha256 if token else _digest("nobody")
+    if not hmac.compare_digest(expected, _digest(secret)) or token is None:
+        return None
+    now = timezone.now()
+    if token.revoked_at is not None or not token.owner.is_active:
+        return None
+    if token.expires_at is not None and token.expires_at <= now:
+        return None
+    if token.last_used_at is None or now - token.last_used_at > LAST_USED_RESOLUTION:
+        stale = Q(last_used_at=None) | Q(last_used_at__lt=now - LAST_USED_RESOLUTION)
+        ApiToken.objects.filter(stale, pk=token.pk).update(last_used_at=now)
+    return token
+
+
+def revoke(token: ApiToken) -> bool:
+    """End a token now; tells whether it was still valid."""
+    return bool(ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()))
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,123 @@
+"""Tokens and users over REST."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from webapp.accounts.models import ApiToken, User
+from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, actor_of, role_of
+from webapp.api.base import LIST_PARAMETERS, body_of, change, changes, listed, page_by_time, reads
+
+
+class TokenSerializer(serializers.ModelSerializer):
+    owner = serializers.CharField(source="owner.username")
+    scopes = serializers.ListField(child=serializers.CharField())
+
+    class Meta:
+        model = ApiToken
+        fields = ("id", "name", "owner", "prefix", "scopes", "created_at", "expires_at", "revoked_at", "last_used_at")
+
+
+class CreateTokenSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    scopes = serializers.ListField(child=serializers.ChoiceField(choices=list(PERMISSIONS)))
+    expires_in_days = serializers.IntegerField(required=False, allow_null=True)
+
+
+class UserSerializer(serializers.ModelSerializer):
+    role = serializers.SerializerMethodField()
+
+    class Meta:
+        model = User
+        fields = ("id", "username", "role", "is_active", "time_zone", "last_login", "date_joined")
+
+    @extend_schema_field(serializers.ChoiceField(choices=["none", *ROLE_NAMES]))
+    def get_role(self, user: User) -> str:
+        return role_of(user).label
+
+
+class MeSerializer(serializers.Serializer):
+    username = serializers.CharField()
+    role = serializers.CharField()
+    permissions = serializers.ListField(child=serializers.CharField())
+    token = serializers.CharField(allow_null=True, help_text="Prefix of the token in use.")
+
+
+class CreateUserSerializer(serializers.Serializer):
+    username = serializers.CharField()
+    role = serializers.ChoiceField(choices=ROLE_NAMES)
+    password = serializers.CharField(write_only=True, trim_whitespace=False)
+
+
+class ChangeUserSerializer(serializers.Serializer):
+    role = serializers.ChoiceField(choices=ROLE_NAMES, required=False)
+    active = serializers.BooleanField(required=False)
+
+
+class UsersSerializer(serializers.Serializer):
+    items = UserSerializer(many=True)
+
+
+TokenPage = listed("TokenPage", TokenSerializer)
+
+
+class TokensView(APIView):
+    read_permission = "tokens.write"
+
+    @reads("tokens", "One's own tokens; all for who manages users", TokenPage, LIST_PARAMETERS)
+    def get(self, request: Request) -> Response:
+        rows = ApiToken.objects.select_related("owner")
+        if not actor_of(request).may("users.write"):
+            rows = rows.filter(owner=request.user)
+        found, following = page_by_time(request, rows)
+        return Response({"items": TokenSerializer(found, many=True).data, "next": following})
+
+    @changes("token_create", "Make a token; `once.token` is shown in this answer only", CreateTokenSerializer)
+    def post(self, request: Request) -> Response:
+        return change(request, "token.create", body_of(request, CreateTokenSerializer))
+
+
+class TokenView(APIView):
+    @changes("token_revoke", "Revoke a token")
+    def delete(self, request: Request, token_id: int) -> Response:
+        return change(request, "token.revoke", {"token_id": token_id})
+
+
+class MeView(APIView):
+    @reads("me", "Who one is and what one may do", MeSerializer)
+    def get(self, request: Request) -> Response:
+        actor = actor_of(request)
+        assert isinstance(actor.user, User)
+        return Response(
+            {
+                "username": actor.name,
+                "role": role_of(actor.user).label,
+                "permissions": sorted(actor.permissions),
+                "token": actor.token.prefix if actor.token else None,
+            }
+        )
+
+
+class UsersView(APIView):
+    read_permission = "users.write"
+
+    @reads("users", "The users", UsersSerializer)
+    def get(self, request: Request) -> Response:
+        users = User.objects.order_by("username").prefetch_related("groups")
+        return Response({"items": UserSerializer(users, many=True).data})
+
+    @changes("user_create", "Create a user", CreateUserSerializer)
+    def post(self, request: Request) -> Response:
+        return change(request, "user.create", body_of(request, CreateUserSerializer))
+
+
+class UserView(APIView):
+    @changes("user_change", "Change a user's role, or lock the user out", ChangeUserSerializer)
+    def patch(self, request: Request, user_id: int) -> Response:
+        return change(
+            request, "user.change", {**body_of(request, ChangeUserSerializer, partial=True), "user_id": user_id}
+        )

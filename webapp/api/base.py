@@ -1,0 +1,279 @@
+"""What REST views share: how changes are answered, how lists are paged, how endpoints are described in the OpenAPI document."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+from django.db.models import Q, QuerySet
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from webapp.accounts.permissions import actor_of
+from webapp.errors import InvalidInput
+from webapp.operations.models import Operation
+from webapp.operations.services import Submitted, submit, wait
+from webapp.rules import Rules
+
+View = TypeVar("View", bound=Callable[..., Any])
+MAX_LIMIT = 500
+DEFAULT_LIMIT = 100
+
+
+# ---- serializers
+
+
+class Int64Field(serializers.CharField):
+    """A 64-bit number as decimal text, since a JSON reader may round larger ones; null when unknown."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("allow_null", True)
+        super().__init__(**options)
+
+
+class ProblemSerializer(serializers.Serializer):
+    """application/problem+json"""
+
+    type = serializers.CharField()
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    code = serializers.CharField(help_text="Stable; compare this.")
+    detail = serializers.CharField(help_text="For a person: which rule was broken, or what to do.")
+    errors = serializers.DictField(
+        child=serializers.ListField(child=serializers.CharField()), required=False, help_text="Per field."
+    )
+
+
+class NodeSerializer(serializers.Serializer):
+    node = serializers.CharField()
+    outcome = serializers.ChoiceField(choices=["CONFIRMED", "UNCHANGED", "UNKNOWN", "NOT_ATTEMPTED", "REFUSED"])
+    detail = serializers.CharField(allow_blank=True)
+
+
+class PlanStepSerializer(serializers.Serializer):
+    node = serializers.CharField()
+    change = serializers.CharField()
+
+
+class OperationErrorSerializer(serializers.Serializer):
+    code = serializers.CharField()
+    detail = serializers.CharField()
+
+
+class OperationSerializer(serializers.Serializer):
+    """A change: asked for, under way, or over. A dry run answers one with the state `planned` and without id."""
+
+    id = serializers.CharField(allow_null=True)
+    kind = serializers.CharField()
+    target = serializers.CharField(allow_blank=True)
+    state = serializers.ChoiceField(choices=["planned", *Operation.State.values])
+    parameters = serializers.DictField()
+    plan = serializers.ListField(child=PlanStepSerializer(), required=False)
+    progress = serializers.DictField()
+    nodes = serializers.ListField(child=NodeSerializer())
+    result = serializers.JSONField(allow_null=True)
+    once = serializers.DictField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="Shown in this answer only, such as a new token's secret.",
+    )
+    error = OperationErrorSerializer(allow_null=True)
+    cancel_requested = serializers.BooleanField()
+    requested_by = serializers.CharField()
+    created_at = serializers.DateTimeField(allow_null=True)
+    started_at = serializers.DateTimeField(allow_null=True)
+    finished_at = serializers.DateTimeField(allow_null=True)
+
+
+def operation_document(operation: Operation, submitted: Submitted | None = None) -> dict[str, Any]:
+    """An operation as REST shows it."""
+    dry_run = submitted is not None and submitted.dry_run
+    document = {
+        "id": None if dry_run else str(operation.pk),
+        "kind": operation.kind,
+        "target": operation.target,
+        "state": "planned" if dry_run else str(operation.state),
+        "parameters": operation.parameters,
+        "progress": operation.progress,
+        "nodes": operation.nodes,
+        "result": operation.result,
+        "error": {"code": operation.error_code, "detail": operation.error} if operation.error_code else None,
+        "cancel_requested": operation.cancel_requested,
+        "requested_by": operation.requested_by_name,
+        "created_at": operation.created_at,
+        "started_at": operation.started_at,
+        "finished_at": operation.finished_at,
+    }
+    if submitted is not None and submitted.plan:
+        document["plan"] = submitted.plan
+    if submitted is not None and submitted.once:
+        document["once"] = submitted.once
+    return dict(OperationSerializer(document).data)
+
+
+# ---- changes
+
+
+def change(request: Request, kind: str, parameters: dict[str, Any]) -> Response:
+    """Carry a change through `operations.submit` and answer its operation: 200 when it is over, 202 while it is not.
+
+    `?dry_run=true` plans only; `Idempotency-Key` makes a repeat find the first; `Prefer: wait=n` waits up to n
+    seconds (at most 10).
+    """
+    rules = Rules(request.query_params)
+    dry_run = rules.flag("dry_run")
+    rules.finish()
+    submitted = submit(
+        actor_of(request), kind, parameters, dry_run=dry_run, idempotency_key=request.headers.get("Idempotency-Key")
+    )
+    if dry_run:
+        return Response(operation_document(submitted.operation, submitted))
+    operation = wait(submitted.operation, _preferred_wait_s(request))
+    return Response(
+        operation_document(operation, submitted),
+        status=200 if operation.finished else 202,
+        headers={"Location": f"/api/v1/operations/{operation.pk}"},
+    )
+
+
+def body_of(request: Request, serializer: type[serializers.Serializer], *, partial: bool = False) -> dict[str, Any]:
+    """The request's JSON, checked for its shape; the rules are checked where the change is made."""
+    checked = serializer(data=request.data, partial=partial)
+    checked.is_valid(raise_exception=True)
+    return dict(checked.validated_data)
+
+
+def _preferred_wait_s(request: Request) -> float:
+    found = re.search(r"(?:^|[,;\s])wait=(\d{1,3})\b", request.headers.get("Prefer", ""))
+    return float(found[1]) if found else 0.0
+
+
+# ---- lists
+
+
+def limit_of(request: Request) -> int:
+    """The page size that was asked for."""
+    rules = Rules(request.query_params)
+    limit = rules.integer("limit", least=1, most=MAX_LIMIT, default=DEFAULT_LIMIT)
+    rules.finish()
+    return limit
+
+
+def read_cursor(request: Request) -> Any:
+    """What `write_cursor` was given, or None at the start."""
+    text = request.query_params.get("cursor")
+    if not text:
+        return None
+    try:
+        return json.loads(base64.urlsafe_b64decode(text.encode("ascii")))
+    except (ValueError, binascii.Error) as error:
+        raise InvalidInput(
+            "cursor: take it from the answer before, unchanged", fields={"cursor": ["is not one of ours"]}
+        ) from error
+
+
+def write_cursor(value: Any) -> str:
+    """An opaque cursor."""
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode("ascii")
+
+
+def page_by_time(request: Request, rows: QuerySet) -> tuple[list[Any], str | None]:
+    """One page of rows with `created_at`, newest first, and the cursor to the next one."""
+    limit, cursor = limit_of(request), read_cursor(request)
+    if cursor is not None:
+        try:
+            at, key = datetime.fromisoformat(cursor[0]), str(cursor[1])
+        except (TypeError, ValueError, LookupError) as error:
+            raise InvalidInput(
+                "cursor: take it from the answer before, unchanged", fields={"cursor": ["is not one of ours"]}
+            ) from error
+        rows = rows.filter(Q(created_at__lt=at) | Q(created_at=at, pk__lt=key))
+    found = list(rows.order_by("-created_at", "-pk")[: limit + 1])
+    if len(found) <= limit:
+        return found, None
+    last = found[limit - 1]
+    return found[:limit], write_cursor([last.created_at.isoformat(), str(last.pk)])
+
+
+def page_by_name(request: Request, items: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:
+    """One page of a list that is sorted by `name`, and the cursor to the next one."""
+    limit, cursor = limit_of(request), read_cursor(request)
+    if cursor is not None:
+        items = [item for item in items if item["name"] > str(cursor)]
+    if len(items) <= limit:
+        return items, None
+    return items[:limit], write_cursor(items[limit - 1]["name"])
+
+
+# ---- description
+
+PROBLEM = {
+    (status, "application/problem+json"): OpenApiResponse(ProblemSerializer, description=text)
+    for status, text in (
+        (400, "The input breaks a rule."),
+        (401, "No valid token and no session."),
+        (403, "The role or the token's scopes do not allow it."),
+        (404, "There is no such thing."),
+        (409, "The change does not fit the present state."),
+        (503, "A part that is needed does not answer."),
+    )
+}
+LIST_PARAMETERS = [
+    OpenApiParameter("limit", OpenApiTypes.INT, description=f"1 to {MAX_LIMIT}; {DEFAULT_LIMIT} if absent."),
+    OpenApiParameter("cursor", OpenApiTypes.STR, description="`next` of the answer before."),
+]
+CHANGE_PARAMETERS = [
+    OpenApiParameter("dry_run", OpenApiTypes.BOOL, description="Check and plan only; nothing is changed."),
+    OpenApiParameter(
+        "Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description="A repeat finds the first."
+    ),
+    OpenApiParameter(
+        "Prefer", OpenApiTypes.STR, OpenApiParameter.HEADER, description="`wait=n`: wait up to n seconds."
+    ),
+]
+
+
+def reads(
+    operation_id: str, summary: str, serializer: Any, parameters: list[OpenApiParameter] | None = None
+) -> Callable[[View], View]:
+    """Describe an endpoint that answers what `serializer` shows."""
+    statuses = {key: value for key, value in PROBLEM.items() if key[0] in {400, 401, 403, 404, 503}}
+    return extend_schema(
+        operation_id=operation_id,
+        summary=summary,
+        parameters=parameters or [],
+        responses={(200, "application/json"): serializer, **statuses},
+    )
+
+
+def changes(operation_id: str, summary: str, request: Any = None) -> Callable[[View], View]:
+    """Describe an endpoint that makes a change."""
+    return extend_schema(
+        operation_id=operation_id,
+        summary=summary,
+        request=request,
+        parameters=CHANGE_PARAMETERS,
+        responses={
+            (200, "application/json"): OpenApiResponse(OperationSerializer, description="Over, or planned."),
+            (202, "application/json"): OpenApiResponse(OperationSerializer, description="Under way; see Location."),
+            **PROBLEM,
+        },
+    )
+
+
+def listed(name: str, item: type[serializers.Serializer], **extra: serializers.Field) -> type[serializers.Serializer]:
+    """The serializer class of a page of `item`s."""
+    fields: dict[str, Any] = {
+        "items": item(many=True),
+        "next": serializers.CharField(allow_null=True, help_text="Cursor of the next page; null at the end."),
+        **extra,
+    }
+    return type(name, (serializers.Serializer,), fields)

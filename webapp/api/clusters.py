@@ -1,0 +1,239 @@
+"""The cluster over REST: the snapshot whole and in parts, and elections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from webapp import snapshot
+from webapp.api.base import Int64Field, body_of, change, changes, reads
+from webapp.errors import NotFound
+
+
+class ReasonSerializer(serializers.Serializer):
+    code = serializers.CharField()
+    severity = serializers.CharField()
+    text = serializers.CharField()
+    link = serializers.CharField(allow_null=True)
+
+
+class VerdictSerializer(serializers.Serializer):
+    status = serializers.ChoiceField(choices=["healthy", "degraded", "down"])
+    reasons = ReasonSerializer(many=True)
+
+
+class ControllerSerializer(serializers.Serializer):
+    id = serializers.CharField()
+    address = serializers.CharField()
+    role = serializers.ChoiceField(choices=["leader", "follower", "candidate", "unreachable"])
+    term = Int64Field()
+    commit_index = Int64Field()
+    applied_index = Int64Field()
+
+
+class EpochSerializer(serializers.Serializer):
+    epoch = Int64Field()
+    start_offset = Int64Field()
+
+
+class ReplicaSerializer(serializers.Serializer):
+    id = serializers.IntegerField()
+    address = serializers.CharField(allow_null=True)
+    grpc_address = serializers.CharField(allow_null=True)
+    ha_address = serializers.CharField(allow_null=True)
+    alive = serializers.BooleanField(allow_null=True)
+    role = serializers.ChoiceField(choices=["master", "replica", "fenced", "unreachable"])
+    in_sync = serializers.BooleanField(allow_null=True)
+    epoch = Int64Field()
+    max_offset = Int64Field()
+    flushed_offset = Int64Field()
+    confirm_offset = Int64Field()
+    gap_bytes = Int64Field()
+    eligible = serializers.BooleanField(allow_null=True)
+    eligibility_reason = serializers.CharField(allow_null=True, allow_blank=True)
+    last_heartbeat_ms = Int64Field(help_text="Milliseconds since the last heartbeat.")
+    epochs = EpochSerializer(many=True, required=False)
+
+
+class GroupSerializer(serializers.Serializer):
+    cluster = serializers.CharField()
+    name = serializers.CharField()
+    master_id = serializers.IntegerField(allow_null=True)
+    master_epoch = Int64Field()
+    sync_state_set = serializers.ListField(child=serializers.IntegerField())
+    sync_state_set_epoch = Int64Field()
+    replicas = ReplicaSerializer(many=True)
+
+
+class RatesSerializer(serializers.Serializer):
+    in_messages_per_s = serializers.FloatField(allow_null=True, required=False)
+    out_messages_per_s = serializers.FloatField(allow_null=True, required=False)
+    in_bytes_per_s = serializers.FloatField(allow_null=True, required=False)
+    out_bytes_per_s = serializers.FloatField(allow_null=True, required=False)
+
+
+class EventSerializer(serializers.Serializer):
+    at = serializers.CharField()
+    kind = serializers.CharField()
+    text = serializers.CharField()
+
+
+class ProcessSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    state = serializers.CharField()
+    pid = serializers.IntegerField(allow_null=True)
+    restarts = serializers.IntegerField(allow_null=True)
+    since = serializers.CharField(allow_null=True)
+
+
+class SparkSerializer(serializers.Serializer):
+    state = serializers.CharField(required=False)
+    detail = serializers.CharField(allow_null=True, allow_blank=True, required=False)
+
+
+class ClusterSerializer(serializers.Serializer):
+    """The collector's last snapshot; the websocket `/ws/snapshot` sends the same as it changes."""
+
+    seq = Int64Field()
+    as_of = serializers.CharField(allow_null=True)
+    freshness = serializers.ChoiceField(choices=["fresh", "stale", "unavailable"])
+    verdict = VerdictSerializer()
+    controllers = ControllerSerializer(many=True)
+    groups = GroupSerializer(many=True)
+    rates = RatesSerializer()
+    timeline = EventSerializer(many=True)
+    processes = ProcessSerializer(many=True)
+    spark = SparkSerializer()
+
+
+class ControllersSerializer(serializers.Serializer):
+    as_of = serializers.CharField(allow_null=True)
+    items = ControllerSerializer(many=True)
+
+
+class GroupsSerializer(serializers.Serializer):
+    as_of = serializers.CharField(allow_null=True)
+    items = GroupSerializer(many=True)
+
+
+class ReplicasSerializer(serializers.Serializer):
+    as_of = serializers.CharField(allow_null=True)
+    items = ReplicaSerializer(many=True)
+
+
+class CandidateSerializer(serializers.Serializer):
+    broker_id = serializers.IntegerField(source="id")
+    role = serializers.CharField()
+    eligible = serializers.BooleanField(allow_null=True)
+    reason = serializers.CharField(source="eligibility_reason", allow_null=True)
+    gap_bytes = Int64Field()
+
+
+class EligibilitySerializer(serializers.Serializer):
+    cluster = serializers.CharField()
+    group = serializers.CharField(source="name")
+    master_id = serializers.IntegerField(allow_null=True)
+    master_epoch = Int64Field()
+    candidates = CandidateSerializer(many=True, source="replicas")
+
+
+class EligibilitiesSerializer(serializers.Serializer):
+    as_of = serializers.CharField(allow_null=True)
+    items = EligibilitySerializer(many=True)
+
+
+class ElectionRequestSerializer(serializers.Serializer):
+    cluster = serializers.CharField()
+    group = serializers.CharField()
+    broker_id = serializers.IntegerField()
+
+
+def _named(present: snapshot.Snapshot, cluster: str, group: str) -> dict[str, Any]:
+    found = present.group(cluster, group)
+    if found is None:
+        raise NotFound(f"There is no group {group} in the cluster {cluster}.", code="group-not-found")
+    return found
+
+
+class ClusterView(APIView):
+    read_permission = "cluster.read"
+
+    @reads("cluster", "The whole snapshot", ClusterSerializer)
+    def get(self, request: Request) -> Response:
+        present = snapshot.current()
+        document = {
+            "seq": present.seq,
+            "as_of": present.as_of,
+            "freshness": str(present.freshness),
+            "verdict": present.verdict,
+            "rates": present.dict("rates"),
+            "spark": present.dict("spark"),
+            **{name: present.list(name) for name in ("controllers", "groups", "timeline", "processes")},
+        }
+        return Response(ClusterSerializer(document).data)
+
+
+class ControllersView(APIView):
+    read_permission = "cluster.read"
+
+    @reads("controllers", "The controllers", ControllersSerializer)
+    def get(self, request: Request) -> Response:
+        present = snapshot.current()
+        return Response(ControllersSerializer({"as_of": present.as_of, "items": present.list("controllers")}).data)
+
+
+class GroupsView(APIView):
+    read_permission = "cluster.read"
+
+    @reads("groups", "The broker groups", GroupsSerializer)
+    def get(self, request: Request) -> Response:
+        present = snapshot.current()
+        return Response(GroupsSerializer({"as_of": present.as_of, "items": present.list("groups")}).data)
+
+
+class GroupView(APIView):
+    read_permission = "cluster.read"
+
+    @reads("group", "One broker group", GroupSerializer)
+    def get(self, request: Request, cluster: str, group: str) -> Response:
+        return Response(GroupSerializer(_named(snapshot.current(), cluster, group)).data)
+
+
+class ReplicasView(APIView):
+    read_permission = "cluster.read"
+
+    @reads("replicas", "The replicas of a broker group", ReplicasSerializer)
+    def get(self, request: Request, cluster: str, group: str) -> Response:
+        present = snapshot.current()
+        replicas = _named(present, cluster, group)["replicas"]
+        return Response(ReplicasSerializer({"as_of": present.as_of, "items": replicas}).data)
+
+
+class ElectionsView(APIView):
+    read_permission = "cluster.read"
+
+    @reads(
+        "eligibility",
+        "Who may become master, and why",
+        EligibilitiesSerializer,
+        [OpenApiParameter("cluster", OpenApiTypes.STR), OpenApiParameter("group", OpenApiTypes.STR)],
+    )
+    def get(self, request: Request) -> Response:
+        present = snapshot.current()
+        wanted_cluster, wanted_group = request.query_params.get("cluster"), request.query_params.get("group")
+        groups = [
+            group
+            for group in present.list("groups")
+            if wanted_cluster in (None, group["cluster"]) and wanted_group in (None, group["name"])
+        ]
+        return Response(EligibilitiesSerializer({"as_of": present.as_of, "items": groups}).data)
+
+    @changes("elect", "Make a replica the master", ElectionRequestSerializer)
+    def post(self, request: Request) -> Response:
+        return change(request, "election.elect", body_of(request, ElectionRequestSerializer))

@@ -1,0 +1,96 @@
+"""Consumer groups over REST: lag, members, creation and deletion."""
+
+from __future__ import annotations
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from webapp import snapshot
+from webapp.api.base import LIST_PARAMETERS, Int64Field, body_of, change, changes, listed, page_by_name, reads
+from webapp.errors import NotFound
+from webapp.rules import Rules
+
+
+class GroupQueueSerializer(serializers.Serializer):
+    group = serializers.CharField()
+    queue_id = serializers.IntegerField()
+    consumer_offset = Int64Field()
+    max_offset = Int64Field()
+    lag = Int64Field()
+    in_flight = Int64Field()
+
+
+class GroupTopicSerializer(serializers.Serializer):
+    topic = serializers.CharField()
+    lag = Int64Field()
+    in_flight = Int64Field()
+    queues = GroupQueueSerializer(many=True)
+
+
+class MemberSerializer(serializers.Serializer):
+    client_id = serializers.CharField()
+    address = serializers.CharField(allow_null=True)
+    language = serializers.CharField(allow_null=True)
+
+
+class ConsumerGroupSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    fifo = serializers.BooleanField(allow_null=True)
+    lag = Int64Field()
+    in_flight = Int64Field()
+    topics = GroupTopicSerializer(many=True)
+    members = MemberSerializer(many=True)
+
+
+class CreateConsumerGroupSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    fifo = serializers.BooleanField(required=False, help_text="Deliver the messages of one message group in order.")
+    retry_max_times = serializers.IntegerField(required=False, help_text="Attempts before the dead-letter topic.")
+
+
+ConsumerGroupPage = listed("ConsumerGroupPage", ConsumerGroupSerializer, as_of=serializers.CharField(allow_null=True))
+
+
+class ConsumerGroupsView(APIView):
+    read_permission = "cluster.read"
+
+    @reads(
+        "consumer_groups",
+        "The consumer groups with their lag",
+        ConsumerGroupPage,
+        [*LIST_PARAMETERS, OpenApiParameter("q", OpenApiTypes.STR, description="Part of the name.")],
+    )
+    def get(self, request: Request) -> Response:
+        present = snapshot.current()
+        rules = Rules(request.query_params)
+        wanted = rules.text("q", most=120).lower()
+        rules.finish()
+        found = sorted(
+            (group for group in present.list("consumer_groups") if wanted in group["name"].lower()),
+            key=lambda group: group["name"],
+        )
+        items, following = page_by_name(request, found)
+        return Response(ConsumerGroupPage({"items": items, "next": following, "as_of": present.as_of}).data)
+
+    @changes("consumer_group_create", "Create a consumer group", CreateConsumerGroupSerializer)
+    def post(self, request: Request) -> Response:
+        return change(request, "group.create", body_of(request, CreateConsumerGroupSerializer))
+
+
+class ConsumerGroupView(APIView):
+    read_permission = "cluster.read"
+
+    @reads("consumer_group", "One consumer group", ConsumerGroupSerializer)
+    def get(self, request: Request, name: str) -> Response:
+        group = snapshot.current().consumer_groups.get(name)
+        if group is None:
+            raise NotFound(f"There is no consumer group {name}.", code="group-not-found")
+        return Response(ConsumerGroupSerializer(group).data)
+
+    @changes("consumer_group_delete", "Delete a consumer group and its offsets")
+    def delete(self, request: Request, name: str) -> Response:
+        return change(request, "group.delete", {"name": name})

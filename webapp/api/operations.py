@@ -1,0 +1,76 @@
+"""Operations over REST: what was asked for and what became of it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from webapp.accounts.permissions import actor_of
+from webapp.api.base import (
+    LIST_PARAMETERS,
+    PROBLEM,
+    OperationSerializer,
+    listed,
+    operation_document,
+    page_by_time,
+    reads,
+)
+from webapp.errors import NotFound
+from webapp.operations import services
+from webapp.operations.models import Operation
+from webapp.rules import Rules
+
+OperationPage = listed("OperationPage", OperationSerializer)
+
+
+def _operation(operation_id: UUID) -> Operation:
+    found = Operation.objects.filter(pk=operation_id).first()
+    if found is None:
+        raise NotFound("There is no such operation.", code="operation-not-found")
+    return found
+
+
+class OperationsView(APIView):
+    read_permission = "operations.read"
+
+    @reads(
+        "operations",
+        "Operations, newest first",
+        OperationPage,
+        [*LIST_PARAMETERS, OpenApiParameter("kind", OpenApiTypes.STR), OpenApiParameter("state", OpenApiTypes.STR)],
+    )
+    def get(self, request: Request) -> Response:
+        rules = Rules(request.query_params)
+        kind, state = rules.text("kind", most=60), rules.text("state", most=10)
+        rules.finish()
+        rows = Operation.objects.all()
+        if kind:
+            rows = rows.filter(kind=kind)
+        if state:
+            rows = rows.filter(state=state)
+        found, following = page_by_time(request, rows)
+        return Response({"items": [operation_document(each) for each in found], "next": following})
+
+
+class OperationView(APIView):
+    read_permission = "operations.read"
+
+    @reads("operation", "One operation", OperationSerializer)
+    def get(self, request: Request, operation_id: UUID) -> Response:
+        return Response(operation_document(_operation(operation_id)))
+
+
+class CancelOperationView(APIView):
+    @extend_schema(
+        operation_id="operation_cancel",
+        summary="Ask an operation to stop",
+        request=None,
+        responses={(200, "application/json"): OperationSerializer, **PROBLEM},
+    )
+    def post(self, request: Request, operation_id: UUID) -> Response:
+        return Response(operation_document(services.cancel(actor_of(request), _operation(operation_id))))

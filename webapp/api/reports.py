@@ -1,0 +1,347 @@
+"""Reports over REST: the catalogue, schedules, runs with their rows, and downloads."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from django.http import HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_field
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from webapp.api.base import (
+    LIST_PARAMETERS,
+    PROBLEM,
+    Int64Field,
+    body_of,
+    change,
+    changes,
+    limit_of,
+    listed,
+    page_by_time,
+    reads,
+)
+from webapp.errors import InvalidInput, NotFound
+from webapp.reports import catalogue, cron
+from webapp.reports.changes import find_run
+from webapp.reports.downloads import download
+from webapp.reports.models import ReportRun, ReportSchedule
+from webapp.rules import MAX_INT64, Rules
+
+
+class ColumnSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    title = serializers.CharField()
+    type = serializers.CharField()
+
+
+class SectionSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    title = serializers.CharField()
+    columns = ColumnSerializer(many=True)
+
+
+class ReportParameterSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    title = serializers.CharField()
+    type = serializers.CharField()
+    help = serializers.CharField()
+    default = serializers.JSONField(allow_null=True)
+
+
+class ReportSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    title = serializers.CharField()
+    description = serializers.CharField()
+    parameters = ReportParameterSerializer(many=True)
+    sections = SectionSerializer(many=True)
+
+
+class CatalogueSerializer(serializers.Serializer):
+    items = ReportSerializer(many=True)
+
+
+class ScheduleSerializer(serializers.ModelSerializer):
+    cron_in_words = serializers.SerializerMethodField()
+    next_runs = serializers.SerializerMethodField()
+
+    class Meta:
+        model = ReportSchedule
+        fields = (
+            "id",
+            "name",
+            "report",
+            "parameters",
+            "cron",
+            "cron_in_words",
+            "time_zone",
+            "enabled",
+            "overlap",
+            "next_runs",
+            "created_at",
+            "updated_at",
+        )
+
+    def get_cron_in_words(self, schedule: ReportSchedule) -> str:
+        return cron.describe(schedule.cron)
+
+    @extend_schema_field(serializers.ListField(child=serializers.DateTimeField()))
+    def get_next_runs(self, schedule: ReportSchedule) -> list[str]:
+        if not schedule.enabled:
+            return []
+        return next_runs(schedule.cron, schedule.time_zone)
+
+
+class WriteScheduleSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    report = serializers.CharField()
+    parameters = serializers.DictField(required=False)
+    cron = serializers.CharField(help_text="Five fields: minute hour day-of-month month day-of-week.")
+    time_zone = serializers.CharField(required=False, help_text="IANA name; UTC if absent.")
+    enabled = serializers.BooleanField(required=False)
+    overlap = serializers.ChoiceField(choices=ReportSchedule.Overlap.values, required=False)
+
+
+class CronSerializer(serializers.Serializer):
+    cron = serializers.CharField()
+    in_words = serializers.CharField()
+    time_zone = serializers.CharField()
+    next_runs = serializers.ListField(child=serializers.DateTimeField())
+
+
+class RunSerializer(serializers.ModelSerializer):
+    last_seq = Int64Field()
+    rows_count = Int64Field()
+
+    class Meta:
+        model = ReportRun
+        fields = (
+            "id",
+            "report",
+            "parameters",
+            "schedule",
+            "state",
+            "reason",
+            "cancel_requested",
+            "progress",
+            "last_seq",
+            "rows_count",
+            "requested_by_name",
+            "created_at",
+            "started_at",
+            "finished_at",
+        )
+
+
+class StartRunSerializer(serializers.Serializer):
+    report = serializers.CharField(required=False, help_text="One of the catalogue; or give schedule_id.")
+    parameters = serializers.DictField(required=False)
+    schedule_id = serializers.IntegerField(required=False, help_text="Run what this schedule says, now.")
+
+
+class ProgressSerializer(serializers.Serializer):
+    state = serializers.ChoiceField(choices=ReportRun.State.values)
+    reason = serializers.CharField(allow_blank=True)
+    progress = serializers.JSONField()
+    last_seq = Int64Field()
+
+
+class RowSerializer(serializers.Serializer):
+    section = serializers.CharField()
+    key = serializers.CharField()
+    seq = Int64Field()
+    final = serializers.BooleanField()
+    data = serializers.DictField()
+
+
+class RowsSerializer(serializers.Serializer):
+    state = serializers.ChoiceField(choices=ReportRun.State.values)
+    items = RowSerializer(many=True)
+    last_seq = Int64Field(help_text="Ask again with after=<this> for what came later.")
+    complete = serializers.BooleanField(help_text="False: there are more rows now; ask again after the last seq given.")
+
+
+SchedulePage = listed("SchedulePage", ScheduleSerializer)
+RunPage = listed("RunPage", RunSerializer)
+
+
+def next_runs(expression: str, zone: str, count: int = 5) -> list[str]:
+    """The next runs as RFC 3339."""
+    runs = cron.parse(expression).next_runs(datetime.now(UTC), ZoneInfo(zone), count)
+    return [run.strftime("%Y-%m-%dT%H:%M:%SZ") for run in runs]
+
+
+def _schedule(schedule_id: int) -> ReportSchedule:
+    found = ReportSchedule.objects.filter(pk=schedule_id).first()
+    if found is None:
+        raise NotFound("There is no such schedule.", code="schedule-not-found")
+    return found
+
+
+class ReportsView(APIView):
+    read_permission = "reports.read"
+
+    @reads("reports", "The reports there are", CatalogueSerializer)
+    def get(self, request: Request) -> Response:
+        return Response(CatalogueSerializer({"items": list(catalogue.CATALOGUE.values())}).data)
+
+
+class CronView(APIView):
+    read_permission = "reports.read"
+
+    @reads(
+        "cron",
+        "What a cron expression means, and its next five runs",
+        CronSerializer,
+        [OpenApiParameter("cron", OpenApiTypes.STR, required=True), OpenApiParameter("time_zone", OpenApiTypes.STR)],
+    )
+    def get(self, request: Request) -> Response:
+        rules = Rules(request.query_params)
+        expression, zone = rules.text("cron", least=1, most=120), rules.time_zone("time_zone")
+        rules.finish()
+        try:
+            runs = next_runs(expression, zone)
+        except cron.CronError as error:
+            raise InvalidInput(f"cron: {error}", fields={"cron": [str(error)]}) from error
+        return Response(
+            {"cron": expression, "in_words": cron.describe(expression), "time_zone": zone, "next_runs": runs}
+        )
+
+
+class SchedulesView(APIView):
+    read_permission = "reports.read"
+
+    @reads("schedules", "The schedules", SchedulePage, LIST_PARAMETERS)
+    def get(self, request: Request) -> Response:
+        found, following = page_by_time(request, ReportSchedule.objects.all())
+        return Response({"items": ScheduleSerializer(found, many=True).data, "next": following})
+
+    @changes("schedule_create", "Schedule a report", WriteScheduleSerializer)
+    def post(self, request: Request) -> Response:
+        return change(request, "schedule.create", body_of(request, WriteScheduleSerializer))
+
+
+class ScheduleView(APIView):
+    read_permission = "reports.read"
+
+    @reads("schedule", "One schedule", ScheduleSerializer)
+    def get(self, request: Request, schedule_id: int) -> Response:
+        return Response(ScheduleSerializer(_schedule(schedule_id)).data)
+
+    @changes("schedule_change", "Change a schedule", WriteScheduleSerializer)
+    def patch(self, request: Request, schedule_id: int) -> Response:
+        given = body_of(request, WriteScheduleSerializer, partial=True)
+        return change(request, "schedule.change", {**given, "schedule_id": schedule_id})
+
+    @changes("schedule_delete", "Delete a schedule; its runs stay")
+    def delete(self, request: Request, schedule_id: int) -> Response:
+        return change(request, "schedule.delete", {"schedule_id": schedule_id})
+
+
+class RunsView(APIView):
+    read_permission = "reports.read"
+
+    @reads(
+        "report_runs",
+        "Runs, newest first",
+        RunPage,
+        [*LIST_PARAMETERS, OpenApiParameter("report", OpenApiTypes.STR), OpenApiParameter("state", OpenApiTypes.STR)],
+    )
+    def get(self, request: Request) -> Response:
+        rules = Rules(request.query_params)
+        report, state = rules.text("report", most=60), rules.text("state", most=10)
+        rules.finish()
+        rows = ReportRun.objects.all()
+        if report:
+            rows = rows.filter(report=report)
+        if state:
+            rows = rows.filter(state=state)
+        found, following = page_by_time(request, rows)
+        return Response({"items": RunSerializer(found, many=True).data, "next": following})
+
+    @changes("report_run", "Run a report now; `result.run_id` names the run", StartRunSerializer)
+    def post(self, request: Request) -> Response:
+        return change(request, "report.run", body_of(request, StartRunSerializer))
+
+
+class RunView(APIView):
+    read_permission = "reports.read"
+
+    @reads("report_run_get", "One run", RunSerializer)
+    def get(self, request: Request, run_id: UUID) -> Response:
+        return Response(RunSerializer(find_run(run_id)).data)
+
+
+class ProgressView(APIView):
+    read_permission = "reports.read"
+
+    @reads("report_run_progress", "How far a run is", ProgressSerializer)
+    def get(self, request: Request, run_id: UUID) -> Response:
+        return Response(ProgressSerializer(find_run(run_id)).data)
+
+
+class RowsView(APIView):
+    read_permission = "reports.read"
+
+    @reads(
+        "report_run_rows",
+        "Rows of a run, partial ones while it runs",
+        RowsSerializer,
+        [
+            OpenApiParameter("section", OpenApiTypes.STR),
+            OpenApiParameter("after", OpenApiTypes.STR, description="Only rows written after this seq."),
+            OpenApiParameter("limit", OpenApiTypes.INT),
+        ],
+    )
+    def get(self, request: Request, run_id: UUID) -> Response:
+        run = find_run(run_id)
+        rules = Rules(request.query_params)
+        after = rules.integer("after", least=0, most=MAX_INT64, default=0)
+        section = rules.text("section", most=60)
+        rules.finish()
+        rows = run.rows.filter(seq__gt=after).order_by("seq", "section", "key")
+        if section:
+            rows = rows.filter(section=catalogue.report(run.report).section(section).name)
+        limit = limit_of(request)
+        # Rows of one seq are not split over two answers: "after" could not tell them apart.
+        border = list(rows.values_list("seq", flat=True)[limit : limit + 1])
+        found = list(rows.filter(seq__lte=border[0]) if border else rows)
+        document: dict[str, Any] = {
+            "state": run.state,
+            "items": found,
+            "last_seq": found[-1].seq if border else run.last_seq,
+            "complete": not border,
+        }
+        return Response(RowsSerializer(document).data)
+
+
+class CancelRunView(APIView):
+    @changes("report_run_cancel", "Cancel a run")
+    def post(self, request: Request, run_id: UUID) -> Response:
+        return change(request, "report.cancel", {"run_id": str(run_id)})
+
+
+class DownloadView(APIView):
+    read_permission = "reports.read"
+
+    @extend_schema(
+        operation_id="report_run_download",
+        summary="A section of a run's result as a file",
+        parameters=[
+            OpenApiParameter("section", OpenApiTypes.STR, description="The first one if absent."),
+            OpenApiParameter("as", OpenApiTypes.STR, enum=["csv", "parquet"], description="csv if absent."),
+        ],
+        responses={
+            (200, "text/csv"): OpenApiResponse(OpenApiTypes.STR),
+            (200, "application/vnd.apache.parquet"): OpenApiResponse(OpenApiTypes.BINARY),
+            **PROBLEM,
+        },
+    )
+    def get(self, request: Request, run_id: UUID) -> HttpResponse:
+        return download(find_run(run_id), request.query_params)

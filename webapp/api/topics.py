@@ -1,0 +1,143 @@
+"""Topics and their queues over REST."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from webapp import snapshot
+from webapp.api.base import LIST_PARAMETERS, Int64Field, body_of, change, changes, listed, page_by_name, reads
+from webapp.errors import NotFound, PreconditionFailed
+from webapp.rules import MESSAGE_TYPES, Rules
+
+
+class TopicSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    type = serializers.CharField(allow_null=True)
+    system = serializers.BooleanField()
+    queue_count = serializers.SerializerMethodField()
+    message_count = Int64Field()
+    in_per_s = serializers.FloatField(allow_null=True)
+
+    def get_queue_count(self, topic: dict[str, Any]) -> int:
+        return len(topic.get("queues") or [])
+
+
+class QueueSerializer(serializers.Serializer):
+    group = serializers.CharField()
+    queue_id = serializers.IntegerField()
+    min_offset = Int64Field()
+    max_offset = Int64Field()
+    last_store_ms = Int64Field()
+
+
+class QueuesSerializer(serializers.Serializer):
+    as_of = serializers.CharField(allow_null=True)
+    items = QueueSerializer(many=True)
+
+
+class CreateTopicSerializer(serializers.Serializer):
+    name = serializers.CharField(trim_whitespace=True)
+    type = serializers.ChoiceField(choices=MESSAGE_TYPES, required=False)
+    queues = serializers.IntegerField(required=False, help_text="Per broker group.")
+    perm = serializers.IntegerField(required=False, help_text="2 write only, 4 read only, 6 both.")
+    group = serializers.CharField(required=False, allow_null=True, help_text="One broker group only; all if absent.")
+
+
+class ChangeTopicSerializer(serializers.Serializer):
+    type = serializers.ChoiceField(choices=MESSAGE_TYPES, required=False)
+    queues = serializers.IntegerField(required=False)
+    perm = serializers.IntegerField(required=False)
+
+
+TopicPage = listed("TopicPage", TopicSerializer, as_of=serializers.CharField(allow_null=True))
+
+
+def _topic(name: str) -> dict[str, Any]:
+    topic = snapshot.current().topics.get(name)
+    if topic is None:
+        raise NotFound(f"There is no topic {name}.", code="topic-not-found")
+    return topic
+
+
+def etag(topic: dict[str, Any]) -> str:
+    """Changes when the topic's configuration does, not when messages come in."""
+    queues = sorted((queue["group"], queue["queue_id"]) for queue in topic.get("queues") or [])
+    text = json.dumps([topic["name"], topic.get("type"), topic.get("perm"), queues])
+    return f'"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
+
+
+def _check_unmoved(request: Request, name: str) -> None:
+    expected = request.headers.get("If-Match")
+    if expected and expected != "*" and etag(_topic(name)) != expected:
+        raise PreconditionFailed(f"The topic {name} was changed since you read it; read it again.")
+
+
+class TopicsView(APIView):
+    read_permission = "cluster.read"
+
+    @reads(
+        "topics",
+        "The topics",
+        TopicPage,
+        [
+            *LIST_PARAMETERS,
+            OpenApiParameter("q", OpenApiTypes.STR, description="Part of the name."),
+            OpenApiParameter("system", OpenApiTypes.BOOL, description="Include system topics."),
+        ],
+    )
+    def get(self, request: Request) -> Response:
+        present = snapshot.current()
+        rules = Rules(request.query_params)
+        wanted, with_system = rules.text("q", most=127).lower(), rules.flag("system")
+        rules.finish()
+        found = sorted(
+            (
+                topic
+                for topic in present.list("topics")
+                if wanted in topic["name"].lower() and (with_system or not topic.get("system"))
+            ),
+            key=lambda topic: topic["name"],
+        )
+        items, following = page_by_name(request, found)
+        return Response(TopicPage({"items": items, "next": following, "as_of": present.as_of}).data)
+
+    @changes("topic_create", "Create a topic", CreateTopicSerializer)
+    def post(self, request: Request) -> Response:
+        return change(request, "topic.create", body_of(request, CreateTopicSerializer))
+
+
+class TopicView(APIView):
+    read_permission = "cluster.read"
+
+    @reads("topic", "One topic", TopicSerializer)
+    def get(self, request: Request, name: str) -> Response:
+        topic = _topic(name)
+        return Response(TopicSerializer(topic).data, headers={"ETag": etag(topic)})
+
+    @changes("topic_change", "Change a topic", ChangeTopicSerializer)
+    def patch(self, request: Request, name: str) -> Response:
+        _check_unmoved(request, name)
+        return change(request, "topic.update", {**body_of(request, ChangeTopicSerializer, partial=True), "name": name})
+
+    @changes("topic_delete", "Delete a topic and its messages")
+    def delete(self, request: Request, name: str) -> Response:
+        _check_unmoved(request, name)
+        return change(request, "topic.delete", {"name": name})
+
+
+class QueuesView(APIView):
+    read_permission = "cluster.read"
+
+    @reads("topic_queues", "The queues of a topic", QueuesSerializer)
+    def get(self, request: Request, name: str) -> Response:
+        present = snapshot.current()
+        return Response(QueuesSerializer({"as_of": present.as_of, "items": _topic(name).get("queues") or []}).data)

@@ -1,0 +1,128 @@
+"""Writing to the audit trail, and proving that nobody rewrote it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from webapp.audit.models import AuditEntry, AuditHead
+from webapp.rules import Rules
+
+if TYPE_CHECKING:
+    from webapp.accounts.permissions import Actor
+
+GENESIS = "0" * 64
+Outcome = AuditEntry.Outcome
+
+
+def record(
+    actor: Actor,
+    action: str,
+    *,
+    target: str = "",
+    outcome: Outcome = Outcome.ACCEPTED,
+    detail: str = "",
+    parameters: dict[str, Any] | None = None,
+    operation_id: str = "",
+) -> AuditEntry:
+    """Append one row. Inside the caller's transaction, so that a change and its row appear together or not at all."""
+    with transaction.atomic():
+        AuditHead.objects.get_or_create(pk=1, defaults={"hash": GENESIS})
+        head = AuditHead.objects.select_for_update().get(pk=1)
+        entry = AuditEntry(
+            sequence=head.sequence + 1,
+            at=timezone.now(),
+            actor=actor.user if actor.user.is_authenticated else None,
+            actor_name=actor.name[:150],
+            token_prefix=actor.token.prefix if actor.token else "",
+            ip=actor.ip,
+            action=action,
+            target=target[:300],
+            outcome=outcome,
+            detail=detail[:500],
+            parameters=parameters or {},
+            operation_id=operation_id,
+            previous_hash=head.hash,
+        )
+        entry.hash = entry_hash(entry)
+        entry.save()
+        head.sequence, head.hash = entry.sequence, entry.hash
+        head.save()
+    return entry
+
+
+def entry_hash(entry: AuditEntry) -> str:
+    """SHA-256 over everything that the row says and the hash of the row before it."""
+    content = {
+        "sequence": entry.sequence,
+        "at": _instant(entry.at),
+        "actor_id": entry.actor_id,
+        "actor_name": entry.actor_name,
+        "token_prefix": entry.token_prefix,
+        "ip": entry.ip,
+        "action": entry.action,
+        "target": entry.target,
+        "outcome": str(entry.outcome),
+        "detail": entry.detail,
+        "parameters": entry.parameters,
+        "operation_id": entry.operation_id,
+        "previous_hash": entry.previous_hash,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Whether the chain holds. `broken_at` is the first sequence number that does not fit what is before it."""
+
+    entries: int
+    broken_at: int | None
+    reason: str
+
+    @property
+    def intact(self) -> bool:
+        return self.broken_at is None
+
+
+def verify() -> Verification:
+    """Walk the whole chain, from the first row to the head."""
+    previous, sequence = GENESIS, 0
+    for entry in AuditEntry.objects.order_by("sequence").iterator(chunk_size=500):
+        if entry.sequence != sequence + 1:
+            return Verification(sequence, sequence + 1, "the row is missing")
+        if entry.previous_hash != previous:
+            return Verification(sequence, entry.sequence, "the row does not continue the one before it")
+        if entry.hash != entry_hash(entry):
+            return Verification(sequence, entry.sequence, "the row was changed after it was written")
+        previous, sequence = entry.hash, entry.sequence
+    head = AuditHead.objects.filter(pk=1).first()
+    if head is not None and (head.sequence, head.hash) != (sequence, previous):
+        return Verification(sequence, sequence + 1, "rows are missing at the end")
+    return Verification(sequence, None, "")
+
+
+def _instant(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def search(asked: Mapping[str, Any]) -> QuerySet[AuditEntry]:
+    """Rows by actor, action and a part of the target, newest first."""
+    rules = Rules(asked)
+    actor, action, part = rules.text("actor", most=150), rules.text("action", most=60), rules.text("q", most=300)
+    rules.finish()
+    rows = AuditEntry.objects.order_by("-sequence")
+    if actor:
+        rows = rows.filter(actor_name=actor)
+    if action:
+        rows = rows.filter(action=action)
+    if part:
+        rows = rows.filter(target__icontains=part)
+    return rows

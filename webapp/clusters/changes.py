@@ -1,0 +1,63 @@
+"""Making a chosen replica the master of its group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from webapp import snapshot
+from webapp.accounts.permissions import Actor
+from webapp.errors import Conflict, NotFound, Unavailable
+from webapp.operations.kinds import Kind, Parameters
+from webapp.rules import MAX_TOPIC, Rules
+
+
+def _validate(actor: Actor, parameters: Parameters) -> Parameters:
+    rules = Rules(parameters)
+    cleaned: dict[str, Any] = {
+        "cluster": rules.text("cluster", least=1, most=MAX_TOPIC),
+        "group": rules.text("group", least=1, most=MAX_TOPIC),
+        "broker_id": rules.integer("broker_id", least=1, most=2**31 - 1),
+    }
+    rules.finish()
+    present = snapshot.current()
+    if present.data is None:
+        raise Unavailable(f"Whether the replica is eligible is not known now: {present.problem}")
+    group = present.group(cleaned["cluster"], cleaned["group"])
+    if group is None:
+        raise NotFound(
+            f"There is no group {cleaned['group']} in the cluster {cleaned['cluster']}.", code="group-not-found"
+        )
+    replica = next((each for each in group["replicas"] if each["id"] == cleaned["broker_id"]), None)
+    if replica is None:
+        raise NotFound(f"The group {cleaned['group']} has no replica {cleaned['broker_id']}.", code="replica-not-found")
+    if group["master_id"] == cleaned["broker_id"]:
+        raise Conflict(f"Replica {cleaned['broker_id']} is the master already.", code="already-master")
+    if not replica["eligible"]:
+        raise Conflict(
+            f"Replica {cleaned['broker_id']} is not eligible: {replica['eligibility_reason']}.", code="not-eligible"
+        )
+    return cleaned
+
+
+def _plan(parameters: Parameters) -> list[dict[str, str]]:
+    group = snapshot.current().group(parameters["cluster"], parameters["group"])
+    assert group is not None, "validated a moment ago"
+    chosen = parameters["broker_id"]
+    steps = [{"node": f"replica {chosen}", "change": f"becomes master with epoch {_next(group['master_epoch'])}"}]
+    for replica in group["replicas"]:
+        if replica["id"] == chosen:
+            continue
+        change = "hands over and follows" if replica["id"] == group["master_id"] else "follows the new master"
+        steps.append({"node": f"replica {replica['id']}", "change": change})
+    return steps
+
+
+def _next(epoch: int | None) -> str:
+    return "one higher" if epoch is None else str(epoch + 1)
+
+
+def _target(parameters: Parameters) -> str:
+    return f"{parameters['cluster']}/{parameters['group']}/{parameters['broker_id']}"
+
+
+ELECT = Kind("election.elect", "Elect master", "elections.write", _validate, _target, _plan)

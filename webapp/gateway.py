@@ -1,0 +1,138 @@
+"""The only door from the web process to the cluster: what pages need beyond the snapshot, asked synchronously and briefly.
+
+Everything else about the cluster comes from `webapp.snapshot`; every change that takes longer than a moment is an operation
+of the worker. Addresses come from the settings and from the controllers, never from a request. A refusal or silence of the
+cluster becomes a `Problem` whose text says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from remoting import codes
+from remoting.client.blocking import AdminClient, PulledMessages, QueueOffsets
+from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
+from remoting.message import Record
+from webapp.errors import NotFound, Problem, Unavailable
+
+MAX_BROWSE = 64
+
+
+class ClusterClient(Protocol):
+    """What the console asks of a cluster; `remoting.client.blocking.AdminClient` in life, a fake in tests."""
+
+    def topic_config(self, name: str) -> dict[str, dict[str, Any]]: ...
+
+    def queue_offsets(self, topic: str) -> list[QueueOffsets]: ...
+
+    def pull(self, topic: str, group: str, queue_id: int, offset: int, count: int = 32) -> PulledMessages: ...
+
+    def search_offset(self, topic: str, group: str, queue_id: int, timestamp_ms: int) -> int: ...
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        keys: str = "",
+        tag: str = "",
+        properties: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> dict[str, str]: ...
+
+
+class ClusterRefused(Problem):
+    """The cluster understood and refused."""
+
+    status = 502
+    code = "cluster-refused"
+    title = "The cluster refused"
+
+
+class Browsed(NamedTuple):
+    """Messages of one queue. Going on at `next_offset` finds the rest; the queue's range is that of this moment."""
+
+    records: Sequence[Record]
+    offset: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+def connect() -> ClusterClient:
+    """The cluster that this console belongs to."""
+    return AdminClient(settings.CONTROLLERS, timeout_ms=3000)
+
+
+def topic_config(name: str) -> dict[str, dict[str, Any]]:
+    """Broker group -> configuration of the topic there."""
+    with _cluster() as client:
+        return client.topic_config(name)
+
+
+def queue_ranges(topic: str) -> list[QueueOffsets]:
+    """The readable range of every queue."""
+    with _cluster() as client:
+        return sorted(client.queue_offsets(topic), key=lambda each: (each.group, each.queue_id))
+
+
+def browse(topic: str, group: str, queue_id: int, offset: int, count: int) -> Browsed:
+    """Up to `count` messages from `offset` on; an offset outside of the queue's range is moved to its nearer end."""
+    assert 1 <= count <= MAX_BROWSE, count
+    with _cluster() as client:
+        pulled = client.pull(topic, group, queue_id, max(0, offset), count)
+        if not pulled.records and pulled.min_offset > offset and pulled.min_offset < pulled.max_offset:
+            offset = pulled.min_offset  # retention went on; what was asked for is gone
+            pulled = client.pull(topic, group, queue_id, offset, count)
+    records = list(pulled.records)[:count]
+    following = records[-1].queue_offset + 1 if records else max(offset, pulled.next_offset)
+    first = records[0].queue_offset if records else offset
+    return Browsed(records, first, following, pulled.min_offset, pulled.max_offset)
+
+
+def offset_at(topic: str, group: str, queue_id: int, timestamp_ms: int) -> int:
+    """The first queue offset stored at or after a time."""
+    with _cluster() as client:
+        return client.search_offset(topic, group, queue_id, timestamp_ms)
+
+
+def message(topic: str, group: str, queue_id: int, offset: int) -> Record:
+    """One message; NotFound when nothing is stored at exactly that offset."""
+    with _cluster() as client:
+        pulled = client.pull(topic, group, queue_id, offset, 1)
+    for record in pulled.records:
+        if record.queue_offset == offset:
+            return record
+    raise NotFound(
+        f"There is no message at offset {offset} of {topic}, {group}, queue {queue_id}; "
+        f"the queue has [{pulled.min_offset}, {pulled.max_offset}).",
+        code="message-not-found",
+    )
+
+
+def send(
+    topic: str, body: bytes, keys: str, tag: str, properties: Mapping[str, str], group: str | None
+) -> dict[str, str]:
+    """Send one message and say where it is stored."""
+    with _cluster() as client:
+        return client.send(topic, body, keys=keys, tag=tag, properties=properties, group=group)
+
+
+@contextmanager
+def _cluster() -> Iterator[ClusterClient]:
+    try:
+        yield import_string(settings.CLUSTER_CLIENT)()
+    except RequestError as error:
+        if error.code == codes.TOPIC_NOT_EXIST:
+            raise NotFound(f"The cluster does not know this topic: {error.message}", code="topic-not-found") from error
+        if error.retriable:
+            raise Unavailable(f"The cluster cannot do this now: {error.message}", code="cluster-unavailable") from error
+        raise ClusterRefused(f"The cluster refused: {error.message}") from error
+    except (ConnectionLost, RequestTimeout) as error:
+        raise Unavailable(f"The cluster does not answer: {error}", code="cluster-unavailable") from error
+    except LogboomError as error:
+        raise ClusterRefused(f"The cluster's answer cannot be used: {error}") from error

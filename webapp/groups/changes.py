@@ -1,0 +1,62 @@
+"""Creating and deleting consumer groups."""
+
+from __future__ import annotations
+
+from webapp import snapshot
+from webapp.accounts.permissions import Actor
+from webapp.errors import Conflict, InvalidInput, NotFound
+from webapp.operations.kinds import Kind, Parameters
+from webapp.rules import MAX_GROUP, RESERVED_GROUPS, Rules
+
+DEFAULT_ATTEMPTS = 16
+
+
+def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
+    rules = Rules(parameters)
+    cleaned = {
+        "name": rules.name("name", most=MAX_GROUP, what="consumer group"),
+        "fifo": rules.flag("fifo"),
+        "retry_max_times": rules.integer("retry_max_times", least=0, most=1000, default=DEFAULT_ATTEMPTS),
+    }
+    if cleaned["name"] in RESERVED_GROUPS:
+        rules.refuse("name", "is reserved for the protocol's own tools")
+    rules.finish()
+    if cleaned["name"] in snapshot.current().consumer_groups:
+        raise Conflict(f"The consumer group {cleaned['name']} exists already.", code="group-exists")
+    return cleaned
+
+
+def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
+    name = parameters.get("name")
+    group = snapshot.current().consumer_groups.get(name) if isinstance(name, str) else None
+    if group is None:
+        raise NotFound(f"There is no consumer group {name}.", code="group-not-found")
+    if name in RESERVED_GROUPS:
+        raise InvalidInput(f"{name} is reserved for the protocol's own tools.", code="system-group")
+    if "confirmation" in parameters and parameters["confirmation"] != name:
+        raise InvalidInput(
+            "Type the group's name to confirm.", fields={"confirmation": [f"must be the group's name, {name}"]}
+        )
+    if group.get("members"):
+        raise Conflict(
+            f"{len(group['members'])} consumers of {name} are connected; stop them first.", code="group-has-members"
+        )
+    return {"name": name}
+
+
+def _plan(verb: str):  # type: ignore[no-untyped-def]
+    def plan(parameters: Parameters) -> list[dict[str, str]]:
+        return [
+            {"node": group["name"], "change": f"{verb} consumer group {parameters['name']}"}
+            for group in snapshot.current().list("groups")
+        ]
+
+    return plan
+
+
+def _target(parameters: Parameters) -> str:
+    return str(parameters["name"])
+
+
+CREATE = Kind("group.create", "Create consumer group", "groups.write", _validate_create, _target, _plan("create"))
+DELETE = Kind("group.delete", "Delete consumer group", "groups.write", _validate_delete, _target, _plan("delete"))

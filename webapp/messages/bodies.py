@@ -1,0 +1,116 @@
+"""Showing a message's body truthfully: as text, hexadecimal or JSON, with its encoding and whether it was cut (pure).
+
+A stored body may be compressed. It is unpacked up to a limit, never beyond: a small message can unpack to gigabytes.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+
+import lz4.frame
+import zstandard
+
+from remoting.message import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
+
+SHOWN_BYTES = 64 * 1024
+PREVIEW_CHARACTERS = 120
+HEX_WIDTH = 16
+HEX_SHOWN_BYTES = 16 * 1024
+
+_COMPRESSIONS = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body ready to be shown. `content` is at most the limit; `truncated` says that there is more of it."""
+
+    content: bytes
+    stored_bytes: int
+    compression: str
+    truncated: bool
+    problem: str = ""
+
+    @property
+    def encoding(self) -> str:
+        """The encoding in which the content can be read as text: UTF-8, or binary when it is none."""
+        return "utf-8" if self._text() is not None else "binary"
+
+    def text(self) -> str:
+        """The content as text; bytes that are not UTF-8 show as the replacement character."""
+        found = self._text()
+        return found if found is not None else self.content.decode("utf-8", "replace")
+
+    def json(self) -> str | None:
+        """The content laid out as JSON, or None when it is none (or was cut)."""
+        found = self._text()
+        if found is None or self.truncated or not found.strip() or found.strip()[0] not in '{["':
+            return None
+        try:
+            return json.dumps(json.loads(found), indent=2, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return None
+
+    def hex(self) -> str:
+        """A hexadecimal dump: offset, bytes, characters."""
+        lines = []
+        shown = self.content[:HEX_SHOWN_BYTES]
+        for start in range(0, len(shown), HEX_WIDTH):
+            row = shown[start : start + HEX_WIDTH]
+            pairs = " ".join(f"{byte:02x}" for byte in row)
+            characters = "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in row)
+            lines.append(f"{start:08x}  {pairs:<{HEX_WIDTH * 3 - 1}}  {characters}")
+        return "\n".join(lines)
+
+    def preview(self) -> str:
+        """The beginning, on one line."""
+        if self.problem:
+            return self.problem
+        start = self.content[: PREVIEW_CHARACTERS * 4]
+        found = self._text()
+        if found is None:
+            return " ".join(f"{byte:02x}" for byte in start[:40])
+        line = " ".join(found[: PREVIEW_CHARACTERS * 4].split())
+        return line[:PREVIEW_CHARACTERS] + ("…" if len(line) > PREVIEW_CHARACTERS else "")
+
+    def _text(self) -> str | None:
+        content = self.content
+        if self.truncated:  # the cut may be inside of a character
+            for cut in range(4):
+                try:
+                    return content[: len(content) - cut].decode("utf-8")
+                except UnicodeDecodeError:
+                    continue
+            return None
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+        return None if "\x00" in text else text
+
+
+def open_body(stored: bytes, sys_flag: int, limit: int = SHOWN_BYTES) -> Body:
+    """The body of a record, unpacked if it is compressed."""
+    if not sys_flag & SYS_COMPRESSED:
+        return Body(stored[:limit], len(stored), "none", len(stored) > limit)
+    compression = _COMPRESSIONS.get((sys_flag & SYS_COMPRESSION_TYPE_MASK) >> 8, "unknown")
+    try:
+        content = _unpack(compression, stored, limit + 1)
+    except (zlib.error, zstandard.ZstdError, RuntimeError, ValueError, EOFError) as error:
+        shown = stored[:limit]
+        return Body(
+            shown, len(stored), compression, len(stored) > limit, f"cannot be unpacked as {compression}: {error}"
+        )
+    return Body(content[:limit], len(stored), compression, len(content) > limit)
+
+
+def _unpack(compression: str, stored: bytes, most: int) -> bytes:
+    if compression == "zlib":
+        return zlib.decompressobj().decompress(stored, most)
+    if compression == "lz4":
+        return bytes(lz4.frame.LZ4FrameDecompressor().decompress(stored, max_length=most))
+    if compression == "zstd":
+        with zstandard.ZstdDecompressor(max_window_size=32 * 1024 * 1024).stream_reader(stored) as reader:
+            return bytes(reader.read(most))
+    raise ValueError("its compression is not known")

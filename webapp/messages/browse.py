@@ -1,0 +1,138 @@
+"""Reading messages for people: what to read, as asked by page or REST, and how a stored record is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.utils import timezone
+
+from remoting.message import Record, body_is_intact, offset_message_id, unpack_host
+from webapp import gateway
+from webapp.messages.bodies import SHOWN_BYTES, Body, open_body
+from webapp.rules import MAX_INT64, MAX_TOPIC, Rules
+
+DEFAULT_COUNT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A stored message, ready to be shown."""
+
+    record: Record
+    group: str
+    body: Body
+    properties: dict[str, str]
+
+    @property
+    def offset(self) -> int:
+        return self.record.queue_offset
+
+    @property
+    def message_id(self) -> str:
+        """The id that the producer gave it, else the server's."""
+        return self.properties.get("UNIQ_KEY") or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        return offset_message_id(self.record.store_host, self.record.physical_offset)
+
+    @property
+    def keys(self) -> str:
+        return self.properties.get("KEYS", "")
+
+    @property
+    def tag(self) -> str:
+        return self.properties.get("TAGS", "")
+
+    @property
+    def born_at(self) -> datetime:
+        return _instant(self.record.born_timestamp_ms)
+
+    @property
+    def stored_at(self) -> datetime:
+        return _instant(self.record.store_timestamp_ms)
+
+    @property
+    def born_host(self) -> str:
+        return _host(self.record.born_host)
+
+    @property
+    def store_host(self) -> str:
+        return _host(self.record.store_host)
+
+    @property
+    def intact(self) -> bool:
+        return body_is_intact(self.record)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which messages to show."""
+
+    topic: str
+    group: str
+    queue_id: int
+    offset: int
+    count: int
+    at: datetime | None = None
+
+
+def read_question(topic: str, given: Mapping[str, Any], default_offset: int = 0) -> Question:
+    """The question in a query string: group, queue_id, and offset or time; raises InvalidInput."""
+    rules = Rules(given)
+    group = rules.text("group", least=1, most=MAX_TOPIC)
+    queue_id = rules.integer("queue_id", least=0, most=2**31 - 1, default=0)
+    count = rules.integer("count", least=1, most=gateway.MAX_BROWSE, default=DEFAULT_COUNT)
+    at = _time(rules, given.get("time"))
+    if at is not None and given.get("offset") not in (None, ""):
+        rules.refuse("offset", "give either an offset or a time, not both")
+    offset = rules.integer("offset", least=0, most=MAX_INT64, default=default_offset)
+    rules.finish()
+    return Question(topic, group, queue_id, offset, count, at)
+
+
+def ask(question: Question) -> tuple[gateway.Browsed, list[Message]]:
+    """The messages in question, from the cluster."""
+    offset = question.offset
+    if question.at is not None:
+        at_ms = int(question.at.timestamp() * 1000)
+        offset = gateway.offset_at(question.topic, question.group, question.queue_id, at_ms)
+    browsed = gateway.browse(question.topic, question.group, question.queue_id, offset, question.count)
+    return browsed, [show(record, question.group, limit=2048) for record in browsed.records]
+
+
+def one(topic: str, group: str, queue_id: int, offset: int) -> Message:
+    """One message with as much of its body as a page shows."""
+    return show(gateway.message(topic, group, queue_id, offset), group)
+
+
+def show(record: Record, group: str, limit: int = SHOWN_BYTES) -> Message:
+    """A record ready to be shown."""
+    return Message(record, group, open_body(record.body, record.sys_flag, limit), record.property_map())
+
+
+def _time(rules: Rules, given: Any) -> datetime | None:
+    """A time: RFC 3339, milliseconds since 1970, or what a datetime-local field sends (in the viewer's zone)."""
+    if given in (None, ""):
+        return None
+    text = str(given)
+    if text.isdigit() and len(text) <= 14:
+        return _instant(int(text))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        rules.refuse("time", "must be RFC 3339 such as 2026-01-31T12:00:00Z, or milliseconds since 1970")
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.get_current_timezone())
+
+
+def _instant(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def _host(packed: bytes) -> str:
+    host, port = unpack_host(packed)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

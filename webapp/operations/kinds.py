@@ -1,0 +1,67 @@
+"""Every kind of change that the console can make, in one table.
+
+A kind says who may ask for it, which rules its parameters obey, what it would do (`plan`) and who does it:
+- the worker: neither `record` nor `inline` is given; the task `tasks.operations.run` gets the operation's id and dispatches on
+  the kind;
+- the console's own tables: `record`, in the same transaction as the audit row;
+- the web process after the transaction: `inline`, for what is short and wanted at once (a test message).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from webapp.accounts.permissions import Actor
+
+Parameters = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a kind that is carried out by the web process has to say. `once` is shown now and never stored (a token's secret)."""
+
+    result: Any = None
+    once: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of change."""
+
+    name: str
+    title: str
+    permission: str
+    validate: Callable[[Actor, Parameters], Parameters]
+    target: Callable[[Parameters], str]
+    plan: Callable[[Parameters], list[dict[str, str]]]
+    record: Callable[[Actor, Parameters], Done] | None = None
+    inline: Callable[[Actor, Parameters], Done] | None = None
+    audited: Callable[[Parameters], Parameters] = lambda parameters: parameters  # what of them is stored
+
+    @property
+    def by_worker(self) -> bool:
+        return self.record is None and self.inline is None
+
+
+@cache
+def kinds() -> dict[str, Kind]:
+    """All kinds by name."""
+    from webapp.accounts import changes as accounts
+    from webapp.clusters import changes as clusters
+    from webapp.groups import changes as groups
+    from webapp.messages import changes as messages
+    from webapp.reports import changes as reports
+    from webapp.topics import changes as topics
+
+    every = [
+        kind
+        for module in (accounts, clusters, groups, messages, reports, topics)
+        for kind in vars(module).values()
+        if isinstance(kind, Kind)
+    ]
+    table = {kind.name: kind for kind in every}
+    assert len(table) == len(every), "two kinds share a name"
+    return table

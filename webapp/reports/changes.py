@@ -1,0 +1,207 @@
+"""Running, cancelling and scheduling reports, as kinds of operations."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth.models import AnonymousUser
+from django.db import transaction
+
+from webapp.accounts.permissions import Actor
+from webapp.errors import Conflict, NotFound, Problem
+from webapp.operations.kinds import Done, Kind, Parameters
+from webapp.queue import CANCEL_REPORT, RUN_REPORT, task_queue
+from webapp.reports import catalogue, cron, schedules, stream
+from webapp.reports.models import ReportRun, ReportSchedule
+from webapp.rules import Rules
+
+MAX_SCHEDULES = 200
+
+
+# ---- runs
+
+
+def _validate_run(actor: Actor, parameters: Parameters) -> Parameters:
+    if parameters.get("schedule_id") is not None:
+        schedule = _schedule(parameters)
+        return {"report": schedule.report, "parameters": schedule.parameters, "schedule_id": schedule.pk}
+    rules = Rules(parameters)
+    chosen = catalogue.report(parameters.get("report"))
+    cleaned = catalogue.clean_parameters(rules, chosen, parameters.get("parameters"))
+    rules.finish()
+    return {"report": chosen.name, "parameters": cleaned, "schedule_id": None}
+
+
+def _run(actor: Actor, parameters: Parameters) -> Done:
+    assert not isinstance(actor.user, AnonymousUser)
+    run = ReportRun.objects.create(
+        report=parameters["report"],
+        parameters=parameters["parameters"],
+        schedule_id=parameters["schedule_id"],
+        requested_by=actor.user,
+        requested_by_name=actor.name[:150],
+    )
+    transaction.on_commit(lambda: _send(run))
+    return Done({"run_id": str(run.pk)})
+
+
+def _send(run: ReportRun) -> None:
+    try:
+        task_queue().send(RUN_REPORT, str(run.pk))
+    except Problem as problem:
+        stream.failed(run.pk, problem.detail)
+
+
+def _validate_cancel(actor: Actor, parameters: Parameters) -> Parameters:
+    run = find_run(parameters.get("run_id"))
+    if run.finished:
+        raise Conflict(f"The run is already over: it {run.state}.", code="run-finished")
+    return {"run_id": str(run.pk), "report": run.report}
+
+
+def _cancel(actor: Actor, parameters: Parameters) -> Done:
+    try:
+        run = stream.request_cancel(parameters["run_id"])
+    except stream.RunFinished as error:
+        raise Conflict("The run ended a moment ago.", code="run-finished") from error
+    if not run.finished:
+        # The worker that runs it also looks at cancel_requested; this task interrupts Spark at once.
+        transaction.on_commit(lambda: task_queue().send(CANCEL_REPORT, str(run.pk)))
+    return Done({"run_id": str(run.pk), "state": run.state})
+
+
+def find_run(run_id: object) -> ReportRun:
+    """The run of that id, or NotFound."""
+    try:
+        return ReportRun.objects.select_related("schedule").get(pk=UUID(str(run_id)))
+    except (ValueError, ReportRun.DoesNotExist) as error:
+        raise NotFound("There is no such report run.", code="run-not-found") from error
+
+
+# ---- schedules
+
+
+def _validate_schedule(actor: Actor, parameters: Parameters) -> Parameters:
+    if ReportSchedule.objects.count() >= MAX_SCHEDULES:
+        raise Conflict(f"There are {MAX_SCHEDULES} schedules; delete one first.", code="too-many-schedules")
+    return _clean_schedule(parameters, None)
+
+
+def _validate_schedule_change(actor: Actor, parameters: Parameters) -> Parameters:
+    schedule = _schedule(parameters)
+    present = {
+        "name": schedule.name,
+        "report": schedule.report,
+        "parameters": schedule.parameters,
+        "cron": schedule.cron,
+        "time_zone": schedule.time_zone,
+        "enabled": schedule.enabled,
+        "overlap": schedule.overlap,
+    }
+    return {**_clean_schedule({**present, **parameters}, schedule.pk), "schedule_id": schedule.pk}
+
+
+def _clean_schedule(parameters: Parameters, schedule_id: int | None) -> Parameters:
+    rules = Rules(parameters)
+    chosen = catalogue.report(parameters.get("report"))
+    cleaned: dict[str, Any] = {
+        "name": rules.text("name", least=1, most=120),
+        "report": chosen.name,
+        "parameters": catalogue.clean_parameters(rules, chosen, parameters.get("parameters")),
+        "cron": rules.text("cron", least=1, most=120),
+        "time_zone": rules.time_zone("time_zone"),
+        "enabled": rules.flag("enabled", default=True),
+        "overlap": rules.choice("overlap", ReportSchedule.Overlap.values, default=ReportSchedule.Overlap.SKIP.value),
+    }
+    try:
+        cleaned["cron"] = cron.parse(cleaned["cron"]).text
+    except cron.CronError as error:
+        rules.refuse("cron", str(error))
+    if ReportSchedule.objects.filter(name=cleaned["name"]).exclude(pk=schedule_id).exists():
+        rules.refuse("name", "another schedule has this name")
+    rules.finish()
+    return cleaned
+
+
+def _create_schedule(actor: Actor, parameters: Parameters) -> Done:
+    assert not isinstance(actor.user, AnonymousUser)
+    schedule = ReportSchedule.objects.create(**parameters, created_by=actor.user)
+    schedules.mirror(schedule)
+    return Done({"schedule_id": schedule.pk})
+
+
+def _change_schedule(actor: Actor, parameters: Parameters) -> Done:
+    schedule = ReportSchedule.objects.get(pk=parameters["schedule_id"])
+    for name, value in parameters.items():
+        if name != "schedule_id":
+            setattr(schedule, name, value)
+    schedule.save()
+    schedules.mirror(schedule)
+    return Done({"schedule_id": schedule.pk})
+
+
+def _validate_schedule_deletion(actor: Actor, parameters: Parameters) -> Parameters:
+    schedule = _schedule(parameters)
+    return {"schedule_id": schedule.pk, "name": schedule.name}
+
+
+def _delete_schedule(actor: Actor, parameters: Parameters) -> Done:
+    schedules.forget(parameters["schedule_id"])
+    ReportSchedule.objects.filter(pk=parameters["schedule_id"]).delete()
+    return Done({"schedule_id": parameters["schedule_id"]})
+
+
+def _schedule(parameters: Parameters) -> ReportSchedule:
+    schedule_id = parameters.get("schedule_id")
+    found = ReportSchedule.objects.filter(pk=schedule_id).first() if isinstance(schedule_id, int) else None
+    if found is None:
+        raise NotFound("There is no such schedule.", code="schedule-not-found")
+    return found
+
+
+def _no_plan(parameters: Parameters) -> list[dict[str, str]]:
+    return []
+
+
+def _run_plan(parameters: Parameters) -> list[dict[str, str]]:
+    return [{"node": "Spark", "change": f"run the report {parameters['report']}"}]
+
+
+RUN = Kind("report.run", "Run report", "reports.write", _validate_run, lambda p: p["report"], _run_plan, record=_run)
+CANCEL = Kind(
+    "report.cancel",
+    "Cancel report run",
+    "reports.write",
+    _validate_cancel,
+    lambda p: p["run_id"],
+    _no_plan,
+    record=_cancel,
+)
+CREATE_SCHEDULE = Kind(
+    "schedule.create",
+    "Create schedule",
+    "reports.write",
+    _validate_schedule,
+    lambda p: p["name"],
+    _no_plan,
+    record=_create_schedule,
+)
+CHANGE_SCHEDULE = Kind(
+    "schedule.change",
+    "Change schedule",
+    "reports.write",
+    _validate_schedule_change,
+    lambda p: p["name"],
+    _no_plan,
+    record=_change_schedule,
+)
+DELETE_SCHEDULE = Kind(
+    "schedule.delete",
+    "Delete schedule",
+    "reports.write",
+    _validate_schedule_deletion,
+    lambda p: p["name"],
+    _no_plan,
+    record=_delete_schedule,
+)

@@ -1,0 +1,124 @@
+"""A run's rows as tables and as files.
+
+CSV cells that a spreadsheet would run as a formula get an apostrophe in front. Parquet columns have the types of the catalogue.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+from webapp.reports.catalogue import Column, Section
+from webapp.reports.models import ReportRun
+
+MAX_SHOWN_ROWS = 500
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_BATCH_ROWS = 5000
+
+
+def rows(run: ReportRun, section: Section) -> list[dict[str, Any]]:
+    """All rows of a section in the order in which they are shown."""
+    data = [row for row in run.rows.filter(section=section.name).values_list("data", flat=True)]
+    for name in reversed(section.sort):
+        falling = name.startswith("-")
+        column = name.lstrip("-")
+        data.sort(key=lambda row: _sort_key(row.get(column)), reverse=falling)
+    return data
+
+
+def _sort_key(value: Any) -> tuple[bool, bool, Any]:
+    is_text = isinstance(value, str)
+    return (value is not None, is_text, value if value is not None else 0)
+
+
+def csv_lines(section: Section, data: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """The section as CSV (RFC 4180), header first."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer)
+    writer.writerow([column.name for column in section.columns])
+    for row in data:
+        writer.writerow([csv_cell(row.get(column.name)) for column in section.columns])
+        if buffer.tell() > 64 * 1024:
+            yield buffer.getvalue()
+            buffer.seek(0)
+            buffer.truncate()
+    yield buffer.getvalue()
+
+
+def csv_cell(value: Any) -> Any:
+    """A value as a spreadsheet may see it: text that looks like a formula is made plain text; unknown is empty."""
+    if value is None:
+        return ""
+    if isinstance(value, str) and value.startswith(FORMULA_STARTS):
+        return "'" + value
+    return value
+
+
+def parquet_bytes(section: Section, data: list[dict[str, Any]]) -> bytes:
+    """The section as one Parquet file."""
+    import pyarrow as pa  # large, and only downloads need it
+    import pyarrow.parquet as pq
+
+    types = {
+        "text": pa.string(),
+        "integer": pa.int64(),
+        "bytes": pa.int64(),
+        "number": pa.float64(),
+        "time": pa.timestamp("ms", tz="UTC"),
+    }
+    schema = pa.schema([pa.field(column.name, types[column.type]) for column in section.columns])
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for start in range(0, len(data), _BATCH_ROWS):
+            batch = data[start : start + _BATCH_ROWS]
+            columns = [
+                pa.array([_typed(column, row.get(column.name)) for row in batch], types[column.type])
+                for column in section.columns
+            ]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+    return sink.getvalue()
+
+
+def _typed(column: Column, value: Any) -> Any:
+    if value is None:
+        return None
+    if column.type == "time":
+        return datetime.fromisoformat(value)
+    if column.type in {"integer", "bytes"}:
+        return int(value)
+    return float(value) if column.type == "number" else str(value)
+
+
+def chart_data(section: Section, data: Iterable[dict[str, Any]], most_series: int = 8) -> dict[str, Any] | None:
+    """The section's chart as columns: times in seconds, then one list per series; the smaller series are summed."""
+    chart = section.chart
+    if chart is None:
+        return None
+    sums: dict[str, dict[float, float]] = {}
+    for row in data:
+        moment, value = row.get(chart.x), row.get(chart.value)
+        if moment is None or value is None:
+            continue
+        at = datetime.fromisoformat(moment).timestamp()
+        series = sums.setdefault(str(row.get(chart.series)), {})
+        series[at] = series.get(at, 0) + value
+    if not sums:
+        return None
+    by_size = sorted(sums, key=lambda name: (-sum(sums[name].values()), name))
+    named, rest = by_size[:most_series], by_size[most_series:]
+    if rest:
+        others: dict[float, float] = {}
+        for name in rest:
+            for at, value in sums[name].items():
+                others[at] = others.get(at, 0) + value
+        sums["(others)"] = others
+        named = [*named, "(others)"]
+    times = sorted({at for name in named for at in sums[name]})
+    return {
+        "title": section.title,
+        "series": named,
+        "data": [times, *[[sums[name].get(at) for at in times] for name in named]],
+    }

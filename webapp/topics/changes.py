@@ -1,0 +1,95 @@
+"""Creating, changing and deleting topics."""
+
+from __future__ import annotations
+
+from webapp import snapshot
+from webapp.accounts.permissions import Actor
+from webapp.errors import Conflict, InvalidInput, NotFound
+from webapp.operations.kinds import Kind, Parameters
+from webapp.rules import MAX_QUEUES, MAX_TOPIC, MESSAGE_TYPES, PERMISSION_BITS, Rules, is_system_topic
+
+DEFAULT_QUEUES = 8
+
+
+def _validate(parameters: Parameters) -> Parameters:
+    rules = Rules(parameters)
+    cleaned = {
+        "name": rules.name("name", most=MAX_TOPIC, what="topic"),
+        "type": rules.choice("type", MESSAGE_TYPES, default="NORMAL"),
+        "queues": rules.integer("queues", least=1, most=MAX_QUEUES, default=DEFAULT_QUEUES),
+        "perm": rules.choice("perm", tuple(PERMISSION_BITS), default=6),
+        "group": rules.text("group", most=MAX_TOPIC) or None,
+    }
+    if is_system_topic(cleaned["name"]):
+        rules.refuse(
+            "name", "is reserved: names that start with rmq_sys_ and the protocol's own topics belong to the cluster"
+        )
+    if cleaned["name"].startswith(("%RETRY%", "%DLQ%")):
+        rules.refuse("name", "must not start with %RETRY% or %DLQ%: the cluster makes those topics itself")
+    groups = {group["name"] for group in snapshot.current().list("groups")}
+    if cleaned["group"] is not None and groups and cleaned["group"] not in groups:
+        rules.refuse("group", f"must be a broker group of this cluster: {', '.join(sorted(groups))}")
+    rules.finish()
+    return cleaned
+
+
+def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
+    cleaned = _validate(parameters)
+    if cleaned["name"] in snapshot.current().topics:
+        raise Conflict(f"The topic {cleaned['name']} exists already; edit it instead.", code="topic-exists")
+    return cleaned
+
+
+def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
+    present = _existing(parameters)
+    present_queues = [queue["queue_id"] + 1 for queue in present.get("queues") or []]
+    defaults = {
+        "type": present.get("type"),
+        "queues": max(present_queues, default=DEFAULT_QUEUES),
+        "perm": present.get("perm"),
+    }
+    merged = {**{name: value for name, value in defaults.items() if value is not None}, **parameters}
+    return _validate(merged)
+
+
+def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
+    name = str(_existing(parameters)["name"])
+    if "confirmation" in parameters and parameters["confirmation"] != name:
+        raise InvalidInput(
+            "Type the topic's name to confirm.", fields={"confirmation": [f"must be the topic's name, {name}"]}
+        )
+    return {"name": name}
+
+
+def _existing(parameters: Parameters) -> dict[str, object]:
+    name = parameters.get("name")
+    present = snapshot.current()
+    topic = present.topics.get(name) if isinstance(name, str) else None
+    if topic is None:
+        raise NotFound(f"There is no topic {name}.", code="topic-not-found")
+    if topic.get("system"):
+        raise InvalidInput(f"{name} is a system topic; the cluster keeps it for itself.", code="system-topic")
+    return topic
+
+
+def _plan(verb: str):  # type: ignore[no-untyped-def]
+    def plan(parameters: Parameters) -> list[dict[str, str]]:
+        what = f"{verb} {parameters['name']}"
+        if "queues" in parameters:
+            what += f": {parameters['queues']} queues, {parameters['type']}, {PERMISSION_BITS[parameters['perm']]}"
+        return [
+            {"node": group["name"], "change": what}
+            for group in snapshot.current().list("groups")
+            if parameters.get("group") in (None, group["name"])
+        ]
+
+    return plan
+
+
+def _target(parameters: Parameters) -> str:
+    return str(parameters["name"])
+
+
+CREATE = Kind("topic.create", "Create topic", "topics.write", _validate_create, _target, _plan("create"))
+UPDATE = Kind("topic.update", "Change topic", "topics.write", _validate_update, _target, _plan("change"))
+DELETE = Kind("topic.delete", "Delete topic", "topics.write", _validate_delete, _target, _plan("delete"))
