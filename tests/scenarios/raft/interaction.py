@@ -1,0 +1,290 @@
+"""A Raft group that scenario files drive by hand, one message and one write at a time. The log files are real, the disks faulty
+twins, the network is a list of messages in flight."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from controllerd.raft.core import CoreSettings, RaftCore
+from controllerd.raft.log_file import RaftLogFile
+from controllerd.raft.messages import Entry, EntryKind, HardState, Message, Persist, Ready, Snapshot
+from controllerd.raft.quorum import Configuration
+from tests.scenarios.runner import Command
+from tests.support.disks import FaultyDisk
+
+
+class Node:
+    """One core with its disk and a state machine that remembers the commands."""
+
+    def __init__(self, name: str, voters: tuple[str, ...], settings: CoreSettings) -> None:
+        self.name = name
+        self.voters = voters
+        self.settings = settings
+        self.disk = FaultyDisk(random.Random(name))
+        self.applied: list[str] = []
+        self.start()
+
+    def start(self) -> None:
+        """Open the files and begin as a follower."""
+        self.file = RaftLogFile(self.disk, "scenario", self.name)
+        recovered = self.file.open()
+        snapshot = recovered.log.snapshot
+        voters = snapshot.voters if snapshot else self.voters
+        self.applied = snapshot.data.decode().split() if snapshot else []
+        self.core = RaftCore(
+            self.name,
+            Configuration.of(voters),
+            recovered.log,
+            recovered.hard_state,
+            self.settings,
+            random.Random(self.name),
+        )
+
+
+class Interaction:
+    """Executes the commands of a scenario file."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.in_flight: list[Message] = []
+
+    def execute(self, command: Command) -> str:
+        """Run one command and return what happened."""
+        handler = getattr(self, "do_" + command.name.replace("-", "_"))
+        lines = handler(command)
+        return "\n".join(lines or [])
+
+    # Set-up
+
+    def do_add_nodes(self, command: Command) -> list[str]:
+        names = command.words
+        settings = CoreSettings(
+            election_ticks=command.number("election", 3),
+            max_inflight_messages=command.number("inflight", 64),
+            max_append_bytes=command.number("append-bytes", 1 << 20),
+        )
+        voters = tuple(command.list("voters", ",".join(names)))
+        for name in names:
+            self.nodes[name] = Node(name, voters, settings)
+        return []
+
+    def do_set_log(self, command: Command) -> list[str]:
+        """Give a node that has not run yet a log with the given terms and put it into a term."""
+        node = self.nodes[command.words[0]]
+        terms = [int(term) for term in command.list("terms")]
+        entries = tuple(Entry(index, term, f"{term}.{index}".encode()) for index, term in enumerate(terms, 1))
+        term = command.number("term", terms[-1] if terms else 0)
+        node.file.persist(Persist(HardState(term), None, entries))
+        node.start()
+        return [f"{node.name} term={node.core.term} {self._log_text(node)}"]
+
+    def do_set_randomized_election_timeout(self, command: Command) -> list[str]:
+        self.nodes[command.words[0]].core._randomized_election_ticks = command.number("ticks")
+        return []
+
+    # Input
+
+    def do_campaign(self, command: Command) -> list[str]:
+        return self._changing(command.words, lambda node: node.core.campaign())
+
+    def do_tick(self, command: Command) -> list[str]:
+        def tick(node: Node) -> None:
+            for _ in range(command.number("n", 1)):
+                node.core.tick()
+
+        return self._changing(command.words or self.nodes, tick)
+
+    def do_propose(self, command: Command) -> list[str]:
+        name, data = command.words
+        proposed = self.nodes[name].core.propose(data.encode())
+        return [f"{name} proposed {data} at {proposed.term}/{proposed.index}"]
+
+    def do_read(self, command: Command) -> list[str]:
+        (name,) = command.words
+        return [f"{name} reads with context {self.nodes[name].core.read_index()}"]
+
+    def do_report_unreachable(self, command: Command) -> list[str]:
+        name, other = command.words
+        self.nodes[name].core.report_unreachable(other)
+        return self._progress(name)
+
+    def do_compact(self, command: Command) -> list[str]:
+        node = self.nodes[command.words[0]]
+        node.file.compact(node.core.compact(" ".join(node.applied).encode(), command.number("keep", 0)))
+        return [f"{node.name} {self._log_text(node)}"]
+
+    def do_crash(self, command: Command) -> list[str]:
+        """Power loss and restart: what was not synced is gone."""
+        for name in command.words:
+            self.nodes[name].disk.crash()
+            self.nodes[name].start()
+        return self.do_state(command)
+
+    # Output
+
+    def do_process_ready(self, command: Command) -> list[str]:
+        lines: list[str] = []
+        for name in command.words or self.nodes:
+            lines += self._process(self.nodes[name])
+        return lines
+
+    def do_deliver(self, command: Command) -> list[str]:
+        """Deliver what is in flight to the named nodes; `drop` loses messages to or from the listed ones, `kind` selects."""
+        return self._deliver(
+            set(command.words or self.nodes), set(command.list("drop", "")), set(command.list("kind", ""))
+        )
+
+    def do_stabilize(self, command: Command) -> list[str]:
+        """Process and deliver among the named nodes until nothing happens any more."""
+        names = command.words or list(self.nodes)
+        dropped = set(command.list("drop", ""))
+        lines: list[str] = []
+        for _ in range(100):
+            news: list[str] = []
+            for name in names:
+                while self.nodes[name].core.has_ready():
+                    news += self._process(self.nodes[name])
+            news += self._deliver(set(names), dropped, set())
+            if not news:
+                break
+            lines += news
+        else:
+            raise AssertionError("the group does not come to rest")
+        return lines if command.options.get("quiet") is None else self.do_state(Command(0, "state", list(names)))
+
+    # Inspection
+
+    def do_state(self, command: Command) -> list[str]:
+        return [self._state_text(self.nodes[name]) for name in command.words or self.nodes]
+
+    def do_raft_log(self, command: Command) -> list[str]:
+        return [f"{name} {self._log_text(self.nodes[name])}" for name in command.words or self.nodes]
+
+    def do_applied(self, command: Command) -> list[str]:
+        return [f"{name}: {' '.join(self.nodes[name].applied)}" for name in command.words or self.nodes]
+
+    def do_progress(self, command: Command) -> list[str]:
+        return self._progress(command.words[0])
+
+    def do_in_flight(self, command: Command) -> list[str]:
+        return [_message_text(message) for message in self.in_flight] or ["nothing"]
+
+    # Helpers
+
+    def _changing(self, names: Iterable[str], change: object) -> list[str]:
+        lines = []
+        for name in names:
+            node = self.nodes[name]
+            before = self._state_text(node)
+            change(node)  # type: ignore[operator]
+            if self._state_text(node) != before:
+                lines.append(self._state_text(node))
+        return lines
+
+    def _process(self, node: Node) -> list[str]:
+        if not node.core.has_ready():
+            return []
+        ready = node.core.ready()
+        lines = [f"{node.name} ready:", *(f"  {line}" for line in _ready_text(ready))]
+        self.in_flight += ready.send_now
+        if ready.persist is not None:
+            node.file.persist(ready.persist)
+        self.in_flight += ready.send_after_persist
+        if ready.restore is not None:
+            node.applied = ready.restore.data.decode().split()
+        node.applied += [entry.data.decode() for entry in ready.committed if entry.kind is EntryKind.COMMAND]
+        before = self._state_text(node)
+        node.core.advance()
+        if self._state_text(node) != before:
+            lines.append(f"  then {self._state_text(node)}")
+        return lines
+
+    def _deliver(self, names: set[str], dropped: set[str], kinds: set[str]) -> list[str]:
+        lines: list[str] = []
+        kept: list[Message] = []
+        batch, self.in_flight = self.in_flight, []
+        for message in batch:
+            if kinds and message.kind.name.lower() not in kinds:
+                kept.append(message)
+            elif {message.sender, message.to} & dropped:
+                lines.append(f"lost      {_message_text(message)}")
+            elif message.to in names:
+                lines.append(f"delivered {_message_text(message)}")
+                node = self.nodes[message.to]
+                before = self._state_text(node)
+                node.core.step(message)
+                if self._state_text(node) != before:
+                    lines.append(f"  {self._state_text(node)}")
+            else:
+                kept.append(message)
+        self.in_flight = kept + self.in_flight
+        return lines
+
+    def _progress(self, name: str) -> list[str]:
+        return [
+            f"{name}->{other} {progress.state} match={progress.match} next={progress.next_index}"
+            + (f" inflight={len(progress.inflights)}" if len(progress.inflights) else "")
+            + (" paused" if progress.is_paused else "")
+            for other, progress in self.nodes[name].core.progress.items()
+            if other != name
+        ]
+
+    def _state_text(self, node: Node) -> str:
+        core = node.core
+        return (
+            f"{node.name} {core.role} term={core.term} vote={core.vote or '-'} leader={core.leader or '-'} "
+            f"commit={core.log.committed} last={core.log.last_term}/{core.log.last_index}"
+        )
+
+    def _log_text(self, node: Node) -> str:
+        log = node.core.log
+        start = f"[{log.compacted_term}/{log.compacted_index}] " if log.compacted_index else ""
+        return "log " + start + " ".join(map(_entry_text, log.slice(log.first_index, log.last_index + 1, 1 << 30)))
+
+
+def _ready_text(ready: Ready) -> list[str]:
+    lines = []
+    if ready.send_now:
+        lines += ["send now:", *(f"  {_message_text(message)}" for message in ready.send_now)]
+    if ready.persist:
+        state = ready.persist.hard_state
+        lines.append(f"persist: term={state.term} vote={state.vote or '-'} commit={state.commit}")
+        if ready.persist.snapshot:
+            lines.append(f"  {_snapshot_text(ready.persist.snapshot)}")
+        if ready.persist.entries:
+            lines.append("  " + " ".join(map(_entry_text, ready.persist.entries)))
+    if ready.send_after_persist:
+        lines += ["send then:", *(f"  {_message_text(message)}" for message in ready.send_after_persist)]
+    if ready.restore:
+        lines.append(f"restore: {_snapshot_text(ready.restore)}")
+    if ready.committed:
+        lines.append("apply: " + " ".join(map(_entry_text, ready.committed)))
+    lines += [f"read {read.context} at index {read.index}" for read in ready.reads]
+    return lines or ["(state only)"]
+
+
+def _entry_text(entry: Entry) -> str:
+    text = entry.data.decode() if entry.kind is EntryKind.COMMAND else "EMPTY"
+    return f"{entry.term}/{entry.index}:{text}"
+
+
+def _snapshot_text(snapshot: Snapshot) -> str:
+    return f"snapshot {snapshot.term}/{snapshot.index} voters={','.join(snapshot.voters)}"
+
+
+def _message_text(message: Message) -> str:
+    parts = [f"{message.sender}->{message.to} {message.kind.name} term={message.term}"]
+    if message.log_term or message.index:
+        parts.append(f"log={message.log_term}/{message.index}")
+    if message.commit:
+        parts.append(f"commit={message.commit}")
+    if message.reject:
+        parts.append("REFUSED" + (f" hint={message.reject_hint}" if message.reject_hint else ""))
+    if message.context:
+        parts.append(f"context={message.context}")
+    if message.entries:
+        parts.append("[" + " ".join(map(_entry_text, message.entries)) + "]")
+    if message.snapshot:
+        parts.append(_snapshot_text(message.snapshot))
+    return " ".join(parts)

@@ -1,0 +1,278 @@
+"""A Raft group under random loss, reordering, duplication, partitions and crashes at every step of a write, from one seed.
+
+Checked after each step: election safety, log matching, leader completeness, state machine safety, and that a confirmed read sees
+everything that was decided before it was asked. The log files are real, on disks that lose what was not synced.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from controllerd.raft.codec import decode_message, encode_message
+from controllerd.raft.core import CoreSettings, ProposalRefused, RaftCore
+from controllerd.raft.log import RaftLog
+from controllerd.raft.log_file import RaftLogFile
+from controllerd.raft.messages import Entry, Message, Ready, Role
+from controllerd.raft.quorum import Configuration
+from remoting.errors import NotLeader
+from tests.support.disks import FaultyDisk, PowerLost
+
+SETTINGS = CoreSettings(election_ticks=5, max_inflight_messages=4, max_append_bytes=200, max_apply_bytes=300)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened, so that a test can say it was not about nothing."""
+
+    elections: int = 0
+    decided: int = 0
+    crashes: int = 0
+    lost: int = 0
+    repeated: int = 0
+    snapshots: int = 0
+    compactions: int = 0
+    reads: int = 0
+    torn: int = 0
+
+
+@dataclass(slots=True)
+class ChaosNode:
+    """One node; `outstanding` is a Ready whose write is under way."""
+
+    name: str
+    core: RaftCore
+    file: RaftLogFile
+    disk: FaultyDisk
+    applied: list[Entry] = field(default_factory=list)
+    outstanding: Ready | None = None
+    reads: dict[int, int] = field(default_factory=dict)
+    was_leader_in: int = 0
+
+
+class Chaos:
+    """The group, the network between its nodes, and everything that was ever decided."""
+
+    def __init__(self, seed: int, size: int) -> None:
+        self.rng = random.Random(seed)
+        self.counts = Counts()
+        self.names = tuple(f"n{number}" for number in range(size))
+        self.network: list[Message] = []
+        self.cut: set[str] = set()
+        self.frozen = ""
+        self.decided: list[Entry] = []
+        self.decided_in_term: list[int] = []
+        self.leaders: dict[int, str] = {}
+        self.proposed = 0
+        self.healthy = False
+        self.nodes = {name: self._boot(name, FaultyDisk(random.Random(self.rng.random()))) for name in self.names}
+
+    def run(self, steps: int) -> None:
+        """Faults for a number of steps, then health until all nodes agree."""
+        for _ in range(steps):
+            self._step()
+            self._check()
+        self.heal()
+
+    def heal(self) -> None:
+        """Without faults the group must elect a leader, decide something new, and agree on everything."""
+        self.healthy = True
+        for node in self.nodes.values():
+            node.disk.lose_power_at(1 << 60)
+        self.cut = set()
+        self.frozen = ""
+        self.network = []
+        goal: int | None = None
+        for _ in range(400):
+            for node in self.nodes.values():
+                node.core.tick()
+                while node.outstanding is not None or node.core.has_ready():
+                    self._finish(node) if node.outstanding is not None else self._take(node)
+            batch, self.network = self.network, []
+            for message in batch:
+                self.nodes[message.to].core.step(message)
+            self._check()
+            if goal is None and any(node.core.is_serving for node in self.nodes.values()):
+                self._propose()
+                goal = len(self.decided) + 1
+            if goal is not None and all(len(node.applied) >= goal for node in self.nodes.values()):
+                return
+        raise AssertionError(f"no agreement: {[len(node.applied) for node in self.nodes.values()]}, goal {goal}")
+
+    # One step
+
+    def _step(self) -> None:
+        node = self.nodes[self.rng.choice(self.names)]
+        action = self.rng.random()
+        if node.name == self.frozen:
+            if action < 0.006:  # it thaws, and is asked something before it hears anything
+                self.frozen = ""
+                self._read(node)
+                self._work(node)
+        elif action < 0.45:
+            self._deliver()
+        elif action < 0.52:
+            node.core.tick()
+        elif action < 0.55:
+            self._propose()
+        elif action < 0.57:
+            self._read(node)
+        elif action < 0.97:
+            self._work(node)
+        elif action < 0.98:
+            self._compact(node)
+        elif action < 0.985:
+            self._crash(node)
+        elif action < 0.988:
+            leading = [other.name for other in self.nodes.values() if other.core.role is Role.LEADER]
+            self.frozen = self.rng.choice(leading or self.names)
+        elif action < 0.992:
+            self.cut = set(self.rng.sample(self.names, self.rng.randrange(len(self.names))))
+        else:
+            self.cut = set()
+
+    def _deliver(self) -> None:
+        if not self.network:
+            return
+        message = self.network.pop(self.rng.randrange(min(len(self.network), 12)))
+        if message.to == self.frozen:
+            self.network.append(message)
+            return
+        if self.rng.random() < 0.05 or (message.sender in self.cut) != (message.to in self.cut):
+            self.counts.lost += 1
+            return
+        if self.rng.random() < 0.05:
+            self.counts.repeated += 1
+            self.network.append(message)
+        self.nodes[message.to].core.step(decode_message(encode_message(message)))
+
+    def _propose(self) -> None:
+        for node in self.nodes.values():
+            if node.name == self.frozen:
+                continue
+            try:
+                node.core.propose(f"p{self.proposed}".encode())
+            except (NotLeader, ProposalRefused):
+                continue
+            self.proposed += 1
+
+    def _read(self, node: ChaosNode) -> None:
+        try:
+            node.reads[node.core.read_index()] = len(self.decided)
+        except NotLeader:
+            return
+
+    def _work(self, node: ChaosNode) -> None:
+        if node.outstanding is None:
+            if node.core.has_ready():
+                self._take(node)
+        else:
+            self._finish(node)
+
+    def _take(self, node: ChaosNode) -> None:
+        node.outstanding = node.core.ready()
+        self.network += node.outstanding.send_now
+        node.was_leader_in = max(node.was_leader_in, self._note_leader(node))
+
+    def _finish(self, node: ChaosNode) -> None:
+        ready = node.outstanding
+        assert ready is not None
+        if ready.persist is not None:
+            try:
+                self._risk_power(node)
+                node.file.persist(ready.persist)
+            except PowerLost:
+                self._crash(node)
+                return
+        self.network += ready.send_after_persist
+        if ready.restore is not None:
+            self.counts.snapshots += 1
+            node.applied = list(self.decided[: ready.restore.index])
+            assert ready.restore.data.decode() == str(ready.restore.index)
+        for entry in ready.committed:
+            self._apply(node, entry)
+        node.core.advance()
+        node.outstanding = None
+        for read in ready.reads:
+            self.counts.reads += 1
+            assert read.index >= node.reads.pop(read.context), "a confirmed read misses what was decided before it"
+
+    def _apply(self, node: ChaosNode, entry: Entry) -> None:
+        assert entry.index == len(node.applied) + 1
+        node.applied.append(entry)
+        if entry.index <= len(self.decided):
+            assert self.decided[entry.index - 1] == entry, f"two nodes applied different entries at {entry.index}"
+        else:
+            self.decided.append(entry)
+            self.decided_in_term.append(node.core.term)
+            self.counts.decided += 1
+
+    def _compact(self, node: ChaosNode) -> None:
+        if node.outstanding is None and node.core.can_compact and node.core.log.applied > 0:
+            self.counts.compactions += 1
+            data = str(node.core.log.applied).encode()
+            try:
+                self._risk_power(node)
+                node.file.compact(node.core.compact(data, self.rng.randrange(4)))
+            except PowerLost:
+                self._crash(node)
+
+    def _risk_power(self, node: ChaosNode) -> None:
+        if not self.healthy and self.rng.random() < 0.02:
+            node.disk.lose_power_at(self.rng.choice((1, 1, 2, 3)))
+
+    def _crash(self, node: ChaosNode) -> None:
+        self.counts.crashes += 1
+        self.network = [message for message in self.network if message.sender != node.name or self.rng.random() < 0.5]
+        torn = node.disk.counters.torn
+        node.disk.crash()
+        self.counts.torn += node.disk.counters.torn - torn
+        self.nodes[node.name] = self._boot(node.name, node.disk)
+
+    def _boot(self, name: str, disk: FaultyDisk) -> ChaosNode:
+        file = RaftLogFile(disk, "chaos", name)
+        recovered = file.open()
+        snapshot = recovered.log.snapshot
+        core = RaftCore(
+            name,
+            Configuration.of(self.names),
+            recovered.log,
+            recovered.hard_state,
+            SETTINGS,
+            random.Random(self.rng.random()),
+        )
+        return ChaosNode(name, core, file, disk, list(self.decided[: snapshot.index]) if snapshot else [])
+
+    # Checks
+
+    def _note_leader(self, node: ChaosNode) -> int:
+        core = node.core
+        if core.role is not Role.LEADER or core.term == node.was_leader_in:
+            return 0
+        self.counts.elections += 1
+        assert self.leaders.setdefault(core.term, node.name) == node.name, f"two leaders in term {core.term}"
+        for entry in self.decided[core.log.compacted_index :]:
+            if self.decided_in_term[entry.index - 1] < core.term:
+                assert core.log.term(entry.index) == entry.term, f"the leader of {core.term} misses entry {entry.index}"
+        return core.term
+
+    def _check(self) -> None:
+        logs = [node.core.log for node in self.nodes.values()]
+        for log in logs:
+            assert log.pending_snapshot is not None or log.compacted_index <= log.applied
+            assert log.applied <= log.committed <= log.last_index
+            assert log.stable_index <= log.last_index
+        if self.rng.random() < 0.02:
+            for one in logs:
+                for other in logs:
+                    self._check_matching(one, other)
+
+    def _check_matching(self, one: RaftLog, other: RaftLog) -> None:
+        start = max(one.first_index, other.first_index)
+        end = min(one.last_index, other.last_index)
+        agreed = [index for index in range(start, end + 1) if one.term(index) == other.term(index)]
+        if agreed:
+            last = agreed[-1] + 1
+            assert one.slice(start, last, 1 << 30) == other.slice(start, last, 1 << 30), (
+                "logs with a common entry differ"
+            )

@@ -1,0 +1,195 @@
+"""Rules of the core that need a hand-made situation."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from controllerd.raft.core import CoreSettings, ProposalRefused, RaftCore
+from controllerd.raft.log import RaftLog
+from controllerd.raft.messages import Entry, HardState, Message, MessageKind, Role
+from controllerd.raft.quorum import Configuration
+from remoting.errors import NotLeader
+
+NAMES = ("n1", "n2", "n3")
+
+
+def make_core(
+    terms: Sequence[int] = (),
+    *,
+    term: int = 0,
+    name: str = "n1",
+    voters: tuple[str, ...] = NAMES,
+    settings: CoreSettings | None = None,
+    seed: int = 1,
+) -> RaftCore:
+    entries = [Entry(index, of_term, b"x") for index, of_term in enumerate(terms, 1)]
+    return RaftCore(
+        name,
+        Configuration.of(voters),
+        RaftLog(entries=entries),
+        HardState(term),
+        settings or CoreSettings(),
+        random.Random(seed),
+    )
+
+
+def drain(core: RaftCore) -> list[Message]:
+    """Carry out everything; return what was sent."""
+    sent: list[Message] = []
+    while core.has_ready():
+        ready = core.ready()
+        sent += [*ready.send_now, *ready.send_after_persist]
+        core.advance()
+    return sent
+
+
+def elect(core: RaftCore) -> None:
+    """Make the core the leader by a vote of n2."""
+    core.campaign()
+    drain(core)
+    core.step(Message(MessageKind.PRE_VOTE_RESPONSE, "n2", core.id, core.term + 1))
+    drain(core)
+    core.step(Message(MessageKind.VOTE_RESPONSE, "n2", core.id, core.term))
+    assert core.role is Role.LEADER
+
+
+def acknowledge(core: RaftCore, index: int, sender: str = "n2") -> None:
+    core.step(Message(MessageKind.APPEND_RESPONSE, sender, core.id, core.term, index=index))
+
+
+def test_an_entry_of_an_earlier_term_is_not_decided_by_counting() -> None:
+    """Figure 8 of the paper: a majority holds it, and yet a later leader may replace it."""
+    core = make_core([1, 2], term=3)
+    elect(core)
+    drain(core)
+    acknowledge(core, 2)
+    assert core.log.committed == 0
+    acknowledge(core, 3)
+    assert core.log.committed == 3
+
+
+def test_own_entries_count_only_when_durable() -> None:
+    core = make_core(voters=("n1", "n2", "n3"))
+    elect(core)
+    ready = core.ready()
+    assert ready.persist is not None
+    acknowledge(core, 1)
+    assert core.log.committed == 0, "one durable copy, at n2, is no majority"
+    core.advance()
+    assert core.log.committed == 1
+
+
+def test_a_leader_serves_only_after_applying_an_entry_of_its_term() -> None:
+    core = make_core()
+    elect(core)
+    with pytest.raises(NotLeader):
+        core.propose(b"early")
+    with pytest.raises(NotLeader):
+        core.read_index()
+    drain(core)
+    acknowledge(core, 1)
+    assert not core.is_serving
+    drain(core)
+    assert core.is_serving
+    assert core.propose(b"now").index == 2
+
+
+def test_proposals_are_bounded() -> None:
+    core = make_core(settings=CoreSettings(max_entry_bytes=10, max_uncommitted_bytes=25))
+    elect(core)
+    drain(core)
+    acknowledge(core, 1)
+    drain(core)
+    with pytest.raises(ProposalRefused, match="11 bytes exceeds"):
+        core.propose(b"x" * 11)
+    core.propose(b"x" * 10)
+    core.propose(b"x" * 10)
+    with pytest.raises(ProposalRefused, match="wait to be committed"):
+        core.propose(b"x" * 10)
+    drain(core)
+    acknowledge(core, 3)
+    drain(core)
+    core.propose(b"x" * 10)
+
+
+def test_election_timeouts_are_random_within_bounds_and_redrawn() -> None:
+    seen = set()
+    for seed in range(200):
+        core = make_core(seed=seed, settings=CoreSettings(election_ticks=10))
+        ticks = 0
+        while core.role is Role.FOLLOWER:
+            core.tick()
+            ticks += 1
+        seen.add(ticks)
+    assert seen == set(range(10, 20))
+
+
+def test_one_vote_per_term_and_only_for_a_log_that_is_not_behind() -> None:
+    core = make_core([1, 2], term=2)
+    core.step(Message(MessageKind.VOTE, "n2", "n1", 3, index=1, log_term=2))
+    core.step(Message(MessageKind.VOTE, "n3", "n1", 3, index=2, log_term=2))
+    core.step(Message(MessageKind.VOTE, "n2", "n1", 3, index=9, log_term=9))
+    core.step(Message(MessageKind.VOTE, "n3", "n1", 3, index=2, log_term=2))
+    answers = [(message.to, message.reject) for message in drain(core)]
+    assert answers == [("n2", True), ("n3", False), ("n2", True), ("n3", False)]
+    assert core.vote == "n3"
+
+
+def test_a_vote_leaves_only_after_it_is_durable() -> None:
+    core = make_core()
+    core.step(Message(MessageKind.VOTE, "n2", "n1", 1))
+    ready = core.ready()
+    assert ready.send_now == ()
+    assert ready.persist is not None
+    assert ready.persist.hard_state == HardState(1, "n2", 0)
+    assert [message.kind for message in ready.send_after_persist] == [MessageKind.VOTE_RESPONSE]
+
+
+def test_nothing_is_written_for_a_commit_alone() -> None:
+    core = make_core([1], term=1)
+    core.step(Message(MessageKind.HEARTBEAT, "n2", "n1", 1, commit=1))
+    ready = core.ready()
+    assert ready.persist is None
+    assert [entry.index for entry in ready.committed] == [1]
+
+
+def test_a_cut_off_leader_learns_the_later_term_from_an_answer() -> None:
+    core = make_core(term=5)
+    core.step(Message(MessageKind.HEARTBEAT, "n2", "n1", 3))
+    assert core.leader is None
+    (answer,) = drain(core)
+    assert (answer.kind, answer.to, answer.term) == (MessageKind.APPEND_RESPONSE, "n2", 5)
+
+
+def test_answers_from_strangers_and_impossible_acknowledgements_are_ignored() -> None:
+    core = make_core()
+    elect(core)
+    drain(core)
+    acknowledge(core, 1, sender="n9")
+    acknowledge(core, 99)
+    assert core.log.committed == 0
+
+
+def test_a_write_in_progress_does_not_hide_what_was_cut_meanwhile() -> None:
+    """An append of term 1 is being written while a new leader replaces it: the replaced entry must not count as durable."""
+    core = make_core()
+    core.step(Message(MessageKind.APPEND, "n2", "n1", 1, entries=(Entry(1, 1, b"a"), Entry(2, 1, b"b"))))
+    writing = core.ready()
+    assert writing.persist is not None
+    core.step(Message(MessageKind.APPEND, "n3", "n1", 2, index=1, log_term=1, entries=(Entry(2, 2, b"c"),)))
+    core.advance()
+    assert core.log.stable_index <= 1
+    then = core.ready()
+    assert then.persist is not None
+    assert then.persist.entries[-1] == Entry(2, 2, b"c")
+
+
+def test_a_node_that_is_no_voter_never_campaigns() -> None:
+    core = make_core(name="n9")
+    for _ in range(100):
+        core.tick()
+    assert core.role is Role.FOLLOWER
+    assert drain(core) == []
