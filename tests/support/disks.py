@@ -1,0 +1,422 @@
+"""Twins of `remoting.disk.Disk`: one in memory, and one that loses power, refuses writes and rots.
+
+`MemoryDisk` is a disk that never fails. `FaultyDisk` keeps two images of every file, what a reader sees and what would survive
+a power loss, and the writes between them:
+
+- `crash()` is a power loss: every write and every change of size that no sync covered is kept, dropped or torn at 512-byte
+  sectors, each on its own, by the seeded generator; then all open segments are dead and the tree can be opened again.
+- `kill()` is the death of the process alone: everything written stays, open segments are dead.
+- `lose_power_at(n)` raises `PowerLost` in the n-th sync point from now on. A sync point is a segment's sync, and the creation,
+  replacement or removal of a file (durable on return by the seam's contract); it takes effect or not, by chance, and everything
+  fails after it until `crash()`.
+- `fail_sync_at(n)` makes the n-th sync fail with EIO as Linux does: what was unsynced stays readable, is lost at the next
+  power loss, and a later sync does not save it. `fail_write_at(n)` fails a write with EIO, `capacity_bytes` with ENOSPC,
+  both after a part of the bytes reached the file. `flip_bit` rots one bit in both images.
+
+Everything is decided by the generator that the caller passes, in the order of the calls, so one seed is one story. `counters`
+says what was injected; a test asserts on it that the faults it is about did happen.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from remoting.disk import Bytes, DiskUsage
+from remoting.errors import StorageError
+
+SECTOR_BYTES = 512
+
+_Change = tuple[int, bytes] | int  # (position, bytes written), or the new size of a truncate
+
+
+class PowerLost(Exception):
+    """The machine stopped at a sync point. Nothing on the disk works until `FaultyDisk.crash()`."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a disk did and what was done to it."""
+
+    writes: int = 0
+    syncs: int = 0
+    sync_points: int = 0
+    crashes: int = 0
+    kills: int = 0
+    power_losses: int = 0
+    kept: int = 0
+    dropped: int = 0
+    torn: int = 0
+    sync_errors: int = 0
+    write_errors: int = 0
+    no_space_errors: int = 0
+    bit_flips: int = 0
+
+
+class SparseBytes:
+    """A file's content: `size` bytes of which only a written prefix is held in memory; the rest reads as zeros."""
+
+    __slots__ = ("held", "size")
+
+    def __init__(self, size: int = 0) -> None:
+        self.held = bytearray()
+        self.size = size
+
+    def write(self, position: int, content: Bytes) -> None:
+        end = position + len(content)
+        if len(self.held) < position:
+            self.held.extend(bytes(position - len(self.held)))
+        self.held[position:end] = content
+        self.size = max(self.size, end)
+
+    def read(self, position: int, length: int) -> bytes:
+        length = max(0, min(length, self.size - position))
+        content = bytes(self.held[position : position + length])
+        return content + bytes(length - len(content))
+
+    def resize(self, size: int) -> None:
+        del self.held[size:]
+        self.size = size
+
+    def copy(self) -> SparseBytes:
+        twin = SparseBytes(self.size)
+        twin.held = bytearray(self.held)
+        return twin
+
+
+@dataclass(slots=True)
+class MemoryFile:
+    """One file: what readers see, what is on the platter, and the changes in between, oldest first."""
+
+    seen: SparseBytes
+    platter: SparseBytes
+    unsynced: list[_Change] = field(default_factory=list)
+    generation: int = 0
+
+
+class MemorySegment:
+    """`FileSegment` over a `MemoryFile`."""
+
+    def __init__(self, disk: MemoryDisk, path: str, file: MemoryFile) -> None:
+        self._disk = disk
+        self._path = path
+        self._file = file
+        self._generation = disk.generation
+        self._open = True
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size_bytes(self) -> int:
+        return self._file.seen.size
+
+    def write(self, position: int, buffers: Sequence[Bytes]) -> int:
+        self._check()
+        content = b"".join(buffers)
+        self._disk.write_file(self._path, self._file, position, content)
+        return len(content)
+
+    def read(self, position: int, length: int) -> bytes:
+        self._check()
+        return self._file.seen.read(position, length)
+
+    def truncate(self, size_bytes: int) -> None:
+        self._check()
+        self._disk.resize_file(self._file, size_bytes)
+
+    def sync(self) -> None:
+        self._check()
+        self._disk.sync_file(self._path, self._file)
+
+    def close(self) -> None:
+        self._open = False
+
+    def _check(self) -> None:
+        assert self._open, f"{self._path} was closed"
+        assert self._generation == self._disk.generation, f"{self._path} was opened before the last crash"
+        self._disk.check_power()
+
+
+class MemoryDisk:
+    """`Disk` in memory, without faults. `used_bytes` counts bytes that were really written, as sparse files do."""
+
+    def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.counters = Counters()
+        self.generation = 0
+        self.files: dict[str, MemoryFile] = {}
+        self._directories: set[str] = {""}
+        self._lock = threading.RLock()  # one thread may sync while another writes
+
+    # -- the seam ----------------------------------------------------------------------------------------------------------
+
+    def names(self, directory: str) -> list[str]:
+        self.check_power()
+        prefix = f"{directory}/" if directory else ""
+        inside = {path[len(prefix) :] for path in [*self.files, *self._directories] if path.startswith(prefix)}
+        return sorted({name.split("/")[0] for name in inside if name})
+
+    def exists(self, path: str) -> bool:
+        self.check_power()
+        return path in self.files or path in self._directories
+
+    def open(self, path: str, *, create: bool = False, size_bytes: int = 0) -> MemorySegment:
+        self.check_power()
+        with self._lock:
+            file = self.files.get(path)
+            if not create:
+                if file is None:
+                    raise _refused("open", path, errno.ENOENT)
+                return MemorySegment(self, path, file)
+            if file is None or file.seen.size < size_bytes:
+                with self.sync_point(f"create {path}") as happens:
+                    if happens:
+                        file = self._create(path, size_bytes)
+            assert file is not None
+            return MemorySegment(self, path, file)
+
+    def remove(self, path: str) -> None:
+        self.check_power()
+        with self._lock:
+            inside = sorted(name for name in self.files if name == path or name.startswith(f"{path}/"))
+            for name in inside:
+                with self.sync_point(f"remove {name}") as happens:
+                    if happens:
+                        del self.files[name]
+            self._directories -= {name for name in self._directories if name == path or name.startswith(f"{path}/")}
+
+    def read_bytes(self, path: str) -> bytes | None:
+        self.check_power()
+        file = self.files.get(path)
+        return None if file is None else file.seen.read(0, file.seen.size)
+
+    def replace_bytes(self, path: str, content: bytes) -> None:
+        self.check_power()
+        with self._lock, self.sync_point(f"replace {path}") as happens:
+            if happens:
+                self._make_directories(path)
+                file = MemoryFile(SparseBytes(), SparseBytes())
+                file.seen.write(0, content)
+                file.platter.write(0, content)
+                self.files[path] = file
+
+    def usage(self) -> DiskUsage:
+        return DiskUsage(self.capacity_bytes, max(0, self.capacity_bytes - self.used_bytes))
+
+    def close(self) -> None:
+        """Give the tree free; nothing to do in memory."""
+
+    # -- what segments call, and the faulty twin changes -------------------------------------------------------------------
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(len(file.seen.held) for file in self.files.values())
+
+    def check_power(self) -> None:
+        """Raise when the machine is off; this disk always has power."""
+
+    def sync_point(self, what: str) -> SyncPoint:
+        return SyncPoint(self, what)
+
+    def reach_sync_point(self, what: str) -> tuple[bool, bool]:
+        """Count the point; returns whether it takes effect and whether power is lost in it."""
+        self.counters.sync_points += 1
+        return True, False
+
+    def write_file(self, path: str, file: MemoryFile, position: int, content: bytes) -> None:
+        with self._lock:
+            self.counters.writes += 1
+            file.seen.write(position, content)
+            file.unsynced.append((position, content))
+
+    def resize_file(self, file: MemoryFile, size: int) -> None:
+        with self._lock:
+            file.seen.resize(size)
+            file.unsynced.append(size)
+
+    def sync_file(self, path: str, file: MemoryFile) -> None:
+        with self._lock, self.sync_point(f"sync {path}") as happens:
+            self.counters.syncs += 1
+            if happens:
+                for change in file.unsynced:
+                    _apply(file.platter, change)
+                file.unsynced.clear()
+
+    def _create(self, path: str, size_bytes: int) -> MemoryFile:
+        self._make_directories(path)
+        file = self.files.get(path)
+        if file is None:
+            file = self.files[path] = MemoryFile(SparseBytes(), SparseBytes())
+        for change in file.unsynced:  # creation syncs the whole file
+            _apply(file.platter, change)
+        file.unsynced.clear()
+        for image in (file.seen, file.platter):
+            if image.size < size_bytes:
+                image.resize(size_bytes)
+        return file
+
+    def _make_directories(self, path: str) -> None:
+        parts = path.split("/")[:-1]
+        for count in range(1, len(parts) + 1):
+            self._directories.add("/".join(parts[:count]))
+
+
+class SyncPoint:
+    """`with disk.sync_point(what) as happens:` runs one durable change and loses power after it when it is due."""
+
+    def __init__(self, disk: MemoryDisk, what: str) -> None:
+        self._disk = disk
+        self._what = what
+        self._power_lost = False
+
+    def __enter__(self) -> bool:
+        happens, self._power_lost = self._disk.reach_sync_point(self._what)
+        return happens
+
+    def __exit__(self, *_error: object) -> None:
+        if self._power_lost:
+            raise PowerLost(self._what)
+
+
+class FaultyDisk(MemoryDisk):
+    """`Disk` in memory that fails as told; without orders it behaves like `MemoryDisk`."""
+
+    def __init__(self, rng: Random, *, capacity_bytes: int = 1 << 40) -> None:
+        super().__init__(capacity_bytes=capacity_bytes)
+        self._rng = rng
+        self._power = True
+        self._lose_power_in: int | None = None
+        self._fail_sync_in: int | None = None
+        self._fail_write_in: int | None = None
+
+    # -- orders ------------------------------------------------------------------------------------------------------------
+
+    def lose_power_at(self, sync_point: int) -> None:
+        """Lose power in the given sync point from now, 1 being the next one."""
+        self._lose_power_in = sync_point
+
+    def fail_sync_at(self, sync: int) -> None:
+        """Fail the given sync of a segment from now with EIO, 1 being the next one."""
+        self._fail_sync_in = sync
+
+    def fail_write_at(self, write: int) -> None:
+        """Fail the given write from now with EIO, 1 being the next one."""
+        self._fail_write_in = write
+
+    def crash(self) -> None:
+        """Lose power (if it was not lost already) and come back with what the platters hold."""
+        self.counters.crashes += 1
+        for path in sorted(self.files):
+            file = self.files[path]
+            for change in file.unsynced:
+                self._survive(file.platter, change)
+            file.seen = file.platter.copy()
+            file.unsynced.clear()
+        self._come_back()
+
+    def kill(self) -> None:
+        """End the process and nothing else: the page cache keeps every write."""
+        self.counters.kills += 1
+        self._come_back()
+
+    def flip_bit(self, path: str, position: int, bit: int) -> None:
+        """Rot one bit of a file, in what readers see and on the platter."""
+        file = self.files[path]
+        assert 0 <= position < file.seen.size
+        assert 0 <= bit < 8
+        self.counters.bit_flips += 1
+        for image in (file.seen, file.platter):
+            image.write(position, bytes([image.read(position, 1)[0] ^ (1 << bit)]))
+
+    # -- faults ------------------------------------------------------------------------------------------------------------
+
+    def check_power(self) -> None:
+        if not self._power:
+            raise PowerLost("the power is off")
+
+    def reach_sync_point(self, what: str) -> tuple[bool, bool]:
+        self.counters.sync_points += 1
+        self._lose_power_in = _count_down(self._lose_power_in)
+        if self._lose_power_in != 0:
+            return True, False
+        self._lose_power_in = None
+        self._power = False
+        self.counters.power_losses += 1
+        return self._rng.random() < 0.5, True
+
+    def write_file(self, path: str, file: MemoryFile, position: int, content: bytes) -> None:
+        self._fail_write_in = _count_down(self._fail_write_in)
+        if self._fail_write_in == 0:
+            self._fail_write_in = None
+            self.counters.write_errors += 1
+            self._write_some(path, file, position, content, self._rng.randrange(len(content) + 1))
+            raise _refused("write", path, errno.EIO)
+        growth = position + len(content) - max(position, len(file.seen.held))
+        if growth > 0 and self.used_bytes + growth > self.capacity_bytes:
+            self.counters.no_space_errors += 1
+            fitting = len(content) - growth + max(0, self.capacity_bytes - self.used_bytes)
+            self._write_some(path, file, position, content, min(fitting, len(content)))
+            raise _refused("write", path, errno.ENOSPC)
+        super().write_file(path, file, position, content)
+
+    def sync_file(self, path: str, file: MemoryFile) -> None:
+        self._fail_sync_in = _count_down(self._fail_sync_in)
+        if self._fail_sync_in == 0:
+            self._fail_sync_in = None
+            self.counters.sync_errors += 1
+            file.unsynced.clear()  # the kernel marks the pages clean: readable, never written
+            raise _refused("sync", path, errno.EIO)
+        super().sync_file(path, file)
+
+    def _write_some(self, path: str, file: MemoryFile, position: int, content: bytes, length: int) -> None:
+        if length > 0:
+            super().write_file(path, file, position, content[:length])
+
+    def _survive(self, platter: SparseBytes, change: _Change) -> None:
+        fate = self._rng.randrange(3)
+        if fate == 0:
+            self.counters.kept += 1
+            _apply(platter, change)
+        elif fate == 1 or isinstance(change, int):
+            self.counters.dropped += 1
+        else:
+            self.counters.torn += 1
+            for position, sector in _sectors(*change):
+                if self._rng.random() < 0.5:
+                    platter.write(position, sector)
+
+    def _come_back(self) -> None:
+        self.generation += 1
+        self._power = True
+        self._lose_power_in = self._fail_sync_in = self._fail_write_in = None
+
+
+def _sectors(position: int, content: bytes) -> Iterator[tuple[int, bytes]]:
+    start = position
+    while start < position + len(content):
+        end = min((start // SECTOR_BYTES + 1) * SECTOR_BYTES, position + len(content))
+        yield start, content[start - position : end - position]
+        start = end
+
+
+def _apply(image: SparseBytes, change: _Change) -> None:
+    if isinstance(change, int):
+        image.resize(change)
+    else:
+        image.write(*change)
+
+
+def _count_down(remaining: int | None) -> int | None:
+    return None if remaining is None else remaining - 1
+
+
+def _refused(what: str, path: str, number: int) -> StorageError:
+    error = StorageError(f"cannot {what} {path}: {os.strerror(number)}")
+    error.__cause__ = OSError(number, os.strerror(number))
+    return error
