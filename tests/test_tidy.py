@@ -284,6 +284,11 @@ def _dotted_strings(tree: ast.Module) -> Iterator[str]:
                 yield f"{match[0]}.__main__"
 
 
+def test_the_readme_shows_the_shortest_program_as_it_is() -> None:
+    program = (ROOT / "docs/examples/hello.py").read_text().partition('"""\n\n')[2]
+    assert f"```python\n{program}```" in (ROOT / "README.md").read_text()
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/ARCHITECTURE.md"])
 def test_what_the_documents_tell_to_run_exists(page: str) -> None:
     text = (ROOT / page).read_text()

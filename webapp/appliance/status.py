@@ -93,6 +93,8 @@ def _as_text(content: Mapping[str, Any]) -> str:
         lines.append(f"console http://{supervisor['http']}/, supervisor process {supervisor['pid']}")
         for process in supervisor["processes"]:
             parts = [f"  {process['name']:<16} {process['state']:<12}"]
+            if process["pid"]:
+                parts.append(f"pid {process['pid']:<7}")
             if process["address"]:
                 parts.append(process["address"])
             if process["restarts"]:

@@ -27,7 +27,7 @@ def publish(layout: DataLayout, http: str, *states: str, whole: str = "running")
             "name": f"p{index}",
             "kind": "worker",
             "state": each,
-            "pid": 1,
+            "pid": 4711 if each == "running" else None,
             "restarts": index,
             "address": None,
             "last_exit": {"code": -9, "text": "was killed by SIGKILL", "at": "then"} if index else None,
