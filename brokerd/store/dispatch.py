@@ -1,0 +1,189 @@
+"""From log bytes to what is derived from them: the one loop behind running dispatch, recovery and rebuilding (pure).
+
+`derive` walks records in a chunk of log bytes and returns an entry for each that belongs into a consume queue. It never
+raises on any bytes: where no whole record starts, it stops and says why (`Stop`), and the caller, who knows what the bytes
+should have been, decides. Prepared and rolled-back transaction records are walked over without an entry.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+from brokerd.store.layout import FILLER_BYTES, MIN_RECORD_BYTES, file_start
+from remoting.disk import Bytes
+from remoting.message import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_BORN_HOST_V6,
+    SYS_STORE_HOST_V6,
+    SYS_TRANSACTION_MASK,
+    SYS_TRANSACTION_PREPARED,
+    SYS_TRANSACTION_ROLLBACK,
+    tags_code,
+)
+
+# topic, queue id, queue offset, physical offset, size, tags code, store timestamp
+Entry = tuple[str, int, int, int, int, int, int]
+
+_SIZE_AND_MAGIC: Final = struct.Struct(">iI")
+# size magic crc queueId queueOffset physicalOffset sysFlag storeTimestamp bodyLength, for IPv4 hosts
+_HEAD: Final = struct.Struct(">iIIi4xqqi16xq20xi")
+_LONG: Final = struct.Struct(">q")
+_INT: Final = struct.Struct(">i")
+_SHORT: Final = struct.Struct(">h")
+_WHOLE_RECORD_CRC: Final = re.compile(rb"__CRC32#\x01(\d{10})\x02")
+_WHOLE_RECORD_CRC_BYTES: Final = 20
+_NO_QUEUE: Final = (SYS_TRANSACTION_PREPARED, SYS_TRANSACTION_ROLLBACK)
+
+
+class Stop(Enum):
+    """Why a walk ended where it ended."""
+
+    END = "all bytes were walked"
+    PARTIAL = "the last record continues beyond the bytes"
+    DAMAGED = "no record starts there"
+
+
+class Derived(NamedTuple):
+    """What a chunk held. `end_offset` is where the next record starts; `needs` is its size when the chunk ends inside it (0 when
+    even that is unknown). `store_timestamp_ms` is that of the last record, -1 without one."""
+
+    entries: list[Entry]
+    end_offset: int
+    stop: Stop
+    needs: int
+    store_timestamp_ms: int
+
+
+class RecordShape(NamedTuple):
+    """What bounds a record: its file's size and the largest size allowed. `check_content` also verifies checksums."""
+
+    file_size: int
+    max_record_bytes: int
+    check_content: bool = False
+
+    def checked(self) -> RecordShape:
+        return self._replace(check_content=True)
+
+
+def derive(data: Bytes, physical_offset: int, shape: RecordShape) -> Derived:
+    """Walk the records in `data`, the log bytes that start at the record boundary `physical_offset`."""
+    entries: list[Entry] = []
+    position, length = 0, len(data)
+    store_timestamp = -1
+    needs = 0
+    while True:
+        if length - position < FILLER_BYTES:
+            stop = Stop.PARTIAL if position < length else Stop.END
+            break
+        size, magic = _SIZE_AND_MAGIC.unpack_from(data, position)
+        start = physical_offset + position
+        left_in_file = shape.file_size - start % shape.file_size
+        if magic == MAGIC_BLANK and size == left_in_file:
+            position += size
+            continue
+        if (
+            magic not in (MAGIC_V1, MAGIC_V2)
+            or not MIN_RECORD_BYTES <= size <= shape.max_record_bytes
+            or size + FILLER_BYTES > left_in_file
+        ):
+            stop = Stop.DAMAGED
+            break
+        if position + size > length:
+            stop, needs = Stop.PARTIAL, size
+            break
+        record = data[position : position + size]
+        parsed = _parse(record, start, magic, shape.check_content)
+        if parsed is None:
+            stop = Stop.DAMAGED
+            break
+        entry, sys_flag = parsed
+        store_timestamp = entry[6]
+        if sys_flag & SYS_TRANSACTION_MASK not in _NO_QUEUE:
+            entries.append(entry)
+        position += size
+    return Derived(entries, physical_offset + position, stop, needs, store_timestamp)
+
+
+def _parse(record: Bytes, start: int, magic: int, check_content: bool) -> tuple[Entry, int] | None:
+    """The entry and sysFlag of one record of known size, or None when its parts do not add up."""
+    size = len(record)
+    _, _, crc, queue_id, queue_offset, physical_offset, sys_flag, timestamp, body_length = _HEAD.unpack_from(record)
+    if physical_offset != start:
+        return None
+    body_start = 88
+    if sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6):
+        store_time_at = 68 if sys_flag & SYS_BORN_HOST_V6 else 56
+        body_start = store_time_at + (40 if sys_flag & SYS_STORE_HOST_V6 else 28) + 4
+        if body_start > size:
+            return None
+        (timestamp,) = _LONG.unpack_from(record, store_time_at)
+        (body_length,) = _INT.unpack_from(record, body_start - 4)
+    body_end = body_start + body_length
+    if body_length < 0 or body_end + 3 > size:
+        return None
+    if magic == MAGIC_V1:
+        topic_start = body_end + 1
+        topic_length = record[body_end]
+    else:
+        topic_start = body_end + 2
+        (topic_length,) = _SHORT.unpack_from(record, body_end)
+    topic_end = topic_start + topic_length
+    if topic_length < 1 or topic_end + 2 > size:
+        return None
+    (properties_length,) = _SHORT.unpack_from(record, topic_end)
+    if properties_length < 0 or topic_end + 2 + properties_length != size:
+        return None
+    properties = bytes(record[topic_end + 2 :])
+    if check_content and not _is_intact(record, crc, body_start, body_end, topic_start, properties):
+        return None
+    topic = str(record[topic_start:topic_end], "utf-8", "surrogateescape")
+    return (topic, queue_id, queue_offset, start, size, tags_code(properties), timestamp), sys_flag
+
+
+def _is_intact(record: Bytes, crc: int, body_start: int, body_end: int, topic_start: int, properties: bytes) -> bool:
+    """Whether the checksums hold. Topic and properties are covered only by the optional whole-record checksum; without it a
+    sector of zeros, which is what a torn write leaves, gives itself away: no stored name or property holds a zero byte."""
+    view = memoryview(record)
+    if zlib.crc32(view[body_start:body_end]) & 0x7FFFFFFF != crc:
+        return False
+    if b"\0" in properties or b"\0" in bytes(view[topic_start : len(view) - len(properties) - 2]):
+        return False
+    found = _WHOLE_RECORD_CRC.fullmatch(properties[-_WHOLE_RECORD_CRC_BYTES:])
+    if found is None:
+        return True
+    return zlib.crc32(view[:-_WHOLE_RECORD_CRC_BYTES]) & 0x7FFFFFFF == int(found[1][::-1])
+
+
+def walk(
+    read: Callable[[int, int], bytes], start: int, end: int, shape: RecordShape, chunk_bytes: int
+) -> Iterator[Derived]:
+    """Derive from `[start, end)` of a log in chunks; ends after the first chunk that stopped at damage or at a cut record.
+
+    `read(offset, length)` gives up to that many bytes and never crosses a file.
+    """
+    wanted = chunk_bytes
+    while start < end:
+        file_end = file_start(start, shape.file_size) + shape.file_size
+        length = min(wanted, end - start, file_end - start)
+        data = read(start, length)
+        if not data:
+            yield Derived([], start, Stop.PARTIAL, 0, -1)
+            return
+        derived = derive(data, start, shape)
+        more_to_read = len(data) == length and start + length < min(end, file_end)
+        if derived.stop is Stop.PARTIAL and more_to_read:
+            if derived.entries or derived.end_offset > start:
+                yield derived._replace(stop=Stop.END)
+            start, wanted = derived.end_offset, max(chunk_bytes, derived.needs)
+            continue
+        yield derived
+        if derived.stop is not Stop.END:
+            return
+        start, wanted = derived.end_offset, chunk_bytes

@@ -1,0 +1,73 @@
+"""From a draft to the bytes of its record: the limits every stored message obeys, and the encoding (pure)."""
+
+from __future__ import annotations
+
+from brokerd.services import Draft
+from brokerd.store.consume_queues import is_directory_name
+from remoting import codes
+from remoting.errors import RequestError
+from remoting.message import (
+    MAX_BODY_BYTES,
+    MAX_PROPERTIES_BYTES,
+    MAX_RETRY_TOPIC_BYTES,
+    SYS_TRANSACTION_MASK,
+    SYS_TRANSACTION_PREPARED,
+    SYS_TRANSACTION_ROLLBACK,
+    encode_record,
+    record_size,
+)
+
+
+def check_draft(draft: Draft, store_host_length: int, largest_record_bytes: int) -> None:
+    """Raise RequestError (MESSAGE_ILLEGAL) naming the rule that the draft breaks."""
+    topic = draft.topic.encode("utf-8", "surrogateescape")
+    if not is_directory_name(draft.topic) or len(topic) > MAX_RETRY_TOPIC_BYTES:
+        raise _illegal(f"topic {draft.topic!r} must have 1 to {MAX_RETRY_TOPIC_BYTES} bytes, none of them '/'")
+    if draft.queue_id < 0:
+        raise _illegal(f"queue id {draft.queue_id} is negative; choose a queue before storing")
+    if len(draft.body) > MAX_BODY_BYTES:
+        raise _illegal(f"the body has {len(draft.body)} bytes; at most {MAX_BODY_BYTES} are allowed")
+    if len(draft.properties) > MAX_PROPERTIES_BYTES:
+        raise _illegal(f"the properties have {len(draft.properties)} bytes; at most {MAX_PROPERTIES_BYTES} are allowed")
+    if b"\0" in draft.properties:  # recovery takes a zero byte there for a torn sector
+        raise _illegal("a property contains a zero byte; property names and values are text")
+    if len(draft.born_host) not in (8, 20):
+        raise _illegal("the born host must be an IPv4 or IPv6 address with its port")
+    size = draft_size(draft, store_host_length)
+    if size > largest_record_bytes:
+        raise _illegal(f"the message takes {size} bytes stored; at most {largest_record_bytes} are allowed")
+
+
+def draft_size(draft: Draft, store_host_length: int) -> int:
+    """How many bytes the draft's record takes."""
+    topic = draft.topic.encode("utf-8", "surrogateescape")
+    return record_size(len(topic), len(draft.body), len(draft.properties), len(draft.born_host), store_host_length)
+
+
+def takes_queue_offset(draft: Draft) -> bool:
+    """Whether the message enters a consume queue: prepared and rolled-back transaction records do not."""
+    return draft.sys_flag & SYS_TRANSACTION_MASK not in (SYS_TRANSACTION_PREPARED, SYS_TRANSACTION_ROLLBACK)
+
+
+def encode_draft(draft: Draft, queue_offset: int, physical_offset: int, timestamp_ms: int, store_host: bytes) -> bytes:
+    """The record of a checked draft."""
+    return encode_record(
+        topic=draft.topic.encode("utf-8", "surrogateescape"),
+        queue_id=draft.queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        body=draft.body,
+        properties=draft.properties,
+        born_timestamp_ms=draft.born_timestamp_ms,
+        born_host=draft.born_host,
+        store_timestamp_ms=timestamp_ms,
+        store_host=store_host,
+        flag=draft.flag,
+        sys_flag=draft.sys_flag,
+        reconsume_times=draft.reconsume_times,
+        prepared_transaction_offset=draft.prepared_transaction_offset,
+    )
+
+
+def _illegal(rule: str) -> RequestError:
+    return RequestError(codes.MESSAGE_ILLEGAL, rule)

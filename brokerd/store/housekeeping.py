@@ -1,0 +1,101 @@
+"""The store's slow work, beside the event loop: checkpoints of the consume queues, and retention.
+
+Decisions are taken on the loop between two awaits, so they see one state; what blocks (writing queues, asking for the disk's
+usage, removing files) runs in one helper thread. A failed write of a queue file stops the store like a failed sync of the log;
+a full disk is waited out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from brokerd.store.commitlog import is_out_of_space
+from brokerd.store.retention import decide_retention
+from brokerd.store.settings import RetentionSettings, StoreSettings
+from brokerd.store.store import MessageStore
+from remoting.disk import Disk
+from remoting.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Housekeeper:
+    """Started and stopped by its owner on the loop; `on_failure` is called when the disk failed for good."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        disk: Disk,
+        settings: StoreSettings,
+        retention: RetentionSettings,
+        now_ms: Callable[[], int],
+        on_failure: Callable[[StorageError], None],
+    ) -> None:
+        self._store = store
+        self._disk = disk
+        self._settings = settings
+        self._retention = retention
+        self._now_ms = now_ms
+        self._on_failure = on_failure
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeper")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._repeat(self.make_checkpoint, self._settings.checkpoint_interval_ms)),
+            asyncio.create_task(self._repeat(self.remove_old_files, self._retention.interval_ms)),
+        ]
+
+    async def stop(self) -> None:
+        """End the work; a step that already runs is finished first."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(self._executor, _nothing)  # what was running has ended
+        self._executor.shutdown()
+
+    async def make_checkpoint(self) -> None:
+        """Write and sync the consume queues and the page that says so."""
+        checkpoint = self._store.begin_checkpoint()
+        try:
+            await self._in_thread(checkpoint.run)
+        except (StorageError, asyncio.CancelledError):
+            self._store.abandon_checkpoint(checkpoint)
+            raise
+        self._store.finish_checkpoint(checkpoint)
+
+    async def remove_old_files(self) -> None:
+        """One round of retention."""
+        usage = await self._in_thread(self._disk.usage)
+        store = self._store
+        decision = decide_retention(
+            store.file_ages(), usage, store.held_offset(), self._now_ms(), store.is_full, self._retention
+        )
+        for removal in store.apply_retention(decision):
+            await self._in_thread(removal)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    async def _repeat(self, step: Callable[[], Coroutine[None, None, None]], interval_ms: int) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await step()
+            except StorageError as error:
+                if not is_out_of_space(error):
+                    self._store.fail(error)
+                    self._on_failure(error)
+                    return
+                log.warning("no room for the consume queues: %s", error)
+                self._store.set_full(True)
+
+
+def _nothing() -> None:
+    """The helper thread reached this: nothing is running before it."""

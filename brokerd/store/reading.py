@@ -1,0 +1,109 @@
+"""Reading messages of a queue: from consume-queue units to record bytes, by the status table of the protocol.
+
+Everything here sees only what was dispatched, and dispatch goes no further than the confirm offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+from typing import NamedTuple
+
+from brokerd.store.commitlog import CommitLog
+from brokerd.store.consume_queue import BLANK_SIZE, ConsumeQueue
+
+# Units looked at in one read whose filter lets nothing through, unless more messages were asked for.
+_MAX_SCANNED_UNITS = 800
+
+
+class GetStatus(Enum):
+    """What became of a read, and where to go on (`GetResult.next_offset`)."""
+
+    FOUND = "messages were found; go on behind the last one looked at"
+    NO_MATCHED_MESSAGE = "none of the messages looked at passed the filter; go on behind them"
+    MESSAGE_WAS_REMOVING = "the records are gone from the log; go on behind them"
+    OFFSET_TOO_SMALL = "the offset is below the queue's minimum; go on there"
+    OFFSET_OVERFLOW_ONE = "the offset is the queue's end: nothing there yet; ask again there"
+    OFFSET_OVERFLOW_BADLY = "the offset is beyond the queue's end; go on at the end"
+    NO_MESSAGE_IN_QUEUE = "the queue never held a message; go on at 0"
+    NO_MATCHED_LOGIC_QUEUE = "there is no such queue; go on at 0"
+
+
+class GetResult(NamedTuple):
+    """The answer to a read; `records` are whole stored records."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[bytes]
+
+
+NO_QUEUE = GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
+
+
+def read_messages(
+    commitlog: CommitLog,
+    queue: ConsumeQueue,
+    queue_offset: int,
+    max_count: int,
+    max_bytes: int,
+    tags_codes: Collection[int] | None,
+) -> GetResult:
+    """Up to `max_count` messages from `queue_offset` on, together at most `max_bytes` but always one when there is one.
+
+    With `tags_codes` only messages whose tags code is among them (hashes collide: the reader compares the tags themselves).
+    """
+    min_offset, max_offset = queue.min_offset(commitlog.min_offset), queue.max_offset
+    beside = _beside(queue_offset, min_offset, max_offset)
+    if beside is not None:
+        return GetResult(*beside, min_offset, max_offset, [])
+    wanted: list[tuple[int, int]] = []
+    room = max_bytes
+    looked_at = queue_offset
+    scanned = max_count if tags_codes is None else max(max_count, _MAX_SCANNED_UNITS)
+    for physical_offset, size, code in queue.units(queue_offset, scanned):
+        if size != BLANK_SIZE and (tags_codes is None or code in tags_codes):
+            if wanted and (size > room or len(wanted) >= max_count):
+                break
+            room -= size
+            wanted.append((physical_offset, size))
+        looked_at += 1
+        if len(wanted) >= max_count:
+            break
+    records = commitlog.read_records(wanted)
+    status = GetStatus.MESSAGE_WAS_REMOVING if wanted else GetStatus.NO_MATCHED_MESSAGE
+    return GetResult(GetStatus.FOUND if records else status, looked_at, min_offset, max_offset, records)
+
+
+def _beside(queue_offset: int, min_offset: int, max_offset: int) -> tuple[GetStatus, int] | None:
+    """The status and next offset of a read outside of `[min_offset, max_offset)`."""
+    if max_offset == 0:
+        return GetStatus.NO_MESSAGE_IN_QUEUE, 0
+    if queue_offset < min_offset:
+        return GetStatus.OFFSET_TOO_SMALL, min_offset
+    if queue_offset == max_offset:
+        return GetStatus.OFFSET_OVERFLOW_ONE, max_offset
+    if queue_offset > max_offset:
+        return GetStatus.OFFSET_OVERFLOW_BADLY, max_offset
+    return None
+
+
+class Boundary(Enum):
+    """Which message a search by time means."""
+
+    LOWER = "the first message at or after the time"
+    UPPER = "the last message at or before the time"
+
+
+def offset_by_time(commitlog: CommitLog, queue: ConsumeQueue, timestamp_ms: int, boundary: Boundary) -> int:
+    """The queue offset for a store time, always in `[min, max]`; store times do not decrease along a queue."""
+    low, high = queue.min_offset(commitlog.min_offset), queue.max_offset
+    if boundary is Boundary.LOWER:
+        return queue.first_where(lambda unit: _stored_at(commitlog, unit[0]) >= timestamp_ms, low, high)
+    after = queue.first_where(lambda unit: _stored_at(commitlog, unit[0]) > timestamp_ms, low, high)
+    return max(low, after - 1)
+
+
+def _stored_at(commitlog: CommitLog, physical_offset: int) -> int:
+    return commitlog.store_timestamp_at(physical_offset)

@@ -1,0 +1,535 @@
+"""The message store of a broker: the log, what is derived from it, and the one place where they change together.
+
+The fast path of a send does not go through `append_messages`. For a group of messages it makes, in this order and without a
+wait in between,
+
+    if store.refusal is not None: answer with it
+    timestamp = store.next_timestamp()
+    store.queue_offsets.table.get((topic, queue_id), 0)       number the messages
+    if must_roll(size, commitlog.segment_remaining()): commitlog.roll()
+    start = commitlog.end_offset
+    end = commitlog.append(records, total)                    the encoded records in one write
+    store.queue_offsets.advance({(topic, queue_id): next})    only now: a failed append takes no number
+    store.dispatcher.offer(start, entries, end)               entries as `dispatch.derive` would find them, in log order
+
+and then asks the flusher (`Flusher.request`). A StorageError from `append` or `roll` goes to `store.note_append_error`. When the
+confirm offset moved, `dispatch(confirm_offset)` puts what became visible into the consume queues and tells the listeners, once
+per queue and round; call it again while `dispatch_offset` moves.
+
+Invariants: consumers see exactly what was dispatched, and nothing behind the confirm offset was; queue offsets are dense; store
+timestamps do not decrease along the log. Time comes in as `now_ms`, files through the disk seam, so a simulator can run it all.
+One thread (the event loop's) calls everything except `sync`, `note_flushed` and `StoreCheckpoint.run`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from brokerd.services import Draft
+from brokerd.store import recovery
+from brokerd.store.checkpoint import ABORT_PATH, Checkpoint, Positions
+from brokerd.store.commitlog import CommitLog, SyncMark, is_out_of_space
+from brokerd.store.consume_queue import Unit
+from brokerd.store.consume_queues import ConsumeQueues, QueueWrite
+from brokerd.store.dispatch import Entry, walk
+from brokerd.store.dispatcher import Arrival, Dispatcher
+from brokerd.store.drafts import check_draft, draft_size, encode_draft, takes_queue_offset
+from brokerd.store.layout import must_roll
+from brokerd.store.queue_offsets import QueueKey, QueueOffsets
+from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, offset_by_time, read_messages
+from brokerd.store.retention import FileAge, RetentionDecision
+from brokerd.store.settings import StoreSettings
+from remoting import codes
+from remoting.disk import Disk
+from remoting.errors import NotMaster, RequestError, StorageError
+from remoting.message import tags_code
+
+log = logging.getLogger(__name__)
+
+# Units that may wait in memory for a checkpoint: 20 MB.
+_MAX_BUFFERED_UNITS = 1 << 20
+
+
+class AppendResult(NamedTuple):
+    """Where one message went; `end_offset` is where its record ends, `queue_offset` -1 for one that enters no queue."""
+
+    physical_offset: int
+    size: int
+    queue_offset: int
+    end_offset: int
+
+
+class StoreCheckpoint:
+    """One checkpoint on its way to disk. `run` blocks: it writes and syncs consume queues, then the page that says so."""
+
+    def __init__(self, store: MessageStore, write: QueueWrite, positions: Positions, generation: int) -> None:
+        self._store = store
+        self.write = write
+        self.positions = positions
+        self.generation = generation
+
+    def run(self) -> None:
+        self.write.run()
+        self._store.note_checkpoint(self)
+
+
+class MessageStore:
+    """See the module. Make it, `load()` it, `close()` it; a loaded store refuses appends until `set_appendable(True)`."""
+
+    def __init__(self, disk: Disk, settings: StoreSettings, now_ms: Callable[[], int], store_host: bytes) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._now_ms = now_ms
+        self._store_host = store_host
+        self._checkpoint = Checkpoint(disk)
+        self._positions_lock = threading.Lock()  # the checkpoint's page and the log's generation change under it
+        self._appendable = False
+        self._full = False
+        self._failure: StorageError | None = None
+        self.commitlog = CommitLog(disk, settings)
+        self.queues = ConsumeQueues(disk, settings)
+        self.queue_offsets = QueueOffsets()
+        self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes)
+        self.last_timestamp_ms = 0
+        self.refusal: RequestError | None = NotMaster("this broker's store is not loaded yet; try again")
+        self.truncate_listeners: list[Callable[[int], None]] = []
+        self.position_holders: list[Callable[[], int | None]] = []
+
+    # -- start and end -----------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Recover what the last run left behind: cut the torn tail, bring the consume queues up to the confirm offset.
+
+        Raises CorruptedFile when something that had been durable is damaged; the text says what can be done. Running it
+        twice does what running it once does.
+        """
+        clean = not self._disk.exists(ABORT_PATH)
+        known = self._checkpoint.positions if self._checkpoint.known else None
+        end = self._recover_log(known)
+        start = recovery.decide_queues_start(known, self.commitlog.min_offset, end)
+        if known is None or not self._recover_queues(start, clean=clean):
+            self.queues.clear()
+            start = self.commitlog.min_offset
+        self.dispatcher.restart(start)
+        confirm_offset = recovery.decide_confirm_offset(known, start, end)
+        self._save_positions(flushed=end, queues=start, confirm=confirm_offset)
+        self._disk.replace_bytes(ABORT_PATH, str(os.getpid()).encode())
+        while (before := self.dispatch_offset) < confirm_offset:
+            self.dispatch(confirm_offset)
+            if self.dispatch_offset == before:
+                break
+            if self.checkpoint_is_due:
+                self.checkpoint()
+        self._update_refusal()
+        log.info("the commitlog holds %d to %d, dispatched to %d", self.commitlog.min_offset, end, self.dispatch_offset)
+
+    def close(self) -> None:
+        """Make everything durable and close the files; after that a start is a clean one."""
+        if self._failure is None:
+            self.checkpoint()
+            if self.dispatch_offset == self.commitlog.end_offset:  # the original would not index what is left
+                self._disk.remove(ABORT_PATH)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and save nothing, as after a failure of the disk."""
+        self.refusal = NotMaster("this broker is stopping; try another one")
+        self.commitlog.close()
+        self.queues.close()
+        self._checkpoint.close()
+
+    def _recover_log(self, known: Positions | None) -> int:
+        commitlog = self.commitlog
+        provisional_end = commitlog.end_offset
+        end = self._find_end(known)
+        if not self._settings.truncate_damaged_log:
+            later = None
+            if known is None:
+                later = recovery.find_record(commitlog.read, end + 1, provisional_end, commitlog.shape)
+            recovery.judge_end(end, known, later)
+        if known is not None and end < known.flushed_offset:
+            log.error("the log is damaged at %d; %d durable bytes are given up", end, known.flushed_offset - end)
+        commitlog.recovered(end)
+        commitlog.mark_flushed(commitlog.sync())
+        return end
+
+    def _find_end(self, known: Positions | None) -> int:
+        """The end of the last whole, intact record; also learns the last store timestamp."""
+        commitlog = self.commitlog
+        start = recovery.decide_start(known, commitlog.min_offset, commitlog.end_offset, commitlog.segment_size_bytes)
+        while True:
+            end, timestamp = start, -1
+            chunk_bytes = self._settings.dispatch_chunk_bytes
+            for derived in walk(commitlog.read, start, commitlog.end_offset, commitlog.shape.checked(), chunk_bytes):
+                end, timestamp = derived.end_offset, max(timestamp, derived.store_timestamp_ms)
+            if timestamp >= 0 or start == commitlog.min_offset:
+                self.last_timestamp_ms = max(0, timestamp)
+                return end
+            start = max(commitlog.min_offset, start - commitlog.segment_size_bytes)
+
+    def _recover_queues(self, start: int, *, clean: bool) -> bool:
+        if not self.queues.recover(self.commitlog, start, clean=clean):
+            return False
+        # Without a single queue somebody removed the files, to have them made again.
+        return bool(self.queues.table) or start == self.commitlog.min_offset
+
+    # -- appending ---------------------------------------------------------------------------------------------------------
+
+    def set_appendable(self, appendable: bool) -> None:
+        """Begin or stop to take messages: a master appends, a replica only copies.
+
+        To begin, a part of a record at the log's end (never acknowledged) is cut, and the numbers of all messages in the log
+        are taken, also of those that are not confirmed yet.
+        """
+        if appendable and not self._appendable:
+            if self.commitlog.complete_offset < self.commitlog.end_offset:
+                self.truncate(self.commitlog.complete_offset)
+            self._take_queue_offsets()
+        self._appendable = appendable
+        self._update_refusal()
+
+    def set_full(self, full: bool) -> None:
+        """Refuse appends, or take them again, because of the room on the disk."""
+        if full != self._full:
+            log.warning("the disk is full: appends are refused" if full else "the disk has room again")
+        self._full = full
+        self._update_refusal()
+
+    def next_timestamp(self) -> int:
+        """The store timestamp for the next record: now, but never before an earlier one."""
+        self.last_timestamp_ms = max(self.last_timestamp_ms, self._now_ms())
+        return self.last_timestamp_ms
+
+    def check_draft(self, draft: Draft) -> None:
+        """Raise RequestError naming the rule that the draft breaks."""
+        check_draft(draft, len(self._store_host), self._settings.largest_record_bytes)
+
+    def append_messages(self, drafts: Sequence[Draft], *, together: bool = False) -> list[AppendResult]:
+        """Append the messages; `together` keeps them contiguous in one file.
+
+        Raises RequestError, with nothing appended, when the store takes no messages or one draft breaks a rule
+        (`check_draft`); StorageError when the disk refused: messages before the one it refused may then be in the log.
+        """
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
+        for draft in drafts:
+            self.check_draft(draft)
+        if together:
+            total = sum(draft_size(draft, len(self._store_host)) for draft in drafts)
+            if must_roll(total, self.commitlog.segment_size_bytes):
+                raise RequestError(
+                    codes.MESSAGE_ILLEGAL, f"a batch of {total} bytes does not fit into one commitlog file"
+                )
+            if must_roll(total, self.commitlog.segment_remaining()):
+                self._roll()
+        timestamp = self.next_timestamp()
+        results: list[AppendResult] = []
+        remaining = list(drafts)
+        while remaining:
+            count = self._append_some(remaining, timestamp, results)
+            del remaining[:count]
+            if remaining:
+                self._roll()
+        return results
+
+    def _append_some(self, drafts: Sequence[Draft], timestamp: int, results: list[AppendResult]) -> int:
+        """Append as many drafts as the current file has room for; returns how many."""
+        start = end = self.commitlog.end_offset
+        room = self.commitlog.segment_remaining()
+        records: list[bytes] = []
+        entries: list[Entry] = []
+        places: list[AppendResult] = []
+        taken: dict[QueueKey, int] = {}
+        for draft in drafts:
+            key = (draft.topic, draft.queue_id)
+            in_queue = takes_queue_offset(draft)
+            queue_offset = taken.get(key, self.queue_offsets.next(*key)) if in_queue else 0
+            record = encode_draft(draft, queue_offset, end, timestamp, self._store_host)
+            size = len(record)
+            if must_roll(size, room - (end - start)):
+                break
+            if in_queue:
+                taken[key] = queue_offset + 1
+                code = tags_code(draft.properties)
+                entries.append((draft.topic, draft.queue_id, queue_offset, end, size, code, timestamp))
+            records.append(record)
+            places.append(AppendResult(end, size, queue_offset if in_queue else -1, end + size))
+            end += size
+        if records:
+            try:
+                self.commitlog.append(records, end - start)
+            except StorageError as error:
+                self.note_append_error(error)
+                raise
+            self.queue_offsets.advance(taken)
+            self.dispatcher.offer(start, entries, end)
+            results += places
+        return len(records)
+
+    def _roll(self) -> None:
+        try:
+            self.commitlog.roll()
+        except StorageError as error:
+            self.note_append_error(error)
+            raise
+
+    def note_append_error(self, error: StorageError) -> None:
+        """The disk refused an append: a full disk is waited out, anything else is final."""
+        if is_out_of_space(error):
+            self.set_full(True)
+        else:
+            self.fail(error)
+
+    def append_replicated(self, physical_offset: int, data: bytes | memoryview) -> int:
+        """Append bytes of the master's log; see `CommitLog.append_replicated`."""
+        assert not self._appendable, "a master does not copy another master"
+        end = self.commitlog.append_replicated(physical_offset, data)
+        if self.dispatch_offset < self.commitlog.min_offset:  # an empty log began at its master's first file
+            self.dispatcher.restart(self.commitlog.min_offset)
+        return end
+
+    def _take_queue_offsets(self) -> None:
+        self.queue_offsets.rebuild(self.queues.max_offsets())
+        self.last_timestamp_ms = max(self.last_timestamp_ms, self.dispatcher.last_timestamp_ms)
+        for piece in self.dispatcher.undispatched():
+            self.queue_offsets.take(piece.entries)
+            self.last_timestamp_ms = max(self.last_timestamp_ms, piece.store_timestamp_ms)
+
+    # -- dispatch ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def dispatch_offset(self) -> int:
+        """Everything before it is visible in the consume queues."""
+        return self.dispatcher.dispatch_offset
+
+    @property
+    def confirm_offset(self) -> int:
+        """The highest confirm offset that dispatch was told, within the log."""
+        return self.dispatcher.confirm_offset
+
+    def dispatch(self, confirm_offset: int) -> list[Arrival]:
+        """Make visible what lies before the confirm offset; see `Dispatcher.dispatch`."""
+        return self.dispatcher.dispatch(confirm_offset)
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def read_messages(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None = None,
+    ) -> GetResult:
+        """Messages of a queue that consumers may see; see `reading.read_messages`."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None:
+            return NO_QUEUE
+        return read_messages(self.commitlog, queue, queue_offset, max_count, max_bytes, tags_codes)
+
+    def read_physical(self, physical_offset: int) -> bytes | None:
+        """The record at an offset of the log, or None when none starts there or it is not confirmed yet."""
+        if physical_offset >= self.dispatch_offset:
+            return None
+        return self.commitlog.record_at(physical_offset)
+
+    def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Unit]:
+        """(physical offset, size, tags code) of the messages `[queue_offset, queue_offset + count)` that exist."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None:
+            return []
+        return list(queue.units(max(queue_offset, queue.min_offset(self.commitlog.min_offset)), count))
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first readable queue offset; 0 for a queue that does not exist."""
+        queue = self.queues.table.get((topic, queue_id))
+        return 0 if queue is None else queue.min_offset(self.commitlog.min_offset)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset behind the last readable one; 0 for a queue that does not exist."""
+        queue = self.queues.table.get((topic, queue_id))
+        return 0 if queue is None else queue.max_offset
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
+        """The queue offset for a store time; see `reading.offset_by_time`."""
+        queue = self.queues.table.get((topic, queue_id))
+        return 0 if queue is None else offset_by_time(self.commitlog, queue, timestamp_ms, boundary)
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """When a message was stored, -1 when it is not there."""
+        units = self.read_units(topic, queue_id, queue_offset, 1) if queue_offset >= 0 else []
+        return self.commitlog.store_timestamp_at(units[0][0]) if units else -1
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The ids of the queues that a topic has messages in."""
+        return sorted(queue_id for name, queue_id in self.queues.table if name == topic)
+
+    # -- durability --------------------------------------------------------------------------------------------------------
+
+    def sync(self) -> SyncMark:
+        """Make the log durable; blocks, for the flusher's thread. The loop's thread calls `mark_flushed` with the result."""
+        return self.commitlog.sync()
+
+    def mark_flushed(self, mark: SyncMark) -> int:
+        """Take note of a finished sync; returns the flushed offset."""
+        return self.commitlog.mark_flushed(mark)
+
+    def note_flushed(self, mark: SyncMark) -> None:
+        """Leave word of a finished sync in the checkpoint, for a start after the death of this process; any thread."""
+        with self._positions_lock:
+            positions = self._checkpoint.positions
+            if mark.generation == self.commitlog.generation and mark.complete_offset > positions.flushed_offset:
+                positions.flushed_offset = mark.complete_offset
+                self._checkpoint.write(durable=False)
+
+    def prepare_next_segment(self) -> None:
+        """Create the log's next file ahead of need; for the flusher's thread."""
+        self.commitlog.prepare_next()
+
+    def fail(self, error: StorageError) -> None:
+        """The disk failed: refuse everything from now on. The daemon ends after that."""
+        log.critical("the store stops: %s", error)
+        self._failure = error
+        self._update_refusal()
+
+    @property
+    def checkpoint_is_due(self) -> bool:
+        """Whether so much waits in memory that the next checkpoint should not wait for its time."""
+        return self.queues.buffered_units >= _MAX_BUFFERED_UNITS
+
+    def begin_checkpoint(self) -> StoreCheckpoint:
+        """Take a consistent view of what is to be written; then `run` it in a helper thread and `finish_checkpoint`."""
+        present = self._checkpoint.positions
+        timestamp = max(present.logics_timestamp_ms, self.dispatcher.last_timestamp_ms)
+        offset = self.dispatch_offset
+        if offset > present.flushed_offset:
+            # Units of unsynced records are written too, but not vouched for; the time stays at what was vouched for.
+            timestamp, offset = present.logics_timestamp_ms, present.flushed_offset
+        positions = Positions(
+            physic_timestamp_ms=timestamp,
+            logics_timestamp_ms=timestamp,
+            confirm_offset=self.confirm_offset,
+            queues_offset=offset,
+        )
+        return StoreCheckpoint(self, self.queues.begin_write(), positions, self.commitlog.generation)
+
+    def note_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
+        """The queues of a checkpoint are durable: say so on the page, unless the log was cut meanwhile; any thread."""
+        with self._positions_lock:
+            if checkpoint.generation == self.commitlog.generation:
+                checkpoint.positions.flushed_offset = self._checkpoint.positions.flushed_offset
+                self._checkpoint.positions = checkpoint.positions
+                self._checkpoint.write(durable=True)
+
+    def finish_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
+        self.queues.finish_write(checkpoint.write)
+
+    def abandon_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
+        """Its `run` failed; everything is written again by the next one."""
+        self.queues.abandon_write(checkpoint.write)
+
+    def checkpoint(self) -> None:
+        """Sync the log and make a checkpoint in one go; blocks."""
+        mark = self.sync()
+        self.mark_flushed(mark)
+        self.note_flushed(mark)
+        checkpoint = self.begin_checkpoint()
+        checkpoint.run()
+        self.finish_checkpoint(checkpoint)
+
+    def _save_positions(self, *, flushed: int, queues: int, confirm: int) -> None:
+        with self._positions_lock:
+            positions = self._checkpoint.positions
+            positions.flushed_offset, positions.queues_offset, positions.confirm_offset = flushed, queues, confirm
+            self._checkpoint.write(durable=True)
+
+    # -- cutting and deleting ----------------------------------------------------------------------------------------------
+
+    def truncate(self, offset: int) -> None:
+        """Cut the log at a record boundary, and everything derived from it; durable when it returns.
+
+        Raises ProtocolError when no record starts there.
+        """
+        if offset == self.commitlog.end_offset:
+            return
+        self.commitlog.check_boundary(offset)
+        with self._positions_lock:
+            positions = self._checkpoint.positions
+            positions.flushed_offset = min(positions.flushed_offset, offset)
+            positions.queues_offset = min(positions.queues_offset, offset)
+            positions.confirm_offset = min(positions.confirm_offset, offset)
+            # First on the page: the cut log must not look like one that lost durable bytes.
+            self._checkpoint.write(durable=True)
+            self.commitlog.truncate(offset)
+        self.queues.truncate(offset)
+        self.dispatcher.truncate(offset)
+        if self._appendable:
+            self._take_queue_offsets()
+        for listener in self.truncate_listeners:
+            listener(offset)
+
+    def reset(self) -> None:
+        """Throw everything away: the log has nothing in common with its master's and is copied from the start."""
+        assert not self._appendable, "a master does not throw its log away"
+        with self._positions_lock:
+            self._checkpoint.positions = Positions()
+            self._checkpoint.write(durable=True)
+            self.commitlog.reset()
+        self.queues.clear()
+        self.queue_offsets = QueueOffsets()
+        self.dispatcher.restart(0)
+        for listener in self.truncate_listeners:
+            listener(0)
+
+    def delete_queue(self, topic: str) -> None:
+        """Forget a topic's queues; should the topic come back, they start at 0."""
+        self.queues.delete(topic)
+        self.queue_offsets.forget(topic)
+
+    # -- retention ---------------------------------------------------------------------------------------------------------
+
+    def file_ages(self) -> list[FileAge]:
+        """The log's files, oldest first. The first message of the next file bounds the age of a file's last one."""
+        starts = self.commitlog.segment_starts()
+        size = self.commitlog.segment_size_bytes
+        return [FileAge(start, start + size, self.commitlog.store_timestamp_at(start + size)) for start in starts]
+
+    def held_offset(self) -> int:
+        """The smallest offset of the log that somebody still needs."""
+        held = [holder() for holder in self.position_holders]
+        own = min(self.dispatch_offset, self.commitlog.flushed_offset)
+        return min([own, *(offset for offset in held if offset is not None)])
+
+    @property
+    def is_full(self) -> bool:
+        return self._full
+
+    def apply_retention(self, decision: RetentionDecision) -> list[Callable[[], None]]:
+        """Take the files out of the log; the results remove them from disk, in order, and may run in a helper thread."""
+        removals = [self.commitlog.forget_oldest() for _ in range(decision.remove)]
+        if removals:
+            log.info("%d commitlog files expired; the log begins at %d", len(removals), self.commitlog.min_offset)
+            for path in self.queues.forget_expired(self.commitlog.min_offset):
+                removals.append(lambda path=path: self._disk.remove(path))  # type: ignore[misc]
+        self.set_full(decision.refuse)
+        return removals
+
+    # -- refusing ----------------------------------------------------------------------------------------------------------
+
+    def _update_refusal(self) -> None:
+        if self._failure is not None:
+            self.refusal = RequestError(codes.SERVICE_NOT_AVAILABLE, f"this broker's disk failed: {self._failure}")
+        elif not self._appendable:
+            self.refusal = NotMaster()
+        elif self._full:
+            self.refusal = RequestError(
+                codes.SERVICE_NOT_AVAILABLE,
+                "this broker's disk is full; delete data or add room, it then goes on by itself",
+            )
+        else:
+            self.refusal = None
