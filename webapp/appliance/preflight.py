@@ -56,7 +56,10 @@ class InstanceLock:
     """The exclusive use of a data directory."""
 
     def __init__(self, layout: DataLayout) -> None:
-        self._descriptor = os.open(layout.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._descriptor = os.open(layout.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise SettingsError(_cannot_write(layout.root, error)) from error
         try:
             self._lock(layout)
         except SettingsError:

@@ -6,6 +6,8 @@ import sys
 import time
 from typing import TextIO
 
+from webapp.appliance.lifecycle import LONGEST_DELAY_MS
+
 
 class Terminal:
     """A Listener of the supervisor that writes lines; `say` is for everything else."""
@@ -13,6 +15,8 @@ class Terminal:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream: TextIO | None = sys.stdout if stream is None else stream
         self._began = time.monotonic()
+        self._last_words: dict[str, str] = {}
+        self._hopeless: set[str] = set()
 
     @property
     def elapsed_s(self) -> float:
@@ -35,13 +39,22 @@ class Terminal:
 
     def ready(self, name: str, restarts: int) -> None:
         """See `Listener`."""
+        self._hopeless.discard(name)
+        self._last_words.pop(name, None)
         self.step(f"{name} is ready" if restarts == 0 else f"{name} is ready again (restart {restarts})")
 
     def exited(self, name: str, how: str, last_words: str | None, restart_in_ms: int) -> None:
-        """See `Listener`."""
-        self.step(f"{name} {how}; starting it again in {restart_in_ms / 1000:g} s")
-        if last_words and not how.startswith("was killed"):
+        """See `Listener`. A process that keeps failing is told of until its restarts are as rare as they get."""
+        if name in self._hopeless:
+            return
+        if restart_in_ms >= LONGEST_DELAY_MS:
+            self._hopeless.add(name)
+            self.step(f"{name} {how}; from now on it is tried every {restart_in_ms / 1000:g} s")
+        else:
+            self.step(f"{name} {how}; starting it again in {restart_in_ms / 1000:g} s")
+        if last_words and last_words != self._last_words.get(name) and not how.startswith("was killed"):
             self.say(f"           it last said: {last_words}")
+            self._last_words[name] = last_words
 
     def unstartable(self, name: str, reason: str) -> None:
         """See `Listener`."""

@@ -22,6 +22,7 @@ from webapp.appliance.layout import DEFAULT_DATA_DIR, PROJECT_DIR, DataLayout
 from webapp.appliance.options import Options, parse_options, settle_shape
 from webapp.appliance.plan import HOST, PREPARED, Plan, make_plan
 from webapp.appliance.processes import dying_with_this_process
+from webapp.appliance.status import HEALTHY
 from webapp.appliance.supervisor import Supervisor
 from webapp.appliance.terminal import Terminal
 
@@ -140,12 +141,14 @@ async def _bring_up(
     try:
         async with asyncio.timeout(options.timeout_s):
             await supervisor.wait_all_ready()
-            verdict = await _wait_healthy(plan)
-        terminal.step(f"{verdict}")
+            await _wait_healthy(plan)
+        terminal.step("healthy")
     except TimeoutError:
         _tell_what_lacks(supervisor, options, terminal)
+    finally:  # a start that is interrupted must still show the password: it is never shown again
+        _tell_where(plan, layout, admin, terminal)
     supervisor.announce_running()
-    _tell_where(plan, layout, admin, terminal)
+    terminal.say("Ctrl-C stops everything.")
     return None
 
 
@@ -175,15 +178,19 @@ async def _prepare(plan: Plan, environ: Mapping[str, str]) -> _Admin | None:
     return None if admin is None else _Admin(admin["name"], admin["password"])
 
 
-async def _wait_healthy(plan: Plan) -> str:
+async def _wait_healthy(plan: Plan) -> None:
     while True:
-        try:
-            verdict = (await probes.http_get_json(plan.http, "/api/v1/health"))["status"]
-        except (OSError, ValueError, KeyError) as error:
-            verdict = str(error)
-        if verdict == "healthy":
-            return "healthy"
+        if await _verdict(plan) == HEALTHY:
+            return
         await asyncio.sleep(HEALTH_EVERY_S)
+
+
+async def _verdict(plan: Plan) -> str | None:
+    try:
+        verdict = (await probes.http_get_json(plan.http, "/api/v1/health")).get("status")
+    except (OSError, ValueError):
+        return None
+    return verdict if isinstance(verdict, str) else None
 
 
 def _tell_what_lacks(supervisor: Supervisor, options: Options, terminal: Terminal) -> None:
@@ -212,7 +219,6 @@ def _tell_where(plan: Plan, layout: DataLayout, admin: _Admin | None, terminal: 
     if layout.root != DEFAULT_DATA_DIR:
         terminal.say(f"  other commands      {environment.DATA_DIR}={layout.root} python manage.py ...")
     terminal.say()
-    terminal.say("Ctrl-C stops everything.")
 
 
 def _inherited(environ: Mapping[str, str]) -> dict[str, str]:

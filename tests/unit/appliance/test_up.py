@@ -1,0 +1,80 @@
+"""What `up` answers before it starts anything: one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from tests.unit.appliance.test_preflight import free_ports
+from webapp.appliance import preflight, up
+from webapp.appliance.layout import DataLayout
+from webapp.appliance.options import Shape
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = up.main(arguments)
+    said = capsys.readouterr()
+    assert "Traceback" not in said.out + said.err
+    return code, said.out.splitlines()[-1]
+
+
+def test_a_bad_option(capsys: pytest.CaptureFixture[str]) -> None:
+    code, last = run(capsys, "--replicas", "many")
+    assert code == 2
+    assert last == (
+        "up: argument --replicas: 'many' is not a whole number from 1 to 9; `manage.py up --help` explains every option"
+    )
+
+
+def test_a_second_instance(layout: DataLayout, capsys: pytest.CaptureFixture[str]) -> None:
+    lock = preflight.InstanceLock(layout)
+    try:
+        code, last = run(capsys, "--data", str(layout.root))
+    finally:
+        lock.close()
+    assert code == 1
+    assert last.startswith(f"up: another appliance (process {os.getpid()}) is running on {layout.root}; stop that one")
+
+
+def test_a_taken_port(layout: DataLayout, capsys: pytest.CaptureFixture[str]) -> None:
+    options = free_ports()
+    arguments = ["--data", str(layout.root), "--controllers", "1", "--replicas", "1"]
+    for option, port in (
+        ("--controller-port", options.controller_port),
+        ("--broker-port", options.broker_port),
+        ("--grpc-port", options.grpc_port),
+        ("--redis-port", options.redis_port),
+    ):
+        arguments += [option, str(port)]
+    with socket.create_server(("127.0.0.1", options.http_port)):
+        code, last = run(capsys, *arguments, "--http", f"127.0.0.1:{options.http_port}")
+    assert code == 1
+    assert last.startswith(f"up: port {options.http_port}, which web needs, is taken by ")
+    assert "--http" in last
+    assert not layout.shape_file.exists()
+    assert not layout.supervisor_file.exists()
+
+
+def test_a_place_that_cannot_be_written(layout: DataLayout, capsys: pytest.CaptureFixture[str]) -> None:
+    layout.shape_file.write_text("")
+    code, last = run(capsys, "--data", str(layout.shape_file / "data"))
+    assert code == 1
+    assert last.startswith(f"up: cannot write to {layout.shape_file}/data (Not a directory); make it writable")
+
+
+def test_a_redis_that_does_not_answer(
+    layout: DataLayout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    code, last = run(capsys, "--data", str(layout.root))
+    assert code == 1
+    assert last.startswith("up: the Redis that REDIS_URL names does not answer")
+
+
+def test_a_size_that_cannot_change(layout: DataLayout, capsys: pytest.CaptureFixture[str]) -> None:
+    preflight.write_shape(layout, Shape(controllers=1))
+    code, last = run(capsys, "--data", str(layout.root), "--controllers", "3")
+    assert code == 1
+    assert "was made with 1 controller(s)" in last
