@@ -1,0 +1,185 @@
+"""The name server's requests: decode, ask the tables, encode. Each is answered at once from memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from controllerd.nameserver.kv_config import KvConfig
+from controllerd.nameserver.registration import decode_data_version, decode_registration
+from controllerd.nameserver.routes import MASTER_ID, RouteTable
+from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
+from remoting.frame import Command
+from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.server import each
+
+log = logging.getLogger(__name__)
+
+
+class NameServer:
+    """Handlers over one route table and one key-value configuration. `now_ms` is monotonic."""
+
+    def __init__(self, routes: RouteTable, kv_config: KvConfig, now_ms: Callable[[], int]) -> None:
+        self._routes = routes
+        self._kv = kv_config
+        self._now_ms = now_ms
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler, without the heartbeat (904), which the controller shares: see `heartbeat`."""
+        return {
+            codes.REGISTER_BROKER: each(self._register),
+            codes.UNREGISTER_BROKER: each(self._unregister),
+            codes.GET_ROUTEINFO_BY_TOPIC: each(self._route),
+            codes.GET_BROKER_CLUSTER_INFO: each(self._cluster_info),
+            codes.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: each(self._topics),
+            codes.GET_TOPICS_BY_CLUSTER: each(self._topics_of_cluster),
+            codes.GET_SYSTEM_TOPIC_LIST_FROM_NS: each(self._system_topics),
+            codes.DELETE_TOPIC_IN_NAMESRV: each(self._delete_topic),
+            codes.WIPE_WRITE_PERM_OF_BROKER: each(self._wipe_write_permission),
+            codes.ADD_WRITE_PERM_OF_BROKER: each(self._add_write_permission),
+            codes.QUERY_DATA_VERSION: each(self._query_data_version),
+            codes.GET_BROKER_MEMBER_GROUP: each(self._members),
+            codes.PUT_KV_CONFIG: each(self._put_kv),
+            codes.GET_KV_CONFIG: each(self._get_kv),
+            codes.DELETE_KV_CONFIG: each(self._delete_kv),
+            codes.GET_KVLIST_BY_NAMESPACE: each(self._list_kv),
+        }
+
+    def heartbeat(self, connection: RemotingConnection, request: Command) -> None:
+        """A light heartbeat (904): the broker lives. Answered with success always."""
+        ext = request.ext
+        self._routes.heard_from(ext.get("brokerName", ""), ext.get("brokerAddr", ""), self._now_ms())
+        connection.respond(request)
+
+    def connection_closed(self, connection: RemotingConnection) -> None:
+        """Forget who registered over it."""
+        for gone in self._routes.connection_closed(connection):
+            log.info(
+                "%s (id %d of %s) left the routes: its connection closed",
+                gone.address,
+                gone.broker_id,
+                gone.broker_name,
+            )
+
+    def expire(self) -> None:
+        """Forget who was silent for too long; called every few seconds."""
+        for gone in self._routes.expire(self._now_ms()):
+            log.info("%s (id %d of %s) left the routes: it was silent", gone.address, gone.broker_id, gone.broker_name)
+
+    # ---- brokers
+
+    def _register(self, connection: RemotingConnection, request: Command) -> None:
+        registration = decode_registration(request.ext, request.body)
+        master = self._routes.register(registration, connection, self._now_ms())
+        ext = {}
+        if master is not None and registration.broker_id != MASTER_ID:
+            ext = {"haServerAddr": master.ha_address, "masterAddr": master.address}
+        body = orjson.dumps({"table": self._order_topics()})
+        connection.respond(request, ext=ext, body=body)
+
+    def _order_topics(self) -> dict[str, str]:
+        try:
+            return self._kv.table("ORDER_TOPIC_CONFIG")
+        except RequestError:
+            return {}
+
+    def _unregister(self, connection: RemotingConnection, request: Command) -> None:
+        broker_id = _number(request, "brokerId")
+        self._routes.unregister(_field(request, "brokerName"), broker_id, _field(request, "brokerAddr"))
+        connection.respond(request)
+
+    def _query_data_version(self, connection: RemotingConnection, request: Command) -> None:
+        name, address = _field(request, "brokerName"), _field(request, "brokerAddr")
+        known = self._routes.data_version(name, address)
+        changed = known is None or known != decode_data_version(request.body)
+        if not changed:
+            self._routes.heard_from(name, address, self._now_ms())
+        body = orjson.dumps(known.as_json()) if known is not None else b""
+        connection.respond(request, ext={"changed": str(changed).lower()}, body=body)
+
+    def _members(self, connection: RemotingConnection, request: Command) -> None:
+        name = _field(request, "brokerName")
+        addresses = {str(each): address for each, address in self._routes.members(name).items()}
+        group = {"brokerAddrs": addresses, "brokerName": name, "cluster": request.ext.get("clusterName", "")}
+        _respond_json(connection, request, {"brokerMemberGroup": group})
+
+    def _wipe_write_permission(self, connection: RemotingConnection, request: Command) -> None:
+        count = self._routes.set_write_permission(_field(request, "brokerName"), writable=False)
+        connection.respond(request, ext={"wipeTopicCount": str(count)})
+
+    def _add_write_permission(self, connection: RemotingConnection, request: Command) -> None:
+        count = self._routes.set_write_permission(_field(request, "brokerName"), writable=True)
+        connection.respond(request, ext={"addTopicCount": str(count)})
+
+    # ---- clients and tools
+
+    def _route(self, connection: RemotingConnection, request: Command) -> None:
+        topic = _field(request, "topic")
+        route = self._routes.route(topic)
+        if route is None:
+            raise RequestError(
+                codes.TOPIC_NOT_EXIST, f"no route for topic {topic!r}: create it first, or wait for its broker"
+            )
+        _respond_json(connection, request, route)
+
+    def _cluster_info(self, connection: RemotingConnection, request: Command) -> None:
+        _respond_json(connection, request, self._routes.cluster_info())
+
+    def _topics(self, connection: RemotingConnection, request: Command) -> None:
+        _respond_json(connection, request, {"topicList": self._routes.topics()})
+
+    def _topics_of_cluster(self, connection: RemotingConnection, request: Command) -> None:
+        _respond_json(connection, request, {"topicList": self._routes.topics(_field(request, "cluster"))})
+
+    def _system_topics(self, connection: RemotingConnection, request: Command) -> None:
+        clusters = self._routes.cluster_info()["clusterAddrTable"]
+        names = sorted({*clusters, *(name for names in clusters.values() for name in names)})
+        document: dict[str, Any] = {"topicList": names}
+        first = next(self._routes.registered(), None)
+        if first is not None:
+            document["brokerAddr"] = first.address
+        _respond_json(connection, request, document)
+
+    def _delete_topic(self, connection: RemotingConnection, request: Command) -> None:
+        self._routes.delete_topic(_field(request, "topic"), request.ext.get("clusterName") or None)
+        connection.respond(request)
+
+    # ---- key-value configuration
+
+    def _put_kv(self, connection: RemotingConnection, request: Command) -> None:
+        ext = request.ext
+        self._kv.put(ext.get("namespace", ""), ext.get("key", ""), _field(request, "value"))
+        connection.respond(request)
+
+    def _get_kv(self, connection: RemotingConnection, request: Command) -> None:
+        value = self._kv.get(_field(request, "namespace"), _field(request, "key"))
+        connection.respond(request, ext={"value": value})
+
+    def _delete_kv(self, connection: RemotingConnection, request: Command) -> None:
+        self._kv.delete(_field(request, "namespace"), _field(request, "key"))
+        connection.respond(request)
+
+    def _list_kv(self, connection: RemotingConnection, request: Command) -> None:
+        _respond_json(connection, request, {"table": self._kv.table(_field(request, "namespace"))})
+
+
+def _respond_json(connection: RemotingConnection, request: Command, document: dict[str, Any]) -> None:
+    connection.respond(request, body=orjson.dumps(document))
+
+
+def _field(request: Command, name: str) -> str:
+    value = request.ext.get(name)
+    if value is None:
+        raise InvalidParameter(f"request {request.code} needs the field {name}")
+    return value
+
+
+def _number(request: Command, name: str) -> int:
+    try:
+        return int(_field(request, name))
+    except ValueError as error:
+        raise InvalidParameter(f"the field {name} of request {request.code} must be a number") from error
