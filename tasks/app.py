@@ -1,0 +1,79 @@
+"""The Celery app: where its tasks are, which queue each goes to, and the rules that all of them obey.
+
+Two queues, each with a worker of its own: `default` for what is short (changes, elections, housekeeping) and `reports` for
+Spark jobs, so that an election never waits behind a report. Rules:
+
+- arguments are ids, as JSON; what a task needs to know is in the row that the id names;
+- a message is acknowledged after the work (`acks_late`), so a task may be delivered twice: each one claims its row first and
+  finds out whether the work was done or is being done;
+- every task has a time limit, and the visibility timeout of the queue is longer than the longest of them;
+- results are rows in the database, never Celery results.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+
+from celery import Celery
+from django.conf import settings
+
+from tasks.heartbeat import WorkerHeartbeat
+
+DEFAULT_QUEUE = "default"
+REPORTS_QUEUE = "reports"
+
+OPERATION_SOFT_LIMIT_S = 60
+REPORT_SOFT_LIMIT_S = 2 * 3600
+GRACE_S = 30
+VISIBILITY_TIMEOUT_S = REPORT_SOFT_LIMIT_S + 10 * GRACE_S
+
+app = Celery("tasks", broker=settings.REDIS_URL)
+app.conf.update(
+    include=["tasks.operations", "tasks.reports.runs", "tasks.schedule"],
+    accept_content=["json"],
+    task_serializer="json",
+    result_serializer="json",
+    event_serializer="json",
+    task_ignore_result=True,
+    task_default_queue=DEFAULT_QUEUE,
+    task_routes={"tasks.reports.run": {"queue": REPORTS_QUEUE}},
+    task_acks_late=True,
+    # A child that is killed leaves its row to the janitor: running the same thing again at once would kill the next child too.
+    task_reject_on_worker_lost=False,
+    task_soft_time_limit=OPERATION_SOFT_LIMIT_S,
+    task_time_limit=OPERATION_SOFT_LIMIT_S + GRACE_S,
+    worker_prefetch_multiplier=1,
+    worker_send_task_events=False,
+    worker_enable_remote_control=False,
+    worker_hijack_root_logger=True,
+    broker_connection_retry_on_startup=True,
+    broker_connection_max_retries=None,
+    broker_transport_options={"visibility_timeout": VISIBILITY_TIMEOUT_S, "socket_keepalive": True},
+    beat_scheduler="tasks.schedule:Scheduler",
+    timezone="UTC",
+    enable_utc=True,
+)
+
+
+def beat_schedule() -> dict[str, dict[str, Any]]:
+    """What beat runs besides the schedules that people made."""
+    return {
+        "janitor": {
+            "task": "tasks.schedule.janitor",
+            "schedule": 15.0,
+            # one that could not be taken in time is worth nothing: the next comes anyway
+            "options": {"queue": DEFAULT_QUEUE, "expires": 15},
+        },
+        "retention": {
+            "task": "tasks.schedule.retention",
+            "schedule": 6 * 3600.0,
+            "options": {"queue": DEFAULT_QUEUE, "expires": 3600},
+        },
+    }
+
+
+app.conf.beat_schedule = beat_schedule()
+app.steps["consumer"].add(WorkerHeartbeat)

@@ -1,0 +1,314 @@
+"""What each kind of change does to the cluster, and how it is made sure of: ask, record each node's answer, read back.
+
+Every change here may be carried out twice: the second time finds the cluster as wanted and says UNCHANGED. An answer that did
+not arrive is UNKNOWN until reading back tells; a change is reported as made only when it was read back.
+
+`CHANGES` is the table of kinds; `tasks.operations` is the caller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from remoting.client.blocking import CONFIRMED, NOT_ATTEMPTED, REFUSED, UNCHANGED, UNKNOWN, NodeOutcome
+from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
+
+READ_BACK_TIMEOUT_S = 10.0
+READ_BACK_EVERY_S = 0.2
+
+_MADE = frozenset({CONFIRMED, UNCHANGED})
+
+
+class ClusterAdmin(Protocol):
+    """What changes ask of a cluster; `remoting.client.blocking.AdminClient` in life."""
+
+    def cluster_view(self) -> dict[str, Any]: ...
+
+    def masters(self) -> dict[str, str]: ...
+
+    def broker_state(self, address: str) -> dict[str, Any]: ...
+
+    def elect_master(self, cluster: str, group: str, broker_id: int) -> dict[str, str]: ...
+
+    def create_topic(
+        self, name: str, queues: int = 8, message_type: str = "NORMAL", perm: int = 6, group: str | None = None
+    ) -> list[NodeOutcome]: ...
+
+    def delete_topic(self, name: str) -> list[NodeOutcome]: ...
+
+    def topic_config(self, name: str) -> dict[str, dict[str, Any]]: ...
+
+    def create_group(self, name: str, fifo: bool = False, retry_max_times: int = 16) -> list[NodeOutcome]: ...
+
+    def delete_group(self, name: str) -> list[NodeOutcome]: ...
+
+
+class ChangeFailed(Exception):
+    """The change was not made everywhere, or that is not known. The text says which, and what to do."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(slots=True)
+class Change:
+    """One change at work: whom to ask, whom to tell, and the clock."""
+
+    client: ClusterAdmin
+    parameters: Mapping[str, Any]
+    tell_node: Callable[[str, str, str], None]
+    tell_progress: Callable[[int, int | None, str], None]
+    now_s: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+    outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
+
+    def record(self, outcomes: Iterable[NodeOutcome]) -> None:
+        """Keep each node's word and pass it on, if it is a new one."""
+        for outcome in outcomes:
+            if self.outcomes.get(outcome.node) != outcome:
+                self.outcomes[outcome.node] = outcome
+                self.tell_node(outcome.node, outcome.outcome, outcome.detail)
+
+    def read_back(self, look: Callable[[], bool]) -> bool:
+        """Look until it is so or the time is over. A cluster that does not answer for a moment is asked again."""
+        deadline = self.now_s() + READ_BACK_TIMEOUT_S
+        while True:
+            try:
+                if look():
+                    return True
+            except RequestError as error:
+                if not error.retriable:
+                    raise
+            except (ConnectionLost, RequestTimeout):
+                pass
+            if self.now_s() >= deadline:
+                return False
+            self.pause(READ_BACK_EVERY_S)
+
+
+# ---- topics
+
+
+def create_topic(change: Change) -> dict[str, Any]:
+    """Create a topic, or bring it to the wanted configuration, on every broker group or one of them."""
+    name, queues, perm = change.parameters["name"], int(change.parameters["queues"]), int(change.parameters["perm"])
+    group = change.parameters.get("group")
+    answers = change.client.create_topic(name, queues, change.parameters["type"], perm, group)
+    if not answers:
+        what = f"There is no broker group {group}." if group else "No broker group is registered."
+        raise ChangeFailed("no-broker-group", f"{what} Nothing was changed; try again when brokers are up.")
+    change.record(answers)
+    wanted = {"readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
+
+    def is_so() -> bool:
+        found = change.client.topic_config(name)
+        return _confirm(change, lambda node: all(found.get(node, {}).get(key) == wanted[key] for key in wanted))
+
+    return _made_sure(change, f"the topic {name}", is_so)
+
+
+def delete_topic(change: Change) -> dict[str, Any]:
+    """Delete a topic on every broker group."""
+    name = change.parameters["name"]
+    groups = _group_names(change.client.cluster_view())
+    answers = change.client.delete_topic(name)
+    change.record(answer if answer.node in groups else _route_note(answer) for answer in answers)
+
+    def is_so() -> bool:
+        found = change.client.topic_config(name)
+        return _confirm(change, lambda node: node not in found, nodes=groups)
+
+    return _made_sure(change, f"the topic {name}", is_so, nodes=groups)
+
+
+def _route_note(answer: NodeOutcome) -> NodeOutcome:
+    """A controller that did not hear of a deletion: its route to the topic ends by itself, so nothing failed."""
+    return NodeOutcome(answer.node, UNKNOWN, f"{answer.detail}; it disappears with the brokers' next report")
+
+
+# ---- consumer groups
+
+
+def create_group(change: Change) -> dict[str, Any]:
+    """Create a consumer group, or bring it to the wanted configuration, on every broker group."""
+    name, fifo = change.parameters["name"], bool(change.parameters.get("fifo", False))
+    retry_max_times = int(change.parameters.get("retry_max_times", 16))
+    answers = change.client.create_group(name, fifo, retry_max_times)
+    if not answers:
+        raise ChangeFailed("no-broker-group", "No broker group is registered. Nothing was changed; try again later.")
+    change.record(answers)
+
+    def is_so() -> bool:
+        found = _consumer_group(change.client, name)
+        return _confirm(change, lambda node: _same_group(found.get(node), fifo, retry_max_times))
+
+    return _made_sure(change, f"the consumer group {name}", is_so)
+
+
+def delete_group(change: Change) -> dict[str, Any]:
+    """Delete a consumer group and its offsets on every broker group."""
+    name = change.parameters["name"]
+    change.record(change.client.delete_group(name))
+
+    def is_so() -> bool:
+        found = _consumer_group(change.client, name)
+        return _confirm(change, lambda node: node not in found)
+
+    return _made_sure(change, f"the consumer group {name}", is_so)
+
+
+def _consumer_group(client: ClusterAdmin, name: str) -> dict[str, dict[str, Any]]:
+    """Broker group -> its entry of the consumer group; without it, no key."""
+    found = {}
+    for broker_name, address in client.masters().items():
+        for each in client.broker_state(address).get("groups") or []:
+            if each["name"] == name:
+                found[broker_name] = each
+    return found
+
+
+def _same_group(found: Mapping[str, Any] | None, fifo: bool, retry_max_times: int) -> bool:
+    if found is None:
+        return False
+    return bool(found.get("fifo")) == fifo and found.get("retryMaxTimes") in (None, retry_max_times)
+
+
+# ---- elections
+
+
+def elect_master(change: Change) -> dict[str, Any]:
+    """Make a chosen replica the master of its group and see every replica follow."""
+    cluster, group = change.parameters["cluster"], change.parameters["group"]
+    chosen = int(change.parameters["broker_id"])
+    before = _group(change.client.cluster_view(), cluster, group)
+    if before.get("masterBrokerId") == chosen:
+        change.record([NodeOutcome(f"replica {chosen}", UNCHANGED, "it is the master already")])
+        return {"master_id": chosen, "master_epoch": before.get("masterEpoch")}
+    change.tell_progress(0, 2, f"asking the controllers to elect replica {chosen}")
+    try:
+        change.client.elect_master(cluster, group, chosen)
+    except RequestError as error:
+        change.record([NodeOutcome(f"replica {chosen}", REFUSED, error.message)])
+        raise ChangeFailed("election-refused", f"The controllers refused: {error.message}") from error
+    except (ConnectionLost, RequestTimeout) as error:
+        change.record([NodeOutcome(f"replica {chosen}", UNKNOWN, str(error))])
+    change.tell_progress(1, 2, "waiting until every replica follows")
+    latest = before
+
+    def is_so() -> bool:
+        nonlocal latest
+        latest = _group(change.client.cluster_view(), cluster, group)
+        if latest.get("masterBrokerId") != chosen:
+            return False
+        outcomes = [_after_election(change.client, latest, replica, chosen) for replica in latest["replicas"]]
+        change.record(outcomes)
+        return all(outcome.outcome != UNKNOWN for outcome in outcomes)
+
+    done = change.read_back(is_so)
+    if latest.get("masterBrokerId") != chosen:
+        raise ChangeFailed(
+            "election-unknown",
+            f"Replica {chosen} did not become the master within {READ_BACK_TIMEOUT_S:.0f} s; the controllers name "
+            f"{latest.get('masterBrokerId')}. Look at the group before you try again.",
+        )
+    if change.outcomes[f"replica {chosen}"].outcome not in _MADE:
+        raise ChangeFailed(
+            "election-unknown",
+            f"The controllers made replica {chosen} the master, but it did not say within {READ_BACK_TIMEOUT_S:.0f} s "
+            "that it serves. Look at its log.",
+        )
+    change.tell_progress(2, 2, "done" if done else "done; a replica does not follow yet")
+    return {"master_id": chosen, "master_epoch": latest.get("masterEpoch")}
+
+
+def _group(view: Mapping[str, Any], cluster: str, group: str) -> dict[str, Any]:
+    for each in view["groups"]:
+        if (each["clusterName"], each["brokerName"]) == (cluster, group):
+            found: dict[str, Any] = each
+            return found
+    raise ChangeFailed("group-not-found", f"The controllers know no group {group} in the cluster {cluster}.")
+
+
+def _after_election(
+    client: ClusterAdmin, group: Mapping[str, Any], replica: Mapping[str, Any], master_id: int
+) -> NodeOutcome:
+    """What one replica made of the election, by its own word."""
+    node = f"replica {replica['brokerId']}"
+    if not replica.get("alive"):
+        return NodeOutcome(node, NOT_ATTEMPTED, "it is not alive; it follows when it comes back")
+    try:
+        state = client.broker_state(replica["address"])
+    except LogboomError as error:
+        return NodeOutcome(node, UNKNOWN, str(error))
+    wanted = "master" if replica["brokerId"] == master_id else "replica"
+    epoch = state.get("masterEpoch")
+    if state.get("role") == wanted and epoch == group.get("masterEpoch"):
+        return NodeOutcome(node, CONFIRMED, f"{wanted} in epoch {epoch}")
+    return NodeOutcome(node, UNKNOWN, f"it says {state.get('role')} in epoch {epoch}")
+
+
+# ---- what they share
+
+
+def _group_names(view: Mapping[str, Any]) -> set[str]:
+    return {each["brokerName"] for each in view["groups"]}
+
+
+def _confirm(change: Change, is_so_at: Callable[[str], bool], nodes: set[str] | None = None) -> bool:
+    """Settle what is known by what was read: an unknown outcome that is so is confirmed. True when nothing is open."""
+    open_nodes = False
+    for node, outcome in list(change.outcomes.items()):
+        if nodes is not None and node not in nodes:
+            continue
+        if outcome.outcome in (REFUSED, NOT_ATTEMPTED):
+            continue
+        if not is_so_at(node):
+            open_nodes = True
+        elif outcome.outcome == UNKNOWN:
+            change.record([NodeOutcome(node, CONFIRMED, "the answer was lost; read back")])
+    return not open_nodes
+
+
+def _made_sure(change: Change, what: str, is_so: Callable[[], bool], nodes: set[str] | None = None) -> dict[str, Any]:
+    """Read back, then say how it ended at all nodes; raises ChangeFailed when it is not made everywhere."""
+    settled = change.read_back(is_so)
+    outcomes = [each for node, each in change.outcomes.items() if nodes is None or node in nodes]
+    if not settled:
+        for each in outcomes:
+            if each.outcome in _MADE:
+                change.record([NodeOutcome(each.node, UNKNOWN, "it agreed, but reading back does not show it")])
+    counts: dict[str, int] = {}
+    for node, each in change.outcomes.items():
+        if nodes is None or node in nodes:
+            counts[each.outcome] = counts.get(each.outcome, 0) + 1
+    bad = [
+        each for node, each in change.outcomes.items() if (nodes is None or node in nodes) and each.outcome not in _MADE
+    ]
+    if bad:
+        told = "; ".join(f"{each.node}: {each.outcome} {each.detail}".rstrip() for each in bad[:5])
+        refused_only = all(each.outcome == REFUSED for each in bad)
+        code = "change-refused" if refused_only else "change-incomplete"
+        advice = "" if refused_only else " Asking again is safe: what is as wanted stays as it is."
+        raise ChangeFailed(code, f"Not everywhere made: {what}. {told}.{advice}")
+    return {"outcomes": counts}
+
+
+CHANGES: Mapping[str, Callable[[Change], dict[str, Any]]] = {
+    "topic.create": create_topic,
+    "topic.update": create_topic,
+    "topic.delete": delete_topic,
+    "group.create": create_group,
+    "group.delete": delete_group,
+    "election.elect": elect_master,
+}
+
+
+def error_code(error: LogboomError) -> str:
+    """A stable word for an error of the cluster."""
+    if isinstance(error, RequestError):
+        return "cluster-unavailable" if error.retriable else "cluster-refused"
+    return "cluster-unavailable" if isinstance(error, ConnectionLost | RequestTimeout) else "cluster-error"

@@ -1,0 +1,120 @@
+"""Carrying out the operations that people asked for, one row at a time.
+
+The row is the truth. A task takes it by a claim and by its transition to running; a second delivery finds the claim held, or
+the row finished, and ends. A row that is running without a claim lost its worker in the middle: since every change may be made
+twice, the work is simply done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery.exceptions import SoftTimeLimitExceeded
+from django.conf import settings
+from django.core.exceptions import ObjectDoesNotExist, ValidationError
+
+from remoting.client.blocking import AdminClient
+from remoting.errors import LogboomError
+from tasks.app import GRACE_S, OPERATION_SOFT_LIMIT_S, app
+from tasks.changes import CHANGES, Change, ChangeFailed, ClusterAdmin, error_code
+from tasks.claims import claims
+from tasks.refresh import ask_for_refresh
+from webapp.operations import progress
+from webapp.operations.models import Operation
+
+log = logging.getLogger(__name__)
+
+NAME = "tasks.operations.run"
+
+
+def claim_name(operation_id: object) -> str:
+    """The claim that says that a worker has this operation."""
+    return f"operation:{operation_id}"
+
+
+@app.task(name=NAME)  # type: ignore[untyped-decorator]
+def run(operation_id: str) -> None:
+    """Carry out one operation."""
+    with claims().held(claim_name(operation_id), OPERATION_SOFT_LIMIT_S + GRACE_S) as claim:
+        if claim is None:
+            log.info("operation %s is being carried out by another worker", operation_id)
+            return
+        carry_out(operation_id, AdminClient(settings.CONTROLLERS))
+
+
+def carry_out(operation_id: str, client: ClusterAdmin) -> None:
+    """Take the row, make the change, write how it ended."""
+    operation = _take(operation_id)
+    if operation is None:
+        return
+    result: dict[str, Any] = {}
+    failure: tuple[str, str] | None = None
+    try:
+        result = _make(operation, client)
+    except progress.OperationFinished:
+        log.info("operation %s was ended by somebody else", operation_id)
+        return
+    except ChangeFailed as error:
+        failure = (error.code, str(error))
+    except LogboomError as error:
+        failure = (error_code(error), f"The cluster does not do this now: {error}")
+    except SoftTimeLimitExceeded:
+        failure = ("timeout", f"Given up after {OPERATION_SOFT_LIMIT_S} s; whether it was made is not known.")
+    except Exception as error:  # the outermost edge of a task: the row must not stay running
+        log.exception("operation %s (%s) broke", operation_id, operation.kind)
+        text = f"An error in the worker: {type(error).__name__}: {error}. Whether the change was made is not known."
+        failure = ("internal-error", text)
+    finally:
+        ask_for_refresh()
+    _end(operation, result, failure)
+
+
+def _take(operation_id: str) -> Operation | None:
+    try:
+        return progress.start(operation_id)
+    except (ObjectDoesNotExist, ValidationError):
+        log.error("there is no operation %s", operation_id)
+        return None
+    except progress.OperationFinished:
+        operation = Operation.objects.get(pk=operation_id)
+        if operation.finished:
+            log.info("operation %s is over already (%s)", operation_id, operation.state)
+            return None
+        log.warning("operation %s lost its worker in the middle; making it again", operation_id)
+        return operation
+
+
+def _make(operation: Operation, client: ClusterAdmin) -> dict[str, Any]:
+    make = CHANGES.get(operation.kind)
+    if make is None:
+        known = ", ".join(CHANGES)
+        raise ChangeFailed(
+            "unknown-kind", f"The worker knows no {operation.kind}; it knows {known}. Are both one version?"
+        )
+    log.info("operation %s: %s %s", operation.pk, operation.kind, operation.target)
+    return make(
+        Change(
+            client,
+            operation.parameters,
+            tell_node=lambda node, outcome, detail: _ignore(progress.node(operation.pk, node, outcome, detail)),
+            tell_progress=lambda done, total, text: _ignore(
+                progress.report(operation.pk, done=done, total=total, text=text)
+            ),
+        )
+    )
+
+
+def _end(operation: Operation, result: dict[str, Any], failure: tuple[str, str] | None) -> None:
+    try:
+        if failure is None:
+            progress.succeed(operation.pk, result)
+        else:
+            log.warning("operation %s (%s) failed: %s", operation.pk, operation.kind, failure[1])
+            progress.fail(operation.pk, *failure)
+    except progress.OperationFinished as error:
+        log.warning("operation %s ended twice: %s", operation.pk, error)
+
+
+def _ignore(_: Any) -> None:
+    """For callbacks whose answer nobody needs."""

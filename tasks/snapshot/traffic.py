@@ -1,0 +1,296 @@
+"""Topics, consumer groups and rates, from the brokers' own counts (pure)
+
+For each broker group one broker speaks: its master, else the replica with the longest log. When nobody of a group answers, its
+queues keep their places with unknown offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.snapshot.inputs import BrokerKey, Look, Memory, Sample, whole
+from tasks.snapshot.topology import state_of
+
+RATE_WINDOW_MS = 2_500
+RATE_LEAST_MS = 400
+SAMPLES_KEPT_MS = 10_000
+HISTORY_EVERY_MS = 1_000
+HISTORY_POINTS = 120
+_ELECTED_MASTER = 2  # it says that it is the master and the controllers say so too
+_COUNTERS = ("inMessages", "outMessages", "inBytes", "outBytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Speakers:
+    """Who speaks for each broker group, and whether every group's master is among them."""
+
+    states: Mapping[str, Mapping[str, Any]]
+    silent: frozenset[str]
+    all_masters: bool
+
+
+def speakers(look: Look, groups: Sequence[Mapping[str, Any]]) -> Speakers:
+    """Choose the broker that speaks for each group."""
+    chosen: dict[str, Mapping[str, Any]] = {}
+    all_masters = bool(groups)
+    for group in groups:
+        best: tuple[tuple[int, int], Mapping[str, Any]] | None = None
+        for replica in group["replicas"]:
+            place = {"address": replica["address"], "brokerId": replica["id"]}
+            state = state_of(look, group["cluster"], group["name"], place)
+            if state is None:
+                continue
+            serves = state.get("role") == "master"
+            rank = (serves + (serves and replica["id"] == group["master_id"]), whole(state.get("endOffset")) or 0)
+            if best is None or rank > best[0]:
+                best = (rank, state)
+        if best is None or best[0][0] < _ELECTED_MASTER:
+            all_masters = False
+        if best is not None:
+            chosen[str(group["name"])] = best[1]
+    silent = frozenset(str(group["name"]) for group in groups) - set(chosen)
+    return Speakers(chosen, silent, all_masters)
+
+
+# ---- topics
+
+
+def topics(speaking: Speakers, previous: Mapping[str, Any] | None, rates: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Every topic with its queues over all groups."""
+    found: dict[str, dict[str, Any]] = {}
+    for group, state in speaking.states.items():
+        for each in state.get("topics") or ():
+            topic = found.setdefault(each["name"], _topic(each["name"], each))
+            topic["queues"] += [_queue(group, queue) for queue in each.get("queues") or ()]
+    for each in (previous or {}).get("topics") or ():
+        lost = [queue for queue in each["queues"] if queue["group"] in speaking.silent]
+        if lost:
+            topic = found.setdefault(each["name"], {**each, "queues": []})
+            topic["queues"] += [{**queue, "min_offset": None, "max_offset": None} for queue in lost]
+    for topic in found.values():
+        topic["queues"].sort(key=lambda queue: (queue["group"], queue["queue_id"]))
+        topic["message_count"] = _message_count(topic["queues"])
+        topic["in_per_s"] = rates.get(topic["name"])
+    return sorted(found.values(), key=lambda topic: (topic["system"], topic["name"]))
+
+
+def _topic(name: str, each: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": each.get("type") or "NORMAL",
+        "perm": whole(each.get("perm")),
+        "system": bool(each.get("system")),
+        "queues": [],
+        "message_count": None,
+        "in_per_s": None,
+    }
+
+
+def _queue(group: str, queue: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "group": group,
+        "queue_id": queue["queueId"],
+        "min_offset": whole(queue.get("minOffset")),
+        "max_offset": whole(queue.get("maxOffset")),
+        "last_store_ms": whole(queue.get("lastStoreMs")) or None,
+    }
+
+
+def _message_count(queues: Iterable[Mapping[str, Any]]) -> int | None:
+    count = 0
+    for queue in queues:
+        if queue["min_offset"] is None or queue["max_offset"] is None:
+            return None
+        count += max(0, queue["max_offset"] - queue["min_offset"])
+    return count
+
+
+# ---- consumer groups
+
+
+def consumer_groups(look: Look, speaking: Speakers) -> list[dict[str, Any]]:
+    """Every consumer group with its lag per topic and queue, and the consumers connected to any broker."""
+    ranges = _ranges(speaking)
+    found: dict[str, dict[str, Any]] = {}
+    for broker_group, state in speaking.states.items():
+        for each in state.get("groups") or ():
+            group = found.setdefault(
+                each["name"],
+                {
+                    "name": each["name"],
+                    "fifo": bool(each.get("fifo")),
+                    "retry_max_times": whole(each.get("retryMaxTimes")),
+                    "topics": {},
+                    "members": {},
+                },
+            )
+            for topic in each.get("topics") or ():
+                queues = group["topics"].setdefault(topic["topic"], [])
+                queues += [
+                    _consumed(broker_group, queue, ranges.get((topic["topic"], broker_group, queue["queueId"])))
+                    for queue in topic.get("queues") or ()
+                ]
+    _add_members(found, look)
+    return [_finished(found[name]) for name in sorted(found)]
+
+
+def _ranges(speaking: Speakers) -> dict[tuple[str, str, int], tuple[int | None, int | None]]:
+    return {
+        (topic["name"], group, queue["queueId"]): (whole(queue.get("minOffset")), whole(queue.get("maxOffset")))
+        for group, state in speaking.states.items()
+        for topic in state.get("topics") or ()
+        for queue in topic.get("queues") or ()
+    }
+
+
+def _consumed(
+    broker_group: str, queue: Mapping[str, Any], extent: tuple[int | None, int | None] | None
+) -> dict[str, Any]:
+    low, high = extent or (None, None)
+    consumer_offset = whole(queue.get("consumerOffset"))
+    lag: int | None = None
+    if high is not None and consumer_offset is not None:
+        lag = max(0, high - max(consumer_offset, low or 0))
+    elif high is not None and low == high:
+        lag = 0  # nothing committed, but nothing to consume either
+    return {
+        "group": broker_group,
+        "queue_id": queue["queueId"],
+        "consumer_offset": consumer_offset,
+        "max_offset": high,
+        "lag": lag,
+        "in_flight": whole(queue.get("inFlight")),
+    }
+
+
+def _add_members(found: Mapping[str, dict[str, Any]], look: Look) -> None:
+    for state in look.states.values():
+        for each in state.get("groups") or ():
+            group = found.get(each["name"])
+            if group is None:
+                continue
+            for member in each.get("members") or ():
+                group["members"][member["clientId"]] = {
+                    "client_id": member["clientId"],
+                    "address": member.get("address"),
+                    "language": member.get("language"),
+                }
+
+
+def _finished(group: dict[str, Any]) -> dict[str, Any]:
+    topics_of_group = [
+        {
+            "topic": topic,
+            "lag": _sum(queue["lag"] for queue in queues),
+            "in_flight": _sum(queue["in_flight"] for queue in queues),
+            "queues": sorted(queues, key=lambda queue: (queue["group"], queue["queue_id"])),
+        }
+        for topic, queues in sorted(group["topics"].items())
+    ]
+    return {
+        **group,
+        "topics": topics_of_group,
+        "members": [group["members"][client_id] for client_id in sorted(group["members"])],
+        "lag": _sum(topic["lag"] for topic in topics_of_group),
+        "in_flight": _sum(topic["in_flight"] for topic in topics_of_group),
+    }
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """The sum of what is known; None when nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+# ---- rates
+
+
+def sample(look: Look, speaking: Speakers) -> Sample:
+    """This look's counters."""
+    brokers: dict[BrokerKey, dict[str, int]] = {}
+    for state in look.states.values():
+        counters = state.get("counters") or {}
+        key = (str(state.get("clusterName")), str(state.get("brokerName")), int(state.get("brokerId") or 0))
+        brokers[key] = {name: counters[name] for name in _COUNTERS if whole(counters.get(name)) is not None}
+    sums: dict[str, int] = {}
+    unknown: set[str] = set()
+    for state in speaking.states.values():
+        for topic in state.get("topics") or ():
+            for queue in topic.get("queues") or ():
+                high = whole(queue.get("maxOffset"))
+                if high is None:
+                    unknown.add(topic["name"])
+                else:
+                    sums[topic["name"]] = sums.get(topic["name"], 0) + high
+    if speaking.silent:
+        sums = {}  # a part of every topic may be missing
+    return Sample(look.now_ms, brokers, {name: high for name, high in sums.items() if name not in unknown})
+
+
+def keep(samples: Sequence[Sample], newest: Sample) -> tuple[Sample, ...]:
+    """The samples that later rates may still be measured against. A clock that was set back starts anew."""
+    return (
+        *(each for each in samples if newest.at_ms - SAMPLES_KEPT_MS <= each.at_ms < newest.at_ms),
+        newest,
+    )
+
+
+def _baseline(samples: Sequence[Sample]) -> tuple[Sample, float] | None:
+    """The sample to measure the last one against, and the seconds between them."""
+    newest = samples[-1]
+    old_enough = [each for each in samples[:-1] if newest.at_ms - each.at_ms >= RATE_LEAST_MS]
+    if not old_enough:
+        return None
+    base = min(old_enough, key=lambda each: abs(newest.at_ms - each.at_ms - RATE_WINDOW_MS))
+    return base, (newest.at_ms - base.at_ms) / 1000
+
+
+def rates(memory: Memory, samples: Sequence[Sample]) -> dict[str, Any]:
+    """Messages and bytes per second over all brokers, and the course of the last two minutes."""
+    newest = samples[-1]
+    per_s = _counter_rates(samples)
+    history = [list(point) for point in ((memory.snapshot or {}).get("rates") or {}).get("history") or ()]
+    if history and history[-1][0] > newest.at_ms:
+        history = []  # the clock was set back
+    if not history or newest.at_ms - history[-1][0] >= HISTORY_EVERY_MS:
+        history.append([newest.at_ms, per_s["inMessages"], per_s["outMessages"]])
+    return {
+        "in_messages_per_s": per_s["inMessages"],
+        "out_messages_per_s": per_s["outMessages"],
+        "in_bytes_per_s": per_s["inBytes"],
+        "out_bytes_per_s": per_s["outBytes"],
+        "history": history[-HISTORY_POINTS:],
+    }
+
+
+def _counter_rates(samples: Sequence[Sample]) -> dict[str, float | None]:
+    found: dict[str, float | None] = dict.fromkeys(_COUNTERS)
+    baseline = _baseline(samples)
+    if baseline is None:
+        return found
+    base, seconds = baseline
+    for name in _COUNTERS:
+        deltas = [
+            counters[name] - base.brokers[key][name]
+            for key, counters in samples[-1].brokers.items()
+            # counters begin again when a broker does; its next sample counts
+            if name in counters and counters[name] >= base.brokers.get(key, {}).get(name, counters[name] + 1)
+        ]
+        if deltas:
+            found[name] = round(sum(deltas) / seconds, 1)
+    return found
+
+
+def topic_rates(samples: Sequence[Sample]) -> dict[str, float]:
+    """Topic -> messages stored per second, where that is known."""
+    baseline = _baseline(samples)
+    if baseline is None:
+        return {}
+    base, seconds = baseline
+    return {
+        name: round((high - base.topics[name]) / seconds, 1)
+        for name, high in samples[-1].topics.items()
+        if high >= base.topics.get(name, high + 1)
+    }

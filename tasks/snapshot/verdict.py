@@ -1,0 +1,110 @@
+"""Healthy, degraded or down, and why (pure)
+
+`down`: no broker group can take messages. `degraded`: messages flow, but something that protects them or restores them is
+missing. Each reason says what it means for the person who reads it; the worst come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.snapshot.inputs import Look
+from tasks.snapshot.topology import UNREACHABLE
+
+CRITICAL = "critical"
+WARNING = "warning"
+_TROUBLED = {"backing-off": "keeps ending and is started again", "failed": "cannot be started"}
+
+
+def verdict(look: Look, snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """The status and its reasons."""
+    groups = snapshot["groups"]
+    reasons = [
+        *_about_controllers(look, snapshot["controllers"]),
+        *(reason for group in groups for reason in _about_group(look, group)),
+        *_about_processes(snapshot["processes"]),
+    ]
+    if not groups:
+        reasons.append(
+            _reason("no-brokers", CRITICAL, "No broker has registered yet: there is nowhere to send to.", None)
+        )
+    serving = [group for group in groups if _master(group) is not None]
+    status = "down" if not serving else "degraded" if reasons else "healthy"
+    order = {CRITICAL: 0, WARNING: 1}
+    return {"status": status, "reasons": sorted(reasons, key=lambda reason: order[reason["severity"]])}
+
+
+def _reason(code: str, severity: str, text: str, link: str | None) -> dict[str, Any]:
+    return {"code": code, "severity": severity, "text": text, "link": link}
+
+
+def _about_controllers(look: Look, controllers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    link = "/#controllers"
+    silent = [each["id"] for each in controllers if each["role"] == UNREACHABLE]
+    if not look.views:
+        text = "No controller answers: messages go on, but a master that fails now would not be replaced."
+        return [_reason("controllers-unreachable", CRITICAL, text, link)]
+    reasons = []
+    if not any(each["role"] == "leader" for each in controllers):
+        text = "The controllers have no leader: messages go on, but a master that fails now would not be replaced."
+        reasons.append(_reason("controllers-leaderless", CRITICAL, text, link))
+    if silent:
+        verb = "does" if len(silent) == 1 else "do"
+        more = (len(controllers) - 1) // 2 - len(silent)
+        rest = f"{more} more may fail." if more > 0 else "No further one may fail."
+        text = f"Controller {', '.join(silent)} {verb} not answer. {rest}"
+        reasons.append(_reason("controller-unreachable", WARNING, text, link))
+    return reasons
+
+
+def _master(group: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The replica that takes messages, as far as anybody knows."""
+    for replica in group["replicas"]:
+        if replica["id"] == group["master_id"] and replica["role"] == "master":
+            found: Mapping[str, Any] = replica
+            return found
+    return None
+
+
+def _about_group(look: Look, group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    name, replicas = group["name"], group["replicas"]
+    link = f"/#group-{group['cluster']}-{name}"
+    reasons = []
+    if group["master_id"] is None:
+        text = f"{name} has no master: sends to it are refused until one is elected."
+        reasons.append(_reason("no-master", CRITICAL, text, link))
+    elif _master(group) is None:
+        text = f"{name}: its master, replica {group['master_id']}, does not serve at the moment."
+        reasons.append(_reason("master-not-serving", CRITICAL, text, link))
+    for replica in replicas:
+        if look.views and replica["alive"] is False:
+            text = f"{name}: replica {replica['id']} does not answer its controllers."
+            reasons.append(_reason("replica-dead", WARNING, text, link))
+        elif look.views and not replica["in_sync"] and group["master_id"] is not None:
+            gap = "" if replica["gap_bytes"] is None else f"; it lacks {_bytes(replica['gap_bytes'])}"
+            text = f"{name}: replica {replica['id']} is not in the sync-state set{gap}."
+            reasons.append(_reason("replica-out-of-sync", WARNING, text, link))
+    for replica in replicas:
+        error = (look.states.get(replica["address"]) or {}).get("lastError")
+        if error:
+            text = f"{name}: replica {replica['id']} reports: {error}"
+            reasons.append(_reason("broker-error", WARNING, str(text)[:500], link))
+    return reasons
+
+
+def _about_processes(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        _reason("process-down", WARNING, f"The process {each['name']} {_TROUBLED[each['state']]}.", "/#processes")
+        for each in processes
+        if each["state"] in _TROUBLED
+    ]
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

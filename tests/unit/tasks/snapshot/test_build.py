@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import itertools
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.snapshot.build import build, differs, recall, timestamp
+from tasks.snapshot.inputs import Memory
+from tests.unit.tasks.snapshot.cluster import CONTROLLERS, NOW_MS, look, process, replica, state, topic, view
+
+
+def test_a_healthy_cluster_is_called_healthy_without_reasons() -> None:
+    snapshot, _ = build(look(), Memory())
+    assert snapshot["verdict"] == {"status": "healthy", "reasons": []}
+    assert (snapshot["version"], snapshot["seq"], snapshot["as_of"]) == (1, 1, "2026-09-21T14:13:20.000Z")
+    assert [each["role"] for each in snapshot["controllers"]] == ["leader", "follower", "follower"]
+    (group,) = snapshot["groups"]
+    assert (group["master_id"], group["sync_state_set"]) == (1, [1, 2, 3])
+    assert [each["gap_bytes"] for each in group["replicas"]] == [0, 0, 0]
+
+
+def test_every_part_of_the_schema_is_there_even_when_nobody_answers() -> None:
+    snapshot, _ = build(look(views={}, states={}, supervisor=None), Memory())
+    assert set(snapshot) == {
+        *("version", "seq", "as_of", "verdict", "controllers", "groups", "rates", "topics", "consumer_groups"),
+        *("timeline", "processes", "spark"),
+    }
+    assert snapshot["verdict"]["status"] == "down"
+    assert [each["role"] for each in snapshot["controllers"]] == ["unreachable"] * 3
+    assert [each["term"] for each in snapshot["controllers"]] == [None] * 3
+    assert snapshot["rates"]["in_messages_per_s"] is None
+    json.dumps(snapshot)
+
+
+def test_numbers_are_unknown_when_the_broker_does_not_tell_and_the_controller_does_not_know() -> None:
+    silent = replica(2, maxOffset=None, confirmOffset=-1, epoch=None, lastHeartbeatMs=None, alive=False)
+    snapshot, _ = build(
+        look(
+            view=view(replicas=[replica(1, "master"), silent, replica(3)]),
+            states={1: state(1, "master"), 3: state(3)},
+        ),
+        Memory(),
+    )
+    found = snapshot["groups"][0]["replicas"][1]
+    assert found["role"] == "unreachable"
+    for name in ("max_offset", "flushed_offset", "confirm_offset", "gap_bytes", "epoch", "last_heartbeat_ms"):
+        assert found[name] is None, name
+
+
+def test_gap_is_measured_against_the_master_and_never_negative() -> None:
+    states = {1: state(1, "master", 5000), 2: state(2, end_offset=4000), 3: state(3, end_offset=5100)}
+    snapshot, _ = build(look(states=states), Memory())
+    assert [each["gap_bytes"] for each in snapshot["groups"][0]["replicas"]] == [0, 1000, 0]
+
+
+def test_a_broker_at_a_known_address_that_is_another_replica_is_not_believed() -> None:
+    snapshot, _ = build(look(states={1: state(1, "master"), 2: state(9), 3: state(3)}), Memory())
+    assert snapshot["groups"][0]["replicas"][1]["flushed_offset"] is None
+
+
+def test_without_controllers_brokers_still_speak_and_the_verdict_says_what_it_means() -> None:
+    _, memory = build(look(), Memory())
+    snapshot, _ = build(look(NOW_MS + 1000, views={}), memory)
+    assert snapshot["verdict"]["status"] == "degraded"
+    assert [each["code"] for each in snapshot["verdict"]["reasons"]] == ["controllers-unreachable"]
+    assert [each["role"] for each in snapshot["groups"][0]["replicas"]] == ["master", "replica", "replica"]
+    assert snapshot["groups"][0]["replicas"][0]["eligible"] is False
+    assert snapshot["topics"][0]["message_count"] == 11
+
+
+def test_a_group_without_master_is_down_and_says_so_first() -> None:
+    dead = [replica(1, alive=False, inSync=False), replica(2), replica(3)]
+    bent = view(masterBrokerId=None, syncStateSet=[2, 3], replicas=dead)
+    snapshot, _ = build(look(view=bent, states={2: state(2), 3: state(3)}), Memory())
+    assert snapshot["verdict"]["status"] == "down"
+    assert snapshot["verdict"]["reasons"][0]["code"] == "no-master"
+    assert [each["code"] for each in snapshot["verdict"]["reasons"][1:]] == ["replica-dead"]
+
+
+def test_an_elected_master_that_does_not_serve_yet_is_said() -> None:
+    states = {1: state(1, "fenced"), 2: state(2), 3: state(3)}
+    snapshot, _ = build(look(states=states), Memory())
+    assert [each["code"] for each in snapshot["verdict"]["reasons"]] == ["master-not-serving"]
+    assert snapshot["verdict"]["status"] == "down"
+
+
+def test_two_groups_one_without_master_is_degraded() -> None:
+    bent = view()
+    bent["groups"].append({**bent["groups"][0], "brokerName": "broker-b", "masterBrokerId": None})
+    snapshot, _ = build(look(view=bent), Memory())
+    assert snapshot["verdict"]["status"] == "degraded"
+
+
+def test_a_replica_out_of_sync_is_named_with_its_gap() -> None:
+    bent = view(syncStateSet=[1, 2], replicas=[replica(1, "master"), replica(2), replica(3, inSync=False)])
+    states = {1: state(1, "master", 5_000_000), 2: state(2, end_offset=5_000_000), 3: state(3, end_offset=1_000_000)}
+    snapshot, _ = build(look(view=bent, states=states), Memory())
+    (reason,) = snapshot["verdict"]["reasons"]
+    assert reason["text"] == "broker-a: replica 3 is not in the sync-state set; it lacks 3.8 MiB."
+
+
+def test_one_silent_controller_is_a_warning_that_counts_what_may_still_fail() -> None:
+    views = dict.fromkeys(CONTROLLERS[:2], view())
+    snapshot, _ = build(look(views=views), Memory())
+    (reason,) = snapshot["verdict"]["reasons"]
+    assert reason["text"] == "Controller n2 does not answer. No further one may fail."
+    assert snapshot["verdict"]["status"] == "degraded"
+
+
+def test_a_troubled_process_and_a_broker_error_are_reasons() -> None:
+    states = {1: state(1, "master", lastError="the disk is full"), 2: state(2), 3: state(3)}
+    supervisor = {"processes": [process("web", "backing-off", 2)]}
+    snapshot, _ = build(look(states=states, supervisor=supervisor), Memory())
+    texts = [each["text"] for each in snapshot["verdict"]["reasons"]]
+    assert texts == [
+        "broker-a: replica 1 reports: the disk is full",
+        "The process web keeps ending and is started again.",
+    ]
+
+
+def test_the_leaders_view_wins_over_a_followers_old_one() -> None:
+    old = view(leader=1, term=3, masterBrokerId=2)
+    old["controllers"][2]["leader"] = False
+    views = {CONTROLLERS[2]: old, CONTROLLERS[0]: view()}
+    snapshot, _ = build(look(views=views), Memory())
+    assert snapshot["groups"][0]["master_id"] == 1
+
+
+def test_rates_come_from_counters_and_are_unknown_at_first_and_after_a_restart() -> None:
+    snapshot, memory = build(look(), Memory())
+    assert snapshot["rates"]["in_messages_per_s"] is None
+    later = {1: state(1, "master", counters={"inMessages": 510, "inBytes": 51_000, "outMessages": 5, "outBytes": 500})}
+    snapshot, memory = build(look(NOW_MS + 2000, states=later), memory)
+    assert snapshot["rates"]["in_messages_per_s"] == 250.0
+    assert snapshot["rates"]["in_bytes_per_s"] == 25_000.0
+    assert snapshot["rates"]["out_messages_per_s"] == 0.0
+    again = {1: state(1, "master", counters={"inMessages": 3, "inBytes": 300, "outMessages": 0, "outBytes": 0})}
+    snapshot, _ = build(look(NOW_MS + 4000, states=again), memory)
+    assert snapshot["rates"]["in_messages_per_s"] is None
+
+
+def test_history_has_a_point_a_second_and_two_minutes_at_most() -> None:
+    memory = Memory()
+    for tick in range(0, 130_000, 500):
+        snapshot, memory = build(look(NOW_MS + tick), memory)
+    history = snapshot["rates"]["history"]
+    assert len(history) == 120
+    assert {later[0] - earlier[0] for earlier, later in itertools.pairwise(history)} == {1000}
+
+
+def test_topic_rate_and_count_come_from_queue_offsets() -> None:
+    _, memory = build(look(), Memory())
+    snapshot, _ = build(look(NOW_MS + 1000, states={1: state(1, "master", topics=[topic("orders", 104, 57)])}), memory)
+    (orders,) = snapshot["topics"]
+    assert (orders["message_count"], orders["in_per_s"]) == (161, 150.0)
+    assert orders["queues"][0]["last_store_ms"] == NOW_MS - 5
+
+
+def test_topics_keep_their_place_with_unknown_offsets_while_nobody_of_their_group_answers() -> None:
+    _, memory = build(look(), Memory())
+    snapshot, memory = build(look(NOW_MS + 1000, states={}), memory)
+    (orders,) = snapshot["topics"]
+    assert (orders["message_count"], orders["in_per_s"]) == (None, None)
+    assert [queue["max_offset"] for queue in orders["queues"]] == [None, None]
+    assert snapshot["timeline"] == []
+    snapshot, _ = build(look(NOW_MS + 2000), memory)
+    assert snapshot["topics"][0]["message_count"] == 11
+
+
+def test_while_the_master_is_away_a_replica_speaks_for_the_queues() -> None:
+    snapshot, _ = build(
+        look(states={2: state(2, end_offset=10), 3: state(3, topics=[topic("orders", 4, 6)])}), Memory()
+    )
+    assert snapshot["topics"][0]["message_count"] == 10
+
+
+def test_lag_is_unknown_without_a_committed_offset_unless_there_is_nothing_to_consume() -> None:
+    queues = [
+        {"queueId": 0, "consumerOffset": 1, "inFlight": 2},
+        {"queueId": 1, "consumerOffset": -1, "inFlight": None},
+        {"queueId": 2, "consumerOffset": None, "inFlight": 0},
+    ]
+    master = state(
+        1,
+        "master",
+        topics=[topic("orders", 4, 7, 0)],
+        groups=[{"name": "billing", "fifo": True, "topics": [{"topic": "orders", "queues": queues}], "members": []}],
+    )
+    snapshot, _ = build(look(states={1: master}), Memory())
+    (group,) = snapshot["consumer_groups"]
+    assert [queue["lag"] for queue in group["topics"][0]["queues"]] == [3, None, 0]
+    assert (group["lag"], group["in_flight"], group["fifo"]) == (3, 2, True)
+
+
+def test_members_of_all_brokers_are_joined() -> None:
+    other = [
+        {"clientId": "c2", "address": None, "language": None},
+        {"clientId": "c1", "address": "x", "language": "GO"},
+    ]
+    second = state(2)
+    second["groups"][0]["members"] = other
+    snapshot, _ = build(look(states={1: state(1, "master"), 2: second}), Memory())
+    assert [each["client_id"] for each in snapshot["consumer_groups"][0]["members"]] == ["c1", "c2"]
+
+
+def test_timeline_tells_of_elections_sync_sets_restarts_and_topics_newest_first() -> None:
+    _, memory = build(look(), Memory())
+    moved = view(
+        leader=1,
+        term=5,
+        masterBrokerId=2,
+        masterEpoch=4,
+        syncStateSet=[2, 3],
+        replicas=[replica(1, alive=False, inSync=False), replica(2, "master"), replica(3)],
+    )
+    states = {2: state(2, "master", topics=[topic("orders", 4, 7), topic("invoices", 0)]), 3: state(3)}
+    supervisor = {"processes": [process("broker-a-1", restarts=1)]}
+    snapshot, memory = build(look(NOW_MS + 500, view=moved, states=states, supervisor=supervisor), memory)
+    assert [(each["kind"], each["text"]) for each in snapshot["timeline"]] == [
+        ("topic", "topic invoices was created"),
+        ("process", "broker-a-1 ended and was started again (restart 1)"),
+        ("sync_set", "broker-a: replica 1 left the sync-state set, now 2, 3"),
+        ("election", "broker-a: replica 2 is the master in epoch 4"),
+        ("election", "controller n1 leads in term 5"),
+    ]
+    repeated, _ = build(look(NOW_MS + 1000, view=moved, states=states, supervisor=supervisor), memory)
+    assert repeated["timeline"] == snapshot["timeline"]
+
+
+def test_a_restarted_collector_goes_on_where_the_stored_snapshot_ends() -> None:
+    snapshot, _ = build(look(), Memory())
+    snapshot, _ = build(look(NOW_MS + 1000), recall(json.loads(json.dumps(snapshot))))
+    assert snapshot["seq"] == 2
+    assert len(snapshot["rates"]["history"]) == 2
+    assert recall({"version": 2, "seq": 5}) == Memory()
+    assert recall(None) == Memory()
+
+
+def test_what_a_person_waits_for_is_announced_at_once() -> None:
+    first, memory = build(look(), Memory())
+    second, _ = build(look(NOW_MS + 500), memory)
+    assert differs(first, None)
+    assert not differs(second, first)
+    third, _ = build(look(NOW_MS + 500, view=view(syncStateSet=[1, 2])), memory)
+    assert differs(third, second)
+
+
+@given(
+    views=st.sets(st.sampled_from(CONTROLLERS)),
+    states=st.sets(st.integers(1, 3)),
+    master=st.one_of(st.none(), st.integers(1, 3)),
+    roles=st.tuples(*[st.sampled_from(["master", "replica", "fenced", None])] * 3),
+)
+def test_any_mixture_of_answers_gives_a_whole_snapshot(
+    views: set[str], states: set[int], master: int | None, roles: tuple[str | None, ...]
+) -> None:
+    answers = {broker_id: state(broker_id, str(roles[broker_id - 1])) for broker_id in states}
+    _, memory = build(look(), Memory())
+    answer = view(masterBrokerId=master)
+    snapshot, _ = build(look(NOW_MS + 700, views=dict.fromkeys(views, answer), states=answers), memory)
+    assert len(snapshot["groups"]) == 1
+    assert len(snapshot["groups"][0]["replicas"]) == 3
+    assert [each["name"] for each in snapshot["topics"]] == ["orders"]
+    assert snapshot["verdict"]["status"] in {"healthy", "degraded", "down"}
+    if snapshot["verdict"]["status"] != "healthy":
+        assert snapshot["verdict"]["reasons"]
+    json.dumps(snapshot)
+
+
+def test_timestamps_have_milliseconds() -> None:
+    assert timestamp(1_000_000_000_007) == "2001-09-09T01:46:40.007Z"
