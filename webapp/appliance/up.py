@@ -99,6 +99,8 @@ async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Termi
     supervisor = Supervisor(plan, layout, environ, terminal, probes.ask, probes.is_master)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+            continue  # started with nohup: a closed terminal is no reason to stop
         loop.add_signal_handler(number, _stop, supervisor, terminal)
     failure: LogboomError | None = None
     async with asyncio.TaskGroup() as tasks:

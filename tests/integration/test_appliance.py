@@ -1,0 +1,221 @@
+"""The whole appliance as a person runs it: `manage.py up`, real daemons, a real Redis, the console and its workers.
+
+Faults are injected with real signals; what the supervisor published afterwards is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster import ROOT, Process, eventually
+from webapp.appliance import state
+from webapp.appliance.layout import DataLayout
+
+pytestmark = pytest.mark.slow
+
+START_S = 120
+STOP_S = 10
+
+# Distances from a base port that is free with all of them: controllers, brokers with replication, gRPC, console, Redis
+CONTROLLER, BROKER, GRPC, HTTP, REDIS = 0, 10, 50, 60, 61
+USED = (0, 1, 2, 10, 11, 20, 21, 30, 31, 50, 51, 52, 60, 61)
+
+
+def free_base() -> int:
+    """A base port below the range from which the system hands out ports by itself."""
+    for base in random.sample(range(20_000, 32_000, 100), 100):
+        with suppress(OSError), ExitStack() as held:
+            for distance in USED:
+                held.enter_context(socket.create_server(("127.0.0.1", base + distance)))
+            return base
+    raise AssertionError("no free block of ports")
+
+
+class Appliance:
+    """One `manage.py up` after the other on the same data directory and ports."""
+
+    def __init__(self, root: Path) -> None:
+        self.layout = DataLayout(root / "data")
+        self._root = root
+        self._runs = 0
+        base = free_base()
+        self.arguments = ["--data", str(self.layout.root), "--http", f"127.0.0.1:{base + HTTP}"]
+        for option, distance in (
+            ("--controller-port", CONTROLLER),
+            ("--broker-port", BROKER),
+            ("--grpc-port", GRPC),
+            ("--redis-port", REDIS),
+        ):
+            self.arguments += [option, str(base + distance)]
+        self.process = self._next_process()
+
+    def _next_process(self) -> Process:
+        self._runs += 1
+        return Process("up", ["manage.py", "up", *self.arguments], self._root / f"up-{self._runs}.txt")
+
+    @property
+    def said(self) -> str:
+        return self.process.log_text()
+
+    def start(self) -> None:
+        self.process = self._next_process()
+        self.process.start()
+        self.wait_healthy()
+
+    def wait_healthy(self) -> None:
+        def healthy() -> bool:
+            assert self.process.is_running, self.said
+            return "Ctrl-C stops everything." in self.said and self.status()[0] == 0
+
+        eventually("the appliance is healthy", healthy, START_S)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        os.kill(self.process.pid, number)
+        eventually("the supervisor ended", lambda: not self.process.is_running, 2 * STOP_S)
+        assert self.process.exit_code is not None
+        return self.process.exit_code
+
+    def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environ = {**os.environ, "LOGBOOM_DATA_DIR": str(self.layout.root)}
+        return subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def status(self) -> tuple[int, dict[str, Any]]:
+        done = self.manage("status", "--json")
+        return done.returncode, json.loads(done.stdout)
+
+    def children(self) -> dict[str, dict[str, Any]]:
+        content = state.read(self.layout)
+        assert content is not None
+        return {process["name"]: process for process in content["processes"]}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture(scope="module")
+def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
+    """The default appliance, healthy."""
+    it = Appliance(tmp_path_factory.mktemp("appliance"))
+    it.start()
+    yield it
+    it.process.close()
+
+
+def test_it_is_healthy_and_says_where_everything_is(appliance: Appliance) -> None:
+    code, content = appliance.status()
+    assert (code, content["status"]) == (0, "healthy")
+    children = appliance.children()
+    assert {child["state"] for child in children.values()} == {"running"}
+    kinds = [child["kind"] for child in children.values()]
+    assert (kinds.count("controller"), kinds.count("broker"), kinds.count("worker")) == (3, 3, 2)
+    http = content["supervisor"]["http"]
+    assert f"http://{http}/" in appliance.said
+    assert len(re.findall(r"log in as +admin, password \S+ ", appliance.said)) == 1
+
+
+def test_no_password_is_on_a_command_line_or_in_a_log(appliance: Appliance) -> None:
+    redis_password = appliance.layout.redis_password_file.read_text().strip()
+    shown = re.search(r"password (\S+) ", appliance.said)
+    assert shown is not None
+    for child in appliance.children().values():
+        assert redis_password not in Path(f"/proc/{child['pid']}/cmdline").read_text()
+    for log in appliance.layout.logs.iterdir():
+        text = log.read_text(errors="replace")
+        assert redis_password not in text, log
+        assert shown[1] not in text, log
+
+
+def test_a_second_instance_on_the_same_data_is_refused(appliance: Appliance) -> None:
+    done = appliance.manage("up", *appliance.arguments)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith(
+        f"up: another appliance (process {appliance.process.pid}) is running on"
+    )
+
+
+def test_each_process_that_is_killed_comes_back_and_is_counted(appliance: Appliance) -> None:
+    for name, before in appliance.children().items():
+        os.kill(before["pid"], signal.SIGKILL)
+
+        def came_back(name: str = name, before: dict[str, Any] = before) -> bool:
+            now = appliance.children()[name]
+            return bool(now["state"] == "running" and now["restarts"] == before["restarts"] + 1)
+
+        eventually(f"{name} is back", came_back, START_S)
+        after = appliance.children()[name]
+        assert after["last_exit"]["text"] == "was killed by SIGKILL"
+        assert f"{name} was killed by SIGKILL; starting it again in 0.2 s" in appliance.said
+    appliance.wait_healthy()
+    assert {child["restarts"] for child in appliance.children().values()} == {1}
+
+
+def test_the_data_survives_a_stop_and_a_start(appliance: Appliance) -> None:
+    created = appliance.manage("topic", "create", "kept")
+    assert created.returncode == 0, created.stdout + created.stderr
+    pids = [child["pid"] for child in appliance.children().values()]
+    assert appliance.stop(signal.SIGINT) == 0
+    assert "everything is stopped" in appliance.said
+    assert "did not stop within its grace" not in appliance.said
+    assert [pid for pid in pids if is_alive(pid)] == []
+    assert appliance.status()[0] == 2
+    appliance.start()
+    assert "password" not in appliance.said
+    assert "kept" in appliance.manage("topic", "list").stdout
+
+
+def test_a_killed_supervisor_leaves_nothing_and_starts_again(appliance: Appliance) -> None:
+    pids = [child["pid"] for child in appliance.children().values()]
+    appliance.process.kill()
+    eventually("all children are gone", lambda: not any(is_alive(pid) for pid in pids), STOP_S)
+    assert appliance.status()[0] == 2
+    appliance.start()
+    assert "kept" in appliance.manage("topic", "list").stdout
+
+
+def test_all_processes_killed_at_once_come_back(appliance: Appliance) -> None:
+    before = appliance.children()
+    for child in before.values():
+        os.kill(child["pid"], signal.SIGKILL)
+    eventually(
+        "all are restarted",
+        lambda: all(now["restarts"] == before[name]["restarts"] + 1 for name, now in appliance.children().items()),
+        START_S,
+    )
+    appliance.wait_healthy()
+    assert "kept" in appliance.manage("topic", "list").stdout
+
+
+def test_a_second_interrupt_does_not_wait(appliance: Appliance) -> None:
+    pids = [child["pid"] for child in appliance.children().values()]
+    os.kill(appliance.process.pid, signal.SIGINT)
+    eventually("it is stopping", lambda: "once more Ctrl-C kills" in appliance.said)
+    with suppress(ProcessLookupError):
+        os.kill(appliance.process.pid, signal.SIGINT)
+    eventually("the supervisor ended", lambda: not appliance.process.is_running, STOP_S)
+    assert [pid for pid in pids if is_alive(pid)] == []
