@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from brokerd.send_rules import prepare, waits_for_store
@@ -36,11 +36,13 @@ class Appended(Protocol):
 
 
 class Store(Protocol):
-    """What sending needs of the store. `append_messages` assigns offsets, encodes and appends."""
+    """What sending needs of the store: a draft's last check, and the append that assigns offsets."""
+
+    def check_draft(self, draft: Draft) -> None: ...
 
     def append_messages(self, drafts: Sequence[Draft]) -> Sequence[Appended]: ...
 
-    def store_timestamp_ms(self) -> int: ...
+    def next_timestamp(self) -> int: ...
 
 
 class Acknowledger(Protocol):
@@ -74,21 +76,21 @@ class UniqueIds:
 
 
 class MessageSender:
-    """`services.Sender`. `topics` gives the present table."""
+    """`services.Sender`. `topic` looks a topic up in the present table."""
 
     def __init__(
         self,
         store: Store,
         acknowledger: Acknowledger,
-        topics: Callable[[], Mapping[str, TopicConfig]],
+        topic: Callable[[str], TopicConfig | None],
         counters: Counters,
     ) -> None:
         self._store = store
         self._acknowledger = acknowledger
-        self._topics = topics
+        self._topic = topic
         self._counters = counters
         self._turns: dict[str, int] = {}
-        self._unique_id = UniqueIds(store.store_timestamp_ms())
+        self._unique_id = UniqueIds(store.next_timestamp())
 
     def send(self, drafts: Sequence[Draft], done: Callable[[Sequence[SendOutcome]], None]) -> None:
         """Append all drafts; see services.Sender."""
@@ -107,10 +109,10 @@ class MessageSender:
         """An outcome per draft (final where it is refused) and the drafts to append, each with its index."""
         outcomes: list[SendOutcome] = []
         ready: list[tuple[int, Draft]] = []
-        topics = self._topics()
         for draft in drafts:
             try:
-                prepared = prepare(draft, topics.get(draft.topic), self.turn_of(draft.topic), self._unique_id)
+                prepared = prepare(draft, self._topic(draft.topic), self.turn_of(draft.topic), self._unique_id)
+                self._store.check_draft(prepared)
                 ready.append((len(outcomes), prepared))
                 outcomes.append(SendOutcome(PutStatus.PUT_OK))
             except RequestError as refusal:

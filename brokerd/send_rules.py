@@ -5,19 +5,17 @@ The kernel handles the common case with the same outcome; a test holds the two a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from brokerd.metadata.names import RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX, check_topic_name
 from brokerd.services import Draft, TopicConfig
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.message import (
     MAX_BODY_BYTES,
     MAX_PROPERTIES_BYTES,
-    MAX_RETRY_TOPIC_BYTES,
-    MAX_TOPIC_BYTES,
     SYS_INNER_BATCH,
     SYS_NEED_UNWRAP,
     SYS_TRANSACTION_MASK,
@@ -27,31 +25,17 @@ from remoting.message import (
 
 PERM_WRITE: Final = 2
 
-_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-_PROTECTED: Final = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
-)
-_SYSTEM_PREFIX: Final = "rmq_sys_"
+# Of the reserved topics, those that tools and benchmarks send to
+_SENDABLE: Final = frozenset({"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"})
 _DROPPED: Final = ("POP_CK", "__CRC32#", "MSG_REGION", "TRACE_ON")
 _TIMED: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
 _STAMP: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
-def check_topic_name(topic: str) -> None:
-    """Raise RequestError when the name cannot be a topic that clients send to."""
-    if not topic or _NAME.fullmatch(topic) is None:
-        raise InvalidParameter(f"topic {topic!r} is not a name: use letters, digits, and the characters % | _ -")
-    limit = MAX_RETRY_TOPIC_BYTES if topic.startswith(("%RETRY%", "%DLQ%")) else MAX_TOPIC_BYTES
-    if len(topic) > limit:
-        raise InvalidParameter(f"a topic name has at most {limit} characters; this one has {len(topic)}")
-    if topic in _PROTECTED or topic.startswith(_SYSTEM_PREFIX):
+def check_destination(topic: str) -> None:
+    """Raise RequestError when clients cannot send to a topic of this name."""
+    check_topic_name(topic)
+    if topic.startswith(SYSTEM_TOPIC_PREFIX) or (topic in RESERVED_TOPICS and topic not in _SENDABLE):
         raise RequestError(codes.NO_PERMISSION, f"topic {topic} belongs to the system; clients cannot send to it")
 
 
@@ -63,7 +47,7 @@ def prepare(
     `choose_queue` picks one of n queues; `unique_id` names a message whose client did not. Raises RequestError with the
     protocol's code and the rule when the message cannot be stored.
     """
-    check_topic_name(draft.topic)
+    check_destination(draft.topic)
     if topic is None:
         raise RequestError(
             codes.TOPIC_NOT_EXIST,

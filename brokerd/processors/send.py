@@ -6,15 +6,15 @@ import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd import kernel
-from brokerd.kernel import Entry, SendTarget
+from brokerd.kernel import SendTarget
 from brokerd.send import ROLE_CHANGED, Acknowledger, Counters, MessageSender, as_request_error
-from brokerd.send_rules import PERM_WRITE, check_topic_name
+from brokerd.send_rules import PERM_WRITE, check_destination
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
+from brokerd.store.store import MessageStore
 from remoting import codes
-from remoting.disk import Bytes
 from remoting.errors import LogboomError, RequestError, StorageError
 from remoting.frame import Command
 from remoting.message import SYS_COMPRESSED, decode_batch_body, pack_host
@@ -29,43 +29,20 @@ _STATUS_CODES: Final = {
 }
 
 
-class Log(Protocol):
-    """The end of the commitlog."""
-
-    end_offset: int
-
-    def segment_remaining(self) -> int: ...
-
-    def append(self, records: bytes | Sequence[Bytes], total: int) -> int: ...
-
-    def roll(self) -> int: ...
-
-
-class Store(Protocol):
-    """What the fast path needs besides the log: the clock of records, and dispatch."""
-
-    def offer(self, entries: Sequence[Entry], end_offset: int) -> None: ...
-
-    def store_timestamp_ms(self) -> int: ...
-
-
 class SendProcessor:
-    """The handler of send frames. `offsets` is the store's table of next queue offsets."""
+    """The handler of send frames."""
 
     def __init__(
         self,
-        commitlog: Log,
-        store: Store,
-        offsets: dict[tuple[str, int], int],
+        store: MessageStore,
         acknowledger: Acknowledger,
         sender: MessageSender,
         topics: Callable[[], Mapping[str, TopicConfig]],
         store_host: tuple[str, int],
         counters: Counters,
     ) -> None:
-        self._log = commitlog
         self._store = store
-        self._offsets = offsets
+        self._log = store.commitlog
         self._acknowledger = acknowledger
         self._sender = sender
         self._topics = topics
@@ -78,7 +55,7 @@ class SendProcessor:
         targets = {}
         for name, config in self._topics().items():
             try:
-                check_topic_name(name)
+                check_destination(name)
             except RequestError:
                 continue
             if config.perm & PERM_WRITE and config.write_queue_nums > 0 and len(name) <= 127:
@@ -121,10 +98,10 @@ class SendProcessor:
             requests,
             first,
             self._targets,
-            self._offsets,
+            self._store.queue_offsets.table,
             start,
             start + self._log.segment_remaining() - 8,
-            self._store.store_timestamp_ms(),
+            self._store.next_timestamp(),
             born_host,
             self._store_host,
         )
@@ -133,17 +110,22 @@ class SendProcessor:
         if out.is_slow:
             self._send_request(connection, requests[out.next_index])
             return out.next_index + 1
-        if out.next_index == first:  # no room in this segment, or in any: then the general path says so
-            before = self._log.segment_remaining()
-            try:
-                self._log.roll()
-            except StorageError as failure:
-                connection.respond_error(requests[first], as_request_error(failure))
-                return first + 1
-            if before == self._log.segment_remaining():
-                self._send_request(connection, requests[first])
-                return first + 1
+        if out.next_index == first:
+            return self._roll(connection, requests, first)
         return out.next_index
+
+    def _roll(self, connection: RemotingConnection, requests: Sequence[Command], first: int) -> int:
+        """The request has no room in this file: begin the next one; the general path refuses what no file has room for."""
+        if self._log.segment_remaining() == self._log.segment_size_bytes:
+            self._send_request(connection, requests[first])
+            return first + 1
+        try:
+            self._log.roll()
+        except StorageError as failure:
+            self._store.note_append_error(failure)
+            connection.respond_error(requests[first], as_request_error(failure))
+            return first + 1
+        return first
 
     def _append(
         self, connection: RemotingConnection, requests: Sequence[Command], start: int, out: kernel.Encoded
@@ -152,13 +134,13 @@ class SendProcessor:
         try:
             self._log.append(out.records, total)
         except StorageError as failure:
-            log.error("cannot append: %s", failure)
+            self._store.note_append_error(failure)
             for topic, queue_id, queue_offset, *_ in reversed(out.entries):
-                self._offsets[topic, queue_id] = queue_offset
+                self._store.queue_offsets.table[topic, queue_id] = queue_offset
             for request in requests:
                 connection.respond_error(request, as_request_error(failure))
             return False
-        self._store.offer(out.entries, out.end_offset)
+        self._store.dispatcher.offer(start, out.entries, out.end_offset)
         self._counters.in_messages += len(out.entries)
         self._counters.in_bytes += total
         self._acknowledger.appended(out.end_offset)
@@ -175,7 +157,7 @@ class SendProcessor:
             return
         if len(drafts) > 1 and drafts[0].queue_id < 0:  # a batch stays together
             topic = self._topics().get(drafts[0].topic)
-            queue_id = self._sender.turn_of(drafts[0].topic)(topic.write_queue_nums if topic else 1)
+            queue_id = self._sender.turn_of(drafts[0].topic)(max(1, topic.write_queue_nums) if topic else 1)
             drafts = [replace(draft, queue_id=queue_id) for draft in drafts]
         outcomes, ready = self._sender.prepare(drafts)
         if len(ready) < len(drafts):  # all of a batch or nothing

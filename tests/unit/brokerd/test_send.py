@@ -1,0 +1,364 @@
+"""Sends: the kernel and the general path store the same bytes, give the same answers, and refuse with the protocol's codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brokerd.processors.send import SendProcessor
+from brokerd.send import Counters, MessageSender
+from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
+from brokerd.store.settings import StoreSettings
+from brokerd.store.store import MessageStore
+from remoting import codes, frame
+from remoting.errors import LogboomError, NotMaster, StorageError
+from remoting.frame import Command
+from remoting.message import (
+    MAX_BODY_BYTES,
+    body_is_intact,
+    decode_record,
+    encode_batch_body,
+    encode_properties,
+    pack_host,
+)
+from tests.support.disks import MemoryDisk
+
+STORE_HOST = ("10.0.0.2", 10911)
+TOPICS = {
+    "T": TopicConfig("T", 4, 4, 6),
+    "ReadOnly": TopicConfig("ReadOnly", 4, 4, 4),
+    "NoQueues": TopicConfig("NoQueues", 0, 0, 6),
+}
+
+
+@dataclass
+class Acknowledger:
+    """Acknowledges when told."""
+
+    waiting: list[tuple[int, Callable[[PutStatus], None]]] = field(default_factory=list)
+    error: LogboomError | None = None
+
+    def refusal(self) -> LogboomError | None:
+        return self.error
+
+    def appended(self, end_offset: int) -> None:
+        pass
+
+    def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
+        self.waiting.append((position, callback))
+
+    def complete(self, status: PutStatus = PutStatus.PUT_OK) -> None:
+        waiting, self.waiting = self.waiting, []
+        for _, callback in waiting:
+            callback(status)
+
+
+class Connection:
+    """What a processor uses of a connection; answers are kept decoded."""
+
+    def __init__(self, host: str = "10.0.0.1") -> None:
+        self.peer_host, self.peer_port, self.peer = host, 40000, f"{host}:40000"
+        self.answers: list[Command] = []
+
+    def respond(
+        self, request: Command, code: int = 0, ext: Any = None, body: bytes = b"", remark: str | None = None
+    ) -> None:
+        self.respond_encoded(frame.encode_response(code, request.opaque, ext, body, remark), 1)
+
+    def respond_error(self, request: Command, error: LogboomError) -> None:
+        self.respond(request, error.code, remark=str(error))
+
+    def respond_encoded(self, frames: bytes, count: int) -> None:
+        before = len(self.answers)
+        assert frame.decode_frames(frames, self.answers) == len(frames)
+        assert len(self.answers) - before == count
+
+
+class Broker:
+    def __init__(self, segment_size_bytes: int = 1 << 16, disk: MemoryDisk | None = None) -> None:
+        self.now = 1_700_000_000_000
+        self.disk = disk or MemoryDisk()
+        self.store = MessageStore(
+            self.disk, StoreSettings(segment_size_bytes=segment_size_bytes), lambda: self.now, pack_host(*STORE_HOST)
+        )
+        self.store.load()
+        self.store.set_appendable(True)
+        self.acknowledger = Acknowledger()
+        self.counters = Counters()
+        self.sender = MessageSender(self.store, self.acknowledger, TOPICS.get, self.counters)
+        self.processor = SendProcessor(
+            self.store, self.acknowledger, self.sender, lambda: TOPICS, STORE_HOST, self.counters
+        )
+        self.processor.topics_changed()
+
+    def handle(self, connection: Connection, requests: list[Command]) -> None:
+        self.processor.handle(connection, requests)  # type: ignore[arg-type]
+
+    def records(self) -> list[bytes]:
+        while self.store.dispatch(self.store.commitlog.end_offset):
+            pass
+        found: list[bytes] = []
+        for topic, queue_id in sorted(self.store.queues.table):
+            found += self.store.read_messages(topic, queue_id, 0, 10_000, 1 << 30).records
+        return found
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    broker = Broker()
+    yield broker
+    broker.store.close()
+
+
+def request(
+    opaque: int = 1,
+    body: bytes = b"hello",
+    properties: dict[str, str] | None = None,
+    code: int = codes.SEND_MESSAGE_V2,
+    **changes: str,
+) -> Command:
+    properties = {"UNIQ_KEY": f"{opaque:032d}", "WAIT": "true", "TAGS": "a"} if properties is None else properties
+    ext = {
+        "a": "pg",
+        "b": "T",
+        "c": "TBW102",
+        "d": "4",
+        "e": "1",
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": encode_properties(properties).decode(),
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+    return Command(code, opaque, {**ext, **changes}, body)
+
+
+def test_an_answer_waits_until_the_position_is_acknowledged(broker: Broker) -> None:
+    connection = Connection()
+    broker.handle(connection, [request(1), request(2)])
+    assert not connection.answers
+    [(position, _)] = broker.acknowledger.waiting
+    assert position == broker.store.commitlog.end_offset
+    broker.acknowledger.complete()
+    assert [(answer.code, answer.opaque, answer.ext["queueOffset"]) for answer in connection.answers] == [
+        (0, 1, "0"),
+        (0, 2, "1"),
+    ]
+    first = decode_record(broker.records()[0])
+    assert connection.answers[0].ext["msgId"] == "0A00000200002A9F0000000000000000"
+    assert connection.answers[0].ext["transactionId"] == f"{1:032d}"
+    assert first.property_map() == {
+        "UNIQ_KEY": f"{1:032d}",
+        "WAIT": "true",
+        "TAGS": "a",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
+    assert broker.counters.in_messages == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (PutStatus.FLUSH_DISK_TIMEOUT, codes.FLUSH_DISK_TIMEOUT),
+        (PutStatus.FLUSH_SLAVE_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT),
+        (PutStatus.SERVICE_NOT_AVAILABLE, codes.SERVICE_NOT_AVAILABLE),
+    ],
+)
+@pytest.mark.parametrize("properties", [None, {"KEYS": "no unique key: the general path"}])
+def test_a_put_status_becomes_the_answers_code(
+    broker: Broker, status: PutStatus, code: int, properties: dict[str, str] | None
+) -> None:
+    connection = Connection()
+    broker.handle(connection, [request(1, properties=properties), request(2, properties=properties)])
+    broker.acknowledger.complete(status)
+    assert [answer.code for answer in connection.answers] == [code, code]
+    if status is not PutStatus.SERVICE_NOT_AVAILABLE:
+        assert [answer.ext["queueOffset"] for answer in connection.answers] == ["0", "1"]
+
+
+texts = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs"]), min_size=1, max_size=20)
+requests = st.builds(
+    lambda body, keys, tag, queue, flag, reconsume, batch: (body, keys, tag, queue, flag, reconsume, batch),
+    st.binary(min_size=1, max_size=3000),
+    texts,
+    texts,
+    st.integers(-1, 3),
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(0, 16),
+    st.integers(0, 3),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(requests, min_size=1, max_size=20))
+def test_the_kernel_and_the_general_path_store_and_answer_the_same(choices: list[Any]) -> None:
+    fast, slow = Broker(), Broker()
+    slow.processor._targets = {}  # nothing is known to the kernel: every request takes the general path
+    commands: list[list[Command]] = [[], []]
+    for opaque, (body, keys, tag, queue, flag, reconsume, batch) in enumerate(choices):
+        properties = {"UNIQ_KEY": f"{opaque:032d}", "KEYS": keys, "TAGS": tag}
+        changes = {"e": str(max(queue, 0)), "h": str(flag), "j": str(reconsume)}
+        if batch:
+            encoded = encode_properties(properties)
+            body = encode_batch_body([(flag, body, encoded)] * batch)
+            changes["m"] = "true"
+        for side in commands:
+            side.append(request(opaque, body, properties, **changes))
+    connections = Connection(), Connection()
+    for broker, connection, side in zip((fast, slow), connections, commands, strict=True):
+        broker.handle(connection, side)
+        broker.acknowledger.complete()
+    assert fast.records() == slow.records()
+    assert all(body_is_intact(decode_record(record)) for record in fast.records())
+    for ours, theirs in zip(connections[0].answers, connections[1].answers, strict=True):
+        assert (ours.code, ours.opaque) == (theirs.code, theirs.opaque)
+        for name in ("msgId", "queueId", "queueOffset"):
+            assert ours.ext[name] == theirs.ext[name]
+    fast_log, slow_log = fast.store.commitlog, slow.store.commitlog
+    assert fast_log.read(0, 1 << 16) == slow_log.read(0, 1 << 16)
+
+
+def test_records_go_to_the_next_file_when_one_is_full() -> None:
+    broker = Broker(segment_size_bytes=8192)
+    connection = Connection()
+    broker.handle(connection, [request(n, b"x" * 1000) for n in range(30)])
+    broker.acknowledger.complete()
+    assert len(connection.answers) == 30
+    assert [decode_record(record).queue_offset for record in broker.records()] == list(range(30))
+    assert len(broker.store.commitlog.segment_starts()) > 4
+
+
+def test_a_message_larger_than_a_file_is_refused_and_those_around_it_are_stored() -> None:
+    broker = Broker(segment_size_bytes=8192)
+    connection = Connection()
+    broker.handle(connection, [request(1), request(2, b"x" * 9000), request(3)])
+    broker.acknowledger.complete()
+    codes_by_opaque = {answer.opaque: answer.code for answer in connection.answers}
+    assert codes_by_opaque == {1: 0, 2: codes.MESSAGE_ILLEGAL, 3: 0}
+    assert len(broker.records()) == 2
+    assert len(broker.store.commitlog.segment_starts()) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "body", "properties", "code", "rule"),
+    [
+        ({"b": "Unknown"}, b"x", None, codes.TOPIC_NOT_EXIST, "does not exist"),
+        ({"b": "bad name"}, b"x", None, codes.INVALID_PARAMETER, "topic"),
+        ({"b": "rmq_sys_logboom_metadata"}, b"x", None, codes.NO_PERMISSION, "belongs to the system"),
+        ({"b": "ReadOnly"}, b"x", None, codes.NO_PERMISSION, "does not accept"),
+        ({"b": "NoQueues"}, b"x", None, codes.NO_PERMISSION, "no queue"),
+        ({"e": "9"}, b"x", None, codes.INVALID_PARAMETER, "must be below 4"),
+        ({"e": "many"}, b"x", None, codes.INVALID_PARAMETER, "lacks or garbles"),
+        ({"f": "-5"}, b"x", None, codes.INVALID_PARAMETER, "out of range"),
+        ({"f": "4"}, b"x", None, codes.MESSAGE_ILLEGAL, "transactional"),
+        ({}, b"", None, codes.MESSAGE_ILLEGAL, "no body"),
+        ({}, b"x" * (MAX_BODY_BYTES + 1), None, codes.MESSAGE_ILLEGAL, "at most"),
+        ({}, b"x", {"DELAY": "3"}, codes.MESSAGE_ILLEGAL, "DELAY"),
+        ({}, b"x", {"TIMER_DELAY_SEC": "3"}, codes.MESSAGE_ILLEGAL, "TIMER_DELAY_SEC"),
+        ({}, b"x", {"TRAN_MSG": "true"}, codes.MESSAGE_ILLEGAL, "transactional"),
+        ({}, b"x", {"K": "a\0b"}, codes.MESSAGE_ILLEGAL, "NUL"),
+        ({}, b"x", {"K": "v" * 40000}, codes.MESSAGE_ILLEGAL, "properties take"),
+        ({"m": "true"}, b"junk", None, codes.SYSTEM_ERROR, "batch"),
+        ({"m": "true"}, b"", None, codes.MESSAGE_ILLEGAL, "empty"),
+        ({"m": "true", "b": "%RETRY%g"}, encode_batch_body([(0, b"x", b"")]), None, codes.MESSAGE_ILLEGAL, "retry"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_with_the_rule(
+    broker: Broker, changes: dict[str, str], body: bytes, properties: dict[str, str] | None, code: int, rule: str
+) -> None:
+    connection = Connection()
+    before = broker.store.commitlog.end_offset
+    broker.handle(connection, [request(1, body, properties, **changes)])
+    [answer] = connection.answers
+    assert answer.code == code
+    assert rule in (answer.remark or "")
+    assert broker.store.commitlog.end_offset == before
+
+
+def test_a_batch_with_one_bad_message_stores_nothing(broker: Broker) -> None:
+    good, bad = encode_properties({"UNIQ_KEY": "1"}), encode_properties({"UNIQ_KEY": "2", "DELAY": "1"})
+    connection = Connection()
+    broker.handle(connection, [request(1, encode_batch_body([(0, b"x", good), (0, b"y", bad)]), m="true")])
+    assert [answer.code for answer in connection.answers] == [codes.MESSAGE_ILLEGAL]
+    assert not broker.records()
+
+
+def test_handles_of_pop_and_old_stamps_are_not_stored(broker: Broker) -> None:
+    properties = {"UNIQ_KEY": "1", "POP_CK": "0 1 2", "MSG_REGION": "Elsewhere"}
+    broker.handle(Connection(), [request(1, properties=properties)])
+    [record] = broker.records()
+    assert decode_record(record).property_map() == {"UNIQ_KEY": "1", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+
+
+def test_long_field_names_and_missing_unique_keys_are_accepted(broker: Broker) -> None:
+    connection = Connection()
+    ext = {
+        "topic": "T",
+        "queueId": "-1",
+        "sysFlag": "0",
+        "bornTimestamp": "17",
+        "flag": "0",
+        "properties": "",
+        "reconsumeTimes": "0",
+    }
+    commands = [Command(codes.SEND_MESSAGE, n, dict(ext), b"x") for n in range(4)]
+    broker.processor.handle_long_names(connection, commands)  # type: ignore[arg-type]
+    broker.acknowledger.complete()
+    assert sorted(answer.ext["queueId"] for answer in connection.answers) == ["0", "1", "2", "3"]
+    keys = {decode_record(record).property_map()["UNIQ_KEY"] for record in broker.records()}
+    assert len(keys) == 4
+
+
+def test_a_one_way_send_is_stored_and_not_answered(broker: Broker) -> None:
+    connection = Connection()
+    oneway = request(1)
+    oneway.flag = codes.FLAG_ONEWAY
+    broker.handle(connection, [oneway])
+    broker.acknowledger.complete()
+    assert not connection.answers
+    assert len(broker.records()) == 1
+
+
+def test_a_send_that_does_not_wait_is_answered_at_once(broker: Broker) -> None:
+    connection = Connection()
+    broker.handle(connection, [request(1, properties={"UNIQ_KEY": "1", "WAIT": "false"})])
+    assert [answer.code for answer in connection.answers] == [0]
+
+
+def test_a_replica_refuses_everything(broker: Broker) -> None:
+    broker.acknowledger.error = NotMaster()
+    connection = Connection()
+    broker.handle(connection, [request(1), request(2, m="true")])
+    assert [answer.code for answer in connection.answers] == [codes.SERVICE_NOT_AVAILABLE] * 2
+    outcomes: list[SendOutcome] = []
+    broker.sender.send([Draft("T", 0, b"x", b"", 1, pack_host("10.0.0.1", 1))], outcomes.extend)
+    assert outcomes[0].status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert outcomes[0].error is not None
+
+
+def test_a_peer_over_ipv6_is_recorded_with_its_address(broker: Broker) -> None:
+    broker.handle(Connection("fe80::1"), [request(1)])
+    [record] = broker.records()
+    assert decode_record(record).born_host == pack_host("fe80::1", 40000)
+
+
+def test_a_refusing_disk_takes_no_number_and_answers_each(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
+    connection = Connection()
+    broker.handle(connection, [request(1)])
+
+    def refuse(*_: object) -> int:
+        raise StorageError("cannot write commitlog: I/O error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.store.commitlog, "append", refuse)
+        broker.handle(connection, [request(2), request(3)])
+    assert [answer.code for answer in connection.answers] == [codes.SERVICE_NOT_AVAILABLE] * 2
+    assert broker.store.queue_offsets.table["T", 1] == 1
