@@ -1,0 +1,349 @@
+"""The gRPC port: sockets, TLS, the clock and the flow of bytes around the pure connection (shell).
+
+One listener, one protocol object per connection, no task per anything. Output of all connections is written once per turn of
+the loop. A connection that reads slowly is not read from; one that does not come to the point, stalls, or idles without an open
+stream is closed by one sweep for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from brokerd.proxy import tls
+from brokerd.proxy.calls import Method, Peer, run
+from brokerd.proxy.grpc import GrpcConnection
+from brokerd.proxy.http2.frames import PREFACE
+from brokerd.proxy.http2.limits import Budget, Http2Limits
+from remoting.errors import ProtocolError, SettingsError
+from remoting.message import pack_host
+
+log = logging.getLogger(__name__)
+
+_MIB: Final = 1024 * 1024
+_SWEEP_S: Final = 2.0
+_HIGH_WATER_BYTES: Final = _MIB
+
+_HTTP_1_REQUESTS: Final = (b"GET ", b"HEAD ", b"OPTIONS ", b"DELETE ")
+_WRONG_PROTOCOL: Final = (
+    b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\ncontent-length: 48\r\nconnection: close\r\n\r\n"
+    b"This port speaks gRPC: use a RocketMQ 5 client.\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSettings:
+    """Bounds of the gRPC port; sizes in bytes, times in seconds."""
+
+    max_message_bytes: int = 130 * _MIB
+    max_streamed_message_bytes: int = _MIB
+    max_connections: int = 10000
+    max_unfinished_bytes: int = 512 * _MIB
+    max_unwritten_bytes: int = 256 * _MIB
+    handshake_s: float = 10.0
+    idle_s: float = 120.0
+    stalled_s: float = 30.0
+    drain_s: float = 1.0
+    certificate_path: str = ""
+    key_path: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.certificate_path) != bool(self.key_path):
+            raise SettingsError("set both grpc.certificate_path and grpc.key_path for TLS, or neither")
+        if not 1024 <= self.max_message_bytes <= 1024 * _MIB:
+            raise SettingsError("grpc.max_message_bytes must be from 1024 to 1073741824")
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class GrpcEndpoint:
+    """The listener. `methods` maps paths to methods; `closed` learns the identity of each connection that went away."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        methods: Mapping[str, Method],
+        settings: EndpointSettings,
+        *,
+        limits: Http2Limits | None = None,
+        closed: Callable[[object], None] | None = None,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._closed = closed
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._flush_scheduled = False
+        self._dirty: list[GrpcConnection] = []
+        self._drained: asyncio.Event | None = None
+        self.methods = methods
+        self.settings = settings
+        self.limits = limits or Http2Limits()
+        self.budget = Budget(settings.max_unfinished_bytes)
+        self.tls: ssl.SSLContext | None = None
+        self.connections: set[GrpcProtocol] = set()
+
+    @property
+    def port(self) -> int:
+        """The bound port (the one given, or the one chosen for 0)."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def start(self) -> None:
+        """Bind and serve. Raises SettingsError when the address cannot be bound or the certificate is unusable."""
+        if self.settings.certificate_path:
+            self.tls = tls.server_context(self.settings.certificate_path, self.settings.key_path)
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._server = await self._loop.create_server(
+                lambda: GrpcProtocol(self), self._host, self._port, backlog=1024
+            )
+        except OSError as error:
+            raise SettingsError(
+                f"cannot listen on {self._host}:{self._port}: {error.strerror}; free the port or choose another one"
+            ) from error
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    async def close(self) -> None:
+        """Stop listening, let what is being answered be answered for a moment, then close every connection."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self.connections):
+            connection.go_away()
+        if self.connections:
+            self._drained = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.drain_s):
+                    await self._drained.wait()
+        for connection in list(self.connections):
+            connection.abort("the broker is stopping")
+        await self._server.wait_closed()
+
+    # ---- what the connections call
+
+    def flush_soon(self, connection: GrpcConnection) -> None:
+        """Write the connection's output at the end of this turn."""
+        self._dirty.append(connection)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def opened(self, connection: GrpcProtocol) -> bool:
+        """Count a connection in; False when there are too many."""
+        if len(self.connections) >= self.settings.max_connections:
+            log.warning("refusing %s: %d gRPC connections are open already", connection.address, len(self.connections))
+            return False
+        self.connections.add(connection)
+        return True
+
+    def lost(self, connection: GrpcProtocol) -> None:
+        self.connections.discard(connection)
+        if self._closed is not None:
+            self._closed(connection)
+        if self._drained is not None and not self.connections:
+            self._drained.set()
+
+    # ---- inside
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush_wanted = False
+            protocol = connection.peer.connection
+            assert isinstance(protocol, GrpcProtocol)
+            protocol.flush()
+
+    def _sweep(self) -> None:
+        now_ms = monotonic_ms()
+        for connection in list(self.connections):
+            connection.check_progress(now_ms)
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+
+class GrpcProtocol(asyncio.Protocol):
+    """One connection. Its first byte decides whether TLS comes between the transport and the gRPC connection."""
+
+    def __init__(self, endpoint: GrpcEndpoint) -> None:
+        self._endpoint = endpoint
+        self._transport: Any = None
+        self._tls: tls.TlsLayer | None = None
+        self._grpc: GrpcConnection | None = None
+        self._going_away = False
+        self._paused = False
+        self._opened_ms = self._active_ms = self._progress_ms = monotonic_ms()
+        self._unwritten = (0, 0)
+        self.address = "?"
+
+    # ---- asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        host, port = transport.get_extra_info("peername")[:2]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._peer = Peer(self.address, pack_host(host, port), self)
+        if not self._endpoint.opened(self):
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        _keep_alive(transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes) -> None:
+        now_ms = self._active_ms = monotonic_ms()
+        if self._grpc is None and not self._begin(data, now_ms):
+            return
+        if self._tls is not None:
+            try:
+                data = self._tls.receive(data)
+            except ProtocolError as error:
+                self._transport.write(self._tls.take_output())
+                self.abort(str(error))
+                return
+            self.flush()
+            if not data:
+                return
+        assert self._grpc is not None
+        for method, calls in self._grpc.receive(data, now_ms):
+            run(method.handler, calls)
+        if self._grpc.http2.has_output or self._grpc.http2.fault is not None:
+            self._grpc.want_flush()
+
+    def pause_writing(self) -> None:
+        self._pause(True)
+
+    def resume_writing(self) -> None:
+        self._pause(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._grpc is not None:
+            self._grpc.close()
+        self._endpoint.lost(self)
+
+    # ---- what the endpoint calls
+
+    def flush(self) -> None:
+        """Write what the connection has to say; close it when that was its last word."""
+        if self._transport is None or self._grpc is None:
+            return
+        http2 = self._grpc.http2
+        if http2.has_output:
+            output = http2.take_output()
+            self._transport.write(self._tls.send(output) if self._tls is not None else output)
+        elif self._tls is not None and (output := self._tls.take_output()):
+            self._transport.write(output)
+        if http2.fault is not None:
+            log.info("closing the gRPC connection of %s: %s", self.address, http2.fault)
+            self._close()
+        elif self._going_away and not http2.streams:
+            self._close()
+        elif self._transport.get_write_buffer_size() > self._endpoint.settings.max_unwritten_bytes:
+            self.abort("it reads its answers too slowly")
+
+    def go_away(self) -> None:
+        """Finish what is being answered, then close."""
+        self._going_away = True
+        if self._grpc is None:
+            self.abort("the broker is stopping")
+            return
+        self._grpc.go_away()
+        self._grpc.want_flush()
+
+    def check_progress(self, now_ms: int) -> None:
+        """Close a connection that does not come to the point, does not read, or has nothing to do."""
+        settings = self._endpoint.settings
+        if self._grpc is None or not self._grpc.http2.ready:
+            if now_ms - self._opened_ms > settings.handshake_s * 1000:
+                self.abort("no HTTP/2 preface came")
+            return
+        http2 = self._grpc.http2
+        unwritten = (self._transport.get_write_buffer_size(), http2.blocked_bytes)
+        if unwritten != self._unwritten or unwritten == (0, 0):
+            self._unwritten = unwritten
+            self._progress_ms = now_ms
+        elif now_ms - self._progress_ms > settings.stalled_s * 1000:
+            self.abort(f"it does not read: {sum(unwritten)} bytes of answers wait")
+            return
+        if not http2.streams and now_ms - self._active_ms > settings.idle_s * 1000:
+            http2.go_away("idle")
+            self._going_away = True
+            self._grpc.want_flush()
+
+    def abort(self, reason: str) -> None:
+        """Close at once and drop what was not written."""
+        if self._transport is not None:
+            log.info("dropping the gRPC connection of %s: %s", self.address, reason)
+            self._transport.abort()
+
+    # ---- inside
+
+    def _begin(self, data: bytes, now_ms: int) -> bool:
+        """Decide what this connection speaks; False when it is nothing that we do."""
+        first_byte = data[0]
+        if first_byte == tls.FIRST_BYTE and self._endpoint.tls is not None:
+            self._tls = tls.TlsLayer(self._endpoint.tls)
+        elif first_byte == tls.FIRST_BYTE:
+            self.abort("it speaks TLS, and grpc.certificate_path is not set; let the client use plaintext")
+            return False
+        elif first_byte != PREFACE[0]:
+            if data.startswith(_HTTP_1_REQUESTS):
+                self._transport.write(_WRONG_PROTOCOL)
+            self._close()
+            return False
+        settings = self._endpoint.settings
+        self._grpc = GrpcConnection(
+            self._endpoint.methods,
+            self._endpoint.limits,
+            self._endpoint.budget,
+            peer=self._peer,
+            max_message_bytes=settings.max_message_bytes,
+            max_streamed_message_bytes=settings.max_streamed_message_bytes,
+            wants_flush=self._endpoint.flush_soon,
+            now_ms=now_ms,
+        )
+        return True
+
+    def _pause(self, paused: bool) -> None:
+        """A peer that does not read its answers is not listened to either."""
+        self._paused = paused
+        if self._grpc is not None:
+            self._grpc.write_paused = paused
+            if not paused:
+                self._grpc.resume()
+        if self._transport is None or self._transport.is_closing():
+            return
+        if paused:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            if self._tls is not None:
+                self._transport.write(self._tls.close())
+            self._transport.close()
+
+
+def _keep_alive(connected: socket.socket | None) -> None:
+    """Let the kernel find out within half a minute when the client's machine is gone."""
+    if connected is None:
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

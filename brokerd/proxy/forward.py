@@ -1,0 +1,338 @@
+"""A replica's side of forwarded calls: what only the master can do is asked of the master (shell over remoting).
+
+Which addresses a client tries, and in which order, is the client's business; so every broker of a group answers every call. While
+no master is known, right after one was lost, calls are held for a moment instead of refused: most elections end sooner than a
+client's deadline. A call whose outcome is unknown is asked again only if asking twice does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from google.protobuf.message import DecodeError
+
+from brokerd.proxy.calls import Call, GrpcStatus, Kind, run
+from brokerd.proxy.forwarded import GRPC_STATUS, MORE_FIELD
+from brokerd.proxy.methods.table import KINDS, Methods
+from brokerd.proxy.proxy_call import (
+    CANCEL,
+    CONNECTION_CLOSED,
+    MAX_REQUEST_BYTES,
+    MORE,
+    ProxyCall,
+    decode_messages,
+)
+from brokerd.proxy.status import Code, Refusal, refusal_of
+from remoting import codes
+from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestError
+from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
+from remoting.transport.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+# asked again when the master was lost before it answered: doing these twice is like doing them once
+REPEATABLE: Final = frozenset(
+    {
+        "QueryRoute",
+        "QueryAssignment",
+        "Heartbeat",
+        "NotifyClientTermination",
+        "ReceiveMessage",
+        "AckMessage",
+        "GetOffset",
+    }
+)
+# answered from the replica's own copy when there is no master to ask
+ANSWERED_HERE: Final = frozenset({"QueryRoute", "QueryAssignment"})
+# never forwarded: they need nothing of the master
+LOCAL: Final = frozenset({"EndTransaction", "RecallMessage", "QueryOffset", "PullMessage", "SyncLiteSubscription"})
+
+_RETRY_S: Final = 0.02
+_DIAL_TIMEOUT_MS: Final = 1000
+_ANSWER_RESERVE_MS: Final = 200
+_ROUTE_HOLD_MS: Final = 1000
+_CALL_TIMEOUT_MS: Final = 30_000
+_NO_MASTER: Final = "this broker group has no master at the moment; try again"
+_OUTCOME_UNKNOWN: Final = "the master was lost before it answered; whether the call was carried out is unknown"
+
+
+class Dialler(Protocol):
+    """Connections to other brokers, one per address."""
+
+    async def connection(self, address: str) -> RemotingConnection: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardSettings:
+    """How long and how much a replica holds back while there is no master."""
+
+    hold_ms: int = 5000
+    max_held: int = 10_000
+    max_held_bytes: int = 64 * 1024 * 1024
+
+
+class _Held:
+    """A call that waits for a master."""
+
+    __slots__ = ("call", "expires_ms", "name")
+
+    def __init__(self, name: str, call: Call, expires_ms: int) -> None:
+        self.name = name
+        self.call = call
+        self.expires_ms = expires_ms
+
+
+class Forwarder:
+    """Carries out calls: here while this broker is the master, by the master otherwise."""
+
+    def __init__(
+        self,
+        methods: Methods,
+        dialler: Dialler,
+        *,
+        is_master: Callable[[], bool],
+        master_address: Callable[[], str | None],
+        monotonic_ms: Callable[[], int],
+        tasks: TaskOwner,
+        settings: ForwardSettings | None = None,
+    ) -> None:
+        self._methods = methods
+        self._dialler = dialler
+        self._is_master = is_master
+        self._master_address = master_address
+        self._monotonic_ms = monotonic_ms
+        self._tasks = tasks
+        self._settings = settings or ForwardSettings()
+        self._loop = asyncio.get_running_loop()
+        self._call_ids = itertools.count(1)
+        self._client_ids: dict[object, int] = {}
+        self._next_client_id = itertools.count(1)
+        self._connection: RemotingConnection | None = None
+        self._connected_to = ""
+        self._dialling = False
+        self._held: deque[_Held] = deque()
+        self._held_bytes = 0
+        self._retry: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    # ---- the handlers of the endpoint
+
+    def execute(self, name: str, calls: Sequence[Call]) -> None:
+        """Carry out the calls of one read event for one method."""
+        if self._is_master() or name in LOCAL:
+            self._methods.handlers[name](calls)
+            return
+        if name == "Telemetry":
+            # settings are answered from the replica's own copy, at once; the master is told who is there
+            self._methods.handlers[name](calls)
+            for call in calls:
+                self._tell(name, call)
+            return
+        connection = self._master()
+        for call in calls:
+            if connection is not None and not self._held:
+                self._forward(connection, name, call)
+            else:
+                self._hold(name, call)
+
+    def connection_closed(self, connection: object) -> None:
+        """A client of this replica went away: the master should not wait for it."""
+        client = self._client_ids.pop(connection, None)
+        master = self._connection
+        if client is not None and master is not None and master.is_open:
+            master.notify(codes.PROXY_CALL, ProxyCall(CONNECTION_CLOSED, 0, client=client).to_ext())
+
+    def stop(self) -> None:
+        """Refuse what is held; nothing is carried out any more."""
+        self._stopped = True
+        if self._retry is not None:
+            self._retry.cancel()
+        held, self._held = self._held, deque()
+        for each in held:
+            self._refuse(each.name, each.call, Refusal(Code.HA_NOT_AVAILABLE, "this broker is stopping"))
+
+    # ---- holding
+
+    def _hold(self, name: str, call: Call) -> None:
+        settings = self._settings
+        if len(self._held) >= settings.max_held or self._held_bytes + len(call.message) > settings.max_held_bytes:
+            self._refuse(name, call, Refusal(Code.TOO_MANY_REQUESTS, _NO_MASTER))
+            return
+        now_ms = self._monotonic_ms()
+        expires_ms = now_ms + (_ROUTE_HOLD_MS if name in ANSWERED_HERE else settings.hold_ms)
+        if call.deadline_ms is not None:
+            expires_ms = min(expires_ms, call.deadline_ms - _ANSWER_RESERVE_MS)
+        self._held.append(_Held(name, call, expires_ms))
+        self._held_bytes += len(call.message)
+        if self._retry is None and not self._stopped:
+            self._retry = self._loop.call_later(_RETRY_S, self._retry_held)
+
+    def _retry_held(self) -> None:
+        """Is there a master now? Those that are too old are answered without one."""
+        self._retry = None
+        held, self._held = self._held, deque()
+        self._held_bytes = 0
+        here = self._is_master()
+        connection = None if here else self._master()
+        now_ms = self._monotonic_ms()
+        batches: dict[str, list[Call]] = {}
+        waiting: list[_Held] = []
+        for each in held:
+            if not each.call.live:
+                continue
+            if here or (now_ms >= each.expires_ms and each.name in ANSWERED_HERE):
+                batches.setdefault(each.name, []).append(each.call)
+            elif connection is not None:
+                self._forward(connection, each.name, each.call)
+            elif now_ms >= each.expires_ms:
+                self._refuse(each.name, each.call, Refusal(Code.HA_NOT_AVAILABLE, _NO_MASTER))
+            else:
+                waiting.append(each)
+        for name, calls in batches.items():
+            run(self._methods.handlers[name], calls)
+        for each in waiting:
+            self._held.append(each)
+            self._held_bytes += len(each.call.message)
+        if self._held and self._retry is None and not self._stopped:
+            self._retry = self._loop.call_later(_RETRY_S, self._retry_held)
+
+    # ---- the connection to the master
+
+    def _master(self) -> RemotingConnection | None:
+        """The open connection to the present master; dials it in the background when there is none."""
+        address = self._master_address()
+        if address is None:
+            return None
+        connection = self._connection
+        if connection is not None and connection.is_open and self._connected_to == address:
+            return connection
+        if not self._dialling:
+            self._dialling = True
+            self._tasks.spawn(self._dial(address), f"connect to master {address}")
+        return None
+
+    async def _dial(self, address: str) -> None:
+        try:
+            self._connection = await self._dialler.connection(address)
+            self._connected_to = address
+        except ConnectionLost as error:
+            log.info("%s", error)
+            await asyncio.sleep(_RETRY_S)
+        finally:
+            self._dialling = False
+
+    # ---- forwarding
+
+    def _origin(self, name: str, call: Call) -> ProxyCall:
+        connection = call.peer.connection
+        client = self._client_ids.get(connection)
+        if client is None:
+            client = self._client_ids[connection] = next(self._next_client_id)
+        left_ms = 0 if call.deadline_ms is None else max(1, call.deadline_ms - self._monotonic_ms())
+        return ProxyCall(name, next(self._call_ids), left_ms, call.peer.address, client, call.metadata)
+
+    def _tell(self, name: str, call: Call) -> None:
+        """Pass a call on without waiting for what it answers."""
+        connection = self._master()
+        if connection is not None and len(call.message) <= MAX_REQUEST_BYTES:
+            connection.notify(codes.PROXY_CALL, self._origin(name, call).to_ext(), call.message)
+
+    def _forward(self, connection: RemotingConnection, name: str, call: Call) -> None:
+        if len(call.message) > MAX_REQUEST_BYTES:
+            text = f"a request of more than {MAX_REQUEST_BYTES} bytes must be sent to the group's master"
+            self._refuse(name, call, Refusal(Code.BAD_REQUEST, text))
+            return
+        if KINDS.get(name) == Kind.SERVER_STREAM:
+            call.when_writable(lambda: self._request(connection, name, call))
+        else:
+            self._request(connection, name, call)
+
+    def _request(self, connection: RemotingConnection, name: str, call: Call) -> None:
+        origin = self._origin(name, call)
+
+        def cancelled() -> None:
+            if connection.is_open:
+                connection.notify(codes.PROXY_CALL, ProxyCall(CANCEL, origin.call_id).to_ext())
+
+        def answered(result: Command | LogboomError) -> None:
+            call.on_cancel = None
+            self._answered(connection, name, call, origin, result)
+
+        call.on_cancel = cancelled
+        timeout_ms = (origin.timeout_ms or _CALL_TIMEOUT_MS) + 1000
+        connection.request(codes.PROXY_CALL, origin.to_ext(), call.message, timeout_ms, answered)
+
+    def _answered(
+        self, connection: RemotingConnection, name: str, call: Call, origin: ProxyCall, result: Command | LogboomError
+    ) -> None:
+        if not call.live:
+            return
+        if isinstance(result, LogboomError):
+            if name in REPEATABLE and not self._stopped:
+                self._hold(name, call)
+            else:
+                self._refuse(name, call, Refusal(Code.HA_NOT_AVAILABLE, _OUTCOME_UNKNOWN))
+        elif result.code == codes.SUCCESS:
+            self._deliver(connection, name, call, origin, result)
+        elif result.code == codes.SERVICE_NOT_AVAILABLE:
+            self._hold(name, call)  # it is not the master any more, so it did nothing
+        elif GRPC_STATUS in result.ext:
+            call.fail(GrpcStatus.INTERNAL, result.remark or "the master failed")
+        else:
+            self._refuse(name, call, refusal_of(RequestError(result.code, result.remark or "the master failed")))
+
+    def _deliver(
+        self, connection: RemotingConnection, name: str, call: Call, origin: ProxyCall, result: Command
+    ) -> None:
+        """Hand the answer to the client; fetch the next part when it has read this one."""
+        try:
+            messages = decode_messages(bytes(result.body))
+        except ProtocolError as error:
+            call.fail(GrpcStatus.INTERNAL, str(error))
+            return
+        if KINDS.get(name, Kind.UNARY) == Kind.UNARY:
+            if len(messages) == 1:
+                call.answer(messages[0])
+            else:
+                call.fail(GrpcStatus.INTERNAL, "the master gave no answer")
+            return
+        call.send(messages)
+        if MORE_FIELD not in result.ext:
+            call.finish()
+            return
+
+        def answered(part: Command | LogboomError) -> None:
+            if not isinstance(part, LogboomError) and part.code == codes.SUCCESS:
+                if call.live:
+                    self._deliver(connection, name, call, origin, part)
+            else:
+                call.fail(GrpcStatus.UNAVAILABLE, "the master was lost in the middle of its answer")
+
+        more = ProxyCall(MORE, origin.call_id).to_ext()
+        call.when_writable(lambda: connection.request(codes.PROXY_CALL, more, b"", _CALL_TIMEOUT_MS, answered))
+
+    def _refuse(self, name: str, call: Call, refusal: Refusal) -> None:
+        """Refuse a call the way its method does."""
+        request_class, refuse = self._methods.refusals[name]
+        request: Any = None
+        try:
+            request = request_class.FromString(call.message)
+        except DecodeError as error:
+            refusal = Refusal(Code.BAD_REQUEST, f"undecodable request: {error}")
+        refuse(call, request, refusal)
+
+
+def handlers_of(forwarder: Forwarder, names: Mapping[str, object]) -> dict[str, Callable[[Sequence[Call]], None]]:
+    """One handler per method that goes through the forwarder."""
+
+    def through(name: str) -> Callable[[Sequence[Call]], None]:
+        return lambda calls: forwarder.execute(name, calls)
+
+    return {name: through(name) for name in names}

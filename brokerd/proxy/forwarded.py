@@ -1,0 +1,190 @@
+"""The master's side of forwarded calls: the same methods, called by replicas instead of clients (shell over remoting)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from brokerd.proxy.calls import Call, GrpcStatus, Handler, Peer, run
+from brokerd.proxy.proxy_call import (
+    CANCEL,
+    CONNECTION_CLOSED,
+    MORE,
+    ProxyCall,
+    encode_messages,
+    take_part,
+)
+from remoting import codes
+from remoting.errors import NotMaster, ProtocolError, RequestError
+from remoting.frame import Command
+from remoting.message import pack_host
+from remoting.transport.client import split_address
+from remoting.transport.connection import RemotingConnection
+
+log = logging.getLogger(__name__)
+
+GRPC_STATUS: Final = "grpcStatus"
+MORE_FIELD: Final = "more"
+
+_NO_HOST: Final = bytes(8)
+
+
+class ForwardedClient:
+    """A client's connection to a replica: what a connection is to the registry of clients."""
+
+    __slots__ = ()
+
+
+class ForwardedCall:
+    """A call that a replica forwards; see `calls.Call`."""
+
+    __slots__ = (
+        "_messages", "_owner", "_request", "connection", "deadline_ms", "live", "message", "on_cancel", "origin", "peer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        owner: ForwardedCalls,
+        connection: RemotingConnection,
+        request: Command,
+        origin: ProxyCall,
+        peer: Peer,
+        deadline_ms: int | None,
+    ) -> None:
+        self._owner = owner
+        self._request: Command | None = request
+        self._messages: list[bytes] = []
+        self.connection = connection
+        self.origin = origin
+        self.peer = peer
+        self.deadline_ms = deadline_ms
+        self.message = bytes(request.body)
+        self.on_cancel: Callable[[], None] | None = None
+        self.live = True
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self.origin.metadata or {}
+
+    def when_writable(self, start: Callable[[], None]) -> None:
+        # the replica does the waiting, before it forwards
+        start()
+
+    def answer(self, message: bytes) -> None:
+        self._messages.append(message)
+        self.finish()
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        self._messages += messages
+
+    def finish(self) -> None:
+        if not self.live:
+            return
+        count = take_part(self._messages)
+        part = encode_messages(self._messages[:count])
+        del self._messages[:count]
+        request, self._request = self._request, None
+        assert request is not None
+        if self._messages:
+            # the call stays known until the replica has fetched the rest
+            self.connection.respond(request, codes.SUCCESS, {MORE_FIELD: "1"}, part)
+        else:
+            self.live = False
+            self._owner.finished(self)
+            self.connection.respond(request, codes.SUCCESS, None, part)
+
+    def fetch(self, request: Command) -> None:
+        """The replica asks for the next part."""
+        self._request = request
+        self.finish()
+
+    def fail(self, status: GrpcStatus, text: str) -> None:
+        if self.live and self._request is not None:
+            self.live = False
+            self._owner.finished(self)
+            self.connection.respond(self._request, codes.SYSTEM_ERROR, {GRPC_STATUS: str(int(status))}, remark=text)
+
+    def cancel(self) -> None:
+        """The client went away."""
+        if self.live:
+            self.live = False
+            self._owner.finished(self)
+            on_cancel, self.on_cancel = self.on_cancel, None
+            if on_cancel is not None:
+                on_cancel()
+            if self._request is not None:
+                self.connection.respond(self._request, codes.SYSTEM_ERROR, remark="cancelled")
+
+
+class ForwardedCalls:
+    """The handler of forwarded calls. `closed` is told of clients that went away from their replica."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        is_master: Callable[[], bool],
+        monotonic_ms: Callable[[], int],
+        closed: Callable[[object], None],
+    ) -> None:
+        self._handlers = handlers
+        self._is_master = is_master
+        self._monotonic_ms = monotonic_ms
+        self._closed = closed
+        self._calls: dict[RemotingConnection, dict[int, ForwardedCall]] = {}
+        self._clients: dict[RemotingConnection, dict[int, ForwardedClient]] = {}
+
+    def handle(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        """The handler of code PROXY_CALL: the requests of one read event."""
+        batches: dict[str, list[Call]] = {}
+        for request in requests:
+            try:
+                origin = ProxyCall.from_ext(request.ext)
+            except ProtocolError as error:
+                connection.respond_error(request, error)
+                continue
+            if origin.method == CANCEL:
+                call = self._calls.get(connection, {}).get(origin.call_id)
+                if call is not None:
+                    call.cancel()
+            elif origin.method == MORE:
+                self._fetch(connection, request, origin.call_id)
+            elif origin.method == CONNECTION_CLOSED:
+                client = self._clients.get(connection, {}).pop(origin.client, None)
+                if client is not None:
+                    self._closed(client)
+            elif not self._is_master():
+                connection.respond_error(request, NotMaster())
+            elif origin.method not in self._handlers:
+                connection.respond(request, codes.REQUEST_CODE_NOT_SUPPORTED, remark=f"no method {origin.method}")
+            else:
+                batches.setdefault(origin.method, []).append(self._accept(connection, request, origin))
+        for method, calls in batches.items():
+            run(self._handlers[method], calls)
+
+    def connection_closed(self, connection: RemotingConnection) -> None:
+        """A replica's connection is gone: nobody waits for its calls any more. Its clients are expected to come back."""
+        self._clients.pop(connection, None)
+        for call in list(self._calls.pop(connection, {}).values()):
+            call.cancel()
+
+    def finished(self, call: ForwardedCall) -> None:
+        self._calls.get(call.connection, {}).pop(call.origin.call_id, None)
+
+    def _accept(self, connection: RemotingConnection, request: Command, origin: ProxyCall) -> ForwardedCall:
+        client = self._clients.setdefault(connection, {}).setdefault(origin.client, ForwardedClient())
+        try:
+            packed_host = pack_host(*split_address(origin.peer))
+        except (OSError, RequestError):
+            packed_host = _NO_HOST
+        deadline_ms = self._monotonic_ms() + origin.timeout_ms if origin.timeout_ms else None
+        call = ForwardedCall(self, connection, request, origin, Peer(origin.peer, packed_host, client), deadline_ms)
+        self._calls.setdefault(connection, {})[origin.call_id] = call
+        return call
+
+    def _fetch(self, connection: RemotingConnection, request: Command, call_id: int) -> None:
+        call = self._calls.get(connection, {}).get(call_id)
+        if call is None:
+            connection.respond(request, codes.SYSTEM_ERROR, remark=f"there is no rest of call {call_id}")
+        else:
+            call.fetch(request)

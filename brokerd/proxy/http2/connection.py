@@ -1,0 +1,725 @@
+"""A server's connection: frames in, events out, answers collected as bytes (pure; the clock is an argument).
+
+`receive` takes the bytes of one read and returns what they mean, as (event, stream, chunk) in the order of arrival; what has to
+be sent is picked up with `take_output`, once per turn of the loop. A request that arrives as one HEADERS frame of known headers
+and one DATA frame, which is what a unary call is, passes through the two short branches at the top of `receive`; everything
+else goes through `_FRAME_READERS`. Both lead to the same states.
+
+Invariants: stream ids only grow; a stream is in `streams` until both sides ended or one reset it; our receive windows are
+replenished as bytes arrive, because what bounds memory is the budget for unfinished bodies, not the windows; data goes out in
+order per stream and only within both of the peer's windows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Generic
+
+from brokerd.proxy.http2 import frames
+from brokerd.proxy.http2.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_HEADER,
+    FRAME_HEADER_BYTES,
+    GOAWAY,
+    HEADERS,
+    MAX_WINDOW,
+    PADDED,
+    PING,
+    PREFACE,
+    PRIORITY,
+    PRIORITY_FLAG,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    ConnectionFault,
+    ErrorCode,
+    Setting,
+    StreamFault,
+)
+from brokerd.proxy.http2.headers import Fields, H, HeaderReader, MalformedHeaders, check_trailers
+from brokerd.proxy.http2.limits import Allowance, Budget, Http2Limits
+from brokerd.proxy.http2.streams import BY_PEER, BY_US, CLOSED, FRAME_FAULTS, HALF_CLOSED_REMOTE, OPEN, Stream
+
+# Events. REQUEST: a collected request is complete, its body in `stream.body`. OPENED, CHUNK, ENDED: the life of a request that
+# does not collect. TOO_LARGE: a collected body is over its bound and was dropped. RESET: the stream is gone (chunk: None).
+REQUEST: Final = 0
+OPENED: Final = 1
+CHUNK: Final = 2
+ENDED: Final = 3
+TOO_LARGE: Final = 4
+RESET: Final = 5
+
+Event = tuple[int, Stream[H], bytes | None]
+
+_REMEMBERED_RESETS: Final = 4096
+_REMEMBERED_GAPS: Final = 32
+_EMPTY_TABLE: Final = b"\x20"  # HPACK: "my table has size 0"
+
+
+class ServerConnection(Generic[H]):
+    """One HTTP/2 connection. `read_head` turns checked header fields into what the layer above works with."""
+
+    def __init__(self, limits: Http2Limits, budget: Budget, read_head: Callable[[Fields], H], now_ms: int) -> None:
+        assert limits.connection_window_bytes >= 4 * limits.max_frame_bytes <= 4 * limits.stream_window_bytes
+        self._limits = limits
+        self._budget = budget
+        self._headers = HeaderReader(limits, read_head)
+        self._pings = Allowance(limits.ping_rate, limits.ping_burst)
+        self._settings_frames = Allowance(limits.settings_rate, limits.settings_burst)
+        self._resets = Allowance(limits.reset_rate, limits.max_concurrent_streams)
+        self._idle_frames = Allowance(limits.idle_frame_rate, limits.idle_frame_burst)
+        self._now_ms = now_ms
+
+        self.streams: dict[int, Stream[H]] = {}
+        self._last_stream_id = -1
+        self._gaps: deque[range] = deque(maxlen=_REMEMBERED_GAPS)
+        self._reset_by_us: dict[int, None] = {}
+
+        self._rest = b""
+        self._preface_seen = False
+        self._first_settings_seen = False
+        self._block: list[bytes] = []
+        self._block_bytes = 0
+        self._block_stream_id = 0
+        self._block_ends_stream = False
+
+        self._receive_window = limits.connection_window_bytes
+        self._replenish_below = limits.connection_window_bytes // 2
+        self._unfinished_bytes = 0
+
+        self._send_window = frames.DEFAULT_WINDOW
+        self._initial_send_window = frames.DEFAULT_WINDOW
+        self._max_send_frame_bytes = frames.DEFAULT_MAX_FRAME_BYTES
+        self._must_empty_table = False
+        self._blocked: dict[int, Stream[H]] = {}  # held back by the connection's window only
+        self._blocked_bytes = 0
+
+        self.going_away = False
+        self.fault: ConnectionFault | None = None  # set when the connection is to be closed after its output was sent
+        self._events: list[Event[H]] = []
+        self._out: list[bytes | memoryview] = [self._opening()]
+
+    def _opening(self) -> bytes:
+        limits = self._limits
+        settings = [
+            (Setting.MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams),
+            (Setting.INITIAL_WINDOW_SIZE, limits.stream_window_bytes),
+            (Setting.MAX_FRAME_SIZE, limits.max_frame_bytes),
+            (Setting.MAX_HEADER_LIST_SIZE, limits.max_header_list_bytes),
+        ]
+        more = limits.connection_window_bytes - frames.DEFAULT_WINDOW
+        return frames.encode_settings(settings) + frames.encode_window_update(0, more)
+
+    # ---- what the shell asks
+
+    @property
+    def ready(self) -> bool:
+        """The peer's preface and first settings have come."""
+        return self._first_settings_seen
+
+    @property
+    def blocked_bytes(self) -> int:
+        """Bytes of answers that the peer's windows hold back."""
+        return self._blocked_bytes
+
+    @property
+    def has_output(self) -> bool:
+        return bool(self._out)
+
+    def take_output(self) -> bytes:
+        """Everything to be sent, once."""
+        out = self._out
+        self._out = []
+        return b"".join(out)
+
+    def go_away(self, reason: str) -> None:
+        """Announce that no new streams are taken; those that are open go on."""
+        if not self.going_away:
+            self.going_away = True
+            self._out.append(frames.encode_goaway(max(self._last_stream_id, 0), ErrorCode.NO_ERROR, reason))
+
+    # ---- receiving
+
+    def receive(self, data: bytes, now_ms: int) -> list[Event[H]]:
+        """What the bytes of one read mean. Never raises: a broken connection has `fault` set and takes nothing more."""
+        self._now_ms = now_ms
+        events: list[Event[H]] = []
+        if self.fault is not None:
+            return events
+        self._events = events
+        try:
+            self._receive(self._rest + data if self._rest else data)
+        except ConnectionFault as fault:
+            self._fail(fault)
+        return events
+
+    def _receive(self, data: bytes) -> None:
+        position = 0
+        if not self._preface_seen:
+            if not PREFACE.startswith(data[: len(PREFACE)]):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2: the connection preface is wrong")
+            if len(data) < len(PREFACE):
+                self._rest = data
+                return
+            self._preface_seen = True
+            position = len(PREFACE)
+        end = len(data)
+        events = self._events
+        streams = self.streams
+        cached_heads = self._headers.cached
+        unpack = FRAME_HEADER.unpack_from
+        max_frame_bytes = self._limits.max_frame_bytes
+        max_streams = self._limits.max_concurrent_streams
+        stream_window = self._limits.stream_window_bytes
+        while end - position >= FRAME_HEADER_BYTES:
+            length_high, length_low, kind, flags, stream_id = unpack(data, position)
+            length = length_high << 8 | length_low
+            start = position + FRAME_HEADER_BYTES
+            if length > max_frame_bytes:
+                self._refuse_frame_size(kind, length)
+            if start + length > end:
+                break
+            position = start + length
+
+            if kind == DATA:
+                stream = streams.get(stream_id)
+                if (
+                    flags == END_STREAM
+                    and stream is not None
+                    and stream.state == OPEN
+                    and stream.chunks is None
+                    and stream.head.collects
+                    and (stream.head.content_length is None or stream.head.content_length == length)
+                    and not self._block_stream_id
+                ):
+                    stream.body = data[start:position]
+                    stream.state = HALF_CLOSED_REMOTE
+                    self._receive_window -= length
+                    if self._receive_window < self._replenish_below:
+                        self._replenish()
+                    events.append((REQUEST, stream, None))
+                    continue
+            elif kind == HEADERS and flags == END_HEADERS and stream_id == self._last_stream_id + 2:
+                head = cached_heads.get(data[start:position])
+                if (
+                    head is not None
+                    and len(streams) < max_streams
+                    and not self._block_stream_id
+                    and not self.going_away
+                    and self._first_settings_seen
+                ):
+                    self._last_stream_id = stream_id
+                    stream = Stream(stream_id, head, stream_window, self._initial_send_window)
+                    streams[stream_id] = stream
+                    if not head.collects:
+                        events.append((OPENED, stream, None))
+                    continue
+            self._read_frame(kind, flags, stream_id & 0x7FFFFFFF, data[start:position])
+        self._rest = data[position:] if position < end else b""
+
+    def _refuse_frame_size(self, kind: int, length: int) -> None:
+        raise ConnectionFault(
+            ErrorCode.FRAME_SIZE_ERROR,
+            f"a frame of type {kind} with {length} bytes; at most {self._limits.max_frame_bytes} are taken",
+        )
+
+    def _read_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if not self._first_settings_seen and (kind != SETTINGS or flags & ACK):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the first frame must be SETTINGS")
+        if self._block_stream_id and (kind != CONTINUATION or stream_id != self._block_stream_id):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block must go on in CONTINUATION frames")
+        reader = _FRAME_READERS.get(kind)
+        if reader is None:
+            self._count_idle_frame()
+            return
+        try:
+            reader(self, flags, stream_id, payload)
+        except StreamFault as fault:
+            self._count_reset()
+            self._reset(fault.stream_id, fault.error_code)
+
+    # ---- one reader per frame type
+
+    def _read_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA on stream 0")
+        # padding counts in the windows; a stream that is gone still counts in the connection's
+        flow_bytes = len(payload)
+        self._receive_window -= flow_bytes
+        if self._receive_window < self._replenish_below:
+            self._replenish()
+        if flags & PADDED:
+            payload = _unpad(payload)
+        stream = self._live_stream(stream_id, DATA)
+        if stream is None:
+            return
+        if flow_bytes > stream.receive_window:
+            raise StreamFault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the stream's window")
+        stream.receive_window -= flow_bytes
+        if not payload and not flags & END_STREAM:
+            self._count_idle_frame()
+        self._check_content_length(stream, len(payload), ends=bool(flags & END_STREAM))
+        if stream.head.collects:
+            self._collect(stream, payload)
+        elif payload:
+            self._events.append((CHUNK, stream, payload))
+        if flags & END_STREAM:
+            self._end_by_peer(stream)
+        elif stream.receive_window < self._limits.stream_window_bytes // 2:
+            more = self._limits.stream_window_bytes - stream.receive_window
+            stream.receive_window += more
+            self._out.append(frames.encode_window_update(stream_id, more))
+
+    def _read_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id & 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}: clients use odd ids")
+        if flags & PADDED:
+            payload = _unpad(payload)
+        if flags & PRIORITY_FLAG:
+            if len(payload) < 5:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for its priority")
+            if int.from_bytes(payload[:4]) & 0x7FFFFFFF == stream_id:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
+            payload = payload[5:]
+        self._block_ends_stream = bool(flags & END_STREAM)
+        if flags & END_HEADERS:
+            self._read_block(stream_id, payload)
+        else:
+            self._block_stream_id = stream_id
+            self._block = [payload]
+            self._block_bytes = len(payload)
+
+    def _read_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not self._block_stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        self._block.append(payload)
+        self._block_bytes += len(payload)
+        if self._block_bytes > self._limits.max_header_block_bytes or len(self._block) > self._limits.max_continuations:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block that is too long or in too many frames")
+        if flags & END_HEADERS:
+            block = b"".join(self._block)
+            self._block = []
+            self._block_stream_id = 0
+            self._read_block(stream_id, block)
+
+    def _read_block(self, stream_id: int, block: bytes) -> None:
+        """A complete header block: it opens a stream, or it is the trailers of one."""
+        if stream_id > self._last_stream_id:
+            self._open(stream_id, block)
+            return
+        fields = self._headers.decode(block)
+        stream = self._live_stream(stream_id, HEADERS)
+        if stream is None:
+            return
+        try:
+            check_trailers(fields)
+        except MalformedHeaders as error:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+        if not self._block_ends_stream:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "a second HEADERS that does not end the stream")
+        self._check_content_length(stream, 0, ends=True)
+        self._end_by_peer(stream)
+
+    def _open(self, stream_id: int, block: bytes) -> None:
+        if stream_id != self._last_stream_id + 2:
+            self._gaps.append(range(self._last_stream_id + 2, stream_id, 2))
+        self._last_stream_id = stream_id
+        if self.going_away:
+            self._headers.decode(block)
+            self._remember_reset(stream_id)
+            return
+        try:
+            head = self._headers.read_request(block)
+        except MalformedHeaders as error:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+        if len(self.streams) >= self._limits.max_concurrent_streams:
+            raise StreamFault(stream_id, ErrorCode.REFUSED_STREAM, "too many streams at once")
+        stream = Stream(stream_id, head, self._limits.stream_window_bytes, self._initial_send_window)
+        self.streams[stream_id] = stream
+        if not head.collects:
+            self._events.append((OPENED, stream, None))
+        if self._block_ends_stream:
+            self._check_content_length(stream, 0, ends=True)
+            self._end_by_peer(stream)
+
+    def _read_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
+        self._count_idle_frame()
+        if len(payload) != 5:
+            fault = ErrorCode.FRAME_SIZE_ERROR, "PRIORITY must have 5 bytes"
+        elif int.from_bytes(payload[:4]) & 0x7FFFFFFF == stream_id:
+            fault = ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself"
+        else:
+            return
+        # a stream that was never opened cannot be reset
+        raise StreamFault(stream_id, *fault) if stream_id in self.streams else ConnectionFault(*fault)
+
+    def _read_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM must have 4 bytes")
+        self._refuse_idle(stream_id, "RST_STREAM")
+        self._count_reset()
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self._forget(stream)
+            self._events.append((RESET, stream, None))
+
+    def _read_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
+        if flags & ACK:
+            if payload:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS must be empty")
+            return
+        if len(payload) % frames.SETTING.size:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a broken length")
+        if not self._settings_frames.take(self._now_ms):
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many SETTINGS frames")
+        for name, value in frames.SETTING.iter_unpack(payload):
+            self._apply_setting(name, value)
+        self._first_settings_seen = True
+        self._out.append(frames.encode_frame(SETTINGS, ACK, 0))
+
+    def _apply_setting(self, name: int, value: int) -> None:
+        if name == Setting.INITIAL_WINDOW_SIZE:
+            if value > MAX_WINDOW:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE above 2^31-1")
+            self._change_initial_window(value)
+        elif name == Setting.MAX_FRAME_SIZE:
+            if not frames.DEFAULT_MAX_FRAME_BYTES <= value < 1 << 24:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of its bounds")
+            self._max_send_frame_bytes = value
+        elif name == Setting.ENABLE_PUSH:
+            if value > 1:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH must be 0 or 1")
+        elif name == Setting.HEADER_TABLE_SIZE and value < frames.DEFAULT_TABLE_BYTES:
+            # we put nothing into the peer's table, but it wants to be told that we know of the smaller one
+            self._must_empty_table = True
+
+    def _change_initial_window(self, value: int) -> None:
+        difference = value - self._initial_send_window
+        self._initial_send_window = value
+        for stream in list(self.streams.values()):
+            stream.send_window += difference
+            if stream.send_window > MAX_WINDOW:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE makes a window overflow")
+            if stream.waiting and difference > 0:
+                self._send_waiting(stream)
+
+    def _read_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients cannot push")
+
+    def _read_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
+        if len(payload) != 8:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING must have 8 bytes")
+        if flags & ACK:
+            self._count_idle_frame()
+            return
+        if not self._pings.take(self._now_ms):
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many PING frames")
+        self._out.append(frames.encode_frame(PING, ACK, 0, payload))
+
+    def _read_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "GOAWAY on a stream")
+        if len(payload) < 8:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY too short")
+        # the peer opens nothing more; what is open is answered, then it closes
+        self._count_idle_frame()
+
+    def _read_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE must have 4 bytes")
+        increment = int.from_bytes(payload) & MAX_WINDOW
+        if not stream_id:
+            if not increment or self._send_window + increment > MAX_WINDOW:
+                code = ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR
+                raise ConnectionFault(code, "WINDOW_UPDATE by zero or beyond 2^31-1")
+            self._send_window += increment
+            self._send_blocked()
+            return
+        self._refuse_idle(stream_id, "WINDOW_UPDATE")
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return
+        if not increment or stream.send_window + increment > MAX_WINDOW:
+            code = ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR
+            raise StreamFault(stream_id, code, "WINDOW_UPDATE by zero or beyond 2^31-1")
+        stream.send_window += increment
+        if stream.waiting:
+            self._send_waiting(stream)
+
+    # ---- rules that several frames share
+
+    def _live_stream(self, stream_id: int, kind: int) -> Stream[H] | None:
+        """The stream that DATA or trailers are for; None when they are to be ignored."""
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            fault = FRAME_FAULTS.get((stream.state, kind))
+            if fault is not None:
+                raise StreamFault(stream_id, fault, "the stream was ended before")
+            return stream
+        if stream_id in self._reset_by_us:
+            return None  # sent before the peer learned of the reset
+        if stream_id > self._last_stream_id or not stream_id & 1 or any(stream_id in gap for gap in self._gaps):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a frame for stream {stream_id}, which was never opened")
+        raise ConnectionFault(ErrorCode.STREAM_CLOSED, f"a frame for stream {stream_id}, which is closed")
+
+    def _refuse_idle(self, stream_id: int, frame: str) -> None:
+        if not stream_id or stream_id > self._last_stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{frame} for stream {stream_id}, which was never opened")
+
+    def _check_content_length(self, stream: Stream[H], more: int, *, ends: bool) -> None:
+        stream.received_bytes += more
+        expected = stream.head.content_length
+        if expected is not None and (stream.received_bytes > expected or (ends and stream.received_bytes != expected)):
+            raise StreamFault(stream.stream_id, ErrorCode.PROTOCOL_ERROR, "the body is not as long as content-length")
+
+    def _collect(self, stream: Stream[H], payload: bytes) -> None:
+        if stream.chunks is None:
+            stream.chunks = []
+        too_large = stream.received_bytes > stream.head.max_body_bytes
+        if not too_large and self.hold(stream, len(payload)):
+            stream.chunks.append(payload)
+        elif stream.unfinished_bytes >= 0:
+            self.release(stream)
+            stream.unfinished_bytes = -1  # the rest of the body is dropped as it comes
+            stream.chunks.clear()
+            self._events.append((TOO_LARGE, stream, None))
+
+    def _end_by_peer(self, stream: Stream[H]) -> None:
+        stream.ended(BY_PEER)
+        if stream.head.collects:
+            if stream.unfinished_bytes >= 0:
+                stream.body = b"".join(stream.chunks or ())
+                stream.chunks = None
+                self.release(stream)
+                self._events.append((REQUEST, stream, None))
+        else:
+            self._events.append((ENDED, stream, None))
+        if stream.state == CLOSED:
+            self._forget(stream)
+
+    def hold(self, stream: Stream[H], count: int) -> bool:
+        """Account for bytes kept for a stream until `release`; False when the connection or all of them hold too much."""
+        if stream.unfinished_bytes < 0 or self._unfinished_bytes + count > self._limits.max_unfinished_bytes:
+            return False
+        if not self._budget.take(count):
+            return False
+        self._unfinished_bytes += count
+        stream.unfinished_bytes += count
+        return True
+
+    def release(self, stream: Stream[H]) -> None:
+        """Give back what `hold` took for the stream."""
+        if stream.unfinished_bytes > 0:
+            self._budget.give_back(stream.unfinished_bytes)
+            self._unfinished_bytes -= stream.unfinished_bytes
+            stream.unfinished_bytes = 0
+
+    def _replenish(self) -> None:
+        more = self._limits.connection_window_bytes - self._receive_window
+        self._receive_window += more
+        self._out.append(frames.encode_window_update(0, more))
+
+    def _count_idle_frame(self) -> None:
+        if not self._idle_frames.take(self._now_ms):
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that mean nothing")
+
+    def _count_reset(self) -> None:
+        if not self._resets.take(self._now_ms):
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many streams reset")
+
+    # ---- sending
+
+    def respond(self, stream: Stream[H], head: bytes, message: bytes, trailers: bytes) -> None:
+        """A whole answer: header block, data, trailer block; in one go when the windows allow."""
+        length = len(message)
+        if (
+            length > self._send_window
+            or length > stream.send_window
+            or length > self._max_send_frame_bytes
+            or stream.state != HALF_CLOSED_REMOTE
+            or self._must_empty_table
+        ):
+            self.send_headers(stream, head)
+            self.send_data(stream, message)
+            self.end(stream, trailers)
+            return
+        self._send_window -= length
+        stream_id = stream.stream_id
+        pack = FRAME_HEADER.pack
+        self._out += (
+            pack(0, len(head), HEADERS, END_HEADERS, stream_id),
+            head,
+            pack(length >> 8, length & 0xFF, DATA, 0, stream_id),
+            message,
+            pack(0, len(trailers), HEADERS, END_HEADERS | END_STREAM, stream_id),
+            trailers,
+        )
+        stream.state = CLOSED
+        del self.streams[stream_id]
+
+    def send_headers(self, stream: Stream[H], block: bytes, *, end_stream: bool = False) -> None:
+        """The answer's header block; with `end_stream` it is the whole answer."""
+        if stream.state == CLOSED:
+            return
+        if self._must_empty_table:
+            self._must_empty_table = False
+            block = _EMPTY_TABLE + block
+        self._out.append(frames.encode_headers(stream.stream_id, block, end_stream, self._max_send_frame_bytes))
+        if end_stream:
+            self._end_by_us(stream)
+
+    def send_data(self, stream: Stream[H], data: bytes) -> None:
+        """A piece of the answer's body; held back while the peer's windows are full."""
+        if stream.state == CLOSED or not data:
+            return
+        if stream.waiting is None:
+            stream.waiting = deque()
+        stream.waiting.append(data)
+        self._blocked_bytes += len(data)
+        self._send_waiting(stream)
+        if self._blocked_bytes > self._limits.max_blocked_bytes:
+            self._fail(ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many answers wait for the peer's windows"))
+
+    def end(self, stream: Stream[H], trailers: bytes) -> None:
+        """End the answer after all of its data: with its trailer block, or with an empty frame if there is none."""
+        if stream.state == CLOSED:
+            return
+        if stream.waiting:
+            stream.waiting_trailers = trailers
+        elif trailers:
+            self.send_headers(stream, trailers, end_stream=True)
+        else:
+            self._out.append(frames.encode_frame(DATA, END_STREAM, stream.stream_id))
+            self._end_by_us(stream)
+
+    def reset(self, stream: Stream[H], error_code: ErrorCode) -> None:
+        """Give the stream up; no event follows."""
+        if stream.state != CLOSED:
+            self._forget(stream)
+            self._remember_reset(stream.stream_id)
+            self._out.append(frames.encode_rst_stream(stream.stream_id, error_code))
+
+    def _send_waiting(self, stream: Stream[H]) -> None:
+        """Send as much of the stream's waiting data as both windows allow."""
+        waiting = stream.waiting
+        assert waiting is not None
+        while waiting:
+            if not self._send_one_frame(stream):
+                return
+        self._blocked.pop(stream.stream_id, None)
+        if stream.waiting_trailers is not None:
+            self.end(stream, stream.waiting_trailers)
+
+    def _send_one_frame(self, stream: Stream[H]) -> bool:
+        """One DATA frame of what waits; False when a window is full (then the right list of blocked streams has it)."""
+        waiting = stream.waiting
+        assert waiting
+        if stream.send_window <= 0:
+            self._blocked.pop(stream.stream_id, None)  # its own WINDOW_UPDATE comes back here
+            return False
+        if self._send_window <= 0:
+            self._blocked[stream.stream_id] = stream
+            return False
+        data = waiting.popleft()
+        room = min(self._send_window, stream.send_window, self._max_send_frame_bytes)
+        if len(data) > room:
+            # a view, so that cutting a large answer into frames copies each byte once
+            view = memoryview(data)
+            waiting.appendleft(view[room:])
+            data = view[:room]
+        length = len(data)
+        self._send_window -= length
+        stream.send_window -= length
+        self._blocked_bytes -= length
+        self._out += (FRAME_HEADER.pack(length >> 8, length & 0xFF, DATA, 0, stream.stream_id), data)
+        return True
+
+    def _send_blocked(self) -> None:
+        """The connection's window opened: one frame per blocked stream in turn, until it is full again."""
+        blocked = self._blocked
+        while blocked and self._send_window > 0:
+            for stream in list(blocked.values()):
+                if self._send_window <= 0:
+                    return
+                if self._send_one_frame(stream) and not stream.waiting:
+                    self._send_waiting(stream)
+
+    def _end_by_us(self, stream: Stream[H]) -> None:
+        if stream.state == OPEN:
+            # answered before the request ended: tell the peer to stop sending it
+            stream.ended(BY_US)
+            self.reset(stream, ErrorCode.NO_ERROR)
+            return
+        stream.ended(BY_US)
+        self._forget(stream)
+
+    # ---- ends
+
+    def _reset(self, stream_id: int, error_code: ErrorCode) -> None:
+        """Reset a stream because of the peer's fault; the layer above learns of it if it knew the stream."""
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self._forget(stream)
+            self._events.append((RESET, stream, None))
+        self._remember_reset(stream_id)
+        self._out.append(frames.encode_rst_stream(stream_id, error_code))
+
+    def _remember_reset(self, stream_id: int) -> None:
+        remembered = self._reset_by_us
+        remembered[stream_id] = None
+        if len(remembered) > _REMEMBERED_RESETS:
+            del remembered[next(iter(remembered))]
+
+    def _forget(self, stream: Stream[H]) -> None:
+        stream.state = CLOSED
+        self.release(stream)
+        self.streams.pop(stream.stream_id, None)
+        self._blocked.pop(stream.stream_id, None)
+        if stream.waiting:
+            self._blocked_bytes -= sum(map(len, stream.waiting))
+            stream.waiting = None
+
+    def _fail(self, fault: ConnectionFault) -> None:
+        if self.fault is None:
+            self.fault = fault
+            self.going_away = True
+            self._out.append(frames.encode_goaway(max(self._last_stream_id, 0), fault.error_code, str(fault)))
+
+    def close(self) -> list[Stream[H]]:
+        """The transport is gone: give back all budgets; answers the streams that were live."""
+        streams = list(self.streams.values())
+        for stream in streams:
+            self._forget(stream)
+        return streams
+
+
+def _unpad(payload: bytes) -> bytes:
+    if not payload or payload[0] >= len(payload):
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
+    return payload[1 : len(payload) - payload[0]]
+
+
+_FRAME_READERS: Final[dict[int, Callable[[ServerConnection[Any], int, int, bytes], None]]] = {
+    DATA: ServerConnection._read_data,
+    HEADERS: ServerConnection._read_headers,
+    PRIORITY: ServerConnection._read_priority,
+    RST_STREAM: ServerConnection._read_rst_stream,
+    SETTINGS: ServerConnection._read_settings,
+    PUSH_PROMISE: ServerConnection._read_push_promise,
+    PING: ServerConnection._read_ping,
+    GOAWAY: ServerConnection._read_goaway,
+    WINDOW_UPDATE: ServerConnection._read_window_update,
+    CONTINUATION: ServerConnection._read_continuation,
+}

@@ -1,0 +1,170 @@
+"""Header blocks in: HPACK, the rules of RFC 9113 section 8.2 and 8.3, and a cache of the blocks that need neither (pure).
+
+A peer repeats itself: once its constant headers are in the dynamic table, the blocks of its requests are equal bytes that change
+nothing in the table. What such a block means holds until some other block changes the table; the cache maps its bytes to the
+finished head and is dropped when that happens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from hpack import Decoder, HPACKError, OversizedHeaderListError
+from hpack.table import HeaderTable
+
+from brokerd.proxy.http2.frames import DEFAULT_TABLE_BYTES, ConnectionFault, ErrorCode
+from brokerd.proxy.http2.limits import Http2Limits
+
+Fields = Sequence[tuple[bytes, bytes]]
+
+_MAX_CACHED_HEADS: Final = 32
+_MAX_CACHED_BLOCK_BYTES: Final = 512
+
+_FIELD_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_BAD_VALUE_BYTES: Final = re.compile(rb"[\x00\r\n]")
+_CONNECTION_FIELDS: Final = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+)
+_REQUEST_PSEUDO_FIELDS: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
+_NEEDED_PSEUDO_FIELDS: Final = frozenset({b":method", b":scheme", b":path"})
+
+
+class MalformedHeaders(Exception):
+    """The headers decode but break the rules of a request; its stream is reset."""
+
+
+class Head:
+    """What the layer above made of a request's headers; shared by all requests that have the same ones, so never changed.
+
+    `collects`: the body is wanted in one piece when it ended (else piece by piece). `max_body_bytes` bounds that piece.
+    """
+
+    __slots__ = ("collects", "content_length", "max_body_bytes")
+
+    def __init__(self, *, collects: bool, max_body_bytes: int) -> None:
+        self.collects = collects
+        self.max_body_bytes = max_body_bytes
+        self.content_length: int | None = None
+
+
+H = TypeVar("H", bound=Head)
+
+
+class _WatchedTable(HeaderTable):  # type: ignore[misc]  # the library is untyped to us
+    """The decoder's dynamic table, counting its changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+
+    def add(self, name: bytes, value: bytes) -> None:
+        self.changes += 1
+        super().add(name, value)
+
+    @property
+    def maxsize(self) -> int:
+        maxsize: int = self._maxsize
+        return maxsize
+
+    @maxsize.setter
+    def maxsize(self, newmax: int) -> None:
+        self.changes += 1
+        HeaderTable.maxsize.fset(self, newmax)
+
+
+class HeaderReader(Generic[H]):
+    """Decodes the header blocks of one connection, in the order they came (HPACK is stateful: none may be left out)."""
+
+    def __init__(self, limits: Http2Limits, read_head: Callable[[Fields], H]) -> None:
+        self._read_head = read_head
+        self._decoder = Decoder(max_header_list_size=limits.max_header_list_bytes)
+        self._table = self._decoder.header_table = _WatchedTable()
+        self._decoder.max_allowed_table_size = DEFAULT_TABLE_BYTES
+        self.cached: dict[bytes, H] = {}
+
+    def read_request(self, block: bytes) -> H:
+        """The head of a request. Raises ConnectionFault (undecodable) or MalformedHeaders."""
+        head = self.cached.get(block)
+        if head is not None:
+            return head
+        changes = self._table.changes
+        fields = self.decode(block)
+        content_length = check_request(fields)
+        head = self._read_head(fields)
+        head.content_length = content_length
+        if self._table.changes == changes and len(block) <= _MAX_CACHED_BLOCK_BYTES:
+            if len(self.cached) >= _MAX_CACHED_HEADS:
+                self.cached.clear()
+            self.cached[block] = head
+        return head
+
+    def decode(self, block: bytes) -> Fields:
+        """The fields of any header block, unchecked. Raises ConnectionFault when the table is no longer the peer's."""
+        changes = self._table.changes
+        try:
+            fields: Fields = self._decoder.decode(block, raw=True)
+        except OversizedHeaderListError as error:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"headers too large: {error}") from error
+        except HPACKError as error:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"undecodable header block: {error}") from error
+        if self._table.changes != changes:
+            self.cached.clear()
+        return fields
+
+
+def check_request(fields: Fields) -> int | None:
+    """Refuse headers that are no well-formed request; answers the content-length, None without one."""
+    seen: set[bytes] = set()
+    content_length: int | None = None
+    regular = False
+    for name, value in fields:
+        if name.startswith(b":"):
+            if regular:
+                raise MalformedHeaders("a pseudo-header field after a regular one")
+            if name not in _REQUEST_PSEUDO_FIELDS:
+                raise MalformedHeaders(f"{name!r} is not a pseudo-header field of requests")
+            if name in seen:
+                raise MalformedHeaders(f"{name!r} occurs twice")
+            seen.add(name)
+            if name == b":path" and not value:
+                raise MalformedHeaders("an empty :path")
+            _check_value(name, value)
+            continue
+        regular = True
+        _check_field(name, value)
+        if name == b"te" and value != b"trailers":
+            raise MalformedHeaders("te may only be trailers")
+        if name == b"content-length":
+            content_length = _read_content_length(value, content_length)
+    if not seen >= _NEEDED_PSEUDO_FIELDS:
+        raise MalformedHeaders(":method, :scheme and :path are needed")
+    return content_length
+
+
+def check_trailers(fields: Fields) -> None:
+    """Refuse trailers with pseudo-header fields or illegal fields."""
+    for name, value in fields:
+        if name.startswith(b":"):
+            raise MalformedHeaders("a pseudo-header field in trailers")
+        _check_field(name, value)
+
+
+def _check_field(name: bytes, value: bytes) -> None:
+    if not _FIELD_NAME.fullmatch(name):
+        raise MalformedHeaders(f"{name!r} is not a field name")
+    if name in _CONNECTION_FIELDS:
+        raise MalformedHeaders(f"{name!r} has no place in HTTP/2")
+    _check_value(name, value)
+
+
+def _check_value(name: bytes, value: bytes) -> None:
+    if value and (value[0] in b" \t" or value[-1] in b" \t" or _BAD_VALUE_BYTES.search(value)):
+        raise MalformedHeaders(f"the value of {name!r} has characters it must not have")
+
+
+def _read_content_length(value: bytes, earlier: int | None) -> int:
+    if not value.isdigit() or len(value) > 18 or (earlier is not None and earlier != int(value)):
+        raise MalformedHeaders("content-length is not one number")
+    return int(value)

@@ -1,0 +1,79 @@
+"""What one peer may cost us: sizes, counts and rates of an HTTP/2 connection (pure).
+
+Peers are untrusted. Every length is checked before it is allocated, every kind of frame that costs us work without being a
+request has a rate, and incomplete bodies are paid from a budget that all connections share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Limits:
+    """The bounds of a connection; sizes in bytes, rates per second with the burst they may come in."""
+
+    max_frame_bytes: int = 16384
+    max_concurrent_streams: int = 10000
+    stream_window_bytes: int = _MIB
+    connection_window_bytes: int = 16 * _MIB
+    max_header_block_bytes: int = 32 * 1024
+    max_header_list_bytes: int = 32 * 1024
+    max_continuations: int = 32
+    # bodies that have not ended yet, per connection
+    max_unfinished_bytes: int = 144 * _MIB
+    # answers that wait for the peer's flow-control windows, per connection
+    max_blocked_bytes: int = 512 * _MIB
+    ping_rate: int = 500
+    ping_burst: int = 1000
+    settings_rate: int = 10
+    settings_burst: int = 100
+    # resets by the peer, and resets that the peer's faults make us send
+    reset_rate: int = 200
+    # frames that mean nothing: empty data, priorities, unknown types
+    idle_frame_rate: int = 1000
+    idle_frame_burst: int = 10000
+
+
+class Allowance:
+    """A rate with a burst: `take` answers whether one more is within it."""
+
+    __slots__ = ("_burst", "_left", "_rate", "_since_ms")
+
+    def __init__(self, rate: int, burst: int) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._left = float(burst)
+        self._since_ms = 0
+
+    def take(self, now_ms: int) -> bool:
+        self._left = min(self._burst, self._left + (now_ms - self._since_ms) * self._rate / 1000)
+        self._since_ms = now_ms
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class Budget:
+    """Bytes that all connections together may hold in unfinished bodies."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, total_bytes: int) -> None:
+        self._left = total_bytes
+
+    @property
+    def left_bytes(self) -> int:
+        return self._left
+
+    def take(self, count: int) -> bool:
+        if count > self._left:
+            return False
+        self._left -= count
+        return True
+
+    def give_back(self, count: int) -> None:
+        self._left += count

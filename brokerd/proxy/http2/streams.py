@@ -1,0 +1,79 @@
+"""One stream of a connection: its state, what has come in, what waits to go out (pure).
+
+    OPEN                 both sides may send
+    HALF_CLOSED_REMOTE   the peer ended its side: we may still send
+    HALF_CLOSED_LOCAL    we ended our side: the peer may still send
+    CLOSED               over; the connection has forgotten the stream
+
+An idle stream has no object yet, a closed one no more. `ON_END` is the whole state machine of the ends; which frames are legal
+in which state is `FRAME_FAULTS`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Generic
+
+from brokerd.proxy.http2.frames import DATA, HEADERS, ErrorCode
+from brokerd.proxy.http2.headers import H
+
+OPEN: Final = 0
+HALF_CLOSED_REMOTE: Final = 1
+HALF_CLOSED_LOCAL: Final = 2
+CLOSED: Final = 3
+
+BY_PEER: Final = 0
+BY_US: Final = 1
+
+# (state, who ended its side) -> new state; an end that is not here cannot happen
+ON_END: Final = {
+    (OPEN, BY_PEER): HALF_CLOSED_REMOTE,
+    (OPEN, BY_US): HALF_CLOSED_LOCAL,
+    (HALF_CLOSED_LOCAL, BY_PEER): CLOSED,
+    (HALF_CLOSED_REMOTE, BY_US): CLOSED,
+}
+
+# (state, frame) -> why the peer must not send it; every other frame that names a live stream is legal
+FRAME_FAULTS: Final = {
+    (HALF_CLOSED_REMOTE, DATA): ErrorCode.STREAM_CLOSED,
+    (HALF_CLOSED_REMOTE, HEADERS): ErrorCode.STREAM_CLOSED,
+}
+
+
+class Stream(Generic[H]):
+    """A live stream. `context` belongs to the layer above."""
+
+    __slots__ = (
+        "body",
+        "chunks",
+        "context",
+        "head",
+        "receive_window",
+        "received_bytes",
+        "send_window",
+        "state",
+        "stream_id",
+        "unfinished_bytes",
+        "waiting",
+        "waiting_trailers",
+    )
+
+    def __init__(self, stream_id: int, head: H, receive_window: int, send_window: int) -> None:
+        self.stream_id = stream_id
+        self.head = head
+        self.state = OPEN
+        self.receive_window = receive_window
+        self.send_window = send_window
+        self.context: object = None
+        # the body so far, of a head that collects; complete in `body`
+        self.chunks: list[bytes] | None = None
+        self.body: bytes = b""
+        self.received_bytes = 0
+        self.unfinished_bytes = 0
+        # data that the flow-control windows hold back, and the trailers to end with after it
+        self.waiting: deque[bytes | memoryview] | None = None
+        self.waiting_trailers: bytes | None = None
+
+    def ended(self, side: int) -> None:
+        """One side sent its END_STREAM."""
+        self.state = ON_END[self.state, side]

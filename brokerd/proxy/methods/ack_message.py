@@ -1,0 +1,72 @@
+"""AckMessage: all calls of one read event for the same group and topic become one ack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from brokerd.proxy.calls import Call, Handler
+from brokerd.proxy.methods.base import attempt, parse, refuse_unary
+from brokerd.proxy.names import group_name, topic_name
+from brokerd.proxy.protobuf import service
+from brokerd.proxy.status import Code, Refusal, status_field
+from brokerd.services import AckStatus, Popper
+
+MAX_ENTRIES: Final = 1024
+
+_STATUSES: Final = {
+    AckStatus.OK: (Code.OK, "OK"),
+    AckStatus.INVALID_HANDLE: (
+        Code.INVALID_RECEIPT_HANDLE,
+        "INVALID_RECEIPT_HANDLE: the handle is malformed, expired, or replaced by a newer one; the message may be "
+        "delivered again",
+    ),
+    AckStatus.FAILED: (Code.INTERNAL_SERVER_ERROR, "the ack could not be recorded; try again"),
+}
+STATUS_FIELDS: Final = {ack_status: status_field(code, text) for ack_status, (code, text) in _STATUSES.items()}
+_MULTIPLE: Final = status_field(Code.MULTIPLE_RESULTS, "see the entries")
+
+
+def ack_message(popper: Popper) -> Handler:
+    def handler(calls: Sequence[Call]) -> None:
+        batches: dict[tuple[str, str], list[tuple[Call, Any]]] = {}
+        for call in calls:
+            request = parse(call, service.AckMessageRequest)
+            if request is not None:
+                attempt(call, request, refuse_unary, sort_in, batches, call, request)
+        for (group, topic), batch in batches.items():
+            acknowledge(group, topic, batch)
+
+    def acknowledge(group: str, topic: str, batch: Sequence[tuple[Call, Any]]) -> None:
+        handles = [entry.receipt_handle for _, request in batch for entry in request.entries]
+        popper.ack(group, topic, handles, lambda statuses: _answer(batch, statuses))
+
+    return handler
+
+
+def sort_in(batches: dict[tuple[str, str], list[tuple[Call, Any]]], call: Call, request: Any) -> None:
+    """Check a request and put it to those of the same group and topic."""
+    key = group_name(request.group), topic_name(request.topic)
+    if not 0 < len(request.entries) <= MAX_ENTRIES:
+        raise Refusal(Code.BAD_REQUEST, f"an ack has from 1 to {MAX_ENTRIES} entries, not {len(request.entries)}")
+    batches.setdefault(key, []).append((call, request))
+
+
+def _answer(batch: Sequence[tuple[Call, Any]], statuses: Sequence[AckStatus]) -> None:
+    start = 0
+    for call, request in batch:
+        end = start + len(request.entries)
+        call.answer(encode_response(request, statuses[start:end]))
+        start = end
+
+
+def encode_response(request: Any, statuses: Sequence[AckStatus]) -> bytes:
+    """One result per entry, and their common status, or that there are several."""
+    response = service.AckMessageResponse()
+    for entry, status in zip(request.entries, statuses, strict=True):
+        result = response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
+        result.status.code, result.status.message = _STATUSES[status]
+    different = set(statuses)
+    overall = STATUS_FIELDS[different.pop()] if len(different) == 1 else _MULTIPLE
+    encoded: bytes = response.SerializeToString()
+    return overall + encoded

@@ -1,0 +1,96 @@
+"""What every method does around its own work: parse, require a client id, and answer every failure with a status.
+
+A response without a status code, or a call that ends with the transport's UNKNOWN, makes some client fail for good; so whatever
+happens here becomes a status of the response.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from brokerd.proxy.calls import Call, Handler
+from brokerd.proxy.status import Code, Refusal, refusal_of, status_field
+from brokerd.services import Clients, Metadata, Popper, RouteSource, Sender
+from remoting.errors import RequestError
+
+log = logging.getLogger(__name__)
+
+CLIENT_ID: Final = "x-mq-client-id"
+LANGUAGE: Final = "x-mq-language"
+CLIENT_VERSION: Final = "x-mq-client-version"
+_MAX_HEADER_LENGTH: Final = 255
+
+# answers a refusal; the request is None when it could not be parsed
+Refuse = Callable[[Call, Any, Refusal], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of the broker that the methods use."""
+
+    sender: Sender
+    popper: Popper
+    metadata: Metadata
+    clients: Clients
+    routes: RouteSource
+
+
+def client_id(call: Call) -> str:
+    """The id of the client object that calls; every call has to carry one."""
+    value = call.metadata.get(CLIENT_ID, "")
+    if not value:
+        raise Refusal(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing")
+    return value[:_MAX_HEADER_LENGTH]
+
+
+def header(call: Call, name: str) -> str:
+    """An optional header, bounded."""
+    return call.metadata.get(name, "")[:_MAX_HEADER_LENGTH]
+
+
+def refuse_unary(call: Call, request: Any, refusal: Refusal) -> None:
+    """The answer to a refused unary call: a response with nothing but its status."""
+    call.answer(status_field(refusal.code, refusal.text))
+
+
+def attempt(call: Call, request: Any, refuse: Refuse, action: Callable[..., None], *arguments: Any) -> None:
+    """Do one call's work; whatever it raises becomes the answer."""
+    try:
+        action(*arguments)
+    except Refusal as refusal:
+        refuse(call, request, refusal)
+    except RequestError as error:
+        refuse(call, request, refusal_of(error))
+    except Exception as error:
+        log.exception("a call of %s failed", call.peer.address)
+        refuse(call, request, Refusal(Code.INTERNAL_SERVER_ERROR, f"internal error: {type(error).__name__}"))
+
+
+def parse(call: Call, request_class: Any, refuse: Refuse = refuse_unary) -> Any:
+    """The call's request message; None after the call was refused, for its bytes or for the missing client id."""
+    try:
+        request = request_class.FromString(call.message)
+    except DecodeError as error:
+        refuse(call, None, Refusal(Code.BAD_REQUEST, f"undecodable request: {error}"))
+        return None
+    if not call.metadata.get(CLIENT_ID):
+        refuse(call, request, Refusal(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing"))
+        return None
+    return request
+
+
+def each(request_class: Any, handle: Callable[[Call, Any], None], refuse: Refuse = refuse_unary) -> Handler:
+    """A handler that treats its calls one by one."""
+
+    def handler(calls: Sequence[Call]) -> None:
+        for call in calls:
+            request = parse(call, request_class, refuse)
+            if request is not None:
+                attempt(call, request, refuse, handle, call, request)
+
+    return handler

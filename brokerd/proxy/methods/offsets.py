@@ -1,0 +1,53 @@
+"""UpdateOffset and GetOffset: a consumer group's position in a queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brokerd.proxy.calls import Call, Handler
+from brokerd.proxy.methods.base import each
+from brokerd.proxy.names import group_name, topic_name
+from brokerd.proxy.protobuf import service
+from brokerd.proxy.status import OK, Code, Refusal, refusal_of, status_field
+from brokerd.services import Metadata
+from remoting.errors import RequestError
+
+
+def update_offset(metadata: Metadata) -> Handler:
+    def handle(call: Call, request: Any) -> None:
+        group = group_name(request.group)
+        topic, queue_id = _queue(metadata, request.message_queue)
+        if request.offset < 0:
+            raise Refusal(Code.ILLEGAL_OFFSET, "an offset is not negative")
+
+        def committed(error: RequestError | None) -> None:
+            refusal = None if error is None else refusal_of(error)
+            call.answer(OK if refusal is None else status_field(refusal.code, refusal.text))
+
+        metadata.commit_offset(group, topic, queue_id, request.offset, committed)
+
+    return each(service.UpdateOffsetRequest, handle)
+
+
+def get_offset(metadata: Metadata) -> Handler:
+    def handle(call: Call, request: Any) -> None:
+        group = group_name(request.group)
+        topic, queue_id = _queue(metadata, request.message_queue)
+        offset = metadata.consumer_offset(group, topic, queue_id)
+        if offset is None:
+            raise Refusal(Code.OFFSET_NOT_FOUND, f"group {group} has no offset for queue {queue_id} of {topic}")
+        call.answer(OK + service.GetOffsetResponse(offset=offset).SerializeToString())
+
+    return each(service.GetOffsetRequest, handle)
+
+
+def _queue(metadata: Metadata, queue: Any) -> tuple[str, int]:
+    """The topic and queue id that a request names, checked."""
+    topic = topic_name(queue.topic)
+    config = metadata.topic(topic)
+    if config is None:
+        raise Refusal(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist")
+    queue_id: int = queue.id
+    if not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
+        raise Refusal(Code.BAD_REQUEST, f"topic {topic} has no queue {queue_id}")
+    return topic, queue_id

@@ -1,0 +1,49 @@
+"""Names of topics and groups as gRPC clients give them: a namespace and a name (pure).
+
+Two namespaces are two worlds: what the log knows is `namespace%name`, so equal names in different namespaces never meet.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from brokerd.metadata import names
+from brokerd.proxy.status import Code, Refusal
+from remoting.errors import InvalidParameter
+
+NAMESPACE_SEPARATOR: Final = "%"
+
+
+def full_name(resource: Any) -> str:
+    """The name that the broker knows."""
+    namespace: str = resource.resource_namespace
+    name: str = resource.name
+    return f"{namespace}{NAMESPACE_SEPARATOR}{name}" if namespace else name
+
+
+def topic_name(resource: Any) -> str:
+    """The broker's name of a topic; refuses names that no client's topic can have."""
+    name = full_name(resource)
+    try:
+        names.check_topic_name(name)
+    except InvalidParameter as error:
+        raise Refusal(Code.ILLEGAL_TOPIC, error.message) from error
+    plain: str = resource.name
+    if not plain:
+        raise Refusal(Code.ILLEGAL_TOPIC, "a topic name is required")
+    if plain.startswith(names.SYSTEM_TOPIC_PREFIX) or plain in names.RESERVED_TOPICS:
+        raise Refusal(Code.ILLEGAL_TOPIC, f"{plain} is a topic of the system; choose another one")
+    return name
+
+
+def group_name(resource: Any) -> str:
+    """The broker's name of a consumer group; refuses names that no client's group can have."""
+    name = full_name(resource)
+    try:
+        names.check_group_name(name)
+    except InvalidParameter as error:
+        raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, error.message) from error
+    plain: str = resource.name
+    if not plain or plain.startswith(names.SYSTEM_GROUP_PREFIX):
+        raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, f"{name!r} is not a group that clients can use; choose another one")
+    return name

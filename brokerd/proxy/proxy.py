@@ -1,0 +1,90 @@
+"""The gRPC side of a broker, put together: endpoint, methods, forwarding to the master, and calls forwarded to us.
+
+The broker's assembly builds one `GrpcProxy`, registers `handle_forwarded` for code PROXY_CALL on its remoting server, and tells
+it of closed remoting connections. Nothing else of this package is used from outside.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from brokerd.proxy.calls import Kind, Method
+from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint, monotonic_ms
+from brokerd.proxy.forward import Dialler, Forwarder, ForwardSettings, handlers_of
+from brokerd.proxy.forwarded import ForwardedCalls
+from brokerd.proxy.grpc import SERVICE_PATH
+from brokerd.proxy.http2.limits import Http2Limits
+from brokerd.proxy.methods.base import Services
+from brokerd.proxy.methods.table import KINDS, build_methods
+from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.tasks import TaskOwner
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class GrpcProxy:
+    """One broker's gRPC port. `is_master` and `master_address` (its remoting address) say who serves right now."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        services: Services,
+        dialler: Dialler,
+        *,
+        is_master: Callable[[], bool],
+        master_address: Callable[[], str | None],
+        settings: EndpointSettings | None = None,
+        limits: Http2Limits | None = None,
+        forward_settings: ForwardSettings | None = None,
+        auto_create_groups: bool = True,
+    ) -> None:
+        self._services = services
+        self._tasks = TaskOwner("grpc proxy")
+        self._methods = build_methods(
+            services, monotonic_ms=monotonic_ms, wall_ms=wall_ms, auto_create_groups=auto_create_groups
+        )
+        self._forwarder = Forwarder(
+            self._methods,
+            dialler,
+            is_master=is_master,
+            master_address=master_address,
+            monotonic_ms=monotonic_ms,
+            tasks=self._tasks,
+            settings=forward_settings,
+        )
+        self._forwarded = ForwardedCalls(self._methods.handlers, is_master, monotonic_ms, self._client_gone)
+        table = {
+            SERVICE_PATH + name: Method(name, KINDS.get(name, Kind.UNARY), handler)
+            for name, handler in handlers_of(self._forwarder, self._methods.handlers).items()
+        }
+        self.endpoint = GrpcEndpoint(
+            host, port, table, settings or EndpointSettings(), limits=limits, closed=self._connection_closed
+        )
+        self.handle_forwarded: Handler = self._forwarded.handle
+
+    async def start(self) -> None:
+        """Bind and serve. Raises SettingsError."""
+        await self.endpoint.start()
+
+    async def close(self) -> None:
+        """Answer what waits, close the connections, end the background work."""
+        self._forwarder.stop()
+        self._methods.receive.stop()
+        await self.endpoint.close()
+        await self._tasks.close()
+
+    def remoting_closed(self, connection: RemotingConnection) -> None:
+        """A remoting connection of this broker's server is gone; it may have carried forwarded calls."""
+        self._forwarded.connection_closed(connection)
+
+    def _connection_closed(self, connection: object) -> None:
+        self._forwarder.connection_closed(connection)
+        self._client_gone(connection)
+
+    def _client_gone(self, connection: object) -> None:
+        self._methods.sessions.connection_closed(connection)
+        self._services.clients.connection_closed(connection)

@@ -1,0 +1,103 @@
+"""The internal request that carries a gRPC call from a replica to its master: bytes both ways (pure).
+
+Request: `ext` has the method, the id of the call on this replica, the time left, who the client is, and its headers (prefixed);
+the body is the request message. Answer: the body is the response messages, each after its length (4 bytes, big-endian). An answer
+that would be too long for one frame comes in parts: the replica asks for the next part with the call's id while `more` is set.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from remoting.errors import ProtocolError
+
+# operations besides the methods of the service; "$" is in no method's name
+CANCEL: Final = "$cancel"
+MORE: Final = "$more"
+CONNECTION_CLOSED: Final = "$connection_closed"
+
+MAX_REQUEST_BYTES: Final = 15 * 1024 * 1024
+MAX_PART_BYTES: Final = 8 * 1024 * 1024
+
+_HEADER_PREFIX: Final = "h."
+_FORWARDED_HEADERS: Final = ("x-mq-", "authorization", "user-agent")
+_LENGTH: Final = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyCall:
+    """A forwarded call's description. `client` names the client's connection on the replica; `timeout_ms` 0 = no deadline."""
+
+    method: str
+    call_id: int
+    timeout_ms: int = 0
+    peer: str = ""
+    client: int = 0
+    metadata: Mapping[str, str] | None = None
+
+    def to_ext(self) -> dict[str, str]:
+        ext = {"method": self.method, "callId": str(self.call_id), "client": str(self.client)}
+        if self.timeout_ms:
+            ext["timeoutMs"] = str(self.timeout_ms)
+        if self.peer:
+            ext["peer"] = self.peer
+        for name, value in (self.metadata or {}).items():
+            if name.startswith(_FORWARDED_HEADERS):
+                ext[_HEADER_PREFIX + name] = value
+        return ext
+
+    @classmethod
+    def from_ext(cls, ext: Mapping[str, str]) -> ProxyCall:
+        """Raises ProtocolError when a field is missing or no number."""
+        try:
+            return cls(
+                ext["method"],
+                int(ext["callId"]),
+                min(max(int(ext.get("timeoutMs", "0")), 0), 1 << 40),
+                ext.get("peer", ""),
+                int(ext["client"]),
+                {
+                    name.removeprefix(_HEADER_PREFIX): value
+                    for name, value in ext.items()
+                    if name.startswith(_HEADER_PREFIX)
+                },
+            )
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"a forwarded call without a proper {error}") from error
+
+
+def encode_messages(messages: Iterable[bytes]) -> bytes:
+    parts = []
+    for message in messages:
+        parts.append(_LENGTH.pack(len(message)))
+        parts.append(message)
+    return b"".join(parts)
+
+
+def decode_messages(body: bytes) -> list[bytes]:
+    """Raises ProtocolError when the lengths do not add up."""
+    messages = []
+    position = 0
+    while position < len(body):
+        if position + _LENGTH.size > len(body):
+            raise ProtocolError("an answer to a forwarded call is cut off")
+        (length,) = _LENGTH.unpack_from(body, position)
+        start = position + _LENGTH.size
+        position = start + length
+        if position > len(body):
+            raise ProtocolError("an answer to a forwarded call is cut off")
+        messages.append(body[start:position])
+    return messages
+
+
+def take_part(messages: Sequence[bytes]) -> int:
+    """How many of the messages go into the next part: at least one, and as many as fit."""
+    size = 0
+    for count, message in enumerate(messages):
+        size += len(message) + _LENGTH.size
+        if size > MAX_PART_BYTES and count:
+            return count
+    return len(messages)

@@ -1,0 +1,74 @@
+"""The settings that a client is answered: its own message, with what the server decides written over it (pure).
+
+The answer starts as a copy, so that fields that this version does not know survive. Some clients stop for ever on an answer that
+lacks a part, others take a missing number as zero; so everything that any of them reads is always set.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from brokerd.proxy.protobuf import definition
+from brokerd.proxy.status import Code, Refusal
+from brokerd.services import GroupConfig
+from remoting.message import MAX_BODY_BYTES
+
+PRODUCER_ATTEMPTS: Final = 3
+RECEIVE_BATCH_SIZE: Final = 32
+LONG_POLLING_S: Final = 20
+BACKOFF_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+
+PRODUCER, PUSH_CONSUMER, SIMPLE_CONSUMER, PULL_CONSUMER, LITE_PUSH_CONSUMER, LITE_SIMPLE_CONSUMER = (
+    definition.ClientType.Value(name)
+    for name in (
+        "PRODUCER", "PUSH_CONSUMER", "SIMPLE_CONSUMER", "PULL_CONSUMER", "LITE_PUSH_CONSUMER", "LITE_SIMPLE_CONSUMER",
+    )
+)  # fmt: skip
+
+
+def refuse_unsupported(client_type: int) -> None:
+    """Refuse the kinds of clients that need what this version does not have."""
+    if client_type in (LITE_PUSH_CONSUMER, LITE_SIMPLE_CONSUMER):
+        raise Refusal(
+            Code.UNSUPPORTED, "lite consumers are not supported by this version; use a push or simple consumer"
+        )
+
+
+def merge(settings: Any, group: GroupConfig | None) -> Any:
+    """The answer to a client's settings. `group` is the consumer's group as it is configured, None when it is not known."""
+    refuse_unsupported(settings.client_type)
+    merged = definition.Settings()
+    merged.CopyFrom(settings)
+    if settings.HasField("publishing"):
+        _merge_publishing(merged)
+    elif settings.HasField("subscription"):
+        _merge_subscription(merged, group or GroupConfig(""))
+    else:
+        raise Refusal(Code.BAD_REQUEST, "settings need publishing (a producer's) or subscription (a consumer's)")
+    merged.metric.Clear()
+    merged.metric.on = False
+    return merged
+
+
+def _merge_publishing(merged: Any) -> None:
+    policy = merged.backoff_policy
+    policy.max_attempts = PRODUCER_ATTEMPTS
+    backoff = policy.exponential_backoff
+    backoff.initial.FromMilliseconds(10)
+    backoff.max.FromMilliseconds(1000)
+    backoff.multiplier = 2
+    merged.publishing.max_body_size = MAX_BODY_BYTES
+    merged.publishing.validate_message_type = True
+
+
+def _merge_subscription(merged: Any, group: GroupConfig) -> None:
+    policy = merged.backoff_policy
+    policy.max_attempts = group.retry_max_times + 1
+    del policy.customized_backoff.next[:]
+    for seconds in BACKOFF_S:
+        policy.customized_backoff.next.add(seconds=seconds)
+    subscription = merged.subscription
+    subscription.fifo = group.fifo
+    subscription.receive_batch_size = RECEIVE_BATCH_SIZE
+    subscription.long_polling_timeout.seconds = LONG_POLLING_S
+    subscription.long_polling_timeout.nanos = 0
