@@ -1,0 +1,149 @@
+"""Random schedules over whole broker groups: writes, elections, crashes with power loss, cut connections, late and lost answers.
+
+After every event no electable replica may lack an acknowledged message and no two logs may differ where their epochs say that
+they agree; at the end the group must heal and its logs be identical. The same stories with rules that are known to be wrong
+must fail, and each kind of event must have happened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from brokerd.replication.core import ReplicaCore
+from brokerd.replication.effects import PersistEpochs, Role, RoleView, TruncateLog
+from brokerd.replication.epochs import EpochList
+from brokerd.replication.following import Following, Stage
+from brokerd.replication.frames import Piece
+from brokerd.replication.leading import Leading, Transfer
+from brokerd.replication.settings import ReplicationSettings
+from remoting.errors import ProtocolError
+from tests.unit.brokerd.replication.schedules import WEIGHTS, Story
+
+SCHEDULES = int(os.environ.get("STORY_SCHEDULES", "250"))
+SWITCHES = {"elect": 6, "push": 14, "arm": 3, "lose_master": 0.5}
+CONTROL = {"abandon": 6, "lose_answer": 3, "cut": 5, "process": 5, "elect": 1, "start": 6, "deliver": 40, "tick": 14}
+
+
+def tell(
+    seeds: range, weights: dict[str, float] | None = None, *, size: int = 3, ack_after: str = "flush"
+) -> Counter[str]:
+    did: Counter[str] = Counter()
+    for seed in seeds:
+        story = Story(seed, size=size, settings=ReplicationSettings(ack_after=ack_after))
+        try:
+            story.run(weights)
+            story.finish()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        did += story.did
+        did["acknowledged"] += len(story.group.acknowledged)
+    return did
+
+
+@pytest.mark.parametrize(
+    ("weights", "size", "ack_after"),
+    [
+        pytest.param({}, 3, "flush", id="mixed"),
+        pytest.param(SWITCHES, 3, "flush", id="switches"),
+        pytest.param(CONTROL, 3, "flush", id="control"),
+        pytest.param({}, 2, "flush", id="two"),
+        pytest.param({}, 5, "flush", id="five"),
+        pytest.param({"arm": 0}, 3, "append", id="append"),
+    ],
+)
+def test_nothing_acknowledged_is_lost_and_the_group_heals(weights: dict[str, float], size: int, ack_after: str) -> None:
+    did = tell(range(SCHEDULES), weights, size=size, ack_after=ack_after)
+    assert did["acknowledged"] > SCHEDULES
+    wanted = {**WEIGHTS, **weights}
+    for event, weight in wanted.items():
+        assert not weight or did[event] > SCHEDULES / 30, f"hardly any {event}: {did}"
+
+
+def failures(seeds: range, weights: dict[str, float] | None = None) -> int:
+    failed = 0
+    for seed in seeds:
+        try:
+            tell(range(seed, seed + 1), weights)
+        except (AssertionError, ProtocolError):
+            failed += 1
+    return failed
+
+
+def test_stories_find_an_epoch_that_is_refused_where_another_one_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = EpochList.begin
+
+    def begin(self: EpochList, epoch: int, start_offset: int) -> None:
+        last = self.last
+        if last is None or (last.epoch < epoch and last.start_offset < start_offset):
+            original(self, epoch, start_offset)
+
+    monkeypatch.setattr(EpochList, "begin", begin)
+    assert failures(range(SCHEDULES), SWITCHES) > 0
+
+
+def test_stories_find_a_batch_that_is_labelled_with_the_next_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Leading.next_transfer
+
+    def next_transfer(self: Leading, connection: int) -> Transfer | None:
+        transfer = original(self, connection)
+        if transfer is None:
+            return None
+        found = self._epochs.find(transfer.header.offset + transfer.length)
+        assert found is not None
+        (epoch, start), _ = found
+        header = transfer.header._replace(epoch=epoch, epoch_start=min(start, transfer.header.offset))
+        return Transfer(connection, header, transfer.length)
+
+    monkeypatch.setattr(Leading, "next_transfer", next_transfer)
+    assert failures(range(SCHEDULES // 4)) > 0
+
+
+def test_stories_find_a_restarted_master_that_goes_on_with_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    observe, begin = ReplicaCore.observe, EpochList.begin
+
+    def observe_again(self: ReplicaCore, view: RoleView, now_ms: int) -> None:
+        if self.role is Role.FENCED and view.master_id == self.broker_id and view.master_epoch == self.highest_epoch:
+            self.view = view
+            self._promote(view.master_epoch)
+        else:
+            observe(self, view, now_ms)
+
+    def move(self: EpochList, epoch: int, start_offset: int) -> None:
+        while self._entries and self._entries[-1].epoch >= epoch:
+            self._pop_last()
+        begin(self, epoch, start_offset)
+
+    monkeypatch.setattr(ReplicaCore, "observe", observe_again)
+    monkeypatch.setattr(EpochList, "begin", move)
+    assert failures(range(SCHEDULES)) > 0
+
+
+def test_stories_find_replicas_that_ack_what_they_have_not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Following.received
+
+    def received(self: Following, connection: int, pieces: list[Piece], now_ms: int) -> None:
+        original(self, connection, pieces, now_ms)
+        if self.stage is Stage.TRANSFER:
+            self._send_ack(self._log.end_offset, now_ms)
+
+    monkeypatch.setattr(Following, "received", received)
+    assert failures(range(SCHEDULES // 4)) > 0
+
+
+def test_stories_find_acks_that_are_counted_across_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deposed master that still counts its old required set as itself alone."""
+    monkeypatch.setattr(Leading, "_position", lambda self, broker_id: self._log.end_offset)
+    assert failures(range(SCHEDULES // 4)) > 0
+
+
+def test_the_log_is_cut_before_the_epochs() -> None:
+    """The other way round, a crash in between would leave bytes of one epoch under the number of another."""
+    from tests.unit.brokerd.replication.test_following import Replica
+
+    replica = Replica("1@0 2@50", end=100)
+    replica.greet("1@0 3@50", end=80, epoch=3)
+    kinds = [type(effect) for effect in replica.effects if isinstance(effect, TruncateLog | PersistEpochs)]
+    assert kinds == [TruncateLog, PersistEpochs]
