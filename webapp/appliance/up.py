@@ -147,8 +147,10 @@ async def _bring_up(
         terminal.step("healthy")
     except TimeoutError:
         _tell_what_lacks(supervisor, options, terminal)
-    finally:  # a start that is interrupted must still show the password: it is never shown again
-        _tell_where(plan, layout, admin, terminal)
+    except asyncio.CancelledError:
+        _tell_admin(admin, terminal)  # a start that is interrupted must show it, too: it is never shown again
+        raise
+    _tell_where(plan, layout, admin, terminal)
     supervisor.announce_running()
     terminal.say("Ctrl-C stops everything.")
     return None
@@ -221,6 +223,13 @@ def _tell_where(plan: Plan, layout: DataLayout, admin: _Admin | None, terminal: 
     if layout.root != DEFAULT_DATA_DIR:
         terminal.say(f"  other commands      {environment.DATA_DIR}={layout.root} python manage.py ...")
     terminal.say()
+
+
+def _tell_admin(admin: _Admin | None, terminal: Terminal) -> None:
+    if admin is not None:
+        terminal.say(
+            f"  log in as           {admin.name}, password {admin.password}  (shown this once; change it under Account)"
+        )
 
 
 def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
