@@ -347,14 +347,16 @@ class CommitLog:
                 f"the log cannot be cut at {offset}: no record starts there (it holds {self.min_offset} to {self.end_offset})"
             )
 
-    def reset(self) -> None:
-        """Throw the whole log away; it is then empty and may start at any file (see `append_replicated`)."""
+    def reset(self, offset: int) -> None:
+        """Throw the whole log away; it is then empty and begins at `offset`, the start of a file."""
+        if offset % self._size:
+            raise ProtocolError(f"a log cannot begin at {offset}: its files have {self._size} bytes each")
         self._cut(self.min_offset)
         with self._sync_lock:
             for segment in list(self._segments.values()):
                 self._remove(segment)
             self._current = None
-            self._start_empty_at(0)
+            self._start_empty_at(offset)
 
     def _cut(self, offset: int) -> None:
         with self._sync_lock:  # an older sync has ended, a newer one sees the new end

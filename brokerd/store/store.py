@@ -44,7 +44,7 @@ from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, offset_by_time,
 from brokerd.store.retention import FileAge, RetentionDecision
 from brokerd.store.settings import StoreSettings
 from remoting import codes
-from remoting.disk import Disk
+from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
 from remoting.message import tags_code
 
@@ -284,7 +284,7 @@ class MessageStore:
         else:
             self.fail(error)
 
-    def append_replicated(self, physical_offset: int, data: bytes | memoryview) -> int:
+    def append_replicated(self, physical_offset: int, data: Bytes) -> int:
         """Append bytes of the master's log; see `CommitLog.append_replicated`."""
         assert not self._appendable, "a master does not copy another master"
         end = self.commitlog.append_replicated(physical_offset, data)
@@ -473,18 +473,18 @@ class MessageStore:
         for listener in self.truncate_listeners:
             listener(offset)
 
-    def reset(self) -> None:
-        """Throw everything away: the log has nothing in common with its master's and is copied from the start."""
+    def reset(self, offset: int = 0) -> None:
+        """Throw everything away: the log has nothing in common with its master's and is copied from `offset` on."""
         assert not self._appendable, "a master does not throw its log away"
         with self._positions_lock:
             self._checkpoint.positions = Positions()
             self._checkpoint.write(durable=True)
-            self.commitlog.reset()
+            self.commitlog.reset(offset)
         self.queues.clear()
         self.queue_offsets = QueueOffsets()
-        self.dispatcher.restart(0)
+        self.dispatcher.restart(offset)
         for listener in self.truncate_listeners:
-            listener(0)
+            listener(offset)
 
     def delete_queue(self, topic: str) -> None:
         """Forget a topic's queues; should the topic come back, they start at 0."""
