@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from brokerd.store.layout import file_name
+from brokerd.store.layout import file_name, parse_file_name
 from remoting.disk import Disk, FileSegment
 
 DIRECTORY = "consumequeue"
@@ -45,7 +45,7 @@ class QueueFiles:
         key = (directory, file)
         handle = self._handles.get(key)
         if handle is None:
-            handle = self._handles[key] = self._disk.open(self.path(directory, file))
+            handle = self._handles[key] = self._open(directory, file)
             if len(self._handles) > self._open_files:
                 self._handles.popitem(last=False)[1].close()
         else:
@@ -60,10 +60,10 @@ class QueueFiles:
             part = units[: self.file_bytes - position]
             path = self.path(directory, file)
             fresh = not self._disk.exists(path)
-            handle = self._disk.open(path, create=fresh, size_bytes=self.file_bytes if fresh else 0)
+            handle = (
+                self._disk.open(path, create=True, size_bytes=self.file_bytes) if fresh else self._open(directory, file)
+            )
             try:
-                if handle.size_bytes < self.file_bytes:
-                    handle.truncate(self.file_bytes)
                 if fresh and position:
                     handle.write(0, (BLANK_UNIT * (position // UNIT_BYTES),))
                 handle.write(position, (part,))
@@ -72,6 +72,12 @@ class QueueFiles:
                 handle.close()
             units = units[len(part) :]
             first += len(part) // UNIT_BYTES
+
+    def _open(self, directory: str, file: int) -> FileSegment:
+        handle = self._disk.open(self.path(directory, file))
+        if handle.size_bytes < self.file_bytes:  # its creation, or a cut, was interrupted
+            handle.truncate(self.file_bytes)
+        return handle
 
     def zero_from(self, directory: str, first: int, files: list[int], *, sync: bool) -> None:
         """Blank out everything from unit `first` on; later files go."""
@@ -92,12 +98,31 @@ class QueueFiles:
             handle.close()
 
     def list(self, directory: str) -> list[int]:
-        """The numbers of a queue's files in order; names that are no queue file's are ignored."""
+        """The numbers of a queue's files in order; ends before a name that no file of this size can have."""
         numbers = []
         for name in self._disk.names(directory):
-            if len(name) == 20 and name.isascii() and name.isdigit() and int(name) % self.file_bytes == 0:
-                numbers.append(int(name) // self.file_bytes)
-        return sorted(numbers)
+            start = parse_file_name(name)
+            if start is None or start % self.file_bytes:
+                break
+            numbers.append(start // self.file_bytes)
+        return numbers
+
+    def fit_together(self, directory: str) -> bool:
+        """Whether a queue's files are all of this size and without a hole between them."""
+        files = self.list(directory)
+        if (
+            not files
+            or len(files) != len(self._disk.names(directory))
+            or files != list(range(files[0], files[0] + len(files)))
+        ):
+            return False
+        return all(self._size(directory, file) <= self.file_bytes for file in files)
+
+    def _size(self, directory: str, file: int) -> int:
+        handle = self._disk.open(self.path(directory, file))
+        size = handle.size_bytes
+        handle.close()
+        return size
 
     def remove_file(self, directory: str, file: int) -> None:
         self._forget(lambda key: key == (directory, file))

@@ -250,12 +250,12 @@ class ConsumeQueues:
 
     def _recover_queue(self, topic: str, queue_id: int, commitlog: CommitLog, trusted: int, clean: bool) -> bool:
         queue = ConsumeQueue(topic, queue_id, self._files, 0)
-        files = self._files.list(queue.directory)
-        if not files:
+        if not self._disk.names(queue.directory):
             return True
-        first, end = files[0] * self._files.file_units, (files[-1] + 1) * self._files.file_units
-        if end - first != len(files) * self._files.file_units:
+        if not self._files.fit_together(queue.directory):
             return False
+        files = self._files.list(queue.directory)
+        first, end = files[0] * self._files.file_units, (files[-1] + 1) * self._files.file_units
         queue.adopt(first, end)
         # What was durable comes first and is borne out; what a crash or an old cut left behind it is not. So: binary search.
         low, high = first, end

@@ -318,10 +318,11 @@ class FaultyDisk(MemoryDisk):
                 self._survive(file.platter, change)
             file.seen = file.platter.copy()
             file.unsynced.clear()
+        self._lose_power_in = self._fail_sync_in = self._fail_write_in = None
         self._come_back()
 
     def kill(self) -> None:
-        """End the process and nothing else: the page cache keeps every write."""
+        """End the process and nothing else: the page cache keeps every write, and orders stay."""
         self.counters.kills += 1
         self._come_back()
 
@@ -394,7 +395,6 @@ class FaultyDisk(MemoryDisk):
     def _come_back(self) -> None:
         self.generation += 1
         self._power = True
-        self._lose_power_in = self._fail_sync_in = self._fail_write_in = None
 
 
 def _sectors(position: int, content: bytes) -> Iterator[tuple[int, bytes]]:

@@ -340,12 +340,15 @@ def test_a_cut_that_is_no_boundary_is_refused(disk: Disk, offset: int) -> None:
     log.close()
 
 
-def test_a_reset_log_is_empty_and_may_start_anywhere(disk: Disk) -> None:
+def test_a_reset_log_is_empty_and_begins_where_told(disk: Disk) -> None:
     log = make_log(disk)
     fill(log, 45)
-    log.reset(0)
-    assert disk.names("commitlog") == []
+    with pytest.raises(ProtocolError, match="cannot begin at 100"):
+        log.reset(100)
     start = 5 * SEGMENT_BYTES
+    log.reset(start)
+    assert disk.names("commitlog") == []
+    assert (log.min_offset, log.flushed_offset, log.complete_offset, log.end_offset) == (start,) * 4
     log.append_replicated(start, record(start))
     assert (log.min_offset, log.end_offset) == (start, start + 200)
     log.close()
