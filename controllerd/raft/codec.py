@@ -1,4 +1,4 @@
-"""Raft values as bytes, for the wire and for the log file. Pure.
+"""Raft values as bytes, for the wire and for the log file (pure)
 
 Whatever a peer or a disk hands in is checked before it becomes a value: every length against what is left, every kind against
 its table, entries for consecutive indexes. A violation is a ProtocolError; the shells decide what that means for them.

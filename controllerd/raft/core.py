@@ -1,4 +1,4 @@
-"""The Raft state machine: messages and ticks go in, `Ready` comes out. Pure: no clock, no socket, no file, no global randomness.
+"""The Raft state machine: messages and ticks go in, `Ready` comes out (pure)
 
 A shell calls `step`, `tick`, `propose` and `read_index` whenever something happens, and carries out one `Ready` at a time, in the
 order of its fields, then calls `advance`. Input may go on while a `Ready` is being carried out.
@@ -11,8 +11,8 @@ counts its own entries and its own vote only once they are durable: both come ba
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from controllerd.raft.log import RaftLog
 from controllerd.raft.messages import (
@@ -36,6 +36,9 @@ from controllerd.raft.progress import Progress, ProgressState
 from controllerd.raft.quorum import Configuration, VoteResult
 from remoting import codes
 from remoting.errors import LogboomError, NotLeader
+
+if TYPE_CHECKING:
+    from random import Random
 
 _VOTES = frozenset({MessageKind.VOTE, MessageKind.PRE_VOTE})
 
@@ -93,7 +96,7 @@ class RaftCore:
         log: RaftLog,
         hard_state: HardState,
         settings: CoreSettings,
-        rng: random.Random,
+        rng: Random,
     ) -> None:
         self.id = node_id
         self.configuration = configuration

@@ -1,9 +1,10 @@
-"""The log of one node as the core sees it: every entry after the compacted prefix, durable or not. Pure.
+"""The log of one node as the core sees it: every entry after the compacted prefix, durable or not (pure)
 
 Invariants: indexes are consecutive, terms never decrease, `compacted_index <= applied <= committed <= last_index` (a received
-snapshot is ahead of `applied` until it is restored), `stable_index <= last_index`; nothing at or below `committed` is ever cut. The term of the compacted entry is kept, so the first
-kept entry still has a predecessor to match. Only the core calls it. Controller state is small and the log is compacted often,
-therefore all kept entries stay in memory and the file is read at start only.
+snapshot is ahead of `applied` until it is restored), `stable_index <= last_index`; nothing at or below `committed` is ever cut.
+The term of the compacted entry is kept, so the first kept entry still has a predecessor to match. Only the core calls it.
+Controller state is small and the log is compacted often, therefore all kept entries stay in memory and the file is read at start
+only.
 """
 
 from __future__ import annotations

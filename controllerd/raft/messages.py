@@ -1,4 +1,4 @@
-"""What Raft nodes say to one another and what a node must keep: plain immutable values.
+"""What Raft nodes say to one another and what a node must keep: plain immutable values (pure)
 
 Owns no behaviour. `Ready` is the one place where the order of effects is fixed: `send_now` may leave at once, everything in
 `send_after_persist` may leave only when `persist` is durable, and `committed` is applied after that. Called by the core, which

@@ -1,4 +1,4 @@
-"""What a leader knows about one follower, and how much it may send it. Pure; owned by the core.
+"""What a leader knows about one follower, and how much it may send it; owned by the core (pure)
 
 Invariant: `match < next_index`. A follower is in one of three states: PROBE (where does its log agree? one append per
 heartbeat), REPLICATE (appends are sent ahead of their answers, bounded by a window), SNAPSHOT (it needs entries that were

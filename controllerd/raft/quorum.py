@@ -1,4 +1,4 @@
-"""Quorum arithmetic over the present membership. Pure.
+"""Quorum arithmetic over the present membership (pure)
 
 `Configuration` is the only thing that knows who counts, so that a later joint membership changes this module and nothing else.
 """

@@ -1,0 +1,117 @@
+"""What the controllers agree on about broker replicas: values only (pure)
+
+A group is all replicas of one broker name. Groups are immutable: a change puts a new one in place, so whoever was handed a group
+keeps a consistent picture. `apply.py` is the only writer of `ReplicasState`.
+
+Three counters must never be mixed up: the Raft term (not here), `master_epoch` (who leads the group) and `sync_state_set_epoch`
+(version of the set). Neither epoch nor a broker id is ever used twice: cleaning a group leaves its floor in `retired`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from remoting.errors import ProtocolError
+
+MAX_EPOCH: Final = 2**31 - 1
+MAX_GROUPS: Final = 4096
+MAX_REPLICAS: Final = 64
+MAX_REPLICAS_IN_ALL: Final = 16384
+_FORMAT: Final = 1
+_MAX_STATE_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One registered broker; addresses are host:port, or empty when the broker did not say."""
+
+    broker_id: int
+    address: str
+    register_check_code: str
+    ha_address: str = ""
+    grpc_address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All replicas of one broker name.
+
+    `had_master` tells a group whose set was emptied by cleaning from one that never had a master. `epoch_floor` is the
+    highest master epoch that a registering broker remembered. `master_incarnation` names the process that was elected (0: it
+    did not say).
+    """
+
+    cluster_name: str
+    broker_name: str
+    next_broker_id: int = 1
+    master_epoch: int = 0
+    sync_state_set_epoch: int = 0
+    sync_state_set: tuple[int, ...] = ()
+    master_broker_id: int | None = None
+    master_incarnation: int = 0
+    had_master: bool = False
+    epoch_floor: int = 0
+    replicas: Mapping[int, Replica] = field(default_factory=dict)
+
+    @property
+    def master(self) -> Replica | None:
+        return None if self.master_broker_id is None else self.replicas[self.master_broker_id]
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """What must not be used again by a later group of the same name."""
+
+    master_epoch: int
+    sync_state_set_epoch: int
+    next_broker_id: int
+
+
+@dataclass(slots=True)
+class ReplicasState:
+    """All groups, by broker name."""
+
+    groups: dict[str, Group] = field(default_factory=dict)
+    retired: dict[str, Retired] = field(default_factory=dict)
+
+    def next_broker_id(self, broker_name: str) -> int:
+        """The id that the next new replica of the name gets."""
+        group = self.groups.get(broker_name)
+        if group is not None:
+            return group.next_broker_id
+        retired = self.retired.get(broker_name)
+        return retired.next_broker_id if retired else 1
+
+
+def encode_state(state: ReplicasState) -> bytes:
+    """The state in one canonical form: equal states give equal bytes."""
+    groups = [
+        {**asdict(group), "replicas": [asdict(group.replicas[broker_id]) for broker_id in sorted(group.replicas)]}
+        for _, group in sorted(state.groups.items())
+    ]
+    retired = {name: asdict(floor) for name, floor in state.retired.items()}
+    content = {"format": _FORMAT, "groups": groups, "retired": retired}
+    return zlib.compress(orjson.dumps(content, option=orjson.OPT_SORT_KEYS))
+
+
+def decode_state(content: bytes) -> ReplicasState:
+    """The state as written by `encode_state`. Raises ProtocolError for anything else."""
+    decompressor = zlib.decompressobj()
+    try:
+        fields = orjson.loads(decompressor.decompress(content, _MAX_STATE_BYTES))
+        if fields["format"] != _FORMAT:
+            raise ProtocolError(f"a snapshot of format {fields['format']} is not understood, only {_FORMAT}")
+        groups = {group["broker_name"]: _decode_group(group) for group in fields["groups"]}
+        return ReplicasState(groups, {name: Retired(**floor) for name, floor in fields["retired"].items()})
+    except (zlib.error, ValueError, KeyError, TypeError) as error:
+        raise ProtocolError(f"undecodable snapshot of the replicas state: {error}") from error
+
+
+def _decode_group(fields: dict[str, Any]) -> Group:
+    replicas = {replica["broker_id"]: Replica(**replica) for replica in fields["replicas"]}
+    return Group(**{**fields, "sync_state_set": tuple(fields["sync_state_set"]), "replicas": replicas})

@@ -1,0 +1,48 @@
+"""Which groups need an election without anybody asking; shared by the daemon's scanner and the simulator (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controllerd.replicas.commands import ElectMaster, Trigger
+from controllerd.replicas.decide import decide
+from controllerd.replicas.elect import is_incumbent
+from controllerd.replicas.heartbeat import HeartbeatTable
+from controllerd.replicas.state import Group, ReplicasState
+
+
+def due_elections(
+    state: ReplicasState,
+    table: HeartbeatTable,
+    now_ms: int,
+    *,
+    unclean: bool,
+    names: Iterable[str] | None = None,
+) -> list[ElectMaster]:
+    """The elections to propose now, over all groups or the named ones; only those that would change something."""
+    due = []
+    for name in state.groups if names is None else names:
+        group = state.groups.get(name)
+        if group is None or not needs_election(group, table, now_ms):
+            continue
+        command = ElectMaster(
+            group.cluster_name,
+            group.broker_name,
+            Trigger.CONTROLLER,
+            table.observe(group, now_ms),
+            unclean=unclean,
+            seen_master_epoch=group.master_epoch,
+        )
+        if decide(state, command).records:
+            due.append(command)
+    return due
+
+
+def needs_election(group: Group, table: HeartbeatTable, now_ms: int) -> bool:
+    """Whether a group that once had a master has none now, a dead one, or a restarted one."""
+    if not group.had_master:
+        return False
+    if group.master_broker_id is None or table.is_dead(group, group.master_broker_id, now_ms):
+        return True
+    live = {each.broker_id: each for each in table.observe(group, now_ms)}
+    return group.master_broker_id in live and not is_incumbent(group, live)
