@@ -34,7 +34,7 @@ from brokerd.replication.effects import (
     RoleView,
     SettleLog,
 )
-from brokerd.replication.epochs import EpochList
+from brokerd.replication.epochs import EpochEntry, EpochList
 from brokerd.replication.following import Following
 from brokerd.replication.frames import Handshake, Piece, Reply
 from brokerd.replication.leading import Leading, Transfer
@@ -215,6 +215,18 @@ class ReplicaCore:
         )
         self.role = Role.MASTER
         self._outbox.append(RoleChanged(Role.MASTER, self.master_epoch))
+
+    def log_refused(
+        self, log: LogPosition, entries: Sequence[EpochEntry], reason: str, full: bool, now_ms: int
+    ) -> None:
+        """The log took less than it was given, or could not be cut: work on from what it and the epoch file really hold."""
+        assert self.following is not None, "only a master's bytes can be refused"
+        self.log.min_offset, self.log.end_offset = log.min_offset, log.end_offset
+        self.log.flushed_offset = log.flushed_offset
+        self.epochs.replace(entries)
+        if self.epochs.drop_beyond(log.end_offset):
+            self._outbox.append(PersistEpochs(tuple(self.epochs.entries)))
+        self.following.refused(reason, full, now_ms)
 
     # Connections of replicas to this broker
 

@@ -9,6 +9,7 @@ The waiting sends live here too: they are completed from the core's acknowledged
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -34,9 +35,18 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import Proposal
 from brokerd.services import PutStatus
 from remoting.disk import Bytes
-from remoting.errors import StorageError
+from remoting.errors import ProtocolError, StorageError
 
 log = logging.getLogger(__name__)
+
+
+class _LogRefusedError(Exception):
+    """The log is well but did not take a master's bytes or cut: no room, or they do not belong there."""
+
+    def __init__(self, reason: str, *, full: bool) -> None:
+        super().__init__(reason)
+        self.full = full
+
 
 RoleListener = Callable[[Role, int], None]
 
@@ -281,11 +291,27 @@ class ReplicaEngine:
                 completed = leading is not None and self.acks.acknowledge(leading.acknowledged_offset)
                 if not completed and not core.has_effects:
                     return
+        except _LogRefusedError as error:
+            self._running = False
+            self._refused(error, now_ms)
         except StorageError as error:
             self._running = False
             self._failed(error, now_ms)
         finally:
             self._running = False
+
+    def _refused(self, error: _LogRefusedError, now_ms: int) -> None:
+        """The log did not take what a master sent, and the effects behind that were not carried out: go on from what is
+        really there."""
+        log.error("the log does not take the master's bytes: %s", error)
+        try:
+            entries = self._epoch_file.load()[0].entries
+        except StorageError as again:
+            self._failed(again, now_ms)
+            return
+        position = LogPosition(self._log.min_offset, self._log.end_offset, self._log.flushed_offset)
+        self.core.log_refused(position, entries, str(error), error.full, now_ms)
+        self._finish(now_ms)
 
     def _failed(self, error: StorageError, now_ms: int) -> None:
         """The disk refused: what should have followed must not happen, so the role ends here."""
@@ -299,8 +325,7 @@ class ReplicaEngine:
     def _carry_out(self, effect: Effect, now_ms: int) -> None:
         match effect:
             case fx.AppendReplicated(offset, buffers):
-                self._log.append_replicated(offset, buffers)
-                assert self._log.end_offset == offset + sum(map(len, buffers))
+                self._append_replicated(offset, buffers)
             case fx.RequestFlush():
                 self._log.request_flush()
             case fx.SendAck(connection, offset):
@@ -340,13 +365,13 @@ class ReplicaEngine:
             case fx.TruncateLog(offset):
                 self._note(f"cutting the log from {self._log.end_offset} to {offset}, where the master's differs")
                 self._last_read = (-1, b"")
-                self._log.truncate(offset)
+                self._change(lambda: self._log.truncate(offset))
                 assert self._log.end_offset == offset
             case fx.ResetLog(offset):
                 if self._log.end_offset > self._log.min_offset:
                     self._note("dropping the whole log, to copy the master's")
                 self._last_read = (-1, b"")
-                self._log.reset(offset)
+                self._change(lambda: self._log.reset(offset))
                 assert self._log.min_offset == self._log.end_offset == offset
             case fx.SettleLog():
                 self._last_read = (-1, b"")
@@ -360,6 +385,24 @@ class ReplicaEngine:
                     listener(role, master_epoch)
             case _:
                 raise AssertionError(f"nobody carries out {effect}")
+
+    def _append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
+        try:
+            self._log.append_replicated(offset, buffers)
+        except ProtocolError as error:
+            raise _LogRefusedError(str(error), full=False) from error
+        except StorageError as error:
+            if _is_out_of_space(error):
+                raise _LogRefusedError(str(error), full=True) from error
+            raise
+        assert self._log.end_offset == offset + sum(map(len, buffers))
+
+    @staticmethod
+    def _change(change: Callable[[], None]) -> None:
+        try:
+            change()
+        except ProtocolError as error:
+            raise _LogRefusedError(str(error), full=False) from error
 
     def _heartbeat(self, connection: int, header: TransferHeader) -> None:
         if self._outlet.can_send(connection):
@@ -426,3 +469,8 @@ class ReplicaEngine:
                 "copies": following.copies,
             }
         return state
+
+
+def _is_out_of_space(error: StorageError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -95,8 +95,13 @@ class EpochList:
         return count > 0
 
     def clear(self) -> None:
-        self._entries.clear()
-        self._starts.clear()
+        self.replace(())
+
+    def replace(self, entries: Sequence[EpochEntry]) -> None:
+        """Hold these entries instead."""
+        assert is_increasing(entries), entries
+        self._entries[:] = entries
+        self._starts[:] = [entry.start_offset for entry in entries]
 
     def find(self, offset: int) -> tuple[EpochEntry, int | None] | None:
         """The entry whose epoch wrote `offset` (or will write it next) and that epoch's end; None end = the newest epoch."""

@@ -93,6 +93,7 @@ class Following:
         self._wants_clearance = False  # we would drop the log, but must know first that the set does not count on it
         self._cleared = False
         self._fresh = True  # no data yet on this connection
+        self._is_damaged = False  # the log cannot be continued, whatever the epochs say
         self._master_confirm = -1
         self._dial(now_ms)
 
@@ -186,8 +187,9 @@ class Following:
             self._forget_epochs()
         else:
             common = self._epochs.common_end(log.end_offset, reply.entries, reply.end_offset)
-            if common is None or common < log.min_offset:
-                if not self._start_anew("this log has no epoch in common with the master's", now_ms):
+            if common is None or common < log.min_offset or self._is_damaged:
+                reason = "damaged: it differs from" if self._is_damaged else "without an epoch in common with"
+                if not self._start_anew(f"this log is {reason} the master's", now_ms):
                     return
             else:
                 self._cut(common)
@@ -252,6 +254,15 @@ class Following:
             if self._settings.ack_after_flush and self._log.flushed_offset > self._acked:
                 self._send_ack(self._log.flushed_offset, now_ms)
 
+    def refused(self, reason: str, full: bool, now_ms: int) -> None:
+        """The log did not take the master's bytes. A full disk is waited out; bytes that cannot be a log there mean that the
+        two logs differ although their epochs say otherwise: only a new copy helps."""
+        self.confirm_offset = min(self.confirm_offset, self._log.end_offset)
+        self._is_damaged = self._is_damaged or not full
+        self._leave(reason, now_ms)
+        self.stuck = reason
+        self._dial_at_ms = now_ms + _STUCK_RETRY_MS
+
     # Steps
 
     def _cut(self, common: int) -> None:
@@ -278,7 +289,7 @@ class Following:
             self._leave(self.stuck, now_ms)
             self._dial_at_ms = now_ms + _STUCK_RETRY_MS
             return False
-        self._cleared = False
+        self._cleared = self._is_damaged = False
         self.copies += 1
         self._reset(0)
         self._forget_epochs()

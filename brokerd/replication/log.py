@@ -44,12 +44,16 @@ class ReplicatedLog(Protocol):
         """At least one and up to `length` bytes from `offset`, fewer at the end of a segment file; `offset` is below the end."""
 
     def append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
-        """Append a master's bytes as they are, fillers at file ends included; `offset` is the end. May cross a file's end."""
+        """Append a master's bytes as they are, fillers at file ends included; `offset` is the end. May cross a file's end.
+
+        Raises ProtocolError when they cannot be log bytes there; the end then says what was taken.
+        """
 
     def truncate(self, offset: int) -> None:
         """Cut the log at `offset` (a record boundary) and everything derived from it (queues, indexes, tables).
 
-        Durable when it returns: no crash afterwards brings a cut byte back, whatever is appended next.
+        Durable when it returns: no crash afterwards brings a cut byte back, whatever is appended next. Raises ProtocolError,
+        and cuts nothing, when no record starts there.
         """
 
     def reset(self, offset: int) -> None:
