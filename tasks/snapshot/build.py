@@ -27,7 +27,7 @@ def build(look: Look, memory: Memory) -> tuple[dict[str, Any], Memory]:
         "controllers": controllers(look),
         "groups": found_groups,
         "rates": rates(memory, samples),
-        "topics": topics(speaking, previous, topic_rates(samples)),
+        "topics": topics(speaking, previous, topic_rates(samples, speaking.silent)),
         "consumer_groups": consumer_groups(look, speaking),
         "timeline": [],
         "processes": _processes(look.supervisor),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 VERSION: Final = 1
 
@@ -22,6 +22,8 @@ class Look:
     """Controller address -> its answer to CLUSTER_VIEW."""
     states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Broker address -> its answer to BROKER_STATE."""
+    heard_ms: Mapping[str, int] = field(default_factory=dict)
+    """Broker address -> when that answer came; absent means now."""
     supervisor: Mapping[str, Any] | None = None
     spark: Mapping[str, Any] | None = None
 
@@ -38,14 +40,21 @@ class Look:
         return best
 
 
+class Counted(NamedTuple):
+    """Counters of one broker and when it told them; answers of one look are not of one moment."""
+
+    at_ms: int
+    counters: Mapping[str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Counters of one look, for rates."""
 
     at_ms: int
-    brokers: Mapping[BrokerKey, Mapping[str, int]]
-    topics: Mapping[str, int]
-    """Topic -> sum of its queues' max offsets."""
+    brokers: Mapping[BrokerKey, Counted]
+    groups: Mapping[str, Counted]
+    """Broker group -> topic -> sum of the max offsets of its queues there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +79,43 @@ def own_entry(view: Mapping[str, Any], address: str) -> Mapping[str, Any] | None
 def whole(value: Any) -> int | None:
     """An offset, epoch or count; None when it is unknown (absent, or negative as the wire has it)."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def is_view(answer: Any) -> bool:
+    """Whether an answer has the shape of a controller's view, as far as the rest of this package relies on it."""
+    return _all(answer, "controllers", lambda each: isinstance(each.get("role"), str)) and _all(
+        answer,
+        "groups",
+        lambda group: (
+            "clusterName" in group
+            and "brokerName" in group
+            and _all(group, "replicas", lambda replica: isinstance(replica.get("brokerId"), int))
+        ),
+    )
+
+
+def is_state(answer: Any) -> bool:
+    """Whether an answer has the shape of a broker's state, as far as the rest of this package relies on it."""
+    return _all(answer, "topics", lambda topic: _is_topic(topic, "name")) and _all(
+        answer,
+        "groups",
+        lambda group: (
+            isinstance(group.get("name"), str)
+            and _all(group, "topics", lambda topic: _is_topic(topic, "topic"))
+            and _all(group, "members", lambda member: isinstance(member.get("clientId"), str))
+        ),
+    )
+
+
+def _is_topic(topic: Mapping[str, Any], name: str) -> bool:
+    return isinstance(topic.get(name), str) and _all(
+        topic, "queues", lambda queue: isinstance(queue.get("queueId"), int)
+    )
+
+
+def _all(holder: Any, name: str, holds: Callable[[Mapping[str, Any]], bool]) -> bool:
+    """Whether `holder[name]` is absent, or a list of objects each of which is as wanted."""
+    if not isinstance(holder, dict):
+        return False
+    found = holder.get(name)
+    return found is None or (isinstance(found, list) and all(isinstance(each, dict) and holds(each) for each in found))

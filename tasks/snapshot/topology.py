@@ -38,7 +38,7 @@ def controllers(look: Look) -> list[dict[str, Any]]:
 def groups(look: Look, previous: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Every broker group. Without a controller's view the groups of the last snapshot, with what brokers say themselves."""
     view = look.view
-    known: Sequence[Mapping[str, Any]] = view["groups"] if view is not None else _remembered(previous)
+    known: Sequence[Mapping[str, Any]] = view.get("groups") or () if view is not None else _remembered(previous)
     return sorted((_group(each, look) for each in known), key=lambda each: (each["cluster"], each["name"]))
 
 

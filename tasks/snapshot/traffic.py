@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.snapshot.inputs import BrokerKey, Look, Memory, Sample, whole
+from tasks.snapshot.inputs import BrokerKey, Counted, Look, Memory, Sample, whole
 from tasks.snapshot.topology import state_of
 
 RATE_WINDOW_MS = 2_500
 RATE_LEAST_MS = 400
+STALE_AFTER_MS = 3_000
 SAMPLES_KEPT_MS = 10_000
 HISTORY_EVERY_MS = 1_000
 HISTORY_POINTS = 120
@@ -209,24 +210,33 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 def sample(look: Look, speaking: Speakers) -> Sample:
     """This look's counters."""
-    brokers: dict[BrokerKey, dict[str, int]] = {}
-    for state in look.states.values():
+    brokers: dict[BrokerKey, Counted] = {}
+    heard: dict[BrokerKey, int] = {}
+    for address, state in look.states.items():
         counters = state.get("counters") or {}
-        key = (str(state.get("clusterName")), str(state.get("brokerName")), int(state.get("brokerId") or 0))
-        brokers[key] = {name: counters[name] for name in _COUNTERS if whole(counters.get(name)) is not None}
-    sums: dict[str, int] = {}
-    unknown: set[str] = set()
-    for state in speaking.states.values():
-        for topic in state.get("topics") or ():
-            for queue in topic.get("queues") or ():
-                high = whole(queue.get("maxOffset"))
-                if high is None:
-                    unknown.add(topic["name"])
-                else:
-                    sums[topic["name"]] = sums.get(topic["name"], 0) + high
-    if speaking.silent:
-        sums = {}  # a part of every topic may be missing
-    return Sample(look.now_ms, brokers, {name: high for name, high in sums.items() if name not in unknown})
+        known = {name: counters[name] for name in _COUNTERS if whole(counters.get(name)) is not None}
+        heard[_key(state)] = look.heard_ms.get(address, look.now_ms)
+        brokers[_key(state)] = Counted(heard[_key(state)], known)
+    groups = {
+        group: Counted(heard.get(_key(state), look.now_ms), _high_offsets(state))
+        for group, state in speaking.states.items()
+    }
+    return Sample(look.now_ms, brokers, groups)
+
+
+def _key(state: Mapping[str, Any]) -> BrokerKey:
+    return str(state.get("clusterName")), str(state.get("brokerName")), int(state.get("brokerId") or 0)
+
+
+def _high_offsets(state: Mapping[str, Any]) -> dict[str, int]:
+    """Topic -> sum of its queues' max offsets, where all of them are known."""
+    sums = {}
+    for topic in state.get("topics") or ():
+        highs = [whole(queue.get("maxOffset")) for queue in topic.get("queues") or ()]
+        known = [high for high in highs if high is not None]
+        if len(known) == len(highs):
+            sums[topic["name"]] = sum(known)
+    return sums
 
 
 def keep(samples: Sequence[Sample], newest: Sample) -> tuple[Sample, ...]:
@@ -237,14 +247,20 @@ def keep(samples: Sequence[Sample], newest: Sample) -> tuple[Sample, ...]:
     )
 
 
-def _baseline(samples: Sequence[Sample]) -> tuple[Sample, float] | None:
-    """The sample to measure the last one against, and the seconds between them."""
-    newest = samples[-1]
-    old_enough = [each for each in samples[:-1] if newest.at_ms - each.at_ms >= RATE_LEAST_MS]
+def _per_s(series: Sequence[tuple[int, int | None]], now_ms: int) -> float | None:
+    """How fast a counter grew lately, from (when, value) pairs, oldest first.
+
+    None when that is not known: too few values, an old one as the last, or a counter that began again.
+    """
+    known = [(at_ms, value) for at_ms, value in series if value is not None]
+    if not known or now_ms - known[-1][0] > STALE_AFTER_MS:
+        return None
+    last_at, last = known[-1]
+    old_enough = [each for each in known if last_at - each[0] >= RATE_LEAST_MS]
     if not old_enough:
         return None
-    base = min(old_enough, key=lambda each: abs(newest.at_ms - each.at_ms - RATE_WINDOW_MS))
-    return base, (newest.at_ms - base.at_ms) / 1000
+    at_ms, value = min(old_enough, key=lambda each: abs(last_at - each[0] - RATE_WINDOW_MS))
+    return None if value > last else (last - value) * 1000 / (last_at - at_ms)
 
 
 def rates(memory: Memory, samples: Sequence[Sample]) -> dict[str, Any]:
@@ -266,31 +282,41 @@ def rates(memory: Memory, samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def _counter_rates(samples: Sequence[Sample]) -> dict[str, float | None]:
-    found: dict[str, float | None] = dict.fromkeys(_COUNTERS)
-    baseline = _baseline(samples)
-    if baseline is None:
-        return found
-    base, seconds = baseline
+    newest = samples[-1]
+    found: dict[str, float | None] = {}
     for name in _COUNTERS:
-        deltas = [
-            counters[name] - base.brokers[key][name]
-            for key, counters in samples[-1].brokers.items()
-            # counters begin again when a broker does; its next sample counts
-            if name in counters and counters[name] >= base.brokers.get(key, {}).get(name, counters[name] + 1)
+        speeds = [
+            _per_s(
+                [
+                    (each.brokers[key].at_ms, each.brokers[key].counters.get(name))
+                    for each in samples
+                    if key in each.brokers
+                ],
+                newest.at_ms,
+            )
+            for key in newest.brokers
         ]
-        if deltas:
-            found[name] = round(sum(deltas) / seconds, 1)
+        known = [speed for speed in speeds if speed is not None]
+        found[name] = round(sum(known), 1) if known else None
     return found
 
 
-def topic_rates(samples: Sequence[Sample]) -> dict[str, float]:
-    """Topic -> messages stored per second, where that is known."""
-    baseline = _baseline(samples)
-    if baseline is None:
+def topic_rates(samples: Sequence[Sample], silent: frozenset[str]) -> dict[str, float]:
+    """Topic -> messages stored per second, where that is known; nothing while a part of every topic may be missing."""
+    newest = samples[-1]
+    if silent:
         return {}
-    base, seconds = baseline
+    speeds: dict[str, list[float | None]] = {}
+    for group, counted in newest.groups.items():
+        for topic in counted.counters:
+            series = [
+                (each.groups[group].at_ms, each.groups[group].counters.get(topic))
+                for each in samples
+                if group in each.groups
+            ]
+            speeds.setdefault(topic, []).append(_per_s(series, newest.at_ms))
     return {
-        name: round((high - base.topics[name]) / seconds, 1)
-        for name, high in samples[-1].topics.items()
-        if high >= base.topics.get(name, high + 1)
+        topic: round(sum(each for each in of_groups if each is not None), 1)
+        for topic, of_groups in speeds.items()
+        if None not in of_groups
     }

@@ -1,0 +1,406 @@
+"""The collector: looks at the whole cluster about once a second and publishes what it saw for the console.
+
+    python -m tasks.collector
+
+It keeps one connection to every controller and broker and asks each on a rhythm of its own, so that one which is slow or frozen
+costs nobody else's freshness. A snapshot is built once a second, and at once when the controllers' view changed or somebody
+asked on Redis (`tasks.refresh`) and answers arrived. It is written to the Redis key `logboom:snapshot` before
+`{"type": "snapshot.changed", "seq": n}` goes to the channels group `snapshot`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from remoting import codes
+from remoting.errors import LogboomError
+from remoting.transport.client import RemotingClient
+from remoting.transport.tasks import TaskOwner
+from tasks.heartbeat import beat
+from tasks.refresh import CHANNEL
+from tasks.snapshot.build import build, differs, recall
+from tasks.snapshot.inputs import Look, Memory, is_state, is_view
+
+log = logging.getLogger(__name__)
+
+KEY = "logboom:snapshot"
+GROUP = "snapshot"
+VIEW_EVERY_S = 0.25
+STATES_EVERY_S = 1.0
+BUILD_EVERY_S = 1.0
+BUILD_LEAST_S = 0.1
+ASKED_FOR_S = 0.5
+ASK_TIMEOUT_MS = 800
+RETRY_S = 1.0
+MAX_BROKERS = 1000
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+
+
+_SHAPES: Mapping[int, Callable[[Any], bool]] = {codes.CLUSTER_VIEW: is_view, codes.BROKER_STATE: is_state}
+
+
+class Watch:
+    """Asks one address the same thing again and again, and keeps the last answer."""
+
+    def __init__(
+        self, client: RemotingClient, address: str, code: int, every_s: float, heard: Callable[[Watch], None]
+    ) -> None:
+        self.address = address
+        self.answer: Mapping[str, Any] | None = None
+        self.heard_ms = 0
+        self._client = client
+        self._code = code
+        self._is_usable = _SHAPES[code]
+        self._every_s = every_s
+        self._heard = heard
+        self._kick = asyncio.Event()
+        self._silent = False
+
+    def kick(self) -> None:
+        """Ask now instead of waiting for the next turn."""
+        self._kick.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._kick.clear()
+            started = time.monotonic()
+            self.answer = await self._ask()
+            self.heard_ms = time.time_ns() // 1_000_000
+            self._heard(self)
+            rest = started + self._every_s - time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, rest)):
+                    await self._kick.wait()
+
+    async def _ask(self) -> Mapping[str, Any] | None:
+        """The answer; None for silence and for an answer that is none."""
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_MS / 1000):
+                response = await self._client.call(self.address, self._code, timeout_ms=ASK_TIMEOUT_MS)
+            answer = orjson.loads(response.body) if len(response.body) <= MAX_ANSWER_BYTES else None
+        except (LogboomError, TimeoutError, ValueError) as error:
+            self._note_silence(str(error) or "no answer in time")
+            return None
+        if not self._is_usable(answer):
+            self._note_silence("its answer has another shape; are all parts of one version?")
+            return None
+        self._silent = False
+        return cast("Mapping[str, Any]", answer)
+
+    def _note_silence(self, why: str) -> None:
+        """Said once per silence: a broker that is down for a night must not fill the log."""
+        if not self._silent:
+            self._silent = True
+            log.warning("%s does not answer: %s", self.address, why)
+
+
+class Watches:
+    """The watches of one kind: started for new addresses, cancelled for those that are gone."""
+
+    def __init__(
+        self, client: RemotingClient, code: int, every_s: float, heard: Callable[[Watch], None], most: int
+    ) -> None:
+        self._client = client
+        self._code = code
+        self._every_s = every_s
+        self._heard = heard
+        self._most = most
+        self._running: dict[str, tuple[Watch, asyncio.Task[None]]] = {}
+
+    def set_addresses(self, addresses: Iterable[str]) -> None:
+        """Watch exactly these (the first `most` of them)."""
+        wanted = dict.fromkeys(itertools.islice(addresses, self._most))
+        for address in [each for each in self._running if each not in wanted]:
+            self._running.pop(address)[1].cancel()
+        for address in wanted:
+            if address not in self._running:
+                watch = Watch(self._client, address, self._code, self._every_s, self._heard)
+                task = asyncio.get_running_loop().create_task(watch.run(), name=f"watch {address}")
+                task.add_done_callback(functools.partial(self._ended, address))
+                self._running[address] = (watch, task)
+
+    def _ended(self, address: str, task: asyncio.Task[None]) -> None:
+        """A watch never ends by itself; if it broke, it is started anew with the next look."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the watch of %s broke", address, exc_info=error)
+            self._running.pop(address, None)
+
+    def answers(self) -> dict[str, Watch]:
+        """Address -> its watch, for those that answered when they were last asked."""
+        return {address: watch for address, (watch, _) in self._running.items() if watch.answer is not None}
+
+    def all_heard(self) -> bool:
+        """Whether each was asked at least once, answered or not."""
+        return all(watch.heard_ms for watch, _ in self._running.values())
+
+    def kick(self) -> None:
+        """Ask all of them now."""
+        for watch, _ in self._running.values():
+            watch.kick()
+
+    async def close(self) -> None:
+        """Stop watching."""
+        tasks = [task for _, task in self._running.values()]
+        self._running.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFiles:
+    """What the appliance's own processes publish beside the cluster."""
+
+    supervisor: Path
+    spark: Path
+
+    def read_supervisor(self) -> Mapping[str, Any] | None:
+        """The supervisor's state; None when that supervisor does not live any more."""
+        content = _read_json(self.supervisor)
+        if content is None or not isinstance(content.get("pid"), int) or not _is_alive(content["pid"]):
+            return None
+        return content
+
+    def read_spark(self) -> Mapping[str, Any] | None:
+        """The Spark process's state, on the same condition."""
+        content = _read_json(self.spark)
+        if content is None or not isinstance(content.get("pid"), int) or not _is_alive(content["pid"]):
+            return None
+        return content
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        log.warning("cannot read %s: %s", path, error)
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+class Publisher:
+    """Puts snapshots where the console finds them."""
+
+    def __init__(self, client: Any, channel_layer: Any) -> None:
+        self._redis = client
+        self._channel_layer = channel_layer
+
+    async def last(self) -> Any:
+        """The snapshot that is there, or None."""
+        stored = await self._redis.get(KEY)
+        return None if stored is None else orjson.loads(stored)
+
+    async def publish(self, snapshot: Mapping[str, Any]) -> None:
+        """Store first, announce afterwards. Raises RedisError or OSError when Redis does not answer."""
+        await self._redis.set(KEY, orjson.dumps(snapshot))
+        await self._channel_layer.group_send(GROUP, {"type": "snapshot.changed", "seq": snapshot["seq"]})
+
+
+class Collector:
+    """Watches the cluster, builds and publishes."""
+
+    def __init__(
+        self, controllers: tuple[str, ...], client: RemotingClient, files: LocalFiles, publisher: Publisher
+    ) -> None:
+        self._controllers = controllers
+        self._files = files
+        self._publisher = publisher
+        self._memory = Memory()
+        self._essence: Any = None
+        self._urgent = asyncio.Event()
+        self._something_heard = asyncio.Event()
+        self._asked_until = float("-inf")
+        self._views = Watches(client, codes.CLUSTER_VIEW, VIEW_EVERY_S, self._heard_view, len(controllers))
+        self._states = Watches(client, codes.BROKER_STATE, STATES_EVERY_S, self._heard_state, MAX_BROKERS)
+
+    def ask(self) -> None:
+        """Look now: somebody changed something. Answers of the next moment are published as they come."""
+        self._asked_until = time.monotonic() + ASKED_FOR_S
+        self._views.kick()
+        self._states.kick()
+
+    async def run(self) -> None:
+        """Until cancelled. Redis being away is waited out: there is nobody to tell."""
+        self._memory = await self._recall()
+        try:
+            await self._look_around()
+            while True:
+                await self._build_and_publish()
+                beat()
+                await asyncio.sleep(BUILD_LEAST_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(BUILD_EVERY_S - BUILD_LEAST_S):
+                        await self._urgent.wait()
+                self._urgent.clear()
+        finally:
+            await self._views.close()
+            await self._states.close()
+
+    async def _look_around(self) -> None:
+        """Ask everybody once before the first word about the cluster: what was not asked yet would count as silent."""
+        self._views.set_addresses(self._controllers)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * ASK_TIMEOUT_MS / 1000):
+                while not (self._views.all_heard() and self._states.all_heard()):
+                    self._something_heard.clear()
+                    await self._something_heard.wait()
+
+    def _heard_view(self, watch: Watch) -> None:
+        essence = _essence(self._view_answers())
+        if essence != self._essence:
+            self._essence = essence
+            self._states.set_addresses(self._addresses())
+            self._states.kick()
+            self._urgent.set()
+        self._heard_state(watch)
+
+    def _heard_state(self, watch: Watch) -> None:
+        self._something_heard.set()
+        if time.monotonic() < self._asked_until:
+            self._urgent.set()
+
+    def _view_answers(self) -> dict[str, Mapping[str, Any]]:
+        return {address: watch.answer for address, watch in self._views.answers().items() if watch.answer is not None}
+
+    async def _recall(self) -> Memory:
+        try:
+            return recall(await self._publisher.last())
+        except (RedisError, OSError, ValueError) as error:
+            log.warning("the last snapshot cannot be read, so its history is lost: %s", error)
+            return Memory()
+
+    def _addresses(self) -> list[str]:
+        """Where brokers are: by the controllers' word, and those of the last snapshot when no controller answers."""
+        views = self._view_answers()
+        if not views:
+            groups = (self._memory.snapshot or {}).get("groups") or ()
+        else:
+            groups = [group for view in views.values() for group in view.get("groups") or ()]
+        return [str(replica["address"]) for group in groups for replica in group["replicas"] if replica.get("address")]
+
+    async def _build_and_publish(self) -> None:
+        self._views.set_addresses(self._controllers)
+        self._states.set_addresses(self._addresses())
+        states = self._states.answers()
+        look = Look(
+            now_ms=time.time_ns() // 1_000_000,
+            controllers=self._controllers,
+            views=self._view_answers(),
+            states={address: watch.answer for address, watch in states.items() if watch.answer is not None},
+            heard_ms={address: watch.heard_ms for address, watch in states.items()},
+            supervisor=self._files.read_supervisor(),
+            spark=self._files.read_spark(),
+        )
+        previous = self._memory.snapshot
+        snapshot, memory = build(look, self._memory)
+        if differs(snapshot, previous):
+            log.info("the cluster is %s", _in_words(snapshot))
+        try:
+            await self._publisher.publish(snapshot)
+        except (RedisError, OSError) as error:
+            log.warning("the snapshot cannot be published: %s", error)
+        self._memory = memory
+
+
+def _in_words(snapshot: Mapping[str, Any]) -> str:
+    reasons = "; ".join(reason["text"] for reason in snapshot["verdict"]["reasons"])
+    return f"{snapshot['verdict']['status']}{': ' + reasons if reasons else ''}"
+
+
+def _essence(views: Mapping[str, Mapping[str, Any]]) -> Any:
+    """What of the controllers' views is worth a look at the brokers at once."""
+    return {
+        address: (
+            [(each.get("id"), each.get("role"), each.get("term")) for each in view.get("controllers") or ()],
+            [
+                (
+                    group.get("brokerName"),
+                    group.get("masterBrokerId"),
+                    group.get("masterEpoch"),
+                    group.get("syncStateSet"),
+                    [(each.get("brokerId"), each.get("alive")) for each in group["replicas"]],
+                )
+                for group in view.get("groups") or ()
+            ],
+        )
+        for address, view in views.items()
+    }
+
+
+async def listen(client: Any, ask: Callable[[], None]) -> None:
+    """Call `ask` whenever somebody asks for a look; reconnects for ever."""
+    while True:
+        try:
+            async with client.pubsub() as pubsub:
+                await pubsub.subscribe(CHANNEL)
+                async for _ in pubsub.listen():
+                    ask()
+        except (RedisError, OSError) as error:
+            log.warning("not listening for requests to look: %s", error)
+        await asyncio.sleep(RETRY_S)
+
+
+async def main() -> None:
+    """Run until SIGTERM or SIGINT."""
+    from channels.layers import get_channel_layer
+    from django.conf import settings
+
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    store: Any = redis.asyncio.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=2)
+    remoting = RemotingClient()
+    files = LocalFiles(settings.DATA_DIR / "run" / "supervisor.json", settings.DATA_DIR / "run" / "spark.json")
+    publisher = Publisher(store, get_channel_layer())
+    collector = Collector(tuple(settings.CONTROLLERS), remoting, files, publisher)
+    owner = TaskOwner("collector")
+    owner.spawn(listen(store, collector.ask), "listening for requests")
+    work = loop.create_task(collector.run(), name="collector")
+    work.add_done_callback(lambda _: stopping.set())
+    try:
+        await stopping.wait()
+        if work.done():
+            work.result()  # it never ends by itself: let what broke it be seen, and the supervisor start anew
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        await owner.close()
+        remoting.close()
+        await store.aclose()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+    import django
+
+    django.setup()
+    asyncio.run(main())

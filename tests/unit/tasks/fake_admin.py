@@ -1,0 +1,123 @@
+"""A cluster of broker groups as `AdminClient` shows it: changes land in tables, answers may be lost or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remoting import codes
+from remoting.client.blocking import CONFIRMED, NOT_ATTEMPTED, REFUSED, UNCHANGED, UNKNOWN, NodeOutcome
+from remoting.errors import ConnectionLost, RequestError, RequestTimeout
+
+
+class FakeAdmin:
+    """`lost`: groups that make the change but whose answer is lost; `deaf`: they do not even make it; `refusing`; `headless`."""
+
+    def __init__(self, *groups: str) -> None:
+        self.groups = list(groups)
+        self.topics: dict[str, dict[str, dict[str, Any]]] = {group: {} for group in groups}
+        self.consumer_groups: dict[str, dict[str, dict[str, Any]]] = {group: {} for group in groups}
+        self.lost: set[str] = set()
+        self.deaf: set[str] = set()
+        self.refusing: dict[str, str] = {}
+        self.headless: set[str] = set()
+        self.master_id = 1
+        self.epoch = 3
+        self.dead: set[int] = set()
+        self.slow: set[int] = set()
+        self.election: Exception | None = None
+        self.election_happens = True
+        self.calls: list[str] = []
+        self.reads_fail = 0
+
+    # ---- reading
+
+    def cluster_view(self) -> dict[str, Any]:
+        self._read()
+        return {
+            "groups": [
+                {
+                    "clusterName": "DefaultCluster",
+                    "brokerName": group,
+                    "masterBrokerId": None if group in self.headless else self.master_id,
+                    "masterEpoch": self.epoch,
+                    "replicas": [
+                        {"brokerId": each, "address": f"{group}:{each}", "alive": each not in self.dead}
+                        for each in (1, 2, 3)
+                    ],
+                }
+                for group in self.groups
+            ]
+        }
+
+    def masters(self) -> dict[str, str]:
+        self._read()
+        return {group: f"{group}:{self.master_id}" for group in self.groups if group not in self.headless}
+
+    def broker_state(self, address: str) -> dict[str, Any]:
+        self._read()
+        group, _, broker_id = address.rpartition(":")
+        if int(broker_id) in self.slow:
+            return {"role": "fenced", "masterEpoch": self.epoch - 1}
+        role = "master" if int(broker_id) == self.master_id else "replica"
+        return {"role": role, "masterEpoch": self.epoch, "groups": list(self.consumer_groups[group].values())}
+
+    def topic_config(self, name: str) -> dict[str, dict[str, Any]]:
+        self._read()
+        return {group: table[name] for group, table in self.topics.items() if name in table}
+
+    def _read(self) -> None:
+        if self.reads_fail:
+            self.reads_fail -= 1
+            raise ConnectionLost("read failed")
+
+    # ---- changing
+
+    def create_topic(
+        self, name: str, queues: int = 8, message_type: str = "NORMAL", perm: int = 6, group: str | None = None
+    ) -> list[NodeOutcome]:
+        config = {"readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
+        return [self._put(each, self.topics, name, config) for each in self.groups if group in (None, each)]
+
+    def delete_topic(self, name: str) -> list[NodeOutcome]:
+        outcomes = [self._put(each, self.topics, name, None) for each in self.groups]
+        return [*outcomes, NodeOutcome("127.0.0.1:9878", UNKNOWN, "its route may linger: no answer")]
+
+    def create_group(self, name: str, fifo: bool = False, retry_max_times: int = 16) -> list[NodeOutcome]:
+        config = {"name": name, "fifo": fifo, "retryMaxTimes": retry_max_times}
+        return [self._put(each, self.consumer_groups, name, config) for each in self.groups]
+
+    def delete_group(self, name: str) -> list[NodeOutcome]:
+        return [self._put(each, self.consumer_groups, name, None) for each in self.groups]
+
+    def _put(
+        self, group: str, table: dict[str, dict[str, dict[str, Any]]], name: str, config: dict[str, Any] | None
+    ) -> NodeOutcome:
+        self.calls.append(group)
+        if group in self.headless:
+            return NodeOutcome(group, NOT_ATTEMPTED, "the group has no master at the moment")
+        if group in self.refusing:
+            return NodeOutcome(group, REFUSED, self.refusing[group])
+        if group in self.deaf:
+            return NodeOutcome(group, UNKNOWN, "no answer")
+        unchanged = table[group].get(name) == config
+        if config is None:
+            table[group].pop(name, None)
+        else:
+            table[group][name] = config
+        if group in self.lost:
+            return NodeOutcome(group, UNKNOWN, "no answer")
+        return NodeOutcome(group, UNCHANGED if unchanged else CONFIRMED)
+
+    def elect_master(self, cluster: str, group: str, broker_id: int) -> dict[str, str]:
+        self.calls.append(f"elect {broker_id}")
+        if isinstance(self.election, RequestError):
+            raise self.election
+        if self.election_happens:
+            self.master_id, self.epoch = broker_id, self.epoch + 1
+        if self.election is not None:
+            raise self.election
+        return {"masterBrokerId": str(broker_id), "masterEpoch": str(self.epoch)}
+
+
+REFUSAL = RequestError(codes.CONTROLLER_ELECT_MASTER_FAILED, "replica 3 is not in the sync-state set")
+TIMEOUT = RequestTimeout("no answer within 10000 ms")

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from remoting import codes
+from remoting.transport.client import RemotingClient
+from remoting.transport.server import RemotingServer
+from tasks.collector import Collector, LocalFiles
+from tests.unit.tasks.fake_cluster import answering, serve
+from tests.unit.tasks.snapshot.cluster import replica, state, view
+
+
+class MemoryPublisher:
+    """Keeps what was published, and lets a test wait for a snapshot that it likes."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[Mapping[str, Any]] = []
+        self.stored: Any = None
+        self.broken = False
+        self.refused = asyncio.Event()
+        self._published = asyncio.Event()
+
+    async def last(self) -> Any:
+        if self.broken:
+            raise RedisConnectionError("gone")
+        return self.stored
+
+    async def publish(self, snapshot: Mapping[str, Any]) -> None:
+        if self.broken:
+            self.refused.set()
+            raise RedisConnectionError("gone")
+        self.snapshots.append(snapshot)
+        self._published.set()
+
+    async def wait_for(self, wanted: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
+        async with asyncio.timeout(10):
+            while True:
+                for snapshot in self.snapshots:
+                    if wanted(snapshot):
+                        return snapshot
+                self._published.clear()
+                await self._published.wait()
+
+
+class Broker:
+    """One controller and one broker, both answering from what the test sets."""
+
+    def __init__(self) -> None:
+        self.view: Any = {}
+        self.state: Any = {}
+        self.asked = 0
+        self.controller: RemotingServer
+        self.broker: RemotingServer
+
+    async def start(self) -> None:
+        self.controller = await serve({codes.CLUSTER_VIEW: answering(lambda _: self.view)})
+        self.broker = await serve({codes.BROKER_STATE: answering(lambda _: self._state())})
+        self.become(1, 3)
+
+    def become(self, master_id: int | None, epoch: int) -> None:
+        address = f"127.0.0.1:{self.broker.port}"
+        self.view = view(masterBrokerId=master_id, masterEpoch=epoch, syncStateSet=[1])
+        self.view["controllers"] = [{**self.view["controllers"][0], "address": f"127.0.0.1:{self.controller.port}"}]
+        self.view["groups"][0]["replicas"] = [replica(1, "master", address=address)]
+        self.state = state(1, "master")
+
+    def _state(self) -> Any:
+        self.asked += 1
+        return self.state
+
+    async def stop(self) -> None:
+        await self.controller.close()
+        await self.broker.close()
+
+
+@asynccontextmanager
+async def collecting(
+    cluster: Broker, publisher: MemoryPublisher, tmp_path: Path
+) -> AsyncIterator[tuple[Collector, LocalFiles]]:
+    files = LocalFiles(tmp_path / "supervisor.json", tmp_path / "spark.json")
+    client = RemotingClient()
+    collector = Collector((f"127.0.0.1:{cluster.controller.port}",), client, files, publisher)  # type: ignore[arg-type]
+    work = asyncio.create_task(collector.run())
+    try:
+        yield collector, files
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        client.close()
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Broker]:
+    found = Broker()
+    await found.start()
+    yield found
+    await found.stop()
+
+
+async def test_the_first_word_about_a_healthy_cluster_is_healthy(cluster: Broker, tmp_path: Path) -> None:
+    publisher = MemoryPublisher()
+    async with collecting(cluster, publisher, tmp_path):
+        first = await publisher.wait_for(lambda _: True)
+    assert first["verdict"] == {"status": "healthy", "reasons": []}
+    assert first["groups"][0]["replicas"][0]["flushed_offset"] == 1000
+
+
+async def test_a_change_of_the_view_is_published_at_once_and_a_broken_answer_is_silence(
+    cluster: Broker, tmp_path: Path
+) -> None:
+    publisher = MemoryPublisher()
+    async with collecting(cluster, publisher, tmp_path):
+        await publisher.wait_for(lambda _: True)
+        cluster.become(None, 4)
+        await publisher.wait_for(lambda snapshot: snapshot["groups"][0]["master_epoch"] == 4)
+        cluster.view = {"controllers": [], "groups": [{"replicas": "none"}]}
+        await publisher.wait_for(lambda snapshot: snapshot["controllers"][0]["role"] == "unreachable")
+        cluster.state = [1, 2]
+        await publisher.wait_for(lambda snapshot: snapshot["groups"][0]["replicas"][0]["role"] == "unreachable")
+
+
+async def test_asking_makes_brokers_be_asked_now(cluster: Broker, tmp_path: Path) -> None:
+    publisher = MemoryPublisher()
+    async with collecting(cluster, publisher, tmp_path) as (collector, _):
+        await publisher.wait_for(lambda _: True)
+        cluster.state = state(1, "master", topics=[{"name": "fresh", "queues": []}])
+        asked = cluster.asked
+        collector.ask()
+        await publisher.wait_for(lambda snapshot: [each["name"] for each in snapshot["topics"]] == ["fresh"])
+        assert cluster.asked > asked
+
+
+async def test_a_restart_goes_on_counting_and_redis_away_is_waited_out(cluster: Broker, tmp_path: Path) -> None:
+    publisher = MemoryPublisher()
+    async with collecting(cluster, publisher, tmp_path):
+        first = await publisher.wait_for(lambda _: True)
+    again = MemoryPublisher()
+    again.stored = json.loads(json.dumps({**first, "seq": 700}))
+    async with collecting(cluster, again, tmp_path):
+        assert (await again.wait_for(lambda _: True))["seq"] == 701
+        again.broken = True
+        async with asyncio.timeout(10):
+            await again.refused.wait()
+        cluster.become(None, 9)
+        again.broken = False
+        await again.wait_for(lambda snapshot: snapshot["groups"][0]["master_epoch"] == 9)
+
+
+async def test_what_a_dead_supervisor_left_behind_is_not_believed(cluster: Broker, tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path / "supervisor.json", tmp_path / "spark.json")
+    content = {"processes": [{"name": "web", "state": "running", "pid": 1, "restarts": 0, "since": "x"}]}
+    files.supervisor.write_text(json.dumps({**content, "pid": os.getpid()}))
+    found = files.read_supervisor()
+    assert found is not None
+    assert found["processes"][0]["name"] == "web"
+    files.supervisor.write_text(json.dumps({**content, "pid": 2**22 + 1}))
+    assert files.read_supervisor() is None
+    files.supervisor.write_text("{")
+    assert files.read_supervisor() is None
+    assert files.read_spark() is None
