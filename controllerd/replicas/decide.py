@@ -158,11 +158,11 @@ def _elect_master(state: ReplicasState, command: ElectMaster) -> Decision:
     if choice.broker_id is None:
         return _nobody(group, command)
     # Brokers may remember epochs that these controllers never gave out (after a loss of all controller data): go above those.
-    observed = max(each.epoch for each in command.observed)
-    epoch = max(group.master_epoch, group.epoch_floor, observed) + 1
+    claimed = max(each.epoch for each in command.observed if each.broker_id in group.replicas)
+    epoch = max(group.master_epoch, group.epoch_floor, claimed) + 1
     if epoch > MAX_EPOCH:
         return Decision(
-            codes.CONTROLLER_ELECT_MASTER_FAILED, f"a replica claims epoch {observed}: none is left above it"
+            codes.CONTROLLER_ELECT_MASTER_FAILED, f"a replica claims epoch {claimed}: none is left above it"
         )
     incarnation = next(each.incarnation for each in command.observed if each.broker_id == choice.broker_id)
     return Decision(records=(MasterElected(group.broker_name, choice.broker_id, epoch, incarnation),))

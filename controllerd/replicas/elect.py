@@ -3,7 +3,8 @@
 Only a live member of the committed sync-state set may: it holds every acknowledged message. Among several the freshest wins, by
 (epoch, max offset) as a pair; then the lower election priority; then the lower id, so that all nodes choose alike. A live master
 stays, unless another member was designated or its process is not the one that was elected: a restarted broker gets a new epoch
-or gives way. Learners never lead. Unclean election, off by default, also admits live replicas outside the set and thereby loses what they lack.
+or gives way. Learners never lead. Unclean election, off by default, also admits live replicas outside the set and thereby loses
+what they lack.
 """
 
 from __future__ import annotations

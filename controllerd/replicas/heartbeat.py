@@ -4,8 +4,8 @@ The clock is an argument, in monotonic milliseconds.
 
 Every controller keeps its own table, because brokers send to all of them; only the leader's is acted upon. Rules:
 
-- a heartbeat overwrites what the one before it said, also when offsets went back. An incarnation names one life of a broker; it is
-  compared for equality only, because clocks jump: which life is the later one is told by the later connection;
+- a heartbeat overwrites what the one before it said, also when offsets went back. An incarnation names one life of a broker and
+  is compared for equality only, because clocks jump: which life is the later one is told by the later connection;
 - the entry belongs to the newest connection: the close of an older one says nothing, the close of its own means dead at once;
 - who was merely not heard is not declared dead before `grace_until_ms`: after this controller became leader, or after its own
   process was paused, brokers get a whole time-out to be heard.

@@ -103,7 +103,10 @@ def decode_state(content: bytes) -> ReplicasState:
     """The state as written by `encode_state`. Raises ProtocolError for anything else."""
     decompressor = zlib.decompressobj()
     try:
-        fields = orjson.loads(decompressor.decompress(content, _MAX_STATE_BYTES))
+        text = decompressor.decompress(content, _MAX_STATE_BYTES)
+        if not decompressor.eof:
+            raise ProtocolError("a snapshot of the replicas state that is cut off or too large")
+        fields = orjson.loads(text)
         if fields["format"] != _FORMAT:
             raise ProtocolError(f"a snapshot of format {fields['format']} is not understood, only {_FORMAT}")
         groups = {group["broker_name"]: _decode_group(group) for group in fields["groups"]}

@@ -1,0 +1,163 @@
+"""Liveness with a clock that the test holds."""
+
+from __future__ import annotations
+
+from controllerd.replicas.commands import ElectMaster, Trigger
+from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
+from controllerd.replicas.machine import ReplicasMachine
+from controllerd.replicas.triggers import due_elections
+from tests.unit.controllerd.replicas.builders import CLUSTER, NAME, elect, group_of, group_of_three, run, seen
+
+
+def beat(broker_id: int, connection: int = 1, **fields: int) -> Heartbeat:
+    return Heartbeat(CLUSTER, NAME, broker_id, f"127.0.0.1:{10900 + broker_id}", connection, **fields)
+
+
+def make_table() -> HeartbeatTable:
+    return HeartbeatTable(grace_ms=2000, pause_ms=600)
+
+
+def make_live_group(now_ms: int = 10_000) -> tuple[ReplicasMachine, HeartbeatTable]:
+    machine, table = group_of_three(), make_table()
+    for broker_id in (1, 2, 3):
+        table.heartbeat(beat(broker_id, broker_id, epoch=1, max_offset=50), now_ms)
+    return machine, table
+
+
+def due(machine: ReplicasMachine, table: HeartbeatTable, now_ms: int) -> list[ElectMaster]:
+    return due_elections(machine.state, table, now_ms, unclean=False)
+
+
+def test_silence_is_death_after_the_broker_s_own_time_out() -> None:
+    machine, table = make_live_group()
+    group = group_of(machine)
+    assert table.is_alive(group, 1, 12_000)
+    assert not table.is_alive(group, 1, 12_001)
+    assert table.is_dead(group, 1, 12_001)
+    table.heartbeat(beat(1, timeout_ms=10_000), 13_000)
+    assert table.is_alive(group, 1, 23_000)
+
+
+def test_absurd_time_outs_are_bounded() -> None:
+    machine, table = make_live_group()
+    table.heartbeat(beat(1, timeout_ms=10**12), 20_000)
+    assert not table.is_alive(group_of(machine), 1, 20_000 + 60_001)
+    table.heartbeat(beat(2, 2, timeout_ms=-5), 20_000)
+    assert table.is_alive(group_of(machine), 2, 20_200)
+
+
+def test_a_closed_connection_is_death_at_once_but_only_the_latest_one_counts() -> None:
+    machine, table = make_live_group()
+    group = group_of(machine)
+    table.heartbeat(beat(1, connection=9), 10_100)
+    assert table.connection_closed(1) == []
+    assert table.is_alive(group, 1, 10_100)
+    assert table.connection_closed(9) == [(CLUSTER, NAME, 1)]
+    assert table.is_dead(group, 1, 10_100)
+    table.heartbeat(beat(1, connection=10), 10_200)
+    assert table.is_alive(group, 1, 10_200)
+
+
+def test_a_late_heartbeat_of_an_older_connection_does_not_take_the_entry_back() -> None:
+    machine, table = make_live_group()
+    table.heartbeat(beat(1, connection=9, epoch=1, max_offset=70), 10_100)
+    table.heartbeat(beat(1, connection=1, epoch=1, max_offset=60), 10_150)
+    table.connection_closed(1)
+    assert table.is_alive(group_of(machine), 1, 10_150)
+    (first, *_) = table.observe(group_of(machine), 10_150)
+    assert first.max_offset == 70
+
+
+def test_offsets_may_go_back_within_an_incarnation_and_only_grow_without_one() -> None:
+    machine, table = group_of_three(), make_table()
+    table.heartbeat(beat(1, incarnation=5, epoch=2, max_offset=90), 0)
+    table.heartbeat(beat(1, incarnation=5, epoch=2, max_offset=40), 1)
+    table.heartbeat(beat(2, epoch=2, max_offset=90), 0)
+    table.heartbeat(beat(2, epoch=2, max_offset=40), 1)
+    assert [each.max_offset for each in table.observe(group_of(machine), 1)] == [40, 90]
+
+
+def test_incarnations_are_compared_for_equality_only() -> None:
+    """The wall clock went back between two lives: the later connection tells which life is the present one."""
+    machine, table = group_of_three(), make_table()
+    table.heartbeat(beat(1, connection=1, incarnation=2000), 0)
+    assert table.heartbeat(beat(1, connection=2, incarnation=1000), 10)
+    assert not table.heartbeat(beat(1, connection=1, incarnation=2000), 20)
+    assert table.observe(group_of(machine), 20)[0].incarnation == 1000
+    table.connection_closed(2)
+    table.heartbeat(beat(1, connection=1, incarnation=2000), 30)
+    assert table.is_dead(group_of(machine), 1, 30)
+
+
+def test_a_new_leader_gives_everybody_time_to_be_heard() -> None:
+    machine, table = group_of_three(), make_table()
+    table.lead(50_000)
+    assert due(machine, table, 51_999) == []
+    assert table.not_alive(group_of(machine), (1, 2, 3), 51_999) == ()
+    table.heartbeat(beat(2), 51_000)
+    (command,) = due(machine, table, 52_000)
+    assert [each.broker_id for each in command.observed] == [2]
+
+
+def test_a_master_whose_connection_closed_before_the_leader_led_gets_no_grace() -> None:
+    machine, table = make_live_group()
+    table.connection_closed(1)
+    table.lead(10_100)
+    (command,) = due(machine, table, 10_100)
+    assert [each.broker_id for each in command.observed] == [2, 3]
+    assert run(machine, command).group.master_broker_id == 2  # type: ignore[union-attr]
+
+
+def test_after_a_pause_of_this_process_silence_is_not_held_against_brokers() -> None:
+    machine, table = make_live_group()
+    table.lead(0)
+    assert not table.scan(10_000)
+    assert not table.scan(10_200)
+    assert table.scan(25_000), "SIGSTOP for fifteen seconds"
+    assert due(machine, table, 25_000) == []
+    for broker_id in (1, 2, 3):
+        table.heartbeat(beat(broker_id, broker_id), 25_100)
+    assert not table.scan(25_200)
+    assert due(machine, table, 27_000) == []
+
+
+def test_no_election_while_the_master_is_heard_in_time() -> None:
+    machine, table = make_live_group()
+    for now_ms in range(10_000, 60_000, 200):
+        if now_ms % 1000 == 0:
+            table.heartbeat(beat(1, 1), now_ms)
+        table.scan(now_ms)
+        assert due(machine, table, now_ms) == []
+
+
+def test_a_lost_master_is_written_once_and_a_returning_member_is_elected() -> None:
+    machine, table = make_live_group()
+    (command,) = due(machine, table, 13_000)
+    run(machine, command)
+    assert group_of(machine).master_broker_id is None
+    assert due(machine, table, 13_200) == []
+    table.heartbeat(beat(3, 7), 14_000)
+    (command,) = due(machine, table, 14_000)
+    run(machine, command)
+    assert group_of(machine).master_broker_id == 3
+
+
+def test_a_master_that_restarted_unnoticed_needs_an_election() -> None:
+    machine, table = group_of_three(), make_table()
+    run(machine, elect(seen(2, 1, 5, incarnation=21), trigger=Trigger.CONTROLLER))
+    table.heartbeat(beat(2, 1, incarnation=21, epoch=2, max_offset=5), 0)
+    assert due(machine, table, 0) == []
+    assert table.heartbeat(beat(2, 2, incarnation=22, epoch=2, max_offset=5), 100)
+    (command,) = due(machine, table, 100)
+    epoch = group_of(machine).master_epoch
+    run(machine, command)
+    assert (group_of(machine).master_broker_id, group_of(machine).master_epoch) == (2, epoch + 1)
+    assert due(machine, table, 100) == []
+
+
+def test_entries_that_nobody_renews_are_forgotten() -> None:
+    _, table = make_live_group(now_ms=0)
+    table.scan(3_599_999)
+    assert len(table) == 3
+    table.scan(3_600_000)
+    assert len(table) == 0
