@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from remoting.disk import Bytes
 from remoting.errors import RequestError
@@ -101,8 +101,7 @@ class PopStatus(IntEnum):
     REFUSED = 3  # see error
 
 
-@dataclass(frozen=True, slots=True)
-class PoppedMessage:
+class PoppedMessage(NamedTuple):
     """One taken message: its stored record bytes and the handle (eight or nine fields) that acks it.
 
     `topic` is the topic that the client asked for, also when the record was stored in the group's retry topic.

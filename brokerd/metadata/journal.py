@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from brokerd.metadata.record_log import RecordLog
-from brokerd.metadata.replay import SNAPSHOT, Position, Table, encode_snapshot, follow, rebuild
+from brokerd.metadata.replay import SNAPSHOT, Position, Table, apply_units, encode_snapshot, follow, rebuild
 from brokerd.services import PutStatus
 from remoting.errors import LogboomError
 from remoting.settings import check, setting
@@ -59,6 +59,7 @@ class Journal:
         self._bytes_since = 0
         self._snapshot_bytes = 0
         self._snapshot_wanted = False
+        self._appending = False
 
     @property
     def applied_offset(self) -> int:
@@ -85,12 +86,21 @@ class Journal:
 
     def follow(self) -> None:
         """Apply what was dispatched since the last call; on the master, where it is applied already, only move on."""
+        if self._appending:  # a log that dispatches inside the append: the record is applied by who appends it
+            return
         _, high = self._log.queue_range(self.topic, 0)
         before = self._position
         if high > before.next_unit:
             self._position = follow(self._log, self.topic, self._table, before, high)
             if self._position.applied_offset > before.applied_offset:
                 self._records_since += high - before.next_unit
+
+    def catch_up(self) -> None:
+        """Apply all the log holds, also what is not confirmed yet: for a broker that becomes the master with this very log."""
+        self.follow()
+        units = self._log.undispatched_units(self.topic)
+        applied_offset = apply_units(self._log, self._table, units, self.applied_offset)
+        self._position = Position(self._position.next_unit, applied_offset)
 
     def rebuild(self) -> None:
         """Read the state from the log: at start, when the log was cut, and when this broker stopped being the master."""
@@ -116,7 +126,11 @@ class Journal:
     # ---- inside
 
     def _append(self, kind: str, encoded: bytes) -> int:
-        end_offset = self._log.append(self.topic, kind, encoded)
+        self._appending = True
+        try:
+            end_offset = self._log.append(self.topic, kind, encoded)
+        finally:
+            self._appending = False
         assert end_offset > self.applied_offset
         self._position = Position(self._position.next_unit, end_offset)
         return end_offset

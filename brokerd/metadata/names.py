@@ -36,6 +36,19 @@ RESERVED_TOPICS: Final = frozenset(
     }
 )
 
+# Of these, the ones that the broker alone writes. Clients may send to the others (benchmarks, traces).
+_BROKER_WRITES: Final = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+
 BUILT_IN_GROUPS: Final = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -57,6 +70,11 @@ def check_topic_name(name: str) -> None:
 def check_group_name(name: str) -> None:
     """Raises InvalidParameter with the rule when a client may not give a group this name."""
     _check(name, "group", MAX_GROUP_LENGTH)
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether the broker alone writes to this topic. `SystemNames` knows those that cannot be created or deleted."""
+    return name.startswith(SYSTEM_TOPIC_PREFIX) or name in _BROKER_WRITES
 
 
 def _check(name: str, what: str, longest: int) -> None:

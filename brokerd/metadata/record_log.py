@@ -8,19 +8,14 @@ when a record survives a change of master, everything appended before it survive
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from brokerd.services import Draft, PutStatus
 from remoting import codes
 from remoting.errors import RequestError
 
-
-class Unit(NamedTuple):
-    """One entry of a consume queue: where the record is and the hash of its TAGS."""
-
-    physical_offset: int
-    size: int
-    tags_code: int
+# One entry of a consume queue: (physical offset, size, tags code) of a record
+Unit = tuple[int, int, int]
 
 
 class RecordLog(Protocol):
@@ -44,6 +39,9 @@ class RecordLog(Protocol):
 
     def read_units(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[Unit]:
         """Up to `count` entries of a consume queue from queue offset `start` on."""
+
+    def undispatched_units(self, topic: str) -> Sequence[Unit]:
+        """The entries that the log holds for queue 0 of a topic behind what was dispatched, in log order."""
 
     def record_at(self, physical_offset: int, size: int) -> bytes:
         """The bytes of one record. Raises StorageError when they cannot be read."""

@@ -104,16 +104,23 @@ def follow(log: RecordLog, topic: str, table: Table, position: Position, high: i
         units = log.read_units(topic, 0, start, min(_CHUNK, high - start))
         if not units:
             raise CorruptedFile(f"{topic} cannot be read at queue offset {start}, its end is {high}")
-        for unit in units:
-            end_offset = unit.physical_offset + unit.size
-            if end_offset <= applied_offset:
-                continue
-            if unit.tags_code != _SNAPSHOT_CODE:
-                record = _read(log, unit)
-                table.apply(record.kind, record.body, end_offset)
-            applied_offset = end_offset
+        applied_offset = apply_units(log, table, units, applied_offset)
         start += len(units)
     return Position(start, applied_offset)
+
+
+def apply_units(log: RecordLog, table: Table, units: Sequence[Unit], applied_offset: int) -> int:
+    """Apply the records behind `applied_offset`; return the new one."""
+    for unit in units:
+        physical_offset, size, tags_code = unit
+        end_offset = physical_offset + size
+        if end_offset <= applied_offset:
+            continue
+        if tags_code != _SNAPSHOT_CODE:
+            record = _read(log, unit)
+            table.apply(record.kind, record.body, end_offset)
+        applied_offset = end_offset
+    return applied_offset
 
 
 def find_snapshot(log: RecordLog, topic: str, low: int, high: int) -> tuple[int, Sequence[LogRecord]] | None:
@@ -123,7 +130,7 @@ def find_snapshot(log: RecordLog, topic: str, low: int, high: int) -> tuple[int,
         start = max(low, end - _CHUNK)
         units = log.read_units(topic, 0, start, end - start)
         for index in range(len(units) - 1, -1, -1):
-            if units[index].tags_code != _SNAPSHOT_CODE:
+            if units[index][2] != _SNAPSHOT_CODE:
                 continue
             last = _read(log, units[index])
             count = last.body["parts"]
@@ -153,4 +160,4 @@ def encode_snapshot(table: Table, part_bytes: int) -> list[bytes]:
 
 
 def _read(log: RecordLog, unit: Unit) -> LogRecord:
-    return decode_log_record(log.record_at(unit.physical_offset, unit.size))
+    return decode_log_record(log.record_at(unit[0], unit[1]))

@@ -172,6 +172,12 @@ class MetadataService:
         """Records were dispatched: apply those that are new here."""
         self.journal.follow()
 
+    def catch_up(self) -> None:
+        """This broker becomes the master: apply what its log holds to the end, and refresh the snapshot."""
+        self.journal.catch_up()
+        self.journal.want_snapshot()
+        self._scheduler.call_soon(self.journal.maintain)
+
     def rebuild(self) -> None:
         """Read everything from the log; see `Journal.rebuild`."""
         self._quietly(self.journal.rebuild)

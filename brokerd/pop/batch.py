@@ -42,6 +42,7 @@ class Batch:
         queue: QueueLedger,
         pop_time_ms: int,
         invisible_time_ms: int,
+        due_ms: int,
         first: int,
         shape: Shape,
         *,
@@ -62,8 +63,8 @@ class Batch:
             self.count = len(shape)
             self.distances = shape
         self.remaining = (1 << self.count) - 1
-        self.due_ms = pop_time_ms + invisible_time_ms
-        self.timer_ms = self.due_ms
+        self.due_ms = due_ms
+        self.timer_ms = due_ms
         self.client_id = client_id  # of a lease; empty for a batch that comes back at its time
         self.attempt_id = attempt_id
         self.counts = counts
@@ -105,6 +106,7 @@ class Batch:
         return [
             self.pop_time_ms,
             self.invisible_time_ms,
+            self.due_ms,
             self.first,
             self.shape,
             self.remaining,

@@ -62,9 +62,16 @@ class Claims:
         pop_time_ms = self._pop_times[queue] = max(self._now_ms, last + 1)
         self._changed_masks[batch] = self._changed_masks.get(batch, 0) | 1 << place
         self._changed.append(
-            [queue.group, queue.topic, queue.queue_id, batch.pop_time_ms, place, pop_time_ms, invisible_time_ms]
+            [
+                *(queue.group, queue.topic, queue.queue_id, batch.pop_time_ms, place),
+                *(pop_time_ms, invisible_time_ms, self._now_ms + invisible_time_ms),
+            ]
         )
         return Replacement(pop_time_ms, invisible_time_ms)
+
+    def ordered_queues(self) -> set[QueueLedger]:
+        """The queues of ordered batches that are touched: others may be waiting for them."""
+        return {batch.queue for batch in (*self._finished, *self._changed_masks) if batch.ordered}
 
     def finished_body(self) -> dict[str, Any] | None:
         """The body of the `acked` record, None when nothing was finished."""

@@ -104,14 +104,18 @@ class PopLedger:
         """Look at a due batch again later; it stays visible to nobody meanwhile, and its handles stay expired."""
         self._set_timer(batch, timer_ms)
 
+    def end_early(self, batch: Batch, due_ms: int) -> None:
+        """Make a batch due before its time."""
+        if due_ms < batch.due_ms:
+            batch.due_ms = due_ms
+            self._set_timer(batch, due_ms)
+
     def end_leases(self, client_id: str, due_ms: int) -> int:
         """The client is gone: what it leased comes back at `due_ms` at the latest. Returns how many batches."""
         batches = self._leases.pop(client_id, ())
         for batch in batches:
             batch.client_id = ""
-            if due_ms < batch.due_ms:
-                batch.due_ms = due_ms
-                self._set_timer(batch, due_ms)
+            self.end_early(batch, due_ms)
         return len(batches)
 
     def resume(self, now_ms: int, lease_grace_ms: int) -> None:
@@ -163,11 +167,12 @@ class PopLedger:
         if tag == "q":
             queue.next_offset, queue.last_pop_time_ms = rest
             return
-        pop_time_ms, invisible_time_ms, first, shape, remaining, client_id, attempt_id, counts, ordered = rest
+        pop_time_ms, invisible_time_ms, due_ms, first, shape, remaining, client_id, attempt_id, counts, ordered = rest
         batch = Batch(
             queue,
             pop_time_ms,
             invisible_time_ms,
+            due_ms,
             first,
             shape,
             client_id=client_id,
@@ -198,6 +203,7 @@ class PopLedger:
                 queue,
                 pop_time_ms,
                 body["inv"],
+                body["due"],
                 first,
                 shape,
                 client_id=body["c"],
@@ -229,6 +235,7 @@ class PopLedger:
         place: int,
         new_pop_time_ms: int,
         new_invisible_time_ms: int,
+        due_ms: int,
     ) -> None:
         queue = self.queue(group, topic, queue_id)
         old = queue.batches.get(pop_time_ms) if queue is not None else None
@@ -239,6 +246,7 @@ class PopLedger:
             queue,
             new_pop_time_ms,
             new_invisible_time_ms,
+            due_ms,
             old.offset_at(place),
             1,
             counts=counts,

@@ -1,17 +1,20 @@
 """The records of pop state in the replicated log: what each kind holds, and how it is read back (pure).
 
 A record is a JSON object with the member `v`, the version of its layout. The kind travels as the message's TAGS. Messages are
-named by the queue, the pop time of the batch that holds them (unique in a queue) and their place in that batch, as a bit mask:
+named by the queue, the pop time of the batch that holds them and their place in that batch, as a bit mask. Pop times strictly
+increase in a queue, so under load they run ahead of the clock; when a batch is due is therefore written beside them:
 
-    taken    {v, g: group, pt: pop time, inv: invisible time, c: client of a lease or "", a: attempt id, o: ordered,
+    taken    {v, g: group, pt: pop time, inv: invisible time, due, c: client of a lease or "", a: attempt id, o: ordered,
               b: [[topic, queue, next offset, first offset, shape, delivery counts or null], ...]}
     acked    {v, a: [[group, topic, queue, pop time, mask], ...]}
     revived  like acked: the messages were copied to the retry or dead-letter topic, or had nothing left to copy
-    changed  {v, c: [[group, topic, queue, pop time, place, new pop time, new invisible time], ...]}
+    changed  {v, c: [[group, topic, queue, pop time, place, new pop time, new invisible time,
+              due], ...]}
     reset    {v, g, t, q, o: offset}: the queue starts at `o`, and nothing of it is in flight
     dropped  {v, g: group or null, t: topic or null}: forget what matches both
     snapshot rows: ["q", group, topic, queue, next offset, last pop time] and
-              ["b", group, topic, queue, pop time, invisible time, first offset, shape, mask, client, attempt id, counts, ordered]
+              ["b", group, topic, queue, pop time, invisible time, due, first offset, shape, mask, client, attempt id,
+               counts, ordered]
 
 `shape` is the number of messages when their offsets are consecutive, else the list of their distances from the first offset.
 A batch without messages only moves the queue's next offset.
@@ -58,6 +61,7 @@ def taken(
     group: str,
     pop_time_ms: int,
     invisible_time_ms: int,
+    due_ms: int,
     batches: Sequence[list[Any]],
     *,
     lease_client_id: str = "",
@@ -69,6 +73,7 @@ def taken(
         "g": group,
         "pt": pop_time_ms,
         "inv": invisible_time_ms,
+        "due": due_ms,
         "c": lease_client_id,
         "a": attempt_id,
         "o": ordered,

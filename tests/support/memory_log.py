@@ -1,44 +1,40 @@
 """The replicated log in memory, for tests of what is kept in it and of what reads messages.
 
 One list of records with consume queues beside it, in the shape of the store's reads. A test decides when appended positions are
-acknowledged, whether this broker is the master, and where the log is cut.
+acknowledged and dispatched, whether this broker is the master, and where the log is cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
 
 from brokerd.metadata.record_log import Unit
 from brokerd.services import Draft, PutStatus
+from brokerd.store.dispatcher import Arrival
+from brokerd.store.reading import NO_QUEUE, GetResult, GetStatus
 from remoting.errors import LogboomError, NotMaster
-from remoting.message import encode_properties, encode_record, record_size, tags_code
+from remoting.message import decode_record, encode_properties, encode_record, java_hash, tags_code
 
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
 
 
-class Dispatched(NamedTuple):
-    """One message that became readable."""
-
-    topic: str
-    queue_id: int
-    max_offset: int
-    tags_code: int
-
-
 class MemoryLog:
-    """`RecordLog`, and the reads of a message store."""
+    """`RecordLog`, and the reads of the message store. What is appended is dispatched by `dispatch`, or at once by default."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 1_700_000_000_000) -> None:
         self.is_master = True
         self.acknowledges = True
+        self.dispatches = True
         self.status = PutStatus.PUT_OK
         self.refusal: LogboomError | None = None
         self.end_offset = 0
-        self.arrivals: list[Callable[[Dispatched], None]] = []
+        self.appends = 0
+        self.listeners: list[Callable[[Sequence[Arrival]], None]] = []
         self._now_ms = now_ms
         self._records: dict[int, bytes] = {}
-        self._queues: dict[tuple[str, int], list[Unit]] = {}
+        self._dispatched: dict[tuple[str, int], list[Unit]] = {}
+        self._appended: dict[tuple[str, int], int] = {}
+        self._tail: list[tuple[str, int, Unit]] = []
         self._minimum: dict[tuple[str, int], int] = {}
         self._waiting: list[tuple[int, Callable[[PutStatus], None]]] = []
 
@@ -52,8 +48,11 @@ class MemoryLog:
             raise NotMaster
         if self.refusal is not None:
             raise self.refusal
+        self.appends += 1
         for each in drafts:
             self._append(each)
+        if self.dispatches:
+            self.dispatch()
         return self.end_offset
 
     def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None:
@@ -64,18 +63,67 @@ class MemoryLog:
             self._waiting.append((end_offset, done))
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        key = (topic, queue_id)
-        return self._minimum.get(key, 0), len(self._queues.get(key, ()))
+        return self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
 
     def read_units(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[Unit]:
-        low, _ = self.queue_range(topic, queue_id)
-        assert start >= low
-        return self._queues.get((topic, queue_id), [])[start : start + count]
+        assert start >= self.min_offset(topic, queue_id)
+        return self._dispatched.get((topic, queue_id), [])[start : start + count]
+
+    def undispatched_units(self, topic: str) -> Sequence[Unit]:
+        return [unit for name, queue_id, unit in self._tail if (name, queue_id) == (topic, 0)]
 
     def record_at(self, physical_offset: int, size: int) -> bytes:
         record = self._records[physical_offset]
         assert len(record) == size
         return record
+
+    # ---- the store's reads
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return self._minimum.get((topic, queue_id), 0)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return len(self._dispatched.get((topic, queue_id), ()))
+
+    def read_physical(self, physical_offset: int) -> bytes | None:
+        return self._records.get(physical_offset)
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        if not self.min_offset(topic, queue_id) <= queue_offset < self.max_offset(topic, queue_id):
+            return -1
+        unit = self._dispatched[topic, queue_id][queue_offset]
+        return decode_record(self._records[unit[0]]).store_timestamp_ms
+
+    def read_messages(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None = None,
+    ) -> GetResult:
+        units = self._dispatched.get((topic, queue_id))
+        if units is None:
+            return NO_QUEUE
+        low, high = self.queue_range(topic, queue_id)
+        if queue_offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high, [])
+        if queue_offset >= high:
+            status = GetStatus.OFFSET_OVERFLOW_ONE if queue_offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
+            return GetResult(status, high, low, high, [])
+        records: list[bytes] = []
+        offset = queue_offset
+        room = max_bytes
+        for physical_offset, size, code in units[queue_offset : queue_offset + 800]:
+            if tags_codes is None or code in tags_codes:
+                if len(records) == max_count or (records and size > room):
+                    break
+                room -= size
+                records.append(self._records[physical_offset])
+            offset += 1
+        status = GetStatus.FOUND if records else GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, offset, low, high, records)
 
     # ---- for tests
 
@@ -85,11 +133,27 @@ class MemoryLog:
         for _, done in waiting:
             done(status)
 
+    def dispatch(self) -> None:
+        """Make everything readable and tell the listeners, as one round."""
+        tail, self._tail = self._tail, []
+        arrivals: dict[tuple[str, int], list[int]] = {}
+        for topic, queue_id, unit in tail:
+            self._dispatched.setdefault((topic, queue_id), []).append(unit)
+            arrivals.setdefault((topic, queue_id), []).append(unit[2])
+        if arrivals:
+            told = [Arrival(*key, len(self._dispatched[key]), codes) for key, codes in arrivals.items()]
+            for listener in list(self.listeners):
+                listener(told)
+
     def cut(self, end_offset: int) -> None:
         """Truncate: forget every record that starts at or after the position."""
-        for units in self._queues.values():
-            while units and units[-1].physical_offset >= end_offset:
+        self._tail = [each for each in self._tail if each[2][0] < end_offset]
+        for key, units in self._dispatched.items():
+            while units and units[-1][0] >= end_offset:
                 units.pop()
+            self._appended[key] = len(units)
+        for topic, queue_id, _ in self._tail:
+            self._appended[topic, queue_id] = self._appended.get((topic, queue_id), 0) + 1
         self._records = {position: record for position, record in self._records.items() if position < end_offset}
         self.end_offset = min(self.end_offset, end_offset)
 
@@ -97,19 +161,37 @@ class MemoryLog:
         """Retention: messages of a queue below the offset are gone."""
         self._minimum[topic, queue_id] = min_offset
 
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic's queues."""
+        for table in (self._dispatched, self._appended, self._minimum):
+            for key in [each for each in table if each[0] == topic]:
+                del table[key]
+
     def bodies(self, topic: str, queue_id: int = 0) -> list[bytes]:
         """The encoded records of a queue."""
-        return [self._records[unit.physical_offset] for unit in self._queues.get((topic, queue_id), [])]
+        return [self._records[unit[0]] for unit in self._dispatched.get((topic, queue_id), [])]
 
-    def copy(self, end_offset: int | None = None) -> MemoryLog:
-        """What a replica with the log up to the offset has."""
+    def kinds(self, topic: str) -> list[str]:
+        """The kinds of the records of a system topic."""
+        names = {java_hash(name): name for name in _KINDS}
+        return [names[unit[2]] for unit in self._dispatched.get((topic, 0), [])]
+
+    def copy(self, end_offset: int | None = None, dispatched: int | None = None) -> MemoryLog:
+        """What a replica with the log up to `end_offset` has, when it dispatched it up to `dispatched`."""
         twin = MemoryLog(self._now_ms)
-        twin._records = dict(self._records)
-        twin._queues = {key: list(units) for key, units in self._queues.items()}
+        limit = self.end_offset if end_offset is None else end_offset
+        visible = limit if dispatched is None else dispatched
         twin._minimum = dict(self._minimum)
-        twin.end_offset = self.end_offset
-        if end_offset is not None:
-            twin.cut(end_offset)
+        for position, record in self._records.items():
+            if position < limit:
+                twin._records[position] = record
+                twin.end_offset = position + len(record)
+        for (topic, queue_id), units in self._dispatched.items():
+            kept = [unit for unit in units if unit[0] < limit]
+            twin._appended[topic, queue_id] = len(kept)
+            twin._dispatched[topic, queue_id] = [unit for unit in kept if unit[0] < visible]
+            twin._tail += [(topic, queue_id, unit) for unit in kept if unit[0] >= visible]
+        twin._tail.sort(key=lambda each: each[2][0])
         return twin
 
     @property
@@ -118,13 +200,12 @@ class MemoryLog:
         return [position + len(record) for position, record in self._records.items()]
 
     def _append(self, each: Draft) -> None:
-        topic = each.topic.encode()
-        size = record_size(len(topic), len(each.body), len(each.properties), len(each.born_host))
-        units = self._queues.setdefault((each.topic, each.queue_id), [])
+        key = (each.topic, each.queue_id)
+        queue_offset = self._appended.get(key, 0)
         record = encode_record(
-            topic=topic,
+            topic=each.topic.encode(),
             queue_id=each.queue_id,
-            queue_offset=len(units),
+            queue_offset=queue_offset,
             physical_offset=self.end_offset,
             body=each.body,
             properties=each.properties,
@@ -137,18 +218,27 @@ class MemoryLog:
             reconsume_times=each.reconsume_times,
             prepared_transaction_offset=each.prepared_transaction_offset,
         )
-        assert len(record) == size
-        code = tags_code(each.properties)
         self._records[self.end_offset] = record
-        units.append(Unit(self.end_offset, size, code))
-        self.end_offset += size
-        for listener in list(self.arrivals):
-            listener(Dispatched(each.topic, each.queue_id, len(units), code))
+        self._appended[key] = queue_offset + 1
+        self._tail.append((*key, (self.end_offset, len(record), tags_code(each.properties))))
+        self.end_offset += len(record)
+
+
+_KINDS = (
+    *("snapshot", "taken", "acked", "changed", "revived", "reset", "dropped"),
+    *("topicPut", "topicsDeleted", "groupPut", "groupDeleted", "offsets", "add"),
+)
 
 
 def draft(
-    topic: str, body: bytes, queue_id: int = 0, *, tag: str = "", properties: dict[str, str] | None = None
+    topic: str,
+    body: bytes,
+    queue_id: int = 0,
+    *,
+    tag: str = "",
+    properties: dict[str, str] | None = None,
+    reconsume_times: int = 0,
 ) -> Draft:
     """A message to append."""
     encoded = encode_properties({**(properties or {}), "TAGS": tag})
-    return Draft(topic, queue_id, body, encoded, 1_600_000_000_000, HOST)
+    return Draft(topic, queue_id, body, encoded, 1_600_000_000_000, HOST, reconsume_times=reconsume_times)

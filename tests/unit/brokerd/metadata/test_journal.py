@@ -11,7 +11,6 @@ import pytest
 from brokerd.metadata.journal import Journal, JournalSettings
 from brokerd.metadata.replay import decode_log_record, find_snapshot
 from remoting.errors import CorruptedFile, InvalidParameter, NotMaster
-from remoting.message import decode_record
 from tests.support.memory_log import MemoryLog, draft
 
 TOPIC = "rmq_sys_test"
@@ -46,7 +45,7 @@ def journal(log: MemoryLog, every: int = 5, part_bytes: int = 1024) -> tuple[Jou
 
 
 def kinds(log: MemoryLog) -> list[str]:
-    return [decode_record(each).property_map()["TAGS"] for each in log.bodies(TOPIC)]
+    return log.kinds(TOPIC)
 
 
 def test_rebuilt_at_every_cut() -> None:
@@ -188,3 +187,17 @@ def test_nothing_to_snapshot_without_records() -> None:
     master.want_snapshot()
     master.maintain()
     assert log.end_offset == 0
+
+
+def test_a_new_master_knows_what_was_not_confirmed_yet() -> None:
+    log = MemoryLog()
+    master, table = journal(log, every=7)
+    ends = [master.append("add", {"v": 1, "n": str(number % 3), "by": number}) for number in range(20)]
+    for confirmed in ends:
+        promoted, state = journal(log.copy(dispatched=confirmed), every=7)
+        promoted.rebuild()
+        promoted.catch_up()
+        assert state.numbers == table.numbers
+        assert promoted.applied_offset == log.end_offset
+        promoted.follow()
+        assert len(state.applied) == len(set(state.applied))

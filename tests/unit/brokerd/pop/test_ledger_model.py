@@ -96,7 +96,8 @@ class LedgerMachine(RuleBasedStateMachine):
         queue = self.ledger.queue(GROUP, TOPIC, queue_id)
         pop_time = max(self.now_ms, queue.last_pop_time_ms + 1 if queue is not None else 0)
         batch = records.taken_batch(TOPIC, queue_id, next_offset, offsets, counts)
-        body = records.taken(GROUP, pop_time, invisible, [batch], attempt_id=attempt_id, ordered=self.ordered)
+        due = self.now_ms + invisible
+        body = records.taken(GROUP, pop_time, invisible, due, [batch], attempt_id=attempt_id, ordered=self.ordered)
         self.record(records.TAKEN, body)
         for place, offset in enumerate(offsets):
             message = self.messages[queue_id][offset]
@@ -107,7 +108,7 @@ class LedgerMachine(RuleBasedStateMachine):
             message.handle = ReceiptHandle(
                 offsets[0], pop_time, invisible, revive_queue_id, 0, "broker-a", queue_id, offset
             )
-            message.due_ms = pop_time + invisible
+            message.due_ms = due
             message.attempt_id = attempt_id
             self.handles.append(message.handle)
 
@@ -158,7 +159,7 @@ class LedgerMachine(RuleBasedStateMachine):
                     pop_time_ms=replacement.pop_time_ms,
                     invisible_time_ms=invisible,
                 )
-                message.due_ms = replacement.pop_time_ms + invisible
+                message.due_ms = self.now_ms + invisible
                 message.attempt_id = ""
                 self.handles.append(message.handle)
         body = claims.changed_body()

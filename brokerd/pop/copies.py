@@ -1,0 +1,95 @@
+"""What is appended when a message comes back: its copy in the retry topic, or in the dead-letter topic (pure).
+
+Body, flag, born time and host, tags, keys and the unique key stay; the reconsume times count the deliveries. A dead letter
+names where it came from. A dead letter that is consumed and fails in turn starts a new count, and never leaves the dead-letter
+topic for another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from brokerd.pop.handles import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic, split_retry_topic
+from brokerd.services import Draft
+from remoting.message import (
+    MAX_PROPERTIES_BYTES,
+    SYS_BORN_HOST_V6,
+    SYS_STORE_HOST_V6,
+    Record,
+    decode_record,
+    encode_properties,
+    offset_message_id,
+)
+
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
+DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+
+# Handles of an earlier delivery, and lists of light queues that the first append served already
+_NOT_COPIED: Final = ("POP_CK", "POP_CK_OFFSET", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET")
+
+
+def base_topic(group: str, topic: str) -> str:
+    """The topic that a client asks for to get messages of this stored topic."""
+    split = split_retry_topic(topic)
+    if split is not None and split[0] == group:
+        return split[1]
+    older = f"{RETRY_PREFIX}{group}_"
+    return topic[len(older) :] if topic.startswith(older) and len(topic) > len(older) else topic
+
+
+def is_dead_letter_topic(group: str, topic: str) -> bool:
+    """Whether messages of this stored topic are dead letters (or came back as such)."""
+    return base_topic(group, topic).startswith(DEAD_LETTER_PREFIX)
+
+
+def deliveries_before(topic: str, reconsume_times: int) -> int:
+    """How often a stored message was delivered before it was stored here. `topic` is the stored one."""
+    return 0 if topic.startswith(DEAD_LETTER_PREFIX) else max(0, reconsume_times)
+
+
+def retry_target(group: str, topic: str) -> str:
+    """Where a message of this stored topic comes back."""
+    base = base_topic(group, topic)
+    return base if base.startswith(RETRY_PREFIX) else retry_topic(group, base)
+
+
+def retry_copy(group: str, topic: str, encoded: bytes, deliveries: int, pop_time_ms: int) -> Draft:
+    """The copy for the retry topic; `deliveries` so far, all told."""
+    record = decode_record(encoded)
+    properties = _kept_properties(record)
+    properties.setdefault(FIRST_POP_TIME, str(pop_time_ms))
+    return _copy(record, retry_target(group, topic), properties, deliveries)
+
+
+def dead_letter(group: str, topic: str, encoded: bytes, deliveries: int) -> Draft:
+    """The copy for the group's dead-letter topic."""
+    record = decode_record(encoded)
+    properties = _kept_properties(record)
+    message_id = properties.get("UNIQ_KEY") or offset_message_id(record.store_host, record.physical_offset)
+    properties[DLQ_ORIGIN_TOPIC] = base_topic(group, topic)
+    properties[DLQ_ORIGIN_MESSAGE_ID] = message_id
+    return _copy(record, dead_letter_topic(group), properties, deliveries)
+
+
+def _kept_properties(record: Record) -> dict[str, str]:
+    return {name: value for name, value in record.property_map().items() if name not in _NOT_COPIED}
+
+
+def _copy(record: Record, topic: str, properties: Mapping[str, str], reconsume_times: int) -> Draft:
+    encoded = encode_properties(properties)
+    if len(encoded) > MAX_PROPERTIES_BYTES:
+        encoded = encode_properties(_kept_properties(record))  # better without our additions than not at all
+    return Draft(
+        topic=topic,
+        queue_id=0,
+        body=record.body,
+        properties=encoded,
+        born_timestamp_ms=record.born_timestamp_ms,
+        born_host=record.born_host,
+        flag=record.flag,
+        sys_flag=record.sys_flag & ~(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6),
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=record.prepared_transaction_offset,
+    )

@@ -1,0 +1,202 @@
+"""Finishing and postponing messages: the calls of one turn of the loop share one record of each kind.
+
+Calls are served in their order, each message to the first valid claim. Nothing changes before the record is appended, and
+nobody is answered before it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from brokerd.metadata.journal import Journal
+from brokerd.metadata.record_log import RecordLog
+from brokerd.pop import records
+from brokerd.pop.claims import Claims
+from brokerd.pop.counters import PopCounters
+from brokerd.pop.handles import ReceiptHandle, decode_handle, stored_topic
+from brokerd.pop.ledger import PopLedger
+from brokerd.pop.reviver import PopMetadata, forward
+from brokerd.pop.taking import MessageReads
+from brokerd.scheduler import Scheduler
+from brokerd.services import AckStatus, InvisibleTimeOutcome, PutStatus
+from remoting.errors import LogboomError
+
+log = logging.getLogger(__name__)
+
+AckDone = Callable[[Sequence[AckStatus]], None]
+ChangeDone = Callable[[InvisibleTimeOutcome], None]
+ForwardDone = Callable[[AckStatus], None]
+_Answer = Callable[[bool], None]  # told whether the records were acknowledged
+
+_OK: Final = AckStatus.OK
+_INVALID: Final = AckStatus.INVALID_HANDLE
+_FAILED: Final = AckStatus.FAILED
+
+
+class Finishing:
+    """Owned by the pop service, which calls it only while it serves. `changed(claims)` hears of what was recorded."""
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        ledger: PopLedger,
+        journal: Journal,
+        record_log: RecordLog,
+        metadata: PopMetadata,
+        reads: MessageReads,
+        changed: Callable[[Claims], None],
+        scheduler: Scheduler,
+        now_ms: Callable[[], int],
+        max_invisible_time_ms: int,
+        counters: PopCounters,
+    ) -> None:
+        self._broker_name = broker_name
+        self._ledger = ledger
+        self._journal = journal
+        self._record_log = record_log
+        self._metadata = metadata
+        self._reads = reads
+        self._changed = changed
+        self._scheduler = scheduler
+        self._now_ms = now_ms
+        self._max_invisible_time_ms = max_invisible_time_ms
+        self._counters = counters
+        self._calls: list[tuple[Callable[[Claims], _Answer], Callable[[], None]]] = []
+
+    def ack(self, group: str, topic: str, handles: Sequence[str], done: AckDone) -> None:
+        self._enqueue(
+            lambda claims: self._claim_acks(claims, group, topic, handles, done),
+            lambda: done([_FAILED] * len(handles)),
+        )
+
+    def change(self, group: str, topic: str, handle: str, invisible_time_ms: int, done: ChangeDone) -> None:
+        self._enqueue(
+            lambda claims: self._claim_change(claims, group, topic, handle, invisible_time_ms, done),
+            lambda: done(InvisibleTimeOutcome(_FAILED, handle)),
+        )
+
+    def forward(self, group: str, topic: str, handle: str, done: ForwardDone) -> None:
+        self._enqueue(lambda claims: self._claim_forward(claims, group, topic, handle, done), lambda: done(_FAILED))
+
+    def refuse_all(self) -> None:
+        """The role changed: whoever waits for the next record should ask the new master."""
+        calls, self._calls = self._calls, []
+        for _, refuse in calls:
+            refuse()
+
+    # ---- inside
+
+    def _enqueue(self, claim: Callable[[Claims], _Answer], refuse: Callable[[], None]) -> None:
+        self._calls.append((claim, refuse))
+        if len(self._calls) == 1:
+            self._scheduler.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        calls, self._calls = self._calls, []
+        if not calls:
+            return
+        claims = Claims(self._ledger, self._now_ms())
+        answers = [claim(claims) for claim, _ in calls]
+        end_offset = -1
+        try:
+            for kind, body in ((records.ACKED, claims.finished_body()), (records.CHANGED, claims.changed_body())):
+                if body is not None:
+                    end_offset = self._journal.append(kind, body)
+        except LogboomError as error:
+            log.info("%d calls that finish messages failed: %s", len(calls), error)
+            if end_offset >= 0:  # what the first of two records says holds; its callers repeat, and find it done
+                self._changed(claims)
+            for answer in answers:
+                answer(False)
+            return
+        if end_offset < 0:
+            for answer in answers:
+                answer(True)
+            return
+        self._changed(claims)
+        self._journal.when_acknowledged(end_offset, lambda status: _answer_all(answers, status == PutStatus.PUT_OK))
+
+    def _locate(self, group: str, topic: str, text: str) -> tuple[str, ReceiptHandle] | None:
+        """The stored topic and the handle; None when it is not one that this broker gives out."""
+        handle = decode_handle(text)
+        if handle is None or handle.broker_name != self._broker_name:
+            return None
+        return stored_topic(group, topic, handle.retry_flag), handle
+
+    def _claim_acks(self, claims: Claims, group: str, topic: str, handles: Sequence[str], done: AckDone) -> _Answer:
+        statuses = []
+        for text in handles:
+            located = self._locate(group, topic, text)
+            statuses.append(_OK if located is not None and claims.finish(group, *located) else _INVALID)
+
+        def answer(acknowledged: bool) -> None:
+            valid = statuses.count(_OK)
+            self._counters.invalid_handles += len(statuses) - valid
+            if acknowledged:
+                self._counters.acked += valid
+                done(statuses)
+            else:
+                done([_FAILED if status == _OK else status for status in statuses])
+
+        return answer
+
+    def _claim_change(
+        self, claims: Claims, group: str, topic: str, text: str, invisible_time_ms: int, done: ChangeDone
+    ) -> _Answer:
+        located = self._locate(group, topic, text)
+        replacement = None
+        if located is not None and 0 <= invisible_time_ms <= self._max_invisible_time_ms:
+            replacement = claims.change(group, *located, invisible_time_ms)
+        if located is None or replacement is None:
+            self._counters.invalid_handles += 1
+            return lambda _: done(InvisibleTimeOutcome(_INVALID, text))
+        old = located[1]
+        new = old._replace(
+            start_offset=old.queue_offset,
+            pop_time_ms=replacement.pop_time_ms,
+            invisible_time_ms=replacement.invisible_time_ms,
+        )
+
+        def answer(acknowledged: bool) -> None:
+            if not acknowledged:
+                done(InvisibleTimeOutcome(_FAILED, text))
+                return
+            self._counters.changed += 1
+            done(InvisibleTimeOutcome(_OK, new.encode(), new.pop_time_ms, new.invisible_time_ms, new.revive_queue_id))
+
+        return answer
+
+    def _claim_forward(self, claims: Claims, group: str, topic: str, text: str, done: ForwardDone) -> _Answer:
+        located = self._locate(group, topic, text)
+        found = claims.locate(group, *located) if located is not None else None
+        if located is None or found is None:
+            self._counters.invalid_handles += 1
+            return lambda _: done(_INVALID)
+        batch, place = found
+        stored, handle = located
+        try:
+            made = forward(group, stored, handle.queue_id, handle.queue_offset, batch.deliveries(place), self._reads)
+            if made is not None:
+                dead_letters, draft = made
+                error = self._metadata.ensure_topic(dead_letters)
+                if error is not None:
+                    raise error
+                self._record_log.append_messages([draft])
+        except LogboomError as error:
+            log.warning("a message of %s was not forwarded to the dead-letter topic: %s", stored, error)
+            return lambda _: done(_FAILED)
+        claims.finish(group, stored, handle)
+
+        def answer(acknowledged: bool) -> None:
+            self._counters.dead_lettered += acknowledged
+            done(_OK if acknowledged else _FAILED)
+
+        return answer
+
+
+def _answer_all(answers: Sequence[Callable[[bool], None]], acknowledged: bool) -> None:
+    for answer in answers:
+        answer(acknowledged)

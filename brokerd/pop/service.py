@@ -1,0 +1,503 @@
+"""POP for the endpoints: take, finish, postpone, dead-letter, wait.
+
+The ledger knows what is taken; this shell reads the store, keeps the ledger's records in the replicated log, and answers when
+they are acknowledged. Finished and postponed messages of one turn of the loop share one record each. Only a master serves; a
+replica follows the records, so that it can go on when it becomes the master.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from brokerd.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
+from brokerd.metadata.journal import Journal, JournalSettings
+from brokerd.metadata.record_log import RecordLog
+from brokerd.metadata.service import as_request_error
+from brokerd.metadata.tables import Change
+from brokerd.pop import copies, records
+from brokerd.pop.answers import popped_messages, start_offsets
+from brokerd.pop.claims import Claims
+from brokerd.pop.counters import PopCounters
+from brokerd.pop.finishing import Finishing
+from brokerd.pop.handles import (
+    NORMAL_REVIVE_QUEUE_ID,
+    ORDERED_REVIVE_QUEUE_ID,
+    retry_topic,
+    retry_topic_v1,
+    split_retry_topic,
+)
+from brokerd.pop.ledger import PopLedger
+from brokerd.pop.records import POP_TOPIC
+from brokerd.pop.reviver import Reviver
+from brokerd.pop.settings import PopSettings
+from brokerd.pop.taking import MessageReads, Taker, Taking
+from brokerd.scheduler import Scheduler
+from brokerd.services import (
+    AckStatus,
+    GroupConfig,
+    InvisibleTimeOutcome,
+    Metadata,
+    Parked,
+    PopOutcome,
+    PopRequest,
+    PopStatus,
+    PutStatus,
+)
+from brokerd.start_offset import StartOffsets
+from brokerd.store.dispatcher import Arrival
+from brokerd.tag_filter import MessageFilter, compile_filter
+from remoting import codes
+from remoting.errors import InvalidParameter, LogboomError, NotMaster, RequestError
+
+log = logging.getLogger(__name__)
+
+PopDone = Callable[[PopOutcome], None]
+
+MAX_MESSAGES = 32
+
+
+class PopMetadata(Metadata, Protocol):
+    """What popping needs of the metadata service."""
+
+    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None: ...
+
+
+class _Waiting:
+    """A parked pop."""
+
+    __slots__ = ("done", "message_filter", "request", "tags_codes")
+
+    def __init__(self, request: PopRequest, message_filter: MessageFilter, done: PopDone) -> None:
+        self.request = request
+        self.message_filter = message_filter
+        self.tags_codes = message_filter.tags_codes
+        self.done = done
+
+
+class PopService:
+    """Implements `services.Popper`.
+
+    `is_alive(client_id)` says whether a client that leases messages is there; `log_end` is the physical end of the log.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        metadata: PopMetadata,
+        reads: MessageReads,
+        record_log: RecordLog,
+        log_end: Callable[[], int],
+        is_alive: Callable[[str], bool],
+        scheduler: Scheduler,
+        now_ms: Callable[[], int],
+        rng: random.Random,
+        settings: PopSettings | None = None,
+        journal_settings: JournalSettings | None = None,
+    ) -> None:
+        self.settings = settings or PopSettings()
+        self.counters = PopCounters()
+        self.ledger = PopLedger()
+        self.journal = Journal(record_log, POP_TOPIC, self.ledger, journal_settings)
+        self.starts = StartOffsets(reads, log_end, self.settings.recent_log_bytes)
+        self._broker_name = broker_name
+        self._metadata = metadata
+        self._reads = reads
+        self._scheduler = scheduler
+        self._now_ms = now_ms
+        self._serving = False
+        self._taker = Taker(metadata, reads, self.ledger, self.starts, rng, self.settings)
+        self._reviver = Reviver(
+            self.ledger,
+            self.journal,
+            record_log,
+            metadata,
+            reads,
+            is_alive,
+            self._came_back,
+            scheduler,
+            now_ms,
+            self.settings,
+            self.counters,
+        )
+        self._finishing = Finishing(
+            broker_name=broker_name,
+            ledger=self.ledger,
+            journal=self.journal,
+            record_log=record_log,
+            metadata=metadata,
+            reads=reads,
+            changed=self._ledger_changed,
+            scheduler=scheduler,
+            now_ms=now_ms,
+            max_invisible_time_ms=self.settings.max_invisible_time_ms,
+            counters=self.counters,
+        )
+        self._polling: LongPolling[_Waiting] = LongPolling(
+            scheduler,
+            WaitTable(self.settings.max_waiting_per_queue, self.settings.max_waiting),
+            self._try_again,
+            self._timed_out,
+            share=True,
+        )
+
+    # ---- services.Popper
+
+    def pop(self, request: PopRequest, done: PopDone) -> Parked | None:
+        """Take messages now, or wait for some; see services.Popper."""
+        self.counters.pops += 1
+        try:
+            message_filter = self._check(request)
+        except LogboomError as error:
+            self.counters.refused_pops += 1
+            done(PopOutcome(PopStatus.REFUSED, error=as_request_error(error)))
+            return None
+        answered, more = self._take(request, message_filter, done)
+        if answered:
+            return None
+        if request.deadline_ms <= int(self._scheduler.time() * 1000) + 1:
+            self.counters.empty_pops += 1
+            done(PopOutcome(PopStatus.NOTHING))
+            return None
+        waiter = self._polling.park(
+            request.topic,
+            request.group,
+            request.queue_id,
+            request.deadline_ms,
+            _Waiting(request, message_filter, done),
+        )
+        if waiter is None:
+            self.counters.refused_pops += 1
+            done(PopOutcome(PopStatus.POLLING_FULL))
+        elif more:
+            self._scan_on(request)
+        return waiter
+
+    def ack(self, group: str, topic: str, handles: Sequence[str], done: Callable[[Sequence[AckStatus]], None]) -> None:
+        """Finish messages; see services.Popper."""
+        if not self._serving:
+            done([AckStatus.FAILED] * len(handles))
+            return
+        self._finishing.ack(group, topic, handles, done)
+
+    def change_invisible_time(
+        self, group: str, topic: str, handle: str, invisible_time_ms: int, done: Callable[[InvisibleTimeOutcome], None]
+    ) -> None:
+        """Postpone a message, or return it at once; see services.Popper."""
+        if not self._serving:
+            done(InvisibleTimeOutcome(AckStatus.FAILED, handle))
+            return
+        self._finishing.change(group, topic, handle, invisible_time_ms, done)
+
+    def forward_to_dead_letter(self, group: str, topic: str, handle: str, done: Callable[[AckStatus], None]) -> None:
+        """Give a message up; see services.Popper."""
+        if not self._serving:
+            done(AckStatus.FAILED)
+            return
+        self._finishing.forward(group, topic, handle, done)
+
+    # ---- role and log
+
+    def start_serving(self) -> None:
+        """This broker is the master and its log is complete: catch up with it, forget what has no topic or group, go on."""
+        self.journal.catch_up()
+        now_ms = self._now_ms()
+        self.ledger.resume(now_ms, self.settings.lease_grace_ms)
+        self._serving = True
+        for group, topic in {(queue.group, queue.topic) for queue in self.ledger.queues()}:
+            if self._metadata.group(group) is None:
+                self._drop(group, None)
+            elif self._metadata.topic(topic) is None:
+                self._drop(None, topic)
+        self.journal.want_snapshot()
+        self._scheduler.call_soon(self.journal.maintain)
+        self._reviver.start()
+
+    def stop_serving(self) -> None:
+        """This broker is not the master any more: whoever waits is sent to the new one. `rebuild` follows."""
+        self._serving = False
+        self._reviver.stop()
+        self._finishing.refuse_all()
+        for waiter in self._polling.take_all():
+            waiter.payload.done(PopOutcome(PopStatus.REFUSED, error=NotMaster()))
+
+    def follow(self) -> None:
+        """Records were dispatched: apply those that are new here."""
+        self.journal.follow()
+
+    def rebuild(self) -> None:
+        """Read the ledger from the log; not while serving."""
+        assert not self._serving
+        self.journal.rebuild()
+
+    def truncated(self, end_offset: int) -> None:
+        """The log ends at `end_offset` now."""
+        self.journal.truncated(end_offset)
+
+    def file_rolled(self) -> None:
+        """A new file of the commitlog was begun."""
+        self.journal.want_snapshot()
+        self._scheduler.call_soon(self.journal.maintain)
+
+    # ---- events
+
+    def arrived(self, arrivals: Sequence[Arrival]) -> None:
+        """Messages became readable."""
+        for arrival in arrivals:
+            self._polling.arrived(arrival.topic, arrival.queue_id, arrival.tags_codes)
+            returned = split_retry_topic(arrival.topic)
+            if returned is not None:
+                group, topic = returned
+                self._polling.arrived(topic, ANY_QUEUE, arrival.tags_codes, group)
+
+    def metadata_changed(self, change: Change) -> None:
+        """Topics or groups went: so do their entries and those who wait. The master alone says so; replicas read it."""
+        if not self._serving:
+            return
+        for topic in change.topics_deleted:
+            self._drop(None, topic)
+        for group in change.groups_deleted:
+            self._drop(group, None)
+
+    def client_gone(self, client_id: str) -> None:
+        """A client that may lease messages died: they come back soon."""
+        if self._serving and self.ledger.end_leases(client_id, self._now_ms() + self.settings.gone_client_ms):
+            self._reviver.arm()
+
+    # ---- looking
+
+    def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Every message of the queue below it is finished; None when the group never popped the queue."""
+        queue = self.ledger.queue(group, topic, queue_id)
+        return queue.committed_offset() if queue is not None else None
+
+    def in_flight(self, group: str, topic: str, queue_id: int) -> int:
+        """How many messages of the queue are with clients or on their way back."""
+        queue = self.ledger.queue(group, topic, queue_id)
+        return queue.in_flight if queue is not None else 0
+
+    def popped_queues(self, group: str) -> Sequence[tuple[str, int]]:
+        """(stored topic, queue) of all that the group ever popped."""
+        return [(queue.topic, queue.queue_id) for queue in self.ledger.queues() if queue.group == group]
+
+    @property
+    def waiting_count(self) -> int:
+        """How many pops wait."""
+        return self._polling.table.count
+
+    def unfinished(self, group: str) -> str | None:
+        """Why a group cannot change between ordered and not now; None when nothing of it is on its way."""
+        in_flight = self.ledger.in_flight(group)
+        if in_flight:
+            return f"{in_flight} messages are with its clients; let them be finished first"
+        waiting = 0
+        for name, config in self._metadata.topics().items():
+            split = split_retry_topic(name)
+            if split is not None and split[0] == group:
+                for queue_id in range(config.read_queue_nums):
+                    done = self.committed_offset(group, name, queue_id) or 0
+                    waiting += max(0, self._reads.max_offset(name, queue_id) - done)
+        return f"{waiting} returned messages wait for it; let them be finished first" if waiting else None
+
+    # ---- administration
+
+    def reset_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, done: Callable[[RequestError | None], None]
+    ) -> None:
+        """Let a group go on at an offset of a queue; what it took of the queue is forgotten."""
+        try:
+            if not self._serving:
+                raise NotMaster
+            end_offset = self.journal.append(records.RESET, records.reset(group, topic, queue_id, offset))
+        except LogboomError as error:
+            done(as_request_error(error))
+            return
+        self._metadata.commit_offset(group, topic, queue_id, offset, None)
+        self._polling.arrived(copies.base_topic(group, topic), ANY_QUEUE, None, group)
+
+        def acknowledged(status: PutStatus) -> None:
+            ok = status == PutStatus.PUT_OK
+            done(None if ok else RequestError(codes.SYSTEM_ERROR, "the new offset is not acknowledged yet"))
+
+        self.journal.when_acknowledged(end_offset, acknowledged)
+
+    # ---- taking
+
+    def _check(self, request: PopRequest) -> MessageFilter:
+        if not self._serving:
+            raise NotMaster
+        topic = self._metadata.topic(request.topic)
+        if topic is None:
+            raise RequestError(
+                codes.TOPIC_NOT_EXIST, f"topic {request.topic} does not exist; create it before receiving from it"
+            )
+        if not topic.perm & 4:
+            raise RequestError(codes.NO_PERMISSION, f"topic {request.topic} is not readable")
+        if not 1 <= request.max_count <= MAX_MESSAGES:
+            raise InvalidParameter(f"a receive asks for 1 to {MAX_MESSAGES} messages, not {request.max_count}")
+        if not 0 <= request.invisible_time_ms <= self.settings.max_invisible_time_ms:
+            raise InvalidParameter(
+                f"the invisible time is from 0 to {self.settings.max_invisible_time_ms} ms, not {request.invisible_time_ms}"
+            )
+        if not ANY_QUEUE <= request.queue_id < topic.read_queue_nums:
+            raise InvalidParameter(
+                f"topic {request.topic} has queues 0 to {topic.read_queue_nums - 1} to read, not {request.queue_id}"
+            )
+        if not self._group(request.group).consume_enable:
+            raise RequestError(codes.NO_PERMISSION, f"consumer group {request.group} is disabled")
+        return compile_filter(request.expression_type, request.expression)
+
+    def _group(self, name: str) -> GroupConfig:
+        group = self._metadata.group(name)
+        if group is None and self.settings.auto_create_groups:
+            refusals: list[RequestError | None] = []
+            self._metadata.put_group(GroupConfig(name), refusals.append)
+            group = self._metadata.group(name)
+            if group is None and refusals and refusals[0] is not None:
+                raise refusals[0]
+        if group is None:
+            raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {name} does not exist; create it")
+        return group
+
+    def _take(self, request: PopRequest, message_filter: MessageFilter, done: PopDone) -> tuple[bool, bool]:
+        """Take what is there and answer: (whether the request is answered, whether there is more to look through)."""
+        topic = self._metadata.topic(request.topic)
+        if topic is None:
+            return False, False
+        now_ms = self._now_ms()
+        try:
+            taking = self._taker.take(request, message_filter, topic.read_queue_nums, now_ms)
+            if taking.lost:
+                self._finish_lost(request.group, taking)
+            if taking.batches:
+                pop_time_ms, end_offset = self._record(request, taking, now_ms)
+        except LogboomError as error:
+            self.counters.refused_pops += 1
+            done(PopOutcome(PopStatus.REFUSED, error=as_request_error(error)))
+            return True, False
+        if not taking.found:
+            return False, taking.more
+
+        def acknowledged(status: PutStatus) -> None:
+            done(self._outcome(request, taking, pop_time_ms, status))
+
+        self.journal.when_acknowledged(end_offset, acknowledged)
+        return True, taking.more
+
+    def _record(self, request: PopRequest, taking: Taking, now_ms: int) -> tuple[int, int]:
+        """Append what is taken; return the pop time, which is new in every queue that gave something, and the record's end."""
+        pop_time_ms = now_ms
+        for found in taking.found:
+            queue = self.ledger.queue(request.group, found.topic, found.queue_id)
+            if queue is not None and queue.last_pop_time_ms >= pop_time_ms:
+                pop_time_ms = queue.last_pop_time_ms + 1
+        body = records.taken(
+            request.group,
+            pop_time_ms,
+            request.invisible_time_ms,
+            now_ms + request.invisible_time_ms,
+            taking.batches,
+            lease_client_id=request.client_id if request.auto_renew else "",
+            attempt_id=request.attempt_id if request.fifo else "",
+            ordered=request.fifo,
+        )
+        end_offset = self.journal.append(records.TAKEN, body)
+        if taking.found:
+            self._reviver.arm()
+        return pop_time_ms, end_offset
+
+    def _finish_lost(self, group: str, taking: Taking) -> None:
+        """Messages of an ordered queue that were to come again are gone from the store: they hold up nothing."""
+        entries: list[list[Any]] = []
+        for topic, queue_id, offsets in taking.lost:
+            queue = self.ledger.queue(group, topic, queue_id)
+            for batch in queue.batches.values() if queue is not None else ():
+                mask = sum(1 << batch.place_of(offset) for offset in offsets if batch.place_of(offset) >= 0)
+                if mask & batch.remaining:
+                    entries.append([group, topic, queue_id, batch.pop_time_ms, mask])
+            self.counters.lost += len(offsets)
+        self.journal.append(records.REVIVED, records.finished(entries))
+
+    def _outcome(self, request: PopRequest, taking: Taking, pop_time_ms: int, status: PutStatus) -> PopOutcome:
+        if status != PutStatus.PUT_OK:
+            self._give_back(request.group, taking, pop_time_ms)
+            self.counters.refused_pops += 1
+            error = RequestError(
+                codes.SERVICE_NOT_AVAILABLE, f"the messages could not be reserved ({status.name}); receive again"
+            )
+            return PopOutcome(PopStatus.REFUSED, error=error)
+        revive_queue_id = ORDERED_REVIVE_QUEUE_ID if request.fifo else NORMAL_REVIVE_QUEUE_ID
+        messages = popped_messages(request, taking.found, pop_time_ms, revive_queue_id, self._broker_name)
+        self.counters.popped_messages += len(messages)
+        self.counters.popped_bytes += sum(len(message.record) for message in messages)
+        return PopOutcome(
+            PopStatus.FOUND,
+            messages,
+            pop_time_ms,
+            request.invisible_time_ms,
+            revive_queue_id,
+            taking.rest_count,
+            start_offsets(taking.found),
+        )
+
+    def _give_back(self, group: str, taking: Taking, pop_time_ms: int) -> None:
+        """Nobody got the messages: they are due at once, instead of after their invisible time."""
+        if not self._serving:
+            return
+        now_ms = self._now_ms()
+        for found in taking.found:
+            queue = self.ledger.queue(group, found.topic, found.queue_id)
+            batch = queue.batches.get(pop_time_ms) if queue is not None else None
+            if batch is not None:
+                self.ledger.end_early(batch, now_ms)
+        self._reviver.arm()
+
+    # ---- waiting
+
+    def _try_again(self, waiter: Waiter[_Waiting]) -> bool:
+        waiting = waiter.payload
+        answered, more = self._take(waiting.request, waiting.message_filter, waiting.done)
+        if more:
+            self._scan_on(waiting.request)
+        return answered
+
+    def _scan_on(self, request: PopRequest) -> None:
+        """A look through many messages that do not match goes on in the next turn of the loop."""
+        self._polling.arrived(request.topic, ANY_QUEUE, None, request.group)
+
+    def _timed_out(self, waiter: Waiter[_Waiting]) -> None:
+        self.counters.empty_pops += 1
+        waiter.payload.done(PopOutcome(PopStatus.NOTHING))
+
+    def _came_back(self, topic: str, queue_id: int, group: str) -> None:
+        """An ordered group may take messages of the queue again."""
+        self._polling.arrived(topic, queue_id, None, group)
+
+    def _ledger_changed(self, claims: Claims) -> None:
+        """Messages were finished or postponed: timers may be earlier, ordered queues may be free."""
+        self._reviver.arm()
+        for queue in claims.ordered_queues():
+            self._came_back(queue.topic, queue.queue_id, queue.group)
+
+    def _drop(self, group: str | None, topic: str | None) -> None:
+        queues = [each for each in self.ledger.queues() if group in (None, each.group) and topic in (None, each.topic)]
+        if queues:
+            try:
+                self.journal.append(records.DROPPED, records.dropped(group, topic))
+            except LogboomError as error:
+                log.warning("what was popped of the deleted topic or group lingers until the next start: %s", error)
+        for waiter in list(self._polling.table.all()):
+            if group in (None, waiter.group) and topic in (None, waiter.topic):
+                waiter.cancel()
+                gone = f"consumer group {group}" if group is not None else f"topic {topic}"
+                code = codes.TOPIC_NOT_EXIST if group is None else codes.SUBSCRIPTION_GROUP_NOT_EXIST
+                error_answer = RequestError(code, f"{gone} was deleted")
+                waiter.payload.done(PopOutcome(PopStatus.REFUSED, error=error_answer))
+
+
+def retry_topics(group: str, topic: str) -> tuple[str, str]:
+    """The topics in which messages of a topic come back to a group: the present name and the older one."""
+    return retry_topic(group, topic), retry_topic_v1(group, topic)

@@ -1,0 +1,168 @@
+"""A broker's metadata and pop services over a log in memory, with time moved by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from brokerd.metadata.names import METADATA_TOPIC, SystemNames
+from brokerd.metadata.service import MetadataService
+from brokerd.pop.records import POP_TOPIC
+from brokerd.pop.service import PopService
+from brokerd.pop.settings import PopSettings
+from brokerd.services import (
+    AckStatus,
+    GroupConfig,
+    InvisibleTimeOutcome,
+    Parked,
+    PopOutcome,
+    PoppedMessage,
+    PopRequest,
+    PopStatus,
+    TopicConfig,
+)
+from brokerd.store.dispatcher import Arrival
+from remoting.message import Record, decode_record
+from tests.support.memory_log import MemoryLog, draft
+from tests.support.turns import Turns
+
+
+class Receive:
+    """A pop under way: its outcome once there is one."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[PopOutcome] = []
+        self.parked: Parked | None = None
+
+    @property
+    def outcome(self) -> PopOutcome:
+        (outcome,) = self.outcomes
+        return outcome
+
+    @property
+    def waits(self) -> bool:
+        return not self.outcomes
+
+    @property
+    def messages(self) -> Sequence[PoppedMessage]:
+        assert self.outcome.status == PopStatus.FOUND, self.outcome
+        return self.outcome.messages
+
+    @property
+    def bodies(self) -> list[str]:
+        return [body_of(message) for message in self.messages]
+
+
+class PopBroker:
+    """One broker. `log` may be one that another broker wrote."""
+
+    def __init__(self, log: MemoryLog | None = None, turns: Turns | None = None, **settings: Any) -> None:
+        self.turns = turns or Turns()
+        self.log = log or MemoryLog(self.turns.wall_ms)
+        self.alive: set[str] = set()
+        names = SystemNames("cluster", "broker-a", development=False)
+        self.metadata = MetadataService(self.log, names, self.turns, self.turns.wall_ms)
+        self.pop_service = PopService(
+            broker_name="broker-a",
+            metadata=self.metadata,
+            reads=self.log,
+            record_log=self.log,
+            log_end=lambda: self.log.end_offset,
+            is_alive=self.alive.__contains__,
+            scheduler=self.turns,
+            now_ms=self.turns.wall_ms,
+            rng=random.Random(7),
+            settings=PopSettings(**settings),
+        )
+        self.metadata.unfinished = self.pop_service.unfinished
+        self.metadata.listeners.append(self.pop_service.metadata_changed)
+        self.log.listeners.append(self.dispatched)
+
+    def dispatched(self, arrivals: Sequence[Arrival]) -> None:
+        topics = {arrival.topic for arrival in arrivals}
+        if METADATA_TOPIC in topics:
+            self.metadata.follow()
+        if POP_TOPIC in topics:
+            self.pop_service.follow()
+        self.pop_service.arrived(arrivals)
+
+    def become_master(self) -> PopBroker:
+        self.metadata.rebuild()
+        self.pop_service.rebuild()
+        self.log.is_master = True
+        self.metadata.catch_up()
+        self.pop_service.start_serving()
+        return self
+
+    def become_replica(self) -> None:
+        self.log.is_master = False
+        self.pop_service.stop_serving()
+        self.metadata.rebuild()
+        self.pop_service.rebuild()
+
+    # ---- short forms
+
+    def topic(self, name: str = "t", queues: int = 1, **fields: Any) -> None:
+        refusals: list[Any] = []
+        self.metadata.put_topic(TopicConfig(name, queues, queues, **fields), refusals.append)
+        assert refusals == [None]
+
+    def group(self, name: str = "g", **fields: Any) -> None:
+        refusals: list[Any] = []
+        self.metadata.put_group(GroupConfig(name, **fields), refusals.append)
+        assert refusals == [None]
+
+    def send(self, *bodies: str, topic: str = "t", queue_id: int = 0, tag: str = "", **properties: str) -> None:
+        self.log.append_messages(
+            [draft(topic, body.encode(), queue_id, tag=tag, properties=properties) for body in bodies]
+        )
+
+    def receive(self, count: int = 32, *, wait_ms: int = 0, **fields: Any) -> Receive:
+        """Start a pop of topic t for group g; see what came in `outcome`."""
+        fields = {"group": "g", "topic": "t", "queue_id": -1, "invisible_time_ms": 10_000, **fields}
+        receive = Receive()
+        request = PopRequest(max_count=count, deadline_ms=self.turns.monotonic_ms() + wait_ms, **fields)
+        receive.parked = self.pop_service.pop(request, receive.outcomes.append)
+        return receive
+
+    def ack(self, *messages: PoppedMessage | str, group: str = "g", topic: str = "t") -> list[AckStatus]:
+        answers: list[Sequence[AckStatus]] = []
+        handles = [each if isinstance(each, str) else each.receipt_handle for each in messages]
+        self.pop_service.ack(group, topic, handles, answers.append)
+        self.turns.run()
+        (statuses,) = answers
+        return list(statuses)
+
+    def change(
+        self, message: PoppedMessage | str, invisible_time_ms: int, group: str = "g", topic: str = "t"
+    ) -> InvisibleTimeOutcome:
+        answers: list[InvisibleTimeOutcome] = []
+        handle = message if isinstance(message, str) else message.receipt_handle
+        self.pop_service.change_invisible_time(group, topic, handle, invisible_time_ms, answers.append)
+        self.turns.run()
+        (answer,) = answers
+        return answer
+
+    def forward(self, message: PoppedMessage | str, group: str = "g", topic: str = "t") -> AckStatus:
+        answers: list[AckStatus] = []
+        handle = message if isinstance(message, str) else message.receipt_handle
+        self.pop_service.forward_to_dead_letter(group, topic, handle, answers.append)
+        self.turns.run()
+        (answer,) = answers
+        return answer
+
+    def stored(self, topic: str, queue_id: int = 0) -> list[Record]:
+        return [decode_record(each) for each in self.log.bodies(topic, queue_id)]
+
+
+def body_of(message: PoppedMessage) -> str:
+    return decode_record(message.record).body.decode()
+
+
+def master(**settings: Any) -> PopBroker:
+    """A master with topic t (one queue) and group g."""
+    broker = PopBroker(**settings).become_master()
+    broker.topic()
+    broker.group()
+    return broker
