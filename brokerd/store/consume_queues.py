@@ -158,16 +158,18 @@ class ConsumeQueues:
             if queue.last_physical >= physical_offset:
                 self._cut(queue, first_behind(queue, physical_offset))
 
-    def delete(self, topic: str) -> list[QueueKey]:
-        """Forget the queues of a topic; their files go with the next write. Returns the keys."""
-        keys = [key for key in self.table if key[0] == topic]
+    def delete(self, topic: str, before: int) -> list[QueueKey]:
+        """Forget the queues of a topic that was deleted at a position of the log; returns their keys.
+
+        Queues that hold later messages belong to a new topic of that name and stay. Files go with the next write.
+        """
+        keys = [key for key, queue in self.table.items() if key[0] == topic and queue.last_physical < before]
         with self._write_lock:
             for key in keys:
                 queue = self.table.pop(key)
                 queue.restart(0)
                 self._files.forget(queue.directory)
-        if keys:
-            self._doomed.append(f"{DIRECTORY}/{topic}")
+                self._doomed.append(queue.directory)
         return keys
 
     def clear(self) -> None:

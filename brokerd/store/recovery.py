@@ -23,10 +23,10 @@ Read = Callable[[int, int], bytes]
 
 
 def decide_start(known: Positions | None, min_offset: int, end_offset: int, file_size: int) -> int:
-    """Where checking begins: the file that holds the durable end, or the whole log when nothing is known about it."""
+    """Where checking begins: at the file from which queues are derived again; with the whole log when nothing is known."""
     if known is None:
         return min_offset
-    return max(min_offset, file_start(min(known.flushed_offset, end_offset), file_size))
+    return max(min_offset, file_start(min(known.flushed_offset, known.queues_offset, end_offset), file_size))
 
 
 def decide_queues_start(known: Positions | None, min_offset: int, end: int) -> int:

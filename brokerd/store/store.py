@@ -192,6 +192,11 @@ class MessageStore:
         self._appendable = appendable
         self._update_refusal()
 
+    @property
+    def is_appendable(self) -> bool:
+        """Whether this broker appends messages of its own (as a master does), room on the disk aside."""
+        return self._appendable
+
     def set_full(self, full: bool) -> None:
         """Refuse appends, or take them again, because of the room on the disk."""
         if full != self._full:
@@ -486,10 +491,9 @@ class MessageStore:
         for listener in self.truncate_listeners:
             listener(offset)
 
-    def delete_queue(self, topic: str) -> None:
-        """Forget a topic's queues; should the topic come back, they start at 0."""
-        self.queues.delete(topic)
-        self.queue_offsets.forget(topic)
+    def delete_queues(self, topic: str, before: int) -> None:
+        """Forget the queues of a topic that was deleted at the log's offset `before`; to be called when dispatch is there."""
+        self.queues.delete(topic, before)
 
     # -- retention ---------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,212 @@
+"""A broker without its sockets: store, replication, tables and services joined, and what must happen to them together.
+
+The daemon's assembly and the simulator build the same `BrokerCore`; they differ in disk, clocks, outlet and control. What holds
+the parts together is here: what a change of role means for each of them and in which order, how far consumers may see, and what
+a deleted topic leaves behind. One thread calls everything.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from brokerd.log_access import Appends, StoreRecordLog, StoreReplicatedLog
+from brokerd.metadata.names import METADATA_TOPIC, SystemNames
+from brokerd.metadata.service import MetadataService
+from brokerd.metadata.tables import Change
+from brokerd.pop.records import POP_TOPIC
+from brokerd.pop.service import PopService
+from brokerd.replication.effects import Role
+from brokerd.replication.engine import ReplicaEngine
+from brokerd.replication.log import ReplicatedLog
+from brokerd.scheduler import Scheduler
+from brokerd.send import Counters, MessageSender
+from brokerd.services import PutStatus
+from brokerd.store.dispatcher import Arrival
+from brokerd.store.settings import StoreSettings
+from brokerd.store.store import MessageStore
+from remoting.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """How clients name this broker. `store_host` is the packed address that records and message ids carry."""
+
+    cluster: str
+    broker_name: str
+    store_host: bytes
+    development: bool = False
+
+
+class ReplicaHandle:
+    """The replica for those who append: the engine with the clock filled in."""
+
+    def __init__(self, engine: ReplicaEngine, monotonic_ms: Callable[[], int]) -> None:
+        self._engine = engine
+        self._monotonic_ms = monotonic_ms
+
+    @property
+    def is_master(self) -> bool:
+        return self._engine.is_master
+
+    @property
+    def accepts_messages(self) -> bool:
+        return self._engine.accepts_messages
+
+    @property
+    def refusal(self) -> PutStatus:
+        return self._engine.refusal
+
+    def on_appended(self, end_offset: int) -> None:
+        self._engine.on_appended(end_offset, self._monotonic_ms())
+
+    def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
+        self._engine.wait(position, callback, self._monotonic_ms())
+
+
+class BrokerCore:
+    """See the module. `advance` follows whatever may have moved the confirm offset."""
+
+    def __init__(
+        self,
+        identity: BrokerIdentity,
+        disk: Disk,
+        settings: StoreSettings,
+        make_engine: Callable[[ReplicatedLog, int], ReplicaEngine],
+        *,
+        request_flush: Callable[[], None],
+        is_alive: Callable[[str], bool],
+        scheduler: Scheduler,
+        wall_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        rng: random.Random,
+    ) -> None:
+        """Load the store and read the tables. `make_engine` gets the log and the confirm offset that is known.
+
+        `is_alive(client_id)` tells whether a consumer that leases messages is there. Raises CorruptedFile or SettingsError.
+        """
+        self.store = store = MessageStore(disk, settings, wall_ms, identity.store_host)
+        store.load()
+        self.engine = make_engine(StoreReplicatedLog(store, request_flush), store.confirm_offset)
+        self.replica = ReplicaHandle(self.engine, monotonic_ms)
+        self.counters = Counters()
+        self.appends = Appends(store, self.replica, request_flush)
+        record_log = StoreRecordLog(store, self.appends, wall_ms, identity.store_host)
+        names = SystemNames(identity.cluster, identity.broker_name, development=identity.development)
+        self.metadata = MetadataService(record_log, names, scheduler, wall_ms)
+        self.pop = PopService(
+            broker_name=identity.broker_name,
+            metadata=self.metadata,
+            reads=store,
+            record_log=record_log,
+            log_end=lambda: store.commitlog.end_offset,
+            is_alive=is_alive,
+            scheduler=scheduler,
+            now_ms=wall_ms,
+            rng=rng,
+        )
+        self.sender = MessageSender(store, self.appends, self.metadata.topic, self.counters)
+        self.arrival_listeners: list[Callable[[Sequence[Arrival]], None]] = [self.pop.arrived]
+        self._scheduler = scheduler
+        self._advance_scheduled = False
+        self._file_number = -1
+        self._deleted: list[tuple[int, str]] = []
+        store.truncate_listeners += [self.metadata.truncated, self.pop.truncated]
+        store.dispatcher.listeners.append(self._dispatched)
+        self.metadata.listeners += [self._metadata_changed, self.pop.metadata_changed]
+        self.metadata.unread_queues = self._unread_queues
+        self.metadata.unfinished = self.pop.unfinished
+        self.metadata.rebuild()
+        self.pop.rebuild()
+        self.engine.add_role_listener(self._role_changed)
+
+    def advance(self) -> None:
+        """Make visible what is confirmed. Called after each event that may have confirmed something; cheap when none did."""
+        if self.engine.core.confirm_offset > self.store.dispatch_offset and not self._advance_scheduled:
+            self._advance_scheduled = True
+            self._scheduler.call_soon(self._advance)
+
+    def close(self) -> None:
+        """Commit what is pending, tell who waits, and stop the timers. The store is closed by its owner, later."""
+        self.metadata.close()
+        if self.replica.is_master:
+            self.pop.stop_serving()
+
+    # ---- visibility
+
+    def _advance(self) -> None:
+        self._advance_scheduled = False
+        before = self.store.dispatch_offset
+        self.store.dispatch(self.engine.core.confirm_offset)
+        if self.store.dispatch_offset > before:
+            self._remove_deleted_queues()
+            self.advance()  # one call reads back one chunk at most
+
+    def _dispatched(self, arrivals: Sequence[Arrival]) -> None:
+        topics = {arrival.topic for arrival in arrivals}
+        if METADATA_TOPIC in topics:
+            self.metadata.follow()
+        if POP_TOPIC in topics:
+            self.pop.follow()
+        if self.replica.is_master:
+            self._note_new_file()
+        for listener in self.arrival_listeners:
+            listener(arrivals)
+
+    def _note_new_file(self) -> None:
+        """A new file of the log gets snapshots of the tables, so that older files can go."""
+        number = self.store.commitlog.end_offset // self.store.commitlog.segment_size_bytes
+        if number != self._file_number:
+            if self._file_number >= 0:
+                self.metadata.file_rolled()
+                self.pop.file_rolled()
+            self._file_number = number
+
+    # ---- roles
+
+    def _role_changed(self, role: Role, _master_epoch: int) -> None:
+        if role is Role.MASTER:
+            self.store.set_appendable(True)
+            self.metadata.catch_up()
+            self.pop.start_serving()
+            self._file_number = -1
+            return
+        if role is Role.PROMOTING:
+            return
+        was_serving = self.store.is_appendable
+        self.store.set_appendable(False)
+        if was_serving:
+            self.pop.stop_serving()
+            self.metadata.rebuild()
+            self.pop.rebuild()
+            self._deleted.clear()
+
+    # ---- topics
+
+    def _metadata_changed(self, change: Change) -> None:
+        if change.rebuilt:
+            return
+        for topic in change.topics_deleted:
+            self.store.queue_offsets.forget(topic)
+            self._deleted.append((change.position, topic))
+        self._remove_deleted_queues()
+
+    def _remove_deleted_queues(self) -> None:
+        """Queues of a deleted topic go when dispatch has passed the record that deleted it."""
+        if not self._deleted:
+            return
+        dispatched = self.store.dispatch_offset
+        for position, topic in self._deleted:
+            if position <= dispatched:
+                self.store.delete_queues(topic, position)
+        self._deleted = [each for each in self._deleted if each[0] > dispatched]
+
+    def _unread_queues(self, topic: str) -> int:
+        """How many queues of a topic must stay readable so that nothing unread disappears: up to the last that holds messages."""
+        held = [
+            queue_id
+            for queue_id in self.store.queue_ids(topic)
+            if self.store.max_offset(topic, queue_id) > self.store.min_offset(topic, queue_id)
+        ]
+        return max(held) + 1 if held else 0

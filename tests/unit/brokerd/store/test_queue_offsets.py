@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from brokerd.store.dispatch import Entry
+from brokerd.store.queue_offsets import QueueOffsets
+
+
+def entry(topic: str, queue_id: int, queue_offset: int) -> Entry:
+    return (topic, queue_id, queue_offset, 0, 100, 0, 0)
+
+
+def test_a_queue_that_is_not_known_begins_at_0() -> None:
+    assert QueueOffsets().next("T", 0) == 0
+
+
+def test_the_numbers_of_the_undispatched_tail_are_taken() -> None:
+    offsets = QueueOffsets()
+    offsets.rebuild({("T", 0): 5, ("U", 1): 2})
+    offsets.take([entry("T", 0, 5), entry("T", 0, 6), entry("N", 3, 0)])
+    assert offsets.table == {("T", 0): 7, ("U", 1): 2, ("N", 3): 1}
+
+
+def test_a_number_is_never_given_twice_when_the_log_holds_it_out_of_order() -> None:
+    offsets = QueueOffsets()
+    offsets.take([entry("T", 0, 9), entry("T", 0, 4)])
+    assert offsets.next("T", 0) == 10
+
+
+def test_number_0_starts_a_queue_again() -> None:
+    offsets = QueueOffsets()
+    offsets.take([entry("T", 0, 9), entry("T", 0, 0), entry("T", 0, 1)])
+    assert offsets.next("T", 0) == 2
+
+
+def test_a_deleted_topic_begins_at_0_and_its_neighbours_stay() -> None:
+    offsets = QueueOffsets()
+    offsets.advance({("T", 0): 5, ("T", 1): 6, ("T1", 0): 7})
+    offsets.forget("T")
+    assert offsets.table == {("T1", 0): 7}

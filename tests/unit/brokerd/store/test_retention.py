@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.store.retention import FileAge, RetentionDecision, decide_retention, used_percent
+from brokerd.store.settings import HOUR_MS, RetentionSettings
+from remoting.disk import DiskUsage
+from tests.support.disks import MemoryDisk
+from tests.unit.brokerd.store.stores import SEGMENT_BYTES, Clock, bodies, draft, open_store, payloads, put, sync
+
+NOW = 1_000 * HOUR_MS
+SIZE = 1000
+SETTINGS = RetentionSettings()
+
+
+def files(*ages_h: int) -> list[FileAge]:
+    """Files whose newest messages are that many hours old; -1 = the last one, still written."""
+    return [FileAge(n * SIZE, (n + 1) * SIZE, -1 if age < 0 else NOW - age * HOUR_MS) for n, age in enumerate(ages_h)]
+
+
+def decide(
+    found: list[FileAge],
+    percent: int = 50,
+    *,
+    held: int = 1 << 40,
+    refusing: bool = False,
+    settings: RetentionSettings = SETTINGS,
+) -> RetentionDecision:
+    total = 100 * SIZE
+    return decide_retention(found, DiskUsage(total, total - percent * SIZE), held, NOW, refusing, settings)
+
+
+def test_expired_files_go_and_younger_ones_stay() -> None:
+    assert decide(files(100, 80, 72, 71, 1, -1)).remove == 3
+
+
+def test_the_last_file_never_goes() -> None:
+    assert decide(files(100, 100)).remove == 1
+    assert decide(files(100)).remove == 0
+    assert decide(files(100), 99).remove == 0
+    assert decide([]).remove == 0
+
+
+def test_a_file_of_unknown_age_is_not_expired_and_keeps_those_behind_it() -> None:
+    assert decide(files(-1, 100, 100)).remove == 0
+
+
+def test_nothing_goes_that_somebody_needs() -> None:
+    old = files(100, 100, 100, -1)
+    assert [decide(old, held=held).remove for held in (0, 999, 1000, 1999, 2000, 9999)] == [0, 0, 1, 1, 2, 3]
+    assert decide(old, 95, held=1000) == RetentionDecision(1, True)
+
+
+def test_a_round_has_a_bound() -> None:
+    assert decide(files(*[100] * 30, -1)).remove == 10
+
+
+def test_86_percent_deletes_the_oldest_unexpired_and_only_as_many_as_needed() -> None:
+    young = files(*[1] * 9, -1)
+    assert decide(young, 85) == RetentionDecision(0, False)
+    assert decide(young, 86) == RetentionDecision(1, False)
+    assert decide(young, 89) == RetentionDecision(4, False)
+
+
+def test_91_percent_refuses_and_85_accepts_again() -> None:
+    young = files(*[1] * 9, -1)
+    story = [(90, False), (91, True), (90, True), (86, True), (85, False), (90, False)]
+    refusing = False
+    for percent, expected in story:
+        refusing = decide(young, percent, refusing=refusing).refuse
+        assert refusing is expected, percent
+
+
+def test_while_enough_is_free_no_percentage_counts() -> None:
+    settings = RetentionSettings(enough_free_bytes=5 * SIZE)
+    young = files(*[1] * 9, -1)
+    assert decide(young, 95, refusing=True, settings=settings) == RetentionDecision(0, False)
+    assert decide(young, 96, settings=settings) == RetentionDecision(10 - 1, True)
+
+
+def test_usage_is_rounded_up() -> None:
+    assert used_percent(DiskUsage(1000, 500)) == 50
+    assert used_percent(DiskUsage(1000, 499)) == 51
+    assert used_percent(DiskUsage(1000, 1000)) == 0
+    assert used_percent(DiskUsage(0, 0)) == 100
+
+
+@given(
+    st.lists(st.integers(-1, 200), max_size=20),
+    st.integers(0, 100),
+    st.integers(0, 25_000),
+    st.booleans(),
+)
+def test_no_decision_removes_the_last_file_or_a_held_one(ages: list[int], percent: int, held: int, full: bool) -> None:
+    found = files(*ages)
+    decision = decide(found, percent, held=held, refusing=full)
+    assert 0 <= decision.remove <= max(0, min(len(found) - 1, 10))
+    assert all(file.end <= held for file in found[: decision.remove])
+
+
+# -- on a store ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_and_its_queues_begin_later_and_never_earlier_again() -> None:
+    disk, clock = MemoryDisk(), Clock()
+    store = open_store(disk, clock)
+    bodies_put = payloads(120, 300)
+    for n, body in enumerate(bodies_put):
+        clock.now_ms += HOUR_MS
+        put(store, draft(body, queue_id=n % 2))
+    sync(store)
+    store.checkpoint()
+    mins = [store.commitlog.min_offset]
+    while (decision := decide_retention(*round_of(store, clock))).remove:
+        for removal in store.apply_retention(decision):
+            removal()
+        mins.append(store.commitlog.min_offset)
+        assert disk.names("commitlog")[0] == f"{mins[-1]:020d}"
+    assert mins == sorted(mins)
+    assert len(mins) > 1
+    first_kept = len(bodies_put) - 72
+    kept = [bodies(store, queue_id=queue_id) for queue_id in (0, 1)]
+    assert 72 <= sum(map(len, kept)) <= 72 + SEGMENT_BYTES // 300
+    for queue_id in (0, 1):
+        assert kept[queue_id] == list(bodies_put[queue_id::2])[-len(kept[queue_id]) :]
+        assert store.min_offset("TopicA", queue_id) == store.max_offset("TopicA", queue_id) - len(kept[queue_id])
+    assert first_kept > 0
+    # Queue files in front of it are gone as well, and a start finds the same.
+    assert disk.names("consumequeue/TopicA/0")[0] != "0" * 20
+    before = [store.min_offset("TopicA", 0), store.max_offset("TopicA", 0), store.commitlog.min_offset]
+    store.close()
+    again = open_store(disk, clock)
+    assert [again.min_offset("TopicA", 0), again.max_offset("TopicA", 0), again.commitlog.min_offset] == before
+    assert [bodies(again, queue_id=queue_id) for queue_id in (0, 1)] == kept
+
+
+def round_of(store: object, clock: Clock) -> tuple[object, ...]:
+    usage = DiskUsage(1000, 900)
+    return (store.file_ages(), usage, store.held_offset(), clock(), store.is_full, SETTINGS)  # type: ignore[attr-defined]
+
+
+def test_what_is_not_dispatched_not_synced_or_held_by_anybody_keeps_its_file() -> None:
+    store = open_store(MemoryDisk())
+    put(store, *(draft(body) for body in payloads(60, 300)), visible=False)
+    assert store.held_offset() == 0
+    store.dispatch(3 * SEGMENT_BYTES)
+    assert store.held_offset() == 0  # nothing is synced
+    sync(store)
+    assert store.held_offset() == store.dispatch_offset > 0
+    store.position_holders.append(lambda: None)
+    store.position_holders.append(lambda: 77)
+    assert store.held_offset() == 77
+
+
+def test_a_full_store_refuses_and_goes_on_when_there_is_room() -> None:
+    store = open_store(MemoryDisk())
+    store.apply_retention(RetentionDecision(0, True))
+    assert store.refusal is not None
+    assert "disk is full" in str(store.refusal)
+    with pytest.raises(type(store.refusal), match="disk is full"):
+        put(store, draft())
+    store.apply_retention(RetentionDecision(0, False))
+    put(store, draft())
+
+
+def test_ages_come_from_store_times_not_from_files() -> None:
+    clock = Clock(5_000)
+    store = open_store(MemoryDisk(), clock)
+    while store.commitlog.end_offset < 2 * SEGMENT_BYTES:
+        clock.now_ms += 1
+        put(store, draft(bytes(800)))
+    ages = store.file_ages()
+    assert [file.start for file in ages] == [0, SEGMENT_BYTES, 2 * SEGMENT_BYTES]
+    firsts = [store.commitlog.store_timestamp_at(start) for start in (SEGMENT_BYTES, 2 * SEGMENT_BYTES)]
+    assert [file.newest_timestamp_ms for file in ages] == [*firsts, -1]
