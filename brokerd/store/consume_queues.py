@@ -170,6 +170,8 @@ class ConsumeQueues:
                 queue.restart(0)
                 self._files.forget(queue.directory)
                 self._doomed.append(queue.directory)
+            if keys and not any(key[0] == topic for key in self.table):
+                self._doomed.append(f"{DIRECTORY}/{topic}")
         return keys
 
     def clear(self) -> None:
