@@ -1,4 +1,4 @@
-"""What must be true before anything starts, each refusal one sentence: data directory, space, one instance, free ports.
+"""What must be true before anything starts, each refusal one sentence: system, data directory, space, one instance, ports.
 
 Called by `up` alone, in this order. The lock is held as long as the returned object is open; it goes with the process, so a
 killed supervisor never leaves a directory locked.
@@ -26,6 +26,14 @@ LEAST_FREE_BYTES = 512 * 1024 * 1024
 
 _LOCK_TRIES = 10
 _LOCK_RETRY_S = 0.05
+
+
+def check_system() -> None:
+    """Refuse a system without the calls by which children are watched and never outlive the supervisor."""
+    if not hasattr(os, "pidfd_open"):
+        raise SettingsError(
+            "the appliance runs on Linux 5.3 or newer; use a virtual machine or a container of that kind"
+        )
 
 
 def make_directories(layout: DataLayout) -> None:

@@ -50,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     layout = DataLayout(options.data_dir)
     try:
+        preflight.check_system()
         preflight.make_directories(layout)
         lock = preflight.InstanceLock(layout)
         try:

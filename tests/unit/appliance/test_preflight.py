@@ -35,6 +35,13 @@ def free_ports() -> Options:
     )
 
 
+def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    preflight.check_system()
+    monkeypatch.delattr("os.pidfd_open")
+    with pytest.raises(SettingsError, match="Linux"):
+        preflight.check_system()
+
+
 def test_directories_are_made_for_the_owner_only(tmp_path: Path) -> None:
     layout = DataLayout(tmp_path / "a" / "b")
     preflight.make_directories(layout)
