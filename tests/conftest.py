@@ -11,6 +11,8 @@ import os
 import shutil
 import tempfile
 
+import hypothesis
+
 _DATA_DIR = tempfile.mkdtemp(prefix="logboom-tests-")
 atexit.register(shutil.rmtree, _DATA_DIR, ignore_errors=True)
 
@@ -22,3 +24,8 @@ if importlib.util.find_spec("webapp.settings") is not None:
     importlib.import_module(
         "django"
     )  # pytest-django sets Django up only where it is loaded before the tests are collected
+
+hypothesis.settings.register_profile(
+    "logboom", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("logboom")
