@@ -3,7 +3,8 @@
     STARTING --ready--> RUNNING
     STARTING, RUNNING --exited--> BACKING_OFF --spawned--> STARTING
     STARTING, RUNNING, BACKING_OFF --stop--> (exited) STOPPED
-    any --unstartable--> FAILED          the program cannot be executed at all; trying again would not help
+    WAITING, BACKING_OFF --unspawned--> BACKING_OFF      the system lacks something (memory, descriptors) at this moment
+    WAITING, BACKING_OFF --unstartable--> FAILED         the program cannot be executed; trying again would not help
 
 The delay doubles from exit to exit; a process that lived long enough starts again from the shortest delay.
 Owned by the supervisor's task for that process alone.
@@ -79,10 +80,14 @@ class Lifecycle:
         assert self._spawned_ms is not None
         if now_ms - self._spawned_ms >= SETTLED_AFTER_MS:
             self._delay_ms = FIRST_DELAY_MS
-        delay_ms = self._delay_ms
-        self._delay_ms = min(2 * delay_ms, LONGEST_DELAY_MS)
         self._ended(code, State.BACKING_OFF)
-        return delay_ms
+        return self._next_delay_ms()
+
+    def unspawned(self) -> int:
+        """The system could not start it just now; return after how many milliseconds to try again."""
+        assert self.state in (State.WAITING, State.BACKING_OFF), self.state
+        self.state = State.BACKING_OFF
+        return self._next_delay_ms()
 
     def stopped(self, code: int | None) -> None:
         """It ended because it was told to, or it was not running when everything was told to stop."""
@@ -97,6 +102,11 @@ class Lifecycle:
         """The operating system refuses to execute the program."""
         assert self.pid is None, self.pid
         self.state = State.FAILED
+
+    def _next_delay_ms(self) -> int:
+        delay_ms = self._delay_ms
+        self._delay_ms = min(2 * delay_ms, LONGEST_DELAY_MS)
+        return delay_ms
 
     def _ended(self, code: int, state: State) -> None:
         self.state = state

@@ -8,6 +8,7 @@ less than ten seconds. What the processes are is the plan's business, how one as
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -35,6 +36,10 @@ GRACE_S: Mapping[StopStage, float] = {
     StopStage.CONTROLLERS: 1.5,
     StopStage.REDIS: 1.0,
 }
+
+
+# What executing a program may answer that no second try changes
+_HOPELESS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOEXEC})
 
 
 class Listener(Protocol):
@@ -141,54 +146,66 @@ class Supervisor:
     # ---- one process
 
     async def _tend(self, process: _Process) -> None:
-        if not await self._unless_stopping(self._wait_for(process.spec.after)):
-            process.life.stopped(None)
-            self._changed(process)
-            return
-        while not self.is_stopping():
-            if not self._start(process):
-                return
-            assert process.child is not None
-            readiness = asyncio.create_task(self._await_ready(process), name=f"{process.spec.name} readiness")
-            try:
-                code = await process.child.wait()
-            finally:
-                readiness.cancel()
-                await asyncio.wait([readiness])
-            if not readiness.cancelled():
-                readiness.result()  # a mistake in there must not pass for a process that is merely slow
-            process.child = None
-            process.last_exit_at = state.timestamp()
-            if self.is_stopping():
-                process.life.stopped(code)
-                self._changed(process)
-                return
-            delay_ms = process.life.exited(code, _now_ms())
-            assert process.life.last_exit is not None
-            process.lacks = process.life.last_exit.text
-            self._changed(process)
-            last_words = log_files.last_line(process.log_file)
-            self._listener.exited(process.spec.name, process.lacks, last_words, delay_ms)
-            await self._unless_stopping(asyncio.sleep(delay_ms / 1000))
+        if await self._unless_stopping(self._wait_for(process.spec.after)):
+            while not self.is_stopping():
+                delay_ms = await self._live(process)
+                if delay_ms is None:
+                    return
+                await self._unless_stopping(asyncio.sleep(delay_ms / 1000))
         process.life.stopped(None)
         self._changed(process)
 
-    def _start(self, process: _Process) -> bool:
+    async def _live(self, process: _Process) -> int | None:
+        """One life of a process; return after how many milliseconds the next begins, None when there is no next."""
+        try:
+            child = self._start(process)
+        except OSError as error:
+            return self._not_started(process, error)
+        readiness = asyncio.create_task(self._await_ready(process), name=f"{process.spec.name} readiness")
+        try:
+            code = await child.wait()
+        finally:
+            readiness.cancel()
+            await asyncio.wait([readiness])
+        if not readiness.cancelled():
+            readiness.result()  # a mistake in there must not pass for a process that is merely slow
+        return self._exited(process, code)
+
+    def _start(self, process: _Process) -> Child:
         spec = process.spec
         if isinstance(spec.probe, HeartbeatProbe):
             spec.probe.file.unlink(missing_ok=True)
         env = {**self._environ, **self._plan.env, **spec.env}
-        try:
-            process.child = spawn(spec.argv, env, self._plan.working_dir, process.log_file)
-        except OSError as error:
-            process.lacks = f"{spec.argv[0]} cannot be started: {error.strerror or error}"
-            process.life.unstartable()
-            self._changed(process)
-            self._listener.unstartable(spec.name, process.lacks)
-            return False
+        process.child = spawn(spec.argv, env, self._plan.working_dir, process.log_file)
         process.life.spawned(process.child.pid, _now_ms())
         self._changed(process)
-        return True
+        return process.child
+
+    def _not_started(self, process: _Process, error: OSError) -> int | None:
+        process.lacks = f"cannot be started ({process.spec.argv[0]}: {error.strerror or error})"
+        if error.errno in _HOPELESS:
+            process.life.unstartable()
+            self._changed(process)
+            self._listener.unstartable(process.spec.name, process.lacks)
+            return None
+        delay_ms = process.life.unspawned()
+        self._changed(process)
+        self._listener.exited(process.spec.name, process.lacks, None, delay_ms)
+        return delay_ms
+
+    def _exited(self, process: _Process, code: int) -> int | None:
+        process.child = None
+        process.last_exit_at = state.timestamp()
+        if self.is_stopping():
+            process.life.stopped(code)
+            self._changed(process)
+            return None
+        delay_ms = process.life.exited(code, _now_ms())
+        assert process.life.last_exit is not None
+        process.lacks = process.life.last_exit.text
+        self._changed(process)
+        self._listener.exited(process.spec.name, process.lacks, log_files.last_line(process.log_file), delay_ms)
+        return delay_ms
 
     async def _await_ready(self, process: _Process) -> None:
         while True:

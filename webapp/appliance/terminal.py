@@ -58,4 +58,4 @@ class Terminal:
 
     def unstartable(self, name: str, reason: str) -> None:
         """See `Listener`."""
-        self.step(f"{name} stays down: {reason}")
+        self.step(f"{name} {reason}; it stays down")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import select
@@ -19,6 +20,7 @@ from tests.unit.appliance.fakes import CRASHING, DEADLINE_S, PARENT, STUBBORN, R
 from webapp.appliance import lifecycle, probes, state, supervisor
 from webapp.appliance.layout import PROJECT_DIR, DataLayout
 from webapp.appliance.plan import BrokerProbe, Plan, StopStage
+from webapp.appliance.processes import Child, spawn
 from webapp.appliance.supervisor import Supervisor
 
 Published = dict[str, dict[str, Any]]
@@ -114,11 +116,31 @@ async def test_what_cannot_be_executed_fails_and_the_rest_runs(layout: DataLayou
     missing = type(broken)(broken.name, broken.kind, ("/no/such/program",), broken.probe, broken.stop_stage)
     async with running(layout, plan(missing, spec(layout, "fine"))) as (it, recorder):
         event = await recorder.wait("unstartable", "broken")
-        assert event.detail == "/no/such/program cannot be started: No such file or directory"
+        assert event.detail == "cannot be started (/no/such/program: No such file or directory)"
         await recorder.wait("ready", "fine")
         assert published(layout)["broken"]["state"] == "failed"
         assert [entry[0] for entry in it.not_ready()] == ["broken"]
     assert published(layout)["broken"]["state"] == "failed"
+
+
+async def test_what_the_system_cannot_start_now_is_tried_again(
+    layout: DataLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = 2
+
+    def scarce(*arguments: Any) -> Child:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return spawn(*arguments)
+
+    monkeypatch.setattr(lifecycle, "FIRST_DELAY_MS", 5)
+    monkeypatch.setattr(supervisor, "spawn", scarce)
+    async with running(layout, plan(spec(layout, "late"))) as (_, recorder):
+        assert (await recorder.wait("ready", "late")).detail == 0
+        reason = f"cannot be started ({sys.executable}: Resource temporarily unavailable)"
+        assert [event.detail for event in recorder.events[:2]] == [(reason, None, 5), (reason, None, 10)]
 
 
 async def test_processes_wait_for_their_gates(layout: DataLayout) -> None:
