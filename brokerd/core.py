@@ -10,19 +10,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from brokerd.log_access import Appends, StoreRecordLog, StoreReplicatedLog
+from brokerd.log_access import Appends, ReplicaView, StoreRecordLog, StoreReplicatedLog
 from brokerd.metadata.names import METADATA_TOPIC, SystemNames
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import Change
 from brokerd.pop.records import POP_TOPIC
 from brokerd.pop.service import PopService
 from brokerd.replication.effects import Role
-from brokerd.replication.engine import ReplicaEngine
 from brokerd.replication.log import ReplicatedLog
 from brokerd.scheduler import Scheduler
 from brokerd.send import Counters, MessageSender
-from brokerd.services import PutStatus
 from brokerd.store.dispatcher import Arrival
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
@@ -39,57 +38,40 @@ class BrokerIdentity:
     development: bool = False
 
 
-class ReplicaHandle:
-    """The replica for those who append: the engine with the clock filled in."""
-
-    def __init__(self, engine: ReplicaEngine, monotonic_ms: Callable[[], int]) -> None:
-        self._engine = engine
-        self._monotonic_ms = monotonic_ms
+class ReplicaPort(ReplicaView, Protocol):
+    """What the core needs of the replica; `replication.replica.Replica` in the daemon."""
 
     @property
-    def is_master(self) -> bool:
-        return self._engine.is_master
+    def confirm_offset(self) -> int: ...
 
-    @property
-    def accepts_messages(self) -> bool:
-        return self._engine.accepts_messages
+    def add_role_listener(self, listener: Callable[[Role, int], None]) -> None: ...
 
-    @property
-    def refusal(self) -> PutStatus:
-        return self._engine.refusal
-
-    def on_appended(self, end_offset: int) -> None:
-        self._engine.on_appended(end_offset, self._monotonic_ms())
-
-    def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
-        self._engine.wait(position, callback, self._monotonic_ms())
+    def add_confirm_listener(self, listener: Callable[[int], None]) -> None: ...
 
 
 class BrokerCore:
-    """See the module. `advance` follows whatever may have moved the confirm offset."""
+    """See the module."""
 
     def __init__(
         self,
         identity: BrokerIdentity,
         disk: Disk,
         settings: StoreSettings,
-        make_engine: Callable[[ReplicatedLog, int], ReplicaEngine],
+        make_replica: Callable[[ReplicatedLog, int], ReplicaPort],
         *,
         request_flush: Callable[[], None],
         is_alive: Callable[[str], bool],
         scheduler: Scheduler,
         wall_ms: Callable[[], int],
-        monotonic_ms: Callable[[], int],
         rng: random.Random,
     ) -> None:
-        """Load the store and read the tables. `make_engine` gets the log and the confirm offset that is known.
+        """Load the store and read the tables. `make_replica` gets the log and the confirm offset that is known.
 
         `is_alive(client_id)` tells whether a consumer that leases messages is there. Raises CorruptedFile or SettingsError.
         """
         self.store = store = MessageStore(disk, settings, wall_ms, identity.store_host)
         store.load()
-        self.engine = make_engine(StoreReplicatedLog(store, request_flush), store.confirm_offset)
-        self.replica = ReplicaHandle(self.engine, monotonic_ms)
+        self.replica = make_replica(StoreReplicatedLog(store, request_flush), store.confirm_offset)
         self.counters = Counters()
         self.appends = Appends(store, self.replica, request_flush)
         record_log = StoreRecordLog(store, self.appends, wall_ms, identity.store_host)
@@ -119,13 +101,9 @@ class BrokerCore:
         self.metadata.unfinished = self.pop.unfinished
         self.metadata.rebuild()
         self.pop.rebuild()
-        self.engine.add_role_listener(self._role_changed)
-
-    def advance(self) -> None:
-        """Make visible what is confirmed. Called after each event that may have confirmed something; cheap when none did."""
-        if self.engine.core.confirm_offset > self.store.dispatch_offset and not self._advance_scheduled:
-            self._advance_scheduled = True
-            self._scheduler.call_soon(self._advance)
+        self.replica.add_role_listener(self._role_changed)
+        self.replica.add_confirm_listener(self._confirmed)
+        self._confirmed(self.replica.confirm_offset)
 
     def close(self) -> None:
         """Commit what is pending, tell who waits, and stop the timers. The store is closed by its owner, later."""
@@ -135,13 +113,19 @@ class BrokerCore:
 
     # ---- visibility
 
+    def _confirmed(self, confirm_offset: int) -> None:
+        """Consumers may see up to there: in the next turn of the loop, so that the senders are answered first."""
+        if confirm_offset > self.store.dispatch_offset and not self._advance_scheduled:
+            self._advance_scheduled = True
+            self._scheduler.call_soon(self._advance)
+
     def _advance(self) -> None:
         self._advance_scheduled = False
         before = self.store.dispatch_offset
-        self.store.dispatch(self.engine.core.confirm_offset)
+        self.store.dispatch(self.replica.confirm_offset)
         if self.store.dispatch_offset > before:
             self._remove_deleted_queues()
-            self.advance()  # one call reads back one chunk at most
+            self._confirmed(self.replica.confirm_offset)  # one call reads back one chunk at most
 
     def _dispatched(self, arrivals: Sequence[Arrival]) -> None:
         topics = {arrival.topic for arrival in arrivals}
