@@ -1,10 +1,12 @@
 """A broker's registration from its bytes: header fields, and the topic table as JSON or compressed (pure).
 
-Everything is bounded before it is taken: the inflated size, the number of topics, the length of each name.
+Everything is bounded before it is taken: the inflated size, the number of topics, the length of each name. The original writes
+integer keys of maps without quotes; those are read too.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Mapping
@@ -18,6 +20,7 @@ from remoting.errors import InvalidParameter, ProtocolError
 
 MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
 _INT: Final = struct.Struct(">i")
+_BARE_KEYS = re.compile(rb'"(?:\\.|[^"\\])*"|([{,]\s*)(-?\d+)(\s*:)')
 
 
 def decode_registration(ext: Mapping[str, str], body: Bytes) -> Registration:
@@ -130,11 +133,20 @@ def _take(data: bytes, position: int) -> tuple[bytes, int]:
 def _load(encoded: Bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(encoded)
-    except ValueError as error:
-        raise ProtocolError(f"undecodable JSON: {error}") from error
+    except ValueError:
+        try:
+            document = orjson.loads(_BARE_KEYS.sub(_quote_key, bytes(encoded)))
+        except ValueError as error:
+            raise ProtocolError(f"undecodable JSON: {error}") from error
     if not isinstance(document, dict):
         raise ProtocolError("a JSON object was expected")
     return document
+
+
+def _quote_key(match: re.Match[bytes]) -> bytes:
+    if match[2] is None:
+        return match[0]  # a string: whatever it holds is no key
+    return match[1] + b'"' + match[2] + b'"' + match[3]
 
 
 def _data_version(document: Any) -> DataVersion:

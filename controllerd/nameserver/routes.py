@@ -20,6 +20,7 @@ MASTER_ID: Final = 0
 DEFAULT_TIMEOUT_MS: Final = 120_000
 MAX_TOPICS: Final = 200_000
 MAX_GROUPS: Final = 10_000
+_PAUSE_MS: Final = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class RouteTable:
         self._groups: dict[str, dict[int, _Broker]] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._highest_epoch: dict[str, int] = {}
+        self._last_expiry_ms: int | None = None
 
     # ---- changes
 
@@ -127,8 +129,27 @@ class RouteTable:
         return self._remove_where(lambda broker: broker.connection == connection)
 
     def expire(self, now_ms: int) -> list[Registration]:
-        """Forget the brokers that were silent for longer than they said; returns them."""
+        """Forget the brokers that were silent for longer than they said; returns them. To be called every second or so.
+
+        When the calls themselves stopped, this process slept: that time is not the brokers' silence.
+        """
+        slept_ms = now_ms - self._last_expiry_ms if self._last_expiry_ms is not None else 0
+        self._last_expiry_ms = now_ms
+        if slept_ms > _PAUSE_MS:
+            for members in self._groups.values():
+                for broker in members.values():
+                    broker.last_update_ms = min(now_ms, broker.last_update_ms + slept_ms)
         return self._remove_where(lambda broker: broker.last_update_ms + broker.registration.timeout_ms < now_ms)
+
+    def fence(self, broker_name: str, master_address: str | None) -> None:
+        """The controllers decided who leads a group: another broker under id 0 is nobody's write target any more.
+
+        The new master takes its place when it registers. Queues stay known as long as any replica is there.
+        """
+        members = self._groups.get(broker_name, {})
+        holder = members.get(MASTER_ID)
+        if holder is not None and holder.registration.address != master_address:
+            self._remove(broker_name, MASTER_ID)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic's route, everywhere or on the brokers of one cluster."""
