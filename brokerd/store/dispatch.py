@@ -51,8 +51,8 @@ class Stop(Enum):
 
 
 class Derived(NamedTuple):
-    """What a chunk held. `end_offset` is where the next record starts; `needs` is its size when the chunk ends inside it (0 when
-    even that is unknown). `store_timestamp_ms` is that of the last record, -1 without one."""
+    """What a chunk held. `end_offset` is where the next record or filler starts; `needs` is its size when the chunk ends inside
+    it (0 when even that is unknown). `store_timestamp_ms` is that of the last record, -1 without one."""
 
     entries: list[Entry]
     end_offset: int
@@ -85,10 +85,8 @@ def derive(data: Bytes, physical_offset: int, shape: RecordShape) -> Derived:
         size, magic = _SIZE_AND_MAGIC.unpack_from(data, position)
         start = physical_offset + position
         left_in_file = shape.file_size - start % shape.file_size
-        if magic == MAGIC_BLANK and size == left_in_file:
-            position += size
-            continue
-        if (
+        is_filler = magic == MAGIC_BLANK and size == left_in_file
+        if not is_filler and (
             magic not in (MAGIC_V1, MAGIC_V2)
             or not MIN_RECORD_BYTES <= size <= shape.max_record_bytes
             or size + FILLER_BYTES > left_in_file
@@ -98,6 +96,9 @@ def derive(data: Bytes, physical_offset: int, shape: RecordShape) -> Derived:
         if position + size > length:
             stop, needs = Stop.PARTIAL, size
             break
+        if is_filler:
+            position += size
+            continue
         record = data[position : position + size]
         parsed = _parse(record, start, magic, shape.check_content)
         if parsed is None:

@@ -57,18 +57,21 @@ class Dispatcher:
             self._drop_offers()
 
     def dispatch(self, confirm_offset: int) -> list[Arrival]:
-        """Make visible what lies before the confirm offset; reads at most one chunk of the log back per call.
+        """Make visible what lies before the confirm offset; reads about one chunk of the log back per call.
 
-        Call again while `dispatch_offset` moves and is behind. Raises CorruptedFile when the log is not what was appended.
+        Call again while `dispatch_offset` moves and is behind: a call may move it without an arrival, over records that enter
+        no queue. Raises CorruptedFile when the log is not what was appended.
         """
         target = min(confirm_offset, self._commitlog.complete_offset)
         self.confirm_offset = max(self.confirm_offset, target)
         arrivals: dict[QueueKey, list[int]] = {}
+        read_back = 0
         while self.dispatch_offset < target:
             offer = self._offers[0] if self._offers else None
             if offer is None or offer.start > self.dispatch_offset:
-                stop = target if offer is None else min(target, offer.start)
-                if not self._read_back(stop, arrivals):
+                moved = self._read_back(target if offer is None else min(target, offer.start), arrivals)
+                read_back += moved
+                if not moved or read_back >= self._chunk_bytes:
                     break
             elif offer.start < self.dispatch_offset:
                 self._take_offer()
@@ -96,21 +99,20 @@ class Dispatcher:
         log = self._commitlog
         return walk(log.read, self.dispatch_offset, log.complete_offset, log.shape, self._chunk_bytes)
 
-    def _read_back(self, stop: int, arrivals: dict[QueueKey, list[int]]) -> bool:
-        """Derive one chunk before `stop`; whether anything of the log was used and there may be more to do in this call."""
+    def _read_back(self, stop: int, arrivals: dict[QueueKey, list[int]]) -> int:
+        """Dispatch one chunk of the log before `stop`; returns how far that went."""
         log = self._commitlog
-        for derived in walk(log.read, self.dispatch_offset, stop, log.shape, self._chunk_bytes):
+        before = self.dispatch_offset
+        for derived in walk(log.read, before, stop, log.shape, self._chunk_bytes):
             if derived.stop is Stop.DAMAGED:
                 raise CorruptedFile(
                     f"the commitlog has no record at offset {derived.end_offset}, where one was appended; "
                     "restart this broker, which checks its files"
                 )
             self._apply(derived.entries, arrivals)
-            moved = derived.end_offset > self.dispatch_offset
             self.dispatch_offset = derived.end_offset
-            # One chunk is a slice of work; go on only to reach the offers that wait behind it.
-            return moved and bool(self._offers) and derived.end_offset == stop
-        return False
+            break
+        return self.dispatch_offset - before
 
     def _apply(self, entries: Sequence[Entry], arrivals: dict[QueueKey, list[int]]) -> None:
         if entries:

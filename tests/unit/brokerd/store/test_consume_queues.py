@@ -243,6 +243,18 @@ def test_a_deleted_topic_loses_its_queues_and_a_waiting_write_does_not_bring_the
     assert list(queues.table) == [("T2", 0)]
 
 
+def test_a_queue_with_messages_behind_the_deletion_belongs_to_the_new_topic() -> None:
+    disk = MemoryDisk()
+    queues = ConsumeQueues(disk, SETTINGS)
+    apply(queues, entry(0), entry(0, queue_id=1))
+    write(queues)
+    apply(queues, entry(0, physical=9000))
+    assert queues.delete("T", 5000) == [("T", 1)]
+    write(queues)
+    assert disk.names("consumequeue/T") == ["0"]
+    assert units(queues) == [(9000, 100, 7)]
+
+
 def test_a_topic_made_again_keeps_its_new_units() -> None:
     queues = ConsumeQueues(MemoryDisk(), SETTINGS)
     apply(queues, *(entry(n) for n in range(5)))

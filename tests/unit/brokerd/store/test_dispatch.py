@@ -72,12 +72,15 @@ def test_prepared_and_rolled_back_messages_enter_no_queue(sys_flag: int, indexed
     assert derived.store_timestamp_ms == 1_700_000_000_123
 
 
-def test_a_filler_leads_to_the_next_file_also_when_its_rest_is_not_there() -> None:
+def test_a_filler_leads_to_the_next_file_when_all_of_it_is_there() -> None:
     data = record(0)
-    tail = encode_filler(SEGMENT_BYTES - len(data))
-    assert derive(data + tail, 0, SHAPE).end_offset == SEGMENT_BYTES
-    assert derive(data + tail[:7], 0, SHAPE).end_offset == len(data)
-    assert derive(data + tail[:7], 0, SHAPE).stop is Stop.PARTIAL
+    remaining = SEGMENT_BYTES - len(data)
+    tail = encode_filler(remaining).ljust(remaining, b"\0")
+    whole = derive(data + tail, 0, SHAPE)
+    assert (whole.end_offset, whole.stop) == (SEGMENT_BYTES, Stop.END)
+    for length in (1, 7, 8, remaining - 1):
+        cut = derive(data + tail[:length], 0, SHAPE)
+        assert (cut.end_offset, cut.stop, cut.needs) == (len(data), Stop.PARTIAL, remaining if length >= 8 else 0)
     wrong = encode_filler(SEGMENT_BYTES - len(data) - 1)
     assert derive(data + wrong, 0, SHAPE).stop is Stop.DAMAGED
 

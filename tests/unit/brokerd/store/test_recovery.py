@@ -308,7 +308,7 @@ def test_damage_behind_what_was_durable_is_a_torn_tail() -> None:
 def test_any_tail_behind_what_was_durable_leaves_a_prefix_that_goes_on(
     synced: int, lost: int, garbage: bytes, short: bool
 ) -> None:
-    """The log breaks off anywhere behind what was synced; zeros to the end of the sector, or the end of the file, or junk follow."""
+    """The log breaks off anywhere behind what was synced; nothing, or zeros and then junk, follow in the file."""
     disk = FaultyDisk(Random(3))
     store = open_store(disk)
     everything = list(payloads(30, 200))
