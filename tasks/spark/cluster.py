@@ -1,0 +1,216 @@
+"""Asking a cluster where queues are and how far they go; one connection per address, kept for the life of the object.
+
+Blocking, for Spark's Python workers and the report worker. Not for use by two threads at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import orjson
+
+from remoting import codes
+from remoting.client.socket_connection import SocketConnection
+from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
+from tasks.spark.options import EARLIEST, LATEST, Options
+from tasks.spark.planning import QueueRange
+
+T = TypeVar("T")
+
+_RETRY_EVERY_S = 0.25
+
+
+class Patience:
+    """A deadline for things that pass by waiting."""
+
+    def __init__(self, deadline_s: float, now_s: Callable[[], float], pause: Callable[[float], None]) -> None:
+        self._deadline_s = deadline_s
+        self._now_s = now_s
+        self._pause = pause
+
+    def wait(self) -> bool:
+        """Wait a moment; False when the time is over."""
+        if self._now_s() >= self._deadline_s:
+            return False
+        self._pause(_RETRY_EVERY_S)
+        return True
+
+
+class Cluster:
+    """The brokers of one cluster, found through its controllers and asked again when a master moved."""
+
+    def __init__(
+        self,
+        controllers: Sequence[str],
+        *,
+        timeout_ms: int = 10_000,
+        retry_for_ms: int = 30_000,
+        now_s: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._controllers = list(controllers)
+        self._timeout_ms = timeout_ms
+        self._retry_for_s = retry_for_ms / 1000
+        self._now_s = now_s
+        self._pause = pause
+        self._connections: dict[str, SocketConnection] = {}
+        self._masters: dict[str, str] = {}
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def queues(self, topic: str) -> dict[str, int]:
+        """Broker group -> number of queues of the topic there. Raises RequestError TOPIC_NOT_EXIST when nobody has it."""
+        route = self._route(topic)
+        masters = _masters(route)
+        self._masters.update(masters)
+        return {each["brokerName"]: int(each["readQueueNums"]) for each in route["queueDatas"]}
+
+    def ask_master(self, topic: str, broker_name: str, ask: Callable[[SocketConnection], T]) -> T:
+        """Ask the master of a group, wherever it is; while there is none, wait for one as long as allowed.
+
+        A refusal that does not pass by waiting is raised as it is.
+        """
+        patience = self.patience()
+        while True:
+            try:
+                return ask(self._connect(self._master(topic, broker_name)))
+            except (ConnectionLost, RequestTimeout, RequestError) as error:
+                self._forget(broker_name)
+                if not error.retriable or not patience.wait():
+                    raise
+
+    def patience(self) -> Patience:
+        """How long this cluster may be waited for, from now on."""
+        return Patience(self._now_s() + self._retry_for_s, self._now_s, self._pause)
+
+    def user_topics(self) -> list[str]:
+        """The topics that are not the system's own, as the masters list them."""
+        view = orjson.loads(self._ask_any_controller(codes.CLUSTER_VIEW, {}).body)
+        names: set[str] = set()
+        for group in view["groups"]:
+            for replica in group["replicas"]:
+                if replica["brokerId"] == group.get("masterBrokerId"):
+                    connection = self._connect(replica["address"])
+                    state = orjson.loads(connection.call(codes.BROKER_STATE, timeout_ms=self._timeout_ms).body)
+                    names.update(each["name"] for each in state["topics"] if not each.get("system"))
+        return sorted(names)
+
+    # ---- inside
+
+    def _master(self, topic: str, broker_name: str) -> str:
+        address = self._masters.get(broker_name)
+        if address is None:
+            self._masters.update(_masters(self._route(topic)))
+            address = self._masters.get(broker_name)
+        if address is None:
+            raise RequestError(codes.SERVICE_NOT_AVAILABLE, f"broker group {broker_name} has no master at the moment")
+        return address
+
+    def _forget(self, broker_name: str) -> None:
+        address = self._masters.pop(broker_name, None)
+        if address is not None and address in self._connections:
+            self._connections.pop(address).close()
+
+    def _connect(self, address: str) -> SocketConnection:
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = SocketConnection(address, timeout_ms=self._timeout_ms)
+        return connection
+
+    def _route(self, topic: str) -> Mapping[str, Any]:
+        route: Mapping[str, Any] = orjson.loads(
+            self._ask_any_controller(codes.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).body
+        )
+        return route
+
+    def _ask_any_controller(self, code: int, ext: Mapping[str, str]) -> Any:
+        last_error: LogboomError = ConnectionLost("no controller is configured")
+        for address in self._controllers:
+            try:
+                return self._connect(address).call(code, ext, timeout_ms=self._timeout_ms)
+            except (ConnectionLost, RequestTimeout) as error:
+                last_error = error
+                broken = self._connections.pop(address, None)
+                if broken is not None:
+                    broken.close()
+        raise ConnectionLost(f"no controller of {', '.join(self._controllers)} answers: {last_error}")
+
+
+def _masters(route: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        each["brokerName"]: each["brokerAddrs"]["0"] for each in route["brokerDatas"] if each["brokerAddrs"].get("0")
+    }
+
+
+def find_ranges(cluster: Cluster, options: Options) -> list[QueueRange]:
+    """The ranges that the options mean now: what is kept of each queue, cut to the wanted part."""
+    ranges = []
+    for topic in options.topics:
+        present = cluster.queues(topic)
+        for broker_name, queue_ids in _chosen(topic, present, options).items():
+            for queue_id in queue_ids:
+                ranges.append(_range(cluster, options, topic, broker_name, queue_id))
+    return [each for each in ranges if each.size > 0]
+
+
+def _chosen(topic: str, present: Mapping[str, int], options: Options) -> dict[str, Iterable[int]]:
+    if options.assignment is None:
+        return {broker_name: range(count) for broker_name, count in present.items()}
+    chosen: dict[str, Iterable[int]] = {}
+    for broker_name, queue_ids in options.assignment[topic].items():
+        missing = [each for each in queue_ids if each >= present.get(broker_name, 0)]
+        if missing:
+            there = ", ".join(f"{name} with {count} queues" for name, count in present.items())
+            raise RequestError(
+                codes.INVALID_PARAMETER, f"assign: {topic} has no queue {missing[0]} at {broker_name}; it is at {there}"
+            )
+        chosen[broker_name] = queue_ids
+    return chosen
+
+
+def _range(cluster: Cluster, options: Options, topic: str, broker_name: str, queue_id: int) -> QueueRange:
+    where = {"topic": topic, "queueId": str(queue_id)}
+
+    def offset(code: int, **more: str) -> int:
+        return cluster.ask_master(
+            topic,
+            broker_name,
+            lambda master: int(master.call(code, {**where, **more}, timeout_ms=options.timeout_ms).ext["offset"]),
+        )
+
+    low, high = offset(codes.GET_MIN_OFFSET), offset(codes.GET_MAX_OFFSET)
+    start, end = low, high
+    if options.starting_timestamp_ms is not None:
+        start = offset(codes.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(options.starting_timestamp_ms))
+    elif (wanted := options.starting_offset(topic, broker_name, queue_id)) != EARLIEST:
+        start = high if wanted == LATEST else wanted
+    if options.ending_timestamp_ms is not None:
+        end = offset(codes.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(options.ending_timestamp_ms))
+    elif (wanted := options.ending_offset(topic, broker_name, queue_id)) != LATEST:
+        end = low if wanted == EARLIEST else wanted
+    if start < low and options.fail_on_data_loss and start != EARLIEST:
+        raise RequestError(codes.PULL_OFFSET_MOVED, _lost(topic, broker_name, queue_id, start, low))
+    start, end = max(start, low), min(end, high)
+    return QueueRange(topic, broker_name, queue_id, start, max(start, end))
+
+
+def _lost(topic: str, broker_name: str, queue_id: int, start: int, low: int) -> str:
+    return (
+        f"messages {start} to {low} of {topic}, {broker_name}, queue {queue_id} are gone; "
+        "start later, or set failOnDataLoss=false to skip them"
+    )
