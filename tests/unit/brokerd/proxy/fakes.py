@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from brokerd.proxy.methods.base import Services
 from brokerd.services import (
     AckStatus,
     BrokerRoute,
@@ -18,15 +19,14 @@ from brokerd.services import (
     Draft,
     GroupConfig,
     InvisibleTimeOutcome,
-    PoppedMessage,
     PopOutcome,
+    PoppedMessage,
     PopRequest,
     PopStatus,
     PutStatus,
     SendOutcome,
     TopicConfig,
 )
-from brokerd.proxy.methods.base import Services
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import decode_properties, encode_record, pack_host
@@ -184,13 +184,9 @@ class FakeBroker:
         attempt = stored.attempts[request.group] = stored.attempts.get(request.group, 0) + 1
         handle = f"0 {next(self._numbers)} {request.invisible_time_ms} 0 0 broker-a {stored.queue_id} {stored.queue_offset} 1"
         stored.taken[request.group] = Taken(handle, now + request.invisible_time_ms / 1000)
-        return PoppedMessage(
-            stored.record, request.topic, 0, stored.queue_id, stored.queue_offset, handle, attempt
-        )
+        return PoppedMessage(stored.record, request.topic, 0, stored.queue_id, stored.queue_offset, handle, attempt)
 
-    def ack(
-        self, group: str, topic: str, handles: Sequence[str], done: Callable[[Sequence[AckStatus]], None]
-    ) -> None:
+    def ack(self, group: str, topic: str, handles: Sequence[str], done: Callable[[Sequence[AckStatus]], None]) -> None:
         self.acks.append(handles)
         statuses = []
         for handle in handles:
@@ -221,6 +217,7 @@ class FakeBroker:
             done(AckStatus.INVALID_HANDLE)
             return
         stored.finished.add(group)
+        del stored.taken[group]
         self.dead_letters.append((group, stored))
         done(AckStatus.OK)
 

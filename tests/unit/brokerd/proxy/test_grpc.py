@@ -1,0 +1,398 @@
+"""gRPC over the connection: framing, deadlines, statuses, refusals, streams, and readers that are too slow."""
+
+from __future__ import annotations
+
+import gzip
+import urllib.parse
+
+import hpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.proxy.calls import GrpcStatus, Kind, Method, Peer
+from brokerd.proxy.grpc import PREFIX, GrpcCall, GrpcConnection, encode_status_text
+from brokerd.proxy.http2 import frames
+from brokerd.proxy.http2.frames import ErrorCode, Setting
+from brokerd.proxy.http2.limits import Budget, Http2Limits
+from tests.unit.brokerd.proxy.h2client import split
+
+HEADERS = {
+    ":method": "POST",
+    ":scheme": "http",
+    ":path": "/s/Unary",
+    ":authority": "localhost",
+    "content-type": "application/grpc",
+    "te": "trailers",
+}
+
+
+def message(payload: bytes, flag: int = 0) -> bytes:
+    return PREFIX.pack(flag, len(payload)) + payload
+
+
+class Client:
+    """A gRPC client in front of a `GrpcConnection`."""
+
+    def __init__(self, *, budget: Budget | None = None, max_message_bytes: int = 100_000) -> None:
+        self.now_ms = 1_000_000
+        self.flushes = 0
+        methods = {
+            "/s/Unary": Method("Unary", Kind.UNARY, lambda calls: None),
+            "/s/Other": Method("Other", Kind.UNARY, lambda calls: None),
+            "/s/Stream": Method("Stream", Kind.SERVER_STREAM, lambda calls: None),
+            "/s/Both": Method("Both", Kind.BIDIRECTIONAL, lambda calls: None),
+        }
+        self.connection = GrpcConnection(
+            methods,
+            Http2Limits(),
+            budget or Budget(1 << 30),
+            peer=Peer("127.0.0.1:1", b"", self),
+            max_message_bytes=max_message_bytes,
+            max_streamed_message_bytes=1000,
+            wants_flush=self.wants_flush,
+            now_ms=self.now_ms,
+        )
+        self.encoder = hpack.Encoder()
+        self.decoder = hpack.Decoder()
+        self.next_stream_id = 1
+        self.receive(frames.PREFACE + frames.encode_settings([]))
+        self.connection.http2.take_output()
+
+    def wants_flush(self, connection: GrpcConnection) -> None:
+        self.flushes += 1
+
+    def receive(self, data: bytes) -> dict[str, list[GrpcCall]]:
+        return {method.name: calls for method, calls in self.connection.receive(data, self.now_ms)}
+
+    def open(self, *, end: bool = False, **changes: str | None) -> bytes:
+        """HEADERS of a new stream; keyword `path` is :path, `_` is -."""
+        fields = dict(HEADERS)
+        for name, value in changes.items():
+            key = ":" + name if name in ("path", "method") else name.replace("_", "-")
+            if value is None:
+                del fields[key]
+            else:
+                fields[key] = value
+        flags = frames.END_HEADERS | (frames.END_STREAM if end else 0)
+        self.stream_id = self.next_stream_id
+        self.next_stream_id += 2
+        return frames.encode_frame(frames.HEADERS, flags, self.stream_id, self.encoder.encode(list(fields.items())))
+
+    def data(self, body: bytes, *, end: bool = True) -> bytes:
+        return frames.encode_frame(frames.DATA, frames.END_STREAM if end else 0, self.stream_id, body)
+
+    def call(self, body: bytes, **changes: str | None) -> dict[str, list[GrpcCall]]:
+        return self.receive(self.open(**changes) + self.data(body))
+
+    def answers(self) -> dict[int, tuple[dict[str, str], list[bytes], int | None]]:
+        """Per stream: all header fields, the messages, and the code of a reset."""
+        self.connection.flush_wanted = False
+        found: dict[int, tuple[dict[str, str], list[bytes], int | None]] = {}
+        bodies: dict[int, bytes] = {}
+        for frame in split(self.connection.http2.take_output()):
+            if not frame.stream_id:
+                continue
+            fields, _, reset = found.setdefault(frame.stream_id, ({}, [], None))
+            if frame.kind == frames.HEADERS:
+                fields.update(self.decoder.decode(frame.payload))
+            elif frame.kind == frames.DATA:
+                bodies[frame.stream_id] = bodies.get(frame.stream_id, b"") + frame.payload
+            elif frame.kind == frames.RST_STREAM:
+                reset = int.from_bytes(frame.payload)
+            found[frame.stream_id] = fields, [], reset
+        for stream_id, body in bodies.items():
+            while body:
+                _, length = PREFIX.unpack_from(body)
+                found[stream_id][1].append(body[5 : 5 + length])
+                body = body[5 + length :]
+        return found
+
+    def only_answer(self) -> tuple[dict[str, str], list[bytes], int | None]:
+        (answer,) = self.answers().values()
+        return answer
+
+
+def test_a_unary_call_and_its_answer() -> None:
+    client = Client()
+    (call,) = client.call(message(b"question"), x_mq_client_id="me")["Unary"]
+    assert call.message == b"question"
+    assert call.metadata["x-mq-client-id"] == "me"
+    assert call.live
+    call.answer(b"reply")
+    fields, messages, reset = client.only_answer()
+    assert fields == {":status": "200", "content-type": "application/grpc", "grpc-status": "0"}
+    assert (messages, reset) == ([b"reply"], None)
+    assert not call.live
+    call.answer(b"again")  # nobody is there to see it
+    assert client.answers() == {}
+
+
+def test_the_calls_of_one_read_come_together_by_method() -> None:
+    client = Client()
+    data = b"".join(
+        client.open(path=path) + client.data(message(body))
+        for path, body in (("/s/Unary", b"1"), ("/s/Other", b"2"), ("/s/Unary", b"3"))
+    )
+    groups = client.receive(data)
+    assert {name: [call.message for call in calls] for name, calls in groups.items()} == {
+        "Unary": [b"1", b"3"],
+        "Other": [b"2"],
+    }
+
+
+def test_the_shell_is_asked_to_flush_once_per_turn() -> None:
+    client = Client()
+    calls = [client.call(message(b"x"))["Unary"][0] for _ in range(3)]
+    for call in calls:
+        call.answer(b"y")
+    assert client.flushes == 1
+
+
+@pytest.mark.parametrize(
+    ("timeout", "ms"),
+    [
+        ("3S", 3000),
+        ("20m", 20),
+        ("2M", 120_000),
+        ("1H", 3_600_000),
+        ("5000u", 5),
+        ("99n", 0),
+        ("8760H", 31_536_000_000),
+    ],
+)
+def test_deadlines(timeout, ms) -> None:
+    client = Client()
+    (call,) = client.call(message(b"x"), grpc_timeout=timeout)["Unary"]
+    assert call.deadline_ms == client.now_ms + ms
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"path": "/s/Unknown"}, GrpcStatus.UNIMPLEMENTED),
+        ({"grpc_encoding": "snappy"}, GrpcStatus.UNIMPLEMENTED),
+        ({"grpc_timeout": "soon"}, GrpcStatus.INTERNAL),
+        ({"grpc_timeout": "123456789S"}, GrpcStatus.INTERNAL),
+    ],
+)
+def test_refused_calls_end_with_a_status(changes, status) -> None:
+    client = Client()
+    assert client.call(message(b"x"), **changes) == {}
+    fields, messages, _ = client.only_answer()
+    assert fields[":status"] == "200"
+    assert fields["grpc-status"] == str(int(status))
+    assert fields["grpc-message"]
+    assert messages == []
+    assert ("grpc-accept-encoding" in fields) == (status == GrpcStatus.UNIMPLEMENTED)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0\0\0",
+        message(b"abc")[:-1],
+        message(b"abc") + b"x",
+        message(b"a") + message(b"b"),
+        message(b"x", 1),
+        message(b"x", 7),
+    ],
+    ids=[
+        "nothing",
+        "half a prefix",
+        "cut off",
+        "too long",
+        "two messages",
+        "compressed without encoding",
+        "unknown flag",
+    ],
+)
+def test_a_unary_call_is_exactly_one_message(body) -> None:
+    client = Client()
+    assert client.call(body) == {}
+    assert client.only_answer()[0]["grpc-status"] == str(int(GrpcStatus.INTERNAL))
+
+
+def test_a_call_without_a_body_at_all_is_refused() -> None:
+    client = Client()
+    assert client.receive(client.open(end=True)) == {}
+    assert client.only_answer()[0]["grpc-status"] == str(int(GrpcStatus.INTERNAL))
+
+
+def test_gzip_messages_are_read_within_their_bound() -> None:
+    client = Client(max_message_bytes=1000)
+    (call,) = client.call(message(gzip.compress(b"a" * 900), 1), grpc_encoding="gzip")["Unary"]
+    assert call.message == b"a" * 900
+    call.answer(b"")
+    client.answers()
+    for body, status in (
+        (gzip.compress(b"a" * 1001), GrpcStatus.RESOURCE_EXHAUSTED),
+        (gzip.compress(b"a" * 900)[:-9], GrpcStatus.INTERNAL),
+        (b"no gzip", GrpcStatus.INTERNAL),
+    ):
+        assert client.call(message(body, 1), grpc_encoding="gzip") == {}
+        assert client.only_answer()[0]["grpc-status"] == str(int(status))
+    (call,) = client.call(message(b"plain"), grpc_encoding="gzip")["Unary"]
+    assert call.message == b"plain"
+
+
+def test_a_message_over_the_limit_is_refused_before_it_has_come() -> None:
+    client = Client(max_message_bytes=20_000)
+    client.receive(client.open() + client.data(PREFIX.pack(0, 1 << 30) + bytes(16_000), end=False))
+    client.receive(client.data(bytes(16_000), end=False))
+    fields, _, reset = client.only_answer()
+    assert fields["grpc-status"] == str(int(GrpcStatus.RESOURCE_EXHAUSTED))
+    assert reset == ErrorCode.NO_ERROR
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"method": "GET"}, "405"),
+        ({"content_type": "text/html"}, "415"),
+        ({"content_type": "application/grpcx"}, "415"),
+    ],
+)
+def test_what_is_not_grpc_is_answered_as_http(changes, status) -> None:
+    client = Client()
+    assert client.receive(client.open(end=True, **changes)) == {}
+    fields = {}
+    body = b""
+    for frame in split(client.connection.http2.take_output()):
+        if frame.kind == frames.HEADERS:
+            fields = dict(client.decoder.decode(frame.payload))
+        elif frame.kind == frames.DATA:
+            body += frame.payload
+    assert fields[":status"] == status
+    assert b"gRPC" in body
+    assert not client.connection.http2.streams
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8"]
+)
+def test_content_types_of_grpc(content_type) -> None:
+    assert "Unary" in Client().call(message(b"x"), content_type=content_type)
+
+
+def test_a_stream_of_messages() -> None:
+    client = Client()
+    (call,) = client.call(message(b"x"), path="/s/Stream")["Stream"]
+    call.send([b"one", b"", b"two"])
+    call.send([b"three"])
+    call.finish()
+    fields, messages, _ = client.only_answer()
+    assert messages == [b"one", b"", b"two", b"three"]
+    assert fields["grpc-status"] == "0"
+
+
+def test_a_bidirectional_stream_gets_its_headers_at_once_and_one_call_per_message() -> None:
+    client = Client()
+    assert client.receive(client.open(path="/s/Both")) == {}
+    assert client.only_answer() == ({":status": "200", "content-type": "application/grpc"}, [], None)
+    assert client.connection.has_telemetry
+    whole = message(b"one") + message(b"two") + message(b"three")
+    assert client.receive(client.data(whole[:3], end=False)) == {}
+    first, second = client.receive(client.data(whole[3:18], end=False))["Both"]
+    (third,) = client.receive(client.data(whole[18:], end=False))["Both"]
+    assert [call.message for call in (first, second, third)] == [b"one", b"two", b"three"]
+    second.send([b"to two"])
+    first.send([b"to one"])
+    client.receive(client.data(b"", end=True))
+    fields, messages, _ = client.only_answer()
+    assert messages == [b"to two", b"to one"]
+    assert fields == {"grpc-status": "0"}
+    assert not client.connection.has_telemetry
+
+
+def test_streamed_messages_are_bounded() -> None:
+    client = Client()
+    client.receive(client.open(path="/s/Both"))
+    client.receive(client.data(PREFIX.pack(0, 1001), end=False))
+    assert client.only_answer()[0]["grpc-status"] == str(int(GrpcStatus.RESOURCE_EXHAUSTED))
+    assert client.receive(client.data(message(b"late"), end=False)) == {}
+
+    poor = Client(budget=Budget(10))
+    poor.receive(poor.open(path="/s/Both"))
+    poor.receive(poor.data(message(bytes(900))[:500], end=False))
+    assert poor.only_answer()[0]["grpc-status"] == str(int(GrpcStatus.RESOURCE_EXHAUSTED))
+
+
+def test_a_cancelled_call_is_told_once_and_answers_nobody() -> None:
+    client = Client()
+    (call,) = client.call(message(b"x"))["Unary"]
+    told = []
+    call.on_cancel = lambda: told.append(1)
+    client.receive(frames.encode_rst_stream(1, ErrorCode.CANCEL))
+    client.connection.close()
+    assert told == [1]
+    assert not call.live
+    call.send([b"late"])
+    call.finish()
+    assert client.answers() == {}
+
+
+def test_a_lost_connection_cancels_every_open_call() -> None:
+    client = Client()
+    told = []
+    for number in range(3):
+        (call,) = client.call(message(b"x"))["Unary"]
+        call.on_cancel = lambda number=number: told.append(number)
+        if number == 1:
+            call.answer(b"done")
+    client.connection.close()
+    assert told == [0, 2]
+
+
+def test_going_away_ends_the_streams_that_would_never_end() -> None:
+    client = Client()
+    client.receive(client.open(path="/s/Both"))
+    client.connection.go_away()
+    assert client.only_answer()[0]["grpc-status"] == str(int(GrpcStatus.UNAVAILABLE))
+
+
+def test_large_work_waits_for_a_client_that_reads_slowly() -> None:
+    client = Client()
+    (call,) = client.call(message(b"x"), path="/s/Stream")["Stream"]
+    (gone,) = client.call(message(b"x"), path="/s/Stream")["Stream"]
+    began = []
+    client.connection.write_paused = True
+    call.when_writable(lambda: began.append("call"))
+    gone.when_writable(lambda: began.append("gone"))
+    client.receive(frames.encode_rst_stream(3, ErrorCode.CANCEL))
+    assert began == []
+    client.connection.write_paused = False
+    client.connection.resume()
+    assert began == ["call"]
+
+
+def test_full_windows_make_a_slow_reader_too() -> None:
+    client = Client()
+    client.receive(frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))
+    (call,) = client.call(message(b"x"), path="/s/Stream")["Stream"]
+    (second,) = client.call(message(b"x"), path="/s/Stream")["Stream"]
+    call.send([bytes(17 * 1024 * 1024)])
+    began = []
+    second.when_writable(lambda: began.append(1))
+    assert began == []
+    client.receive(frames.encode_window_update(1, 1 << 30) + frames.encode_window_update(0, 1 << 30))
+    assert began == [1]
+
+
+@given(st.text())
+def test_status_texts_are_percent_encoded(text) -> None:
+    encoded = encode_status_text(text)
+    assert all(0x20 <= byte <= 0x7E for byte in encoded)
+    if len(text.encode("utf-8", "replace")) <= 1024:
+        assert urllib.parse.unquote(encoded.decode()) == text.encode("utf-8", "replace").decode()
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8))
+def test_no_body_raises_anything(bodies) -> None:
+    client = Client()
+    for path in HEADERS[":path"], "/s/Both":
+        client.receive(client.open(path=path))
+        for body in bodies:
+            client.receive(client.data(body, end=False))
+        client.receive(client.data(b"", end=True))

@@ -1,0 +1,509 @@
+"""The unary methods and the telemetry stream, one rule at a time, over a broker in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.proxy.calls import Peer
+from brokerd.proxy.protobuf import definition, service
+from brokerd.proxy.status import Code
+from brokerd.services import AckStatus, GroupConfig, PutStatus, TopicConfig
+from remoting import codes
+from remoting.errors import RequestError
+from tests.unit.brokerd.proxy.calls import METADATA, FakeCall
+
+READ_WRITE, READ, WRITE, NONE = (definition.Permission.Value(name) for name in ("READ_WRITE", "READ", "WRITE", "NONE"))
+
+
+def resource(name, namespace=""):
+    return definition.Resource(name=name, resource_namespace=namespace)
+
+
+# ---- QueryRoute and QueryAssignment
+
+
+def route_of(bench, name, namespace=""):
+    request = service.QueryRouteRequest(topic=resource(name, namespace))
+    return bench.call("QueryRoute", request, service.QueryRouteResponse)
+
+
+def test_a_route_lists_every_queue_of_the_master_with_all_addresses_of_the_group(bench) -> None:
+    response = route_of(bench, "Normal")
+    assert response.status.code == Code.OK
+    assert [queue.id for queue in response.message_queues] == [0, 1, 2, 3]
+    queue = response.message_queues[0]
+    assert (queue.permission, queue.broker.name, queue.broker.id) == (READ_WRITE, "broker-a", 0)
+    assert queue.broker.endpoints.scheme == definition.AddressScheme.Value("IPv4")
+    assert [(address.host, address.port) for address in queue.broker.endpoints.addresses] == [
+        ("127.0.0.1", 8081),
+        ("127.0.0.1", 8082),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message_type", "accepted"),
+    [
+        ("NORMAL", ["NORMAL"]),
+        ("FIFO", ["FIFO"]),
+        ("DELAY", ["DELAY"]),
+        ("TRANSACTION", ["TRANSACTION"]),
+        ("MIXED", ["NORMAL", "FIFO", "DELAY", "TRANSACTION"]),
+        ("UNSPECIFIED", ["MESSAGE_TYPE_UNSPECIFIED"]),
+    ],
+)
+def test_a_route_says_which_types_the_topic_takes(bench, message_type, accepted) -> None:
+    bench.broker.add_topic("Typed", message_type)
+    (kinds,) = {tuple(queue.accept_message_types) for queue in route_of(bench, "Typed").message_queues}
+    assert [definition.MessageType.Name(kind) for kind in kinds] == accepted
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "perm", "permissions"),
+    [
+        (2, 2, 6, [READ_WRITE, READ_WRITE]),
+        (3, 2, 6, [READ_WRITE, READ_WRITE, READ]),
+        (2, 3, 6, [READ_WRITE, READ_WRITE, WRITE]),
+        (2, 3, 4, [READ, READ]),
+        (2, 3, 2, [WRITE, WRITE, WRITE]),
+        (2, 2, 0, [NONE]),
+    ],
+)
+def test_permissions_of_queues(bench, read, write, perm, permissions) -> None:
+    bench.broker.topic_table["P"] = TopicConfig("P", read, write, perm)
+    queues = route_of(bench, "P").message_queues
+    assert [queue.permission for queue in queues] == permissions
+    assert [queue.id for queue in queues] == list(range(len(permissions)))
+
+
+def test_the_namespace_is_part_of_the_name_and_echoed(bench) -> None:
+    assert route_of(bench, "Normal", "ns").status.code == Code.TOPIC_NOT_FOUND
+    bench.broker.add_topic("ns%Normal")
+    queue = route_of(bench, "Normal", "ns").message_queues[0]
+    assert (queue.topic.resource_namespace, queue.topic.name) == ("ns", "Normal")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("Unknown", Code.TOPIC_NOT_FOUND), ("", Code.ILLEGAL_TOPIC), ("a b", Code.ILLEGAL_TOPIC)]
+)
+def test_routes_that_there_are_not(bench, name, code) -> None:
+    assert route_of(bench, name).status.code == code
+
+
+def test_a_group_of_brokers_without_a_grpc_address_is_not_in_the_route(bench) -> None:
+    bench.broker.grpc_addresses = lambda: []
+    assert route_of(bench, "Normal").status.code == Code.TOPIC_NOT_FOUND
+
+
+def assignments_of(bench, topic, group="G"):
+    request = service.QueryAssignmentRequest(topic=resource(topic), group=resource(group))
+    return bench.call("QueryAssignment", request, service.QueryAssignmentResponse)
+
+
+def test_assignments(bench) -> None:
+    normal = assignments_of(bench, "Normal")
+    assert normal.status.code == Code.OK
+    assert [one.message_queue.id for one in normal.assignments] == [-1]
+    bench.broker.group_table["F"] = GroupConfig("F", fifo=True)
+    ordered = assignments_of(bench, "Fifo", "F")
+    assert [one.message_queue.id for one in ordered.assignments] == [0, 1, 2, 3]
+    assert all(one.message_queue.broker.endpoints.addresses for one in ordered.assignments)
+
+
+def test_assignments_that_there_are_not(bench) -> None:
+    bench.broker.add_topic("Closed", perm=2)
+    assert assignments_of(bench, "Closed").status.code == Code.FORBIDDEN
+    assert assignments_of(bench, "Unknown").status.code == Code.TOPIC_NOT_FOUND
+    assert assignments_of(bench, "Normal", "CID_RMQ_SYS_X").status.code == Code.ILLEGAL_CONSUMER_GROUP
+    assert assignments_of(bench, "Normal", "g" * 121).status.code == Code.ILLEGAL_CONSUMER_GROUP
+
+
+# ---- client id
+
+
+@pytest.mark.parametrize(
+    "method", ["QueryRoute", "Heartbeat", "SendMessage", "AckMessage", "EndTransaction", "GetOffset"]
+)
+def test_every_call_needs_a_client_id(bench, method) -> None:
+    request = getattr(service, method + "Request")()
+    response = bench.call(method, request, getattr(service, method + "Response"), metadata={})
+    assert response.status.code == Code.CLIENT_ID_REQUIRED
+
+
+def test_streams_need_a_client_id_too(bench) -> None:
+    receive = bench.begin("ReceiveMessage", service.ReceiveMessageRequest(), metadata={})
+    status, timestamp = map(service.ReceiveMessageResponse.FromString, receive.answers)
+    assert status.status.code == Code.CLIENT_ID_REQUIRED
+    assert timestamp.HasField("delivery_timestamp")
+    telemetry = bench.begin("Telemetry", settings_of(producer()), metadata={})
+    assert telemetry.response(service.TelemetryCommand).status.code == Code.CLIENT_ID_REQUIRED
+
+
+# ---- SendMessage
+
+
+def sending(*bodies, topic="Normal", **system):
+    request = service.SendMessageRequest()
+    for number, body in enumerate(bodies):
+        message = request.messages.add(topic=resource(topic), body=body)
+        message.system_properties.message_id = f"ID{number}"
+        for name, value in system.items():
+            setattr(message.system_properties, name, value)
+    return request
+
+
+def test_one_entry_per_message_in_order(bench) -> None:
+    response = bench.call("SendMessage", sending(b"one", b"two"), service.SendMessageResponse)
+    assert response.status.code == Code.OK
+    assert [(entry.status.code, entry.message_id) for entry in response.entries] == [(Code.OK, "ID0"), (Code.OK, "ID1")]
+    assert len(bench.broker.log) == 2
+
+
+def test_the_offset_of_each_message_is_told(bench) -> None:
+    bench.broker.add_topic("One", queues=1)
+    response = bench.call("SendMessage", sending(b"a", b"b", b"c", topic="One"), service.SendMessageResponse)
+    assert [entry.offset for entry in response.entries] == [0, 1, 2]
+
+
+def test_all_calls_of_one_read_are_one_append(bench) -> None:
+    calls = [FakeCall(sending(b"x", b"y")), FakeCall(sending(b"")), FakeCall(b"\xff"), FakeCall(sending(b"z"))]
+    bench.methods.handlers["SendMessage"](calls)
+    (drafts,) = bench.broker.sends
+    assert [bytes(draft.body) for draft in drafts] == [b"x", b"y", b"z"]
+    responses = [call.response(service.SendMessageResponse) for call in calls]
+    assert [response.status.code for response in responses] == [
+        Code.OK,
+        Code.MESSAGE_BODY_EMPTY,
+        Code.BAD_REQUEST,
+        Code.OK,
+    ]
+    assert [len(response.entries) for response in responses] == [2, 1, 0, 1]
+
+
+def test_a_request_is_refused_whole_and_in_the_overall_status(bench) -> None:
+    response = bench.call("SendMessage", sending(b"one", b""), service.SendMessageResponse)
+    assert response.status.code == Code.MESSAGE_BODY_EMPTY
+    assert [entry.status.code for entry in response.entries] == [Code.MESSAGE_BODY_EMPTY] * 2
+    assert bench.broker.log == []
+
+
+def test_a_request_without_messages(bench) -> None:
+    response = bench.call("SendMessage", service.SendMessageRequest(), service.SendMessageResponse)
+    assert response.status.code == Code.MESSAGE_CORRUPTED
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code"),
+    [
+        (PutStatus.FLUSH_DISK_TIMEOUT, None, Code.MASTER_PERSISTENCE_TIMEOUT),
+        (PutStatus.FLUSH_SLAVE_TIMEOUT, None, Code.SLAVE_PERSISTENCE_TIMEOUT),
+        (PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, None, Code.HA_NOT_AVAILABLE),
+        (PutStatus.SERVICE_NOT_AVAILABLE, codes.SERVICE_NOT_AVAILABLE, Code.HA_NOT_AVAILABLE),
+        (PutStatus.MESSAGE_ILLEGAL, codes.MESSAGE_ILLEGAL, Code.BAD_REQUEST),
+        (PutStatus.MESSAGE_ILLEGAL, codes.TOPIC_NOT_EXIST, Code.TOPIC_NOT_FOUND),
+        (PutStatus.MESSAGE_ILLEGAL, codes.NO_PERMISSION, Code.FORBIDDEN),
+        (PutStatus.MESSAGE_ILLEGAL, codes.SYSTEM_BUSY, Code.TOO_MANY_REQUESTS),
+        (PutStatus.MESSAGE_ILLEGAL, codes.SYSTEM_ERROR, Code.INTERNAL_SERVER_ERROR),
+    ],
+)
+def test_what_the_broker_says_of_an_append(bench, status, error, code) -> None:
+    bench.broker.send_status = status
+    bench.broker.send_error = None if error is None else RequestError(error, "why")
+    response = bench.call("SendMessage", sending(b"x"), service.SendMessageResponse)
+    assert response.status.code == code
+    assert response.status.message
+    assert response.entries[0].status.code == code
+
+
+def test_delays_and_transactions_are_refused_not_stored(bench) -> None:
+    delayed = sending(b"x", topic="Delay")
+    delayed.messages[0].system_properties.delivery_timestamp.FromMilliseconds(bench.wall_ms + 5000)
+    half = sending(b"x", topic="Transaction", message_type=definition.MessageType.Value("TRANSACTION"))
+    for request in (delayed, half):
+        response = bench.call("SendMessage", request, service.SendMessageResponse)
+        assert response.status.code == Code.UNSUPPORTED
+    assert bench.broker.log == []
+
+
+# ---- acks
+
+
+def take_one(bench, group="G", topic="Normal"):
+    bench.call("SendMessage", sending(b"x", topic=topic), service.SendMessageResponse)
+    request = service.ReceiveMessageRequest(group=resource(group), batch_size=1)
+    request.message_queue.topic.name = topic
+    request.invisible_duration.seconds = 10
+    call = bench.begin("ReceiveMessage", request)
+    return service.ReceiveMessageResponse.FromString(call.answers[1]).message.system_properties.receipt_handle
+
+
+def acking(*handles, group="G", topic="Normal"):
+    request = service.AckMessageRequest(group=resource(group), topic=resource(topic))
+    for number, handle in enumerate(handles):
+        request.entries.add(message_id=f"ID{number}", receipt_handle=handle)
+    return request
+
+
+async def test_each_entry_of_an_ack_has_its_result(bench) -> None:
+    first, second = take_one(bench), take_one(bench)
+    response = bench.call("AckMessage", acking(first, "garbage", second), service.AckMessageResponse)
+    assert response.status.code == Code.MULTIPLE_RESULTS
+    assert [entry.status.code for entry in response.entries] == [Code.OK, Code.INVALID_RECEIPT_HANDLE, Code.OK]
+    assert [entry.message_id for entry in response.entries] == ["ID0", "ID1", "ID2"]
+    assert [entry.receipt_handle for entry in response.entries] == [first, "garbage", second]
+
+
+async def test_the_overall_status_of_an_ack_is_the_common_one(bench) -> None:
+    handle = take_one(bench)
+    assert bench.call("AckMessage", acking(handle), service.AckMessageResponse).status.code == Code.OK
+    late = bench.call("AckMessage", acking(handle), service.AckMessageResponse)
+    assert late.status.code == Code.INVALID_RECEIPT_HANDLE
+    assert "INVALID_RECEIPT_HANDLE" in late.status.message
+    bench.broker.ack_status = AckStatus.FAILED
+    failed = bench.call("AckMessage", acking(take_one(bench)), service.AckMessageResponse)
+    assert failed.status.code == Code.INTERNAL_SERVER_ERROR
+
+
+async def test_acks_of_one_read_for_one_group_and_topic_are_one_ack(bench) -> None:
+    handles = [take_one(bench) for _ in range(3)]
+    calls = [FakeCall(acking(handle)) for handle in handles]
+    calls.insert(1, FakeCall(acking("other", group="H")))
+    calls.insert(2, FakeCall(acking()))
+    bench.methods.handlers["AckMessage"](calls)
+    assert bench.broker.acks == [handles, ["other"]]
+    found = [call.response(service.AckMessageResponse).status.code for call in calls]
+    assert found == [Code.OK, Code.INVALID_RECEIPT_HANDLE, Code.BAD_REQUEST, Code.OK, Code.OK]
+
+
+def changing(handle, seconds, nanos=0):
+    request = service.ChangeInvisibleDurationRequest(
+        group=resource("G"), topic=resource("Normal"), receipt_handle=handle
+    )
+    request.invisible_duration.seconds = seconds
+    request.invisible_duration.nanos = nanos
+    return request
+
+
+async def test_a_change_gives_a_new_handle_and_the_old_one_is_done(bench) -> None:
+    handle = take_one(bench)
+    changed = bench.call("ChangeInvisibleDuration", changing(handle, 30), service.ChangeInvisibleDurationResponse)
+    assert changed.status.code == Code.OK
+    assert changed.receipt_handle not in ("", handle)
+    again = bench.call("ChangeInvisibleDuration", changing(handle, 30), service.ChangeInvisibleDurationResponse)
+    assert (again.status.code, again.receipt_handle) == (Code.INVALID_RECEIPT_HANDLE, handle)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(12 * 3600 + 1, "too large"), (-1, "too small")])
+async def test_a_refused_change_gives_the_old_handle_back(bench, seconds, text) -> None:
+    handle = take_one(bench)
+    response = bench.call("ChangeInvisibleDuration", changing(handle, seconds), service.ChangeInvisibleDurationResponse)
+    assert (response.status.code, response.receipt_handle) == (Code.ILLEGAL_INVISIBLE_TIME, handle)
+    assert f"the invisibleTime is {text}" in response.status.message
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 12 * 3600])
+async def test_small_times_and_zero_are_fine(bench, seconds) -> None:
+    request = changing(take_one(bench), seconds)
+    response = bench.call("ChangeInvisibleDuration", request, service.ChangeInvisibleDurationResponse)
+    assert response.status.code == Code.OK
+
+
+async def test_a_message_goes_to_the_dead_letters(bench) -> None:
+    handle = take_one(bench)
+    request = service.ForwardMessageToDeadLetterQueueRequest(
+        group=resource("G"), topic=resource("Normal"), receipt_handle=handle
+    )
+    for code in (Code.OK, Code.INVALID_RECEIPT_HANDLE):
+        response = bench.call(
+            "ForwardMessageToDeadLetterQueue", request, service.ForwardMessageToDeadLetterQueueResponse
+        )
+        assert response.status.code == code
+    assert [group for group, _ in bench.broker.dead_letters] == ["G"]
+
+
+# ---- clients
+
+
+def test_a_heartbeat_registers_a_client_that_never_sent_settings(bench) -> None:
+    request = service.HeartbeatRequest(
+        group=resource("G", "ns"), client_type=definition.ClientType.Value("SIMPLE_CONSUMER")
+    )
+    assert bench.call("Heartbeat", request, service.HeartbeatResponse).status.code == Code.OK
+    info, _ = bench.broker.live["client-1"]
+    assert (info.group, info.language, info.version, info.address) == ("ns%G", "PYTHON", "5.1.2", "127.0.0.1:5000")
+    assert "ns%G" in bench.broker.group_table  # groups come into being with their first client
+
+
+def test_a_producer_has_no_group(bench) -> None:
+    request = service.HeartbeatRequest(client_type=definition.ClientType.Value("PRODUCER"))
+    assert bench.call("Heartbeat", request, service.HeartbeatResponse).status.code == Code.OK
+    assert bench.broker.group_table == {}
+
+
+def test_a_heartbeat_knows_what_the_settings_said(bench) -> None:
+    bench.begin("Telemetry", settings_of(producer("Normal", "Fifo")))
+    request = service.HeartbeatRequest(client_type=definition.ClientType.Value("PRODUCER"))
+    bench.call("Heartbeat", request, service.HeartbeatResponse)
+    assert bench.broker.live["client-1"][0].producer_topics == {"Normal", "Fifo"}
+
+
+def test_lite_clients_are_refused(bench) -> None:
+    kind = definition.ClientType.Value("LITE_PUSH_CONSUMER")
+    heartbeat = bench.call("Heartbeat", service.HeartbeatRequest(client_type=kind), service.HeartbeatResponse)
+    assert heartbeat.status.code == Code.UNSUPPORTED
+    lite = definition.Settings(client_type=kind, subscription=definition.Subscription(group=resource("G")))
+    answer = bench.begin("Telemetry", settings_of(lite)).response(service.TelemetryCommand)
+    assert answer.status.code == Code.UNSUPPORTED
+
+
+def test_termination(bench) -> None:
+    request = service.NotifyClientTerminationRequest(group=resource("G"))
+    response = bench.call("NotifyClientTermination", request, service.NotifyClientTerminationResponse)
+    assert response.status.code == Code.OK
+    bench.call(
+        "NotifyClientTermination",
+        service.NotifyClientTerminationRequest(),
+        service.NotifyClientTerminationResponse,
+    )
+    assert bench.broker.unregistered == [("client-1", "G"), ("client-1", "")]
+
+
+# ---- Telemetry
+
+
+def settings_of(settings):
+    return service.TelemetryCommand(settings=settings)
+
+
+def producer(*topics):
+    publishing = definition.Publishing(topics=map(resource, topics), max_body_size=1 << 27, validate_message_type=True)
+    return definition.Settings(client_type=definition.ClientType.Value("PRODUCER"), publishing=publishing)
+
+
+def consumer(group="G"):
+    settings = definition.Settings(client_type=definition.ClientType.Value("PUSH_CONSUMER"))
+    settings.subscription.group.CopyFrom(resource(group))
+    entry = settings.subscription.subscriptions.add(topic=resource("Normal"))
+    entry.expression.expression = "a || b"
+    return settings
+
+
+def merged(bench, settings):
+    response = bench.begin("Telemetry", settings_of(settings)).response(service.TelemetryCommand)
+    assert response.status.code == Code.OK
+    return response.settings
+
+
+def test_a_producers_settings(bench) -> None:
+    sent = producer("Normal")
+    sent.request_timeout.seconds = 3
+    answer = merged(bench, sent)
+    assert answer.backoff_policy.max_attempts == 3
+    backoff = answer.backoff_policy.exponential_backoff
+    assert (backoff.initial.ToMilliseconds(), backoff.max.ToMilliseconds(), backoff.multiplier) == (10, 1000, 2)
+    assert answer.publishing.max_body_size == 4 * 1024 * 1024
+    assert answer.publishing.validate_message_type
+    assert [topic.name for topic in answer.publishing.topics] == ["Normal"]
+    assert answer.request_timeout.seconds == 3
+    assert not answer.metric.on
+
+
+def test_a_consumers_settings(bench) -> None:
+    bench.broker.group_table["Ordered"] = GroupConfig("Ordered", fifo=True, retry_max_times=4)
+    for group, fifo, attempts in (("G", False, 17), ("Ordered", True, 5)):
+        answer = merged(bench, consumer(group))
+        assert answer.subscription.fifo == fifo
+        assert answer.backoff_policy.max_attempts == attempts
+        delays = [delay.seconds for delay in answer.backoff_policy.customized_backoff.next]
+        assert (len(delays), delays[:4], delays[-1]) == (18, [1, 5, 10, 30], 7200)
+        assert answer.subscription.receive_batch_size == 32
+        assert answer.subscription.long_polling_timeout.seconds == 20
+    info, _ = bench.broker.live["client-1"]
+    assert info.subscriptions == {"Normal": "a || b"}
+
+
+def test_settings_are_answered_without_any_topic(bench) -> None:
+    merged(bench, producer())
+
+
+def test_unknown_fields_of_settings_survive(bench) -> None:
+    command = settings_of(producer("Normal"))
+    raw = command.settings.SerializeToString() + b"\xfa\x3e\x03new"
+    command.settings.CopyFrom(definition.Settings.FromString(raw))
+    assert merged(bench, command.settings).SerializeToString().find(b"\xfa\x3e\x03new") >= 0
+
+
+def test_settings_of_nothing_are_refused_but_the_stream_stays(bench) -> None:
+    call = bench.begin("Telemetry", settings_of(definition.Settings()))
+    assert call.response(service.TelemetryCommand).status.code == Code.BAD_REQUEST
+    assert not call.finished
+    broken = bench.begin("Telemetry", b"\xff")
+    assert broken.response(service.TelemetryCommand).status.code == Code.BAD_REQUEST
+
+
+def test_answers_to_commands_that_nobody_waits_for_are_ignored(bench) -> None:
+    command = service.TelemetryCommand(thread_stack_trace=service.ThreadStackTrace(nonce="1"))
+    assert bench.begin("Telemetry", command).answers == []
+
+
+def test_a_session_goes_with_its_connection_but_not_with_an_older_one(bench) -> None:
+    old, new = Peer("a", b"", "old"), Peer("b", b"", "new")
+    for peer in (old, new):
+        bench.begin("Telemetry", settings_of(producer("Normal")), peer=peer)
+    bench.methods.sessions.connection_closed("old")
+    assert bench.methods.sessions.get("client-1") is not None
+    bench.methods.sessions.connection_closed("new")
+    assert len(bench.methods.sessions) == 0
+
+
+def test_what_one_connection_makes_us_remember_is_bounded(bench) -> None:
+    for number in range(300):
+        metadata = {**METADATA, "x-mq-client-id": f"c{number}"}
+        bench.begin("Telemetry", settings_of(producer(*map(str, range(400)))), metadata=metadata)
+    assert len(bench.methods.sessions) == 256
+    assert len(bench.methods.sessions.get("c299").producer_topics) == 256
+
+
+# ---- offsets, and what this version does not have
+
+
+def test_offsets(bench) -> None:
+    queue = definition.MessageQueue(topic=resource("Normal"), id=2)
+    asked = service.GetOffsetRequest(group=resource("G"), message_queue=queue)
+    assert bench.call("GetOffset", asked, service.GetOffsetResponse).status.code == Code.OFFSET_NOT_FOUND
+    update = service.UpdateOffsetRequest(group=resource("G"), message_queue=queue, offset=42)
+    assert bench.call("UpdateOffset", update, service.UpdateOffsetResponse).status.code == Code.OK
+    response = bench.call("GetOffset", asked, service.GetOffsetResponse)
+    assert (response.status.code, response.offset) == (Code.OK, 42)
+    update.offset = -1
+    assert bench.call("UpdateOffset", update, service.UpdateOffsetResponse).status.code == Code.ILLEGAL_OFFSET
+    update.message_queue.id = 4
+    assert bench.call("UpdateOffset", update, service.UpdateOffsetResponse).status.code == Code.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [
+        ("RecallMessage", Code.NOT_IMPLEMENTED),
+        ("QueryOffset", Code.NOT_IMPLEMENTED),
+        ("SyncLiteSubscription", Code.UNSUPPORTED),
+        ("EndTransaction", Code.INVALID_TRANSACTION_ID),
+        ("PullMessage", Code.NOT_IMPLEMENTED),
+    ],
+)
+def test_methods_that_are_declined(bench, method, code) -> None:
+    request, response = getattr(service, method + "Request")(), getattr(service, method + "Response")
+    assert bench.call(method, request, response).status.code == code
+
+
+def test_every_method_of_the_service_has_a_handler_and_a_way_to_refuse(bench) -> None:
+    described = {method.name for method in service.DESCRIPTOR.services_by_name["MessagingService"].methods}
+    assert set(bench.methods.handlers) == described
+    assert set(bench.methods.refusals) == described - {"Telemetry"}
+
+
+def test_what_nobody_foresaw_is_a_status_too(bench) -> None:
+    def broken(topic, done):
+        raise KeyError("oops")
+
+    bench.broker.route = broken
+    assert route_of(bench, "Normal").status.code == Code.INTERNAL_SERVER_ERROR
