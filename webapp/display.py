@@ -2,6 +2,280 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
 from django import template
+from django.contrib.staticfiles import finders
+from django.templatetags.static import static
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
 
 register = template.Library()
+
+DASH = mark_safe('<span class="unknown" title="not known">–</span>')
+THIN = "\u2009"
+
+# state -> (tone, icon); a state is always shown as text and icon, never by colour alone
+TONES = {
+    "healthy": ("good", "check"),
+    "degraded": ("warn", "alert"),
+    "down": ("bad", "cross"),
+    "leader": ("good", "crown"),
+    "follower": ("calm", "dot"),
+    "candidate": ("warn", "clock"),
+    "master": ("good", "crown"),
+    "replica": ("calm", "dot"),
+    "fenced": ("warn", "lock"),
+    "unreachable": ("bad", "cross"),
+    "queued": ("calm", "clock"),
+    "starting": ("busy", "clock"),
+    "running": ("busy", "play"),
+    "succeeded": ("good", "check"),
+    "failed": ("bad", "cross"),
+    "cancelled": ("warn", "stop"),
+    "CONFIRMED": ("good", "check"),
+    "UNCHANGED": ("calm", "dot"),
+    "UNKNOWN": ("warn", "alert"),
+    "NOT_ATTEMPTED": ("calm", "dot"),
+    "REFUSED": ("bad", "cross"),
+    "accepted": ("good", "check"),
+    "refused": ("bad", "cross"),
+    "ready": ("good", "check"),
+    "waiting": ("calm", "clock"),
+    "backing-off": ("warn", "clock"),
+    "stopped": ("calm", "stop"),
+    "stopping": ("warn", "stop"),
+    "critical": ("bad", "cross"),
+    "error": ("bad", "cross"),
+    "warning": ("warn", "alert"),
+    "info": ("calm", "dot"),
+}
+
+
+# ---- numbers
+
+
+@register.filter
+def count(value: Any) -> str:
+    """A whole number in groups of three digits."""
+    if value is None or value == "":
+        return DASH
+    return f"{int(value):,}".replace(",", THIN)
+
+
+@register.filter
+def rate(value: Any) -> str:
+    """A number per second, with as many digits as help."""
+    if value is None or value == "":
+        return DASH
+    number = float(value)
+    if number >= 100 or number == 0:
+        return count(round(number))
+    return f"{number:.1f}" if number >= 1 else f"{number:.2f}"
+
+
+@register.filter
+def size(value: Any) -> str:
+    """A number of bytes in binary units."""
+    if value is None or value == "":
+        return DASH
+    number = float(value)
+    if abs(number) < 1024:
+        return f"{int(number)}{THIN}B"
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        number /= 1024
+        if abs(number) < 1024 or unit == "PiB":
+            break
+    return f"{number:.1f}{THIN}{unit}"
+
+
+@register.filter
+def dash(value: Any) -> Any:
+    """The value, or a dash when it is not known."""
+    return DASH if value is None or value == "" else value
+
+
+@register.filter
+def yes_no(value: Any) -> str:
+    if value is None:
+        return DASH
+    return "yes" if value else "no"
+
+
+# ---- times
+
+
+@register.filter
+def instant(value: Any) -> str:
+    """A moment (datetime, RFC 3339 text, or milliseconds) in the viewer's zone, to the millisecond."""
+    moment = _moment(value)
+    if moment is None:
+        return DASH
+    local = timezone.localtime(moment)
+    milliseconds = f"{local.microsecond // 1000:03}"
+    return format_html(
+        '<time datetime="{}" title="{}">{}<span class="ms">.{}</span></time>',
+        moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        f"{local:%Y-%m-%d %H:%M:%S}.{milliseconds} {local:%Z}",
+        f"{local:%Y-%m-%d %H:%M:%S}",
+        milliseconds,
+    )
+
+
+@register.filter
+def minute(value: Any) -> str:
+    """A moment to the minute, with its weekday and zone."""
+    moment = _moment(value)
+    if moment is None:
+        return DASH
+    return f"{timezone.localtime(moment):%a %Y-%m-%d %H:%M %Z}"
+
+
+@register.filter
+def duration_ms(value: Any) -> str:
+    """A length of time."""
+    if value is None or value == "":
+        return DASH
+    ms = int(value)
+    if ms < 1000:
+        return f"{ms}{THIN}ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f}{THIN}s"
+    minutes, seconds = divmod(ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours}{THIN}h {minutes}{THIN}min" if hours else f"{minutes}{THIN}min {seconds}{THIN}s"
+    return f"{hours // 24} days"
+
+
+@register.filter
+def until(start: Any, end: Any) -> str:
+    """How long from one moment to the other; to now when the other is absent."""
+    first, last = _moment(start), _moment(end) or timezone.now()
+    return DASH if first is None else duration_ms(max(0, int((last - first).total_seconds() * 1000)))
+
+
+def _moment(value: Any) -> datetime | None:
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return datetime.fromtimestamp(value / 1000, UTC)
+    if isinstance(value, str) and value:
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return None
+
+
+# ---- states
+
+
+@register.simple_tag
+def icon(name: str, label: str = "") -> SafeString:
+    """An icon of the sprite; decoration unless it has a label."""
+    address = asset("img/icons.svg")
+    if label:
+        return format_html(
+            '<svg class="icon" role="img" aria-label="{}"><use href="{}#{}"/></svg>', label, address, name
+        )
+    return format_html('<svg class="icon" aria-hidden="true"><use href="{}#{}"/></svg>', address, name)
+
+
+@register.simple_tag
+def state(value: Any, text: str = "") -> SafeString:
+    """A state as icon and word."""
+    if value is None or value == "":
+        return DASH
+    tone, name = TONES.get(str(value), ("calm", "dot"))
+    words = text or str(value).replace("_", " ").lower()
+    return format_html('<span class="state tone-{}">{}<span>{}</span></span>', tone, icon(name), words)
+
+
+@register.filter
+def tone(value: Any) -> str:
+    """The tone of a state, for a class name."""
+    return TONES.get(str(value), ("calm", "dot"))[0]
+
+
+# ---- pieces
+
+
+@register.simple_tag
+def sparkline(history: Sequence[Sequence[Any]], column: int, width: int = 240, height: int = 48) -> SafeString:
+    """One column of the rate history as a small filled curve. A gap stays a gap."""
+    points = [(index, row[column]) for index, row in enumerate(history) if len(row) > column]
+    known = [float(value) for _, value in points if value is not None]
+    if len(known) < 2:
+        return mark_safe('<svg class="spark" aria-hidden="true"></svg>')
+    top = max(known) or 1.0
+    step = width / max(1, len(points) - 1)
+    runs: list[list[str]] = [[]]
+    for index, value in points:
+        if value is None:
+            runs.append([])
+            continue
+        runs[-1].append(f"{index * step:.1f},{height - 2 - float(value) / top * (height - 6):.1f}")
+    lines = "".join(f'<polyline points="{" ".join(run)}"/>' for run in runs if len(run) > 1)
+    areas = "".join(
+        f'<polygon points="{run[0].split(",")[0]},{height} {" ".join(run)} {run[-1].split(",")[0]},{height}"/>'
+        for run in runs
+        if len(run) > 1
+    )
+    return mark_safe(
+        f'<svg class="spark" viewBox="0 0 {width} {height}" preserveAspectRatio="none" aria-hidden="true">{areas}{lines}</svg>'
+    )
+
+
+@register.filter
+def pretty_json(value: Any) -> str:
+    """A value laid out as JSON."""
+    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True, default=str)
+
+
+@register.filter
+def get(mapping: Any, key: Any) -> Any:
+    """A value of a mapping by a key that only the template knows."""
+    return mapping.get(key) if hasattr(mapping, "get") else None
+
+
+@register.filter
+def get_all(mapping: Any, key: Any) -> list[Any]:
+    """All values of a key, from a form's data or from stored values."""
+    if hasattr(mapping, "getlist"):
+        return list(mapping.getlist(key))
+    value = mapping.get(key) if hasattr(mapping, "get") else None
+    return list(value) if isinstance(value, list) else []
+
+
+@register.simple_tag(takes_context=True)
+def query(context: dict[str, Any], **changes: Any) -> str:
+    """The page's query string with some parameters changed; None removes one. For links that sort, filter and turn pages."""
+    parameters = context["query"].copy()
+    for name, value in changes.items():
+        parameters.pop(name, None)
+        if value is not None:
+            parameters[name] = str(value)
+    encoded = parameters.urlencode()
+    return f"?{encoded}" if encoded else "?"
+
+
+@register.simple_tag
+def asset(name: str) -> str:
+    """The address of a static file, with a hash of its content so that browsers may keep it."""
+    return f"{static(name)}?v={_content_hash(name)}"
+
+
+@cache
+def _content_hash(name: str) -> str:
+    found = finders.find(name)
+    assert isinstance(found, str), f"no static file {name}"
+    with open(found, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()[:12]

@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.http import HttpRequest, HttpResponse
+from django.http.request import split_domain_port, validate_host
 from django.utils import timezone
 from whitenoise.middleware import WhiteNoiseMiddleware
 
@@ -33,10 +34,9 @@ class SecurityHeaders:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self.get_response(request)
         host = request.META.get("HTTP_HOST", "")
-        # Some browsers do not count a websocket to the same host as 'self'. The host was checked by CommonMiddleware or is
-        # unknown to it; in both cases only characters that a host name can have get into the header.
-        safe = bool(host) and all(character.isalnum() or character in ".-:[]" for character in host)
-        sockets = f"ws://{host} wss://{host}" if safe else ""
+        # Some browsers do not count a websocket to the same host as 'self'.
+        known = validate_host(split_domain_port(host)[0], settings.ALLOWED_HOSTS)
+        sockets = f"ws://{host} wss://{host}" if known else ""
         response.headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY.format(sockets=sockets))
         response.headers.setdefault("Permissions-Policy", PERMISSIONS_POLICY)
         response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")

@@ -32,9 +32,10 @@ class CeleryQueue:
         self._celery = Celery("webapp", broker=settings.REDIS_URL, set_as_current=False)
         self._celery.conf.update(
             task_ignore_result=True,
+            task_default_queue="default",
             broker_connection_timeout=1,
             broker_transport_options={"socket_connect_timeout": 1, "socket_timeout": 3, "max_retries": 1},
-            # as in tasks/app.py: reports wait for each other, never for them the small changes
+            # as in tasks/app.py: reports wait for one another, and what is short never waits for them
             task_routes={"tasks.reports.run": {"queue": "reports"}},
         )
 

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-websocket_urlpatterns: list[URLPattern] = []
+from webapp.clusters.consumers import SnapshotConsumer
+from webapp.operations.consumers import OperationConsumer
+from webapp.reports.consumers import RunConsumer
+
+websocket_urlpatterns: list[URLPattern] = [
+    path("ws/snapshot", SnapshotConsumer.as_asgi()),
+    path("ws/operations/<uuid:operation_id>", OperationConsumer.as_asgi()),
+    path("ws/report-runs/<uuid:run_id>", RunConsumer.as_asgi()),
+]

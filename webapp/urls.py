@@ -4,7 +4,56 @@ from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver, include, path
 
+from webapp import converters  # noqa: F401  registers the path converters
+from webapp.accounts import views as accounts
+from webapp.audit import views as audit
+from webapp.clusters import views as clusters
+from webapp.groups import views as groups
+from webapp.messages import views as messages
+from webapp.operations import views as operations
+from webapp.palette import palette
+from webapp.reports import views as reports
+from webapp.topics import views as topics
+
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("", clusters.landing, name="landing"),
+    path("palette", palette, name="palette"),
+    path("elections/new", clusters.elect, name="elect"),
+    path("topics/", topics.topics, name="topics"),
+    path("topics/new", topics.create, name="topic-create"),
+    path("topics/<name:name>/", topics.topic, name="topic"),
+    path("topics/<name:name>/edit", topics.edit, name="topic-edit"),
+    path("topics/<name:name>/delete", topics.delete, name="topic-delete"),
+    path("topics/<name:name>/send", messages.send, name="message-send"),
+    path("topics/<name:name>/messages", messages.messages, name="messages"),
+    path("topics/<name:name>/messages/<name:group>/<int:queue_id>/<int64:offset>", messages.message, name="message"),
+    path("groups/", groups.groups, name="groups"),
+    path("groups/new", groups.create, name="group-create"),
+    path("groups/<name:name>/", groups.group, name="group"),
+    path("groups/<name:name>/delete", groups.delete, name="group-delete"),
+    path("reports/", reports.reports, name="reports"),
+    path("reports/cron", reports.cron_preview, name="cron-preview"),
+    path("reports/<slug:report>/run", reports.run_now, name="report-run-now"),
+    path("reports/<slug:report>/schedule", reports.create_schedule, name="schedule-create"),
+    path("reports/schedules/<int:schedule_id>/edit", reports.edit_schedule, name="schedule-edit"),
+    path("reports/schedules/<int:schedule_id>/delete", reports.delete_schedule, name="schedule-delete"),
+    path("reports/schedules/<int:schedule_id>/run", reports.run_schedule, name="schedule-run"),
+    path("reports/runs/<uuid:run_id>/", reports.run, name="report-run"),
+    path("reports/runs/<uuid:run_id>/cancel", reports.cancel, name="report-cancel"),
+    path("reports/runs/<uuid:run_id>/download", reports.download, name="report-download"),
+    path("operations/", operations.operations, name="operations"),
+    path("operations/<uuid:operation_id>/", operations.operation, name="operation"),
+    path("operations/<uuid:operation_id>/cancel", operations.cancel, name="operation-cancel"),
+    path("audit/", audit.audit, name="audit"),
+    path("audit/verify", audit.verify, name="audit-verify"),
+    path("tokens/", accounts.tokens, name="tokens"),
+    path("tokens/<int:token_id>/revoke", accounts.revoke_token, name="token-revoke"),
+    path("users/", accounts.users, name="users"),
+    path("users/<int:user_id>/", accounts.change_user, name="user-change"),
+    path("account", accounts.account, name="account"),
+    path("theme", accounts.set_theme, name="theme"),
+    path("login", accounts.log_in, name="login"),
+    path("logout", accounts.log_out, name="logout"),
     path("api/v1/", include("webapp.api.urls")),
 ]
 

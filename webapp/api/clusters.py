@@ -161,22 +161,26 @@ def _named(present: snapshot.Snapshot, cluster: str, group: str) -> dict[str, An
     return found
 
 
+def cluster_document(present: snapshot.Snapshot) -> dict[str, Any]:
+    """The snapshot as REST and the websocket show it."""
+    document = {
+        "seq": present.seq,
+        "as_of": present.as_of,
+        "freshness": str(present.freshness),
+        "verdict": present.verdict,
+        "rates": present.dict("rates"),
+        "spark": present.dict("spark"),
+        **{name: present.list(name) for name in ("controllers", "groups", "timeline", "processes")},
+    }
+    return dict(ClusterSerializer(document).data)
+
+
 class ClusterView(APIView):
     read_permission = "cluster.read"
 
     @reads("cluster", "The whole snapshot", ClusterSerializer)
     def get(self, request: Request) -> Response:
-        present = snapshot.current()
-        document = {
-            "seq": present.seq,
-            "as_of": present.as_of,
-            "freshness": str(present.freshness),
-            "verdict": present.verdict,
-            "rates": present.dict("rates"),
-            "spark": present.dict("spark"),
-            **{name: present.list(name) for name in ("controllers", "groups", "timeline", "processes")},
-        }
-        return Response(ClusterSerializer(document).data)
+        return Response(cluster_document(snapshot.current()))
 
 
 class ControllersView(APIView):

@@ -1,0 +1,179 @@
+"""What every page has in common: the login wall, CSRF, roles, headers, and that it renders with and without a snapshot."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern
+
+from tests.web.conftest import PASSWORD
+from tests.web.fakes import FakeCluster, MemorySnapshots, RecordingQueue
+from webapp import snapshot
+from webapp.accounts.models import User
+from webapp.operations.models import Operation
+from webapp.reports.models import ReportRun
+from webapp.urls import urlpatterns
+
+EXAMPLES = {
+    "name": "orders",
+    "group": "broker-a",
+    "queue_id": "0",
+    "offset": "0",
+    "report": "throughput",
+    "operation_id": "00000000-0000-0000-0000-000000000001",
+    "run_id": "00000000-0000-0000-0000-000000000002",
+    "schedule_id": "1",
+    "token_id": "1",
+    "user_id": "1",
+}
+OPEN = {"/login"}
+POST_ONLY = {"theme", "logout", "message-send", "schedule-delete", "schedule-run", "report-cancel", "operation-cancel"}
+POST_ONLY |= {"token-revoke", "user-change"}
+
+
+def pages() -> list[tuple[str, str]]:
+    """(name, address) of every page."""
+    found = []
+    for pattern in urlpatterns:
+        if not isinstance(pattern, URLPattern):
+            continue
+        route = re.sub(r"<(?:\w+:)?(\w+)>", lambda match: EXAMPLES[match[1]], str(pattern.pattern))
+        found.append((str(pattern.name), f"/{route}"))
+    return found
+
+
+@pytest.fixture
+def objects(users: dict[str, User]) -> None:
+    """Something at every address."""
+    FakeCluster.store("orders", 0, b'{"amount": 12}', {"KEYS": "k1", "TAGS": "paid"})
+    Operation.objects.create(
+        pk=UUID(EXAMPLES["operation_id"]), kind="topic.create", target="orders", requested_by_name="operator"
+    )
+    ReportRun.objects.create(pk=UUID(EXAMPLES["run_id"]), report="throughput", parameters={})
+
+
+def body_for(name: str) -> dict[str, str]:
+    return {"cluster": "DefaultCluster", "group": "broker-a", "broker_id": "2"} if name == "elect" else {}
+
+
+@pytest.mark.parametrize(("name", "address"), [each for each in pages() if each[1] not in OPEN])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_sends_anonymous_to_the_login(anonymous: Client, name: str, address: str, method: str) -> None:
+    response = anonymous.generic(method, address)
+    assert response.status_code == 302
+    assert response["Location"].startswith("/login?next=")
+
+
+@pytest.mark.parametrize(("name", "address"), [each for each in pages() if each[1] not in OPEN])
+def test_tells_htmx_to_load_the_login_page(anonymous: Client, name: str, address: str) -> None:
+    response = anonymous.get(address, headers={"HX-Request": "true"})
+    assert (response.status_code, response["HX-Redirect"]) == (401, "/login")
+
+
+@pytest.mark.parametrize(("name", "address"), pages())
+def test_post_without_csrf_token_changes_nothing(users: dict[str, User], name: str, address: str) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(users["admin"])
+    response = client.post(address, {"name": "x", "username": "admin", "password": PASSWORD})
+    assert response.status_code == 403
+    assert Operation.objects.count() == 0
+    assert RecordingQueue.sent == []
+
+
+READERS = {"landing", "palette", "topics", "topic", "messages", "message", "groups", "group", "reports", "cron-preview"}
+READERS |= {"report-run", "report-download", "operations", "operation", "tokens", "account", "login"}
+OPERATORS = {"elect", "topic-create", "topic-edit", "topic-delete", "group-create", "group-delete", "report-run-now"}
+OPERATORS |= {"schedule-create", "schedule-edit", "schedule-delete", "schedule-run", "report-cancel", "message-send"}
+
+
+@pytest.mark.parametrize(("name", "address"), pages())
+@pytest.mark.usefixtures("objects")
+def test_each_role_gets_its_pages(users: dict[str, User], name: str, address: str) -> None:
+    if name in {"theme", "logout", "operation-cancel", "token-revoke"}:
+        return  # each decides by the object, see their own tests
+    for role in ("viewer", "operator", "admin"):
+        client = Client()
+        client.force_login(users[role])
+        method = client.post if name in POST_ONLY else client.get
+        target = address.replace("/groups/orders", "/groups/billing")
+        response = method(target, body_for(name))
+        least = "viewer" if name in READERS else "operator" if name in OPERATORS else "admin"
+        allowed = ["viewer", "operator", "admin"].index(role) >= ["viewer", "operator", "admin"].index(least)
+        assert (response.status_code != 403) is allowed, (role, name, response.status_code)
+
+
+@pytest.mark.parametrize("name_and_address", [each for each in pages() if each[0] not in POST_ONLY])
+@pytest.mark.parametrize("present", [True, False])
+@pytest.mark.usefixtures("objects")
+def test_renders(admin: Client, name_and_address: tuple[str, str], present: bool) -> None:
+    name, address = name_and_address
+    if not present:
+        MemorySnapshots.put(None)
+        snapshot.current(fresh=True)
+    target = address.replace("/groups/orders", "/groups/billing")
+    response = admin.get(target, body_for(name))
+    expected = {200, 302} if present else {200, 302, 404}
+    if name in {"schedule-edit"}:
+        expected = {404}
+    if name == "report-download":
+        expected = {409}
+    assert response.status_code in expected, response.content.decode()[:3000]
+    if response.status_code == 200 and response["Content-Type"].startswith("text/html"):
+        text = response.content.decode()
+        assert "style=" not in text, "the content security policy forbids inline styles"
+        assert "<script>" not in text
+        assert not re.search(r"\son\w+=", text), "no inline handlers"
+        if "<html" in text:
+            assert text.count("<h1") == 1
+
+
+def test_headers_keep_strangers_out(viewer: Client) -> None:
+    response = viewer.get("/")
+    policy = response["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert response["X-Content-Type-Options"] == "nosniff"
+    assert response["X-Frame-Options"] == "DENY"
+    assert response["Referrer-Policy"] == "same-origin"
+    assert response["Cache-Control"] == "no-store"
+
+
+def test_a_foreign_host_name_is_refused(viewer: Client) -> None:
+    response = viewer.get("/", headers={"Host": "evil.example"})
+    assert response.status_code == 400
+    assert "evil.example" not in response["Content-Security-Policy"]
+
+
+def test_cookies_are_for_the_server_alone(users: dict[str, User]) -> None:
+    client = Client()
+    client.get("/login")
+    client.post("/login", {"username": "viewer", "password": PASSWORD})
+    for name in ("logboom_session", "logboom_csrf"):
+        assert client.cookies[name]["httponly"]
+        assert client.cookies[name]["samesite"] in {"Lax", "Strict"}
+
+
+def test_static_files_are_served_and_may_be_kept(anonymous: Client) -> None:
+    response = anonymous.get("/static/js/morph.js")
+    assert response.status_code == 200
+    assert b"Morph" in response.content
+    assert "max-age=3600" in response["Cache-Control"]
+    assert anonymous.get("/static/../settings.py").status_code in {302, 404}
+
+
+def test_unknown_addresses_are_pages_too(viewer: Client, anonymous: Client) -> None:
+    response = viewer.get("/nowhere")
+    assert response.status_code == 404
+    assert b"Not found" in response.content
+
+
+def test_read_only_mode_refuses_changes(operator: Client, settings: object) -> None:
+    settings.READ_ONLY = True
+    response = operator.post("/topics/new", {"name": "payments"})
+    assert response.status_code == 403
+    assert b"read-only" in response.content
+    assert Operation.objects.count() == 0

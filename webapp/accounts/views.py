@@ -1,0 +1,177 @@
+"""Logging in and out; the pages of one's account, of tokens and of users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST
+
+from webapp.accounts import services
+from webapp.accounts.models import ApiToken, User
+from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, Role, actor_of, permissions_of, role_of
+from webapp.context import THEMES
+from webapp.errors import Problem, TooMany
+from webapp.operations.services import Submitted
+from webapp.pages import change, form_page, go_to, needs, page
+from webapp.rules import Rules, known_time_zones
+
+
+@login_not_required
+@sensitive_post_parameters("password")
+@require_http_methods(["GET", "POST"])
+def log_in(request: HttpRequest) -> HttpResponse:
+    target = _safe_target(request, request.POST.get("next") or request.GET.get("next") or "")
+    if request.user.is_authenticated and request.method == "GET":
+        return HttpResponseRedirect(target)
+    context: dict[str, Any] = {"next": target, "username": request.POST.get("username", "")}
+    if request.method == "GET":
+        return page(request, "accounts/login.html", context)
+    try:
+        services.log_in(request, request.POST.get("username", ""), request.POST.get("password", ""))
+    except Problem as problem:
+        response = page(request, "accounts/login.html", {**context, "problem": problem}, status=problem.status)
+        if isinstance(problem, TooMany):
+            response["Retry-After"] = str(problem.retry_after_s)
+        return response
+    return HttpResponseRedirect(target)
+
+
+@require_POST
+def log_out(request: HttpRequest) -> HttpResponse:
+    services.log_out(request)
+    return HttpResponseRedirect(reverse("login"))
+
+
+@require_POST
+def set_theme(request: HttpRequest) -> HttpResponse:
+    """Keep the choice of colours in a cookie: the server writes it into the page, so nothing flashes."""
+    theme = request.POST.get("theme", "auto")
+    response = HttpResponseRedirect(_safe_target(request, request.POST.get("next", "")))
+    response.set_cookie(
+        "logboom_theme", theme if theme in THEMES else "auto", max_age=31_536_000, httponly=True, samesite="Lax"
+    )
+    return response
+
+
+def _safe_target(request: HttpRequest, target: str) -> str:
+    """A page of this console, whatever somebody put into the address."""
+    safe = url_has_allowed_host_and_scheme(
+        target, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+    )
+    return target if target and safe and not target.startswith("/login") else reverse("landing")
+
+
+# ---- one's account
+
+
+@sensitive_post_parameters()
+@require_http_methods(["GET", "POST"])
+@needs("tokens.write")
+def account(request: HttpRequest) -> HttpResponse:
+    """Password and time zone."""
+    context: dict[str, Any] = {
+        "zones": sorted(known_time_zones()),
+        "values": {},
+        "errors": {},
+        "role": role_of(request.user).label,
+    }
+    if request.method == "GET":
+        return page(request, "accounts/account.html", context)
+    if "time_zone" in request.POST:
+        return _set_time_zone(request, context)
+    parameters = {"present": request.POST.get("present", ""), "password": request.POST.get("password", "")}
+    # the old sessions end with the old password, this one too
+    return form_page(request, "accounts/account.html", context, "password.change", parameters, go_to("login"))
+
+
+def _set_time_zone(request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
+    rules = Rules(request.POST)
+    zone = rules.time_zone("time_zone")
+    try:
+        rules.finish()
+    except Problem as problem:
+        return page(
+            request, "accounts/account.html", {**context, "errors": problem.fields, "problem": problem}, status=400
+        )
+    User.objects.filter(pk=request.user.pk).update(time_zone="" if zone == "UTC" else zone)
+    return HttpResponseRedirect(reverse("account"))
+
+
+# ---- tokens
+
+
+@require_http_methods(["GET", "POST"])
+@needs("tokens.write")
+def tokens(request: HttpRequest) -> HttpResponse:
+    """One's tokens (everybody's for who manages users), and the form for a new one; its secret is shown in this answer only."""
+    actor = actor_of(request)
+    rows = ApiToken.objects.select_related("owner")
+    if not actor.may("users.write"):
+        rows = rows.filter(owner=request.user)
+    context: dict[str, Any] = {
+        "tokens": rows,
+        "scopes": [(name, meaning) for name, (_, meaning) in PERMISSIONS.items() if name in actor.permissions],
+        "chosen": ["cluster.read"],
+        "values": {"expires_in_days": "90"},
+        "errors": {},
+    }
+    if request.method == "GET":
+        return page(request, "accounts/tokens.html", context)
+    scopes = request.POST.getlist("scopes")
+    parameters = {
+        "name": request.POST.get("name", ""),
+        "scopes": scopes,
+        "expires_in_days": request.POST.get("expires_in_days", ""),
+    }
+
+    def show_secret(submitted: Submitted) -> HttpResponse:
+        shown = {**context, "tokens": rows.all(), "secret": submitted.once["token"]}
+        return page(request, "accounts/tokens.html", shown)
+
+    again = {**context, "chosen": scopes}
+    return form_page(request, "accounts/tokens.html", again, "token.create", parameters, show_secret)
+
+
+@require_POST
+@needs("tokens.write")
+def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
+    change(request, "token.revoke", {"token_id": token_id})
+    return HttpResponseRedirect(reverse("tokens"))
+
+
+# ---- users
+
+
+@sensitive_post_parameters("password")
+@require_http_methods(["GET", "POST"])
+@needs("users.write")
+def users(request: HttpRequest) -> HttpResponse:
+    context = {**_users(), "values": {"role": "viewer"}, "errors": {}}
+    if request.method == "GET":
+        return page(request, "accounts/users.html", context)
+    parameters = {name: request.POST.get(name, "") for name in ("username", "role", "password")}
+    return form_page(request, "accounts/users.html", context, "user.create", parameters, go_to("users"))
+
+
+@require_POST
+@needs("users.write")
+def change_user(request: HttpRequest, user_id: int) -> HttpResponse:
+    parameters = {"user_id": user_id, "role": request.POST.get("role"), "active": request.POST.get("active", "off")}
+    return form_page(request, "accounts/users.html", _users(), "user.change", parameters, go_to("users"))
+
+
+def _users() -> dict[str, Any]:
+    rows = User.objects.order_by("username").prefetch_related("groups")
+    return {
+        "users": [{"user": user, "role": role_of(user).label} for user in rows],
+        "roles": ROLE_NAMES,
+        "role_permissions": {
+            role: [PERMISSIONS[name][1] for name in PERMISSIONS if name in permissions_of(Role[role.upper()])]
+            for role in ROLE_NAMES
+        },
+    }

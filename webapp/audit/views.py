@@ -1,0 +1,32 @@
+"""The page of the audit trail."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_GET
+
+from webapp.audit import services
+from webapp.errors import InvalidInput
+from webapp.operations.kinds import kinds
+from webapp.pages import needs, page, paged
+
+
+@require_GET
+@needs("audit.read")
+def audit(request: HttpRequest) -> HttpResponse:
+    try:
+        rows = services.search(request.GET)
+    except InvalidInput as problem:
+        return page(
+            request, "audit/list.html", {"problem": problem, "page": paged([], request.GET), "kinds": kinds()}, 400
+        )
+    context = {"page": paged(rows, request.GET), "kinds": kinds()}
+    template = "audit/_list.html" if request.htmx and request.htmx.target == "list" else "audit/list.html"
+    return page(request, template, context)
+
+
+@require_GET
+@needs("audit.read")
+def verify(request: HttpRequest) -> HttpResponse:
+    template = "audit/_verification.html" if request.htmx else "audit/verification.html"
+    return page(request, template, {"verification": services.verify()})

@@ -1,0 +1,57 @@
+"""The landing page and the election dialog."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods
+
+from webapp import snapshot
+from webapp.errors import InvalidInput, NotFound, Problem
+from webapp.pages import change, live_page, needs, page, receipt
+
+
+@require_GET
+@needs("cluster.read")
+def landing(request: HttpRequest) -> HttpResponse:
+    return live_page(request, "landing", "clusters/landing.html")
+
+
+@require_http_methods(["GET", "POST"])
+@needs("elections.write")
+def elect(request: HttpRequest) -> HttpResponse:
+    """Who may become master and why; confirmed, the election runs and its operation shows the outcome."""
+    given = request.POST if request.method == "POST" else request.GET
+    cluster, name, broker_id = given.get("cluster", ""), given.get("group", ""), given.get("broker_id", "")
+    group = snapshot.current().group(cluster, name)
+    if group is None:
+        raise NotFound(f"There is no group {name} in the cluster {cluster}.", code="group-not-found")
+    if not broker_id.isdecimal():
+        raise InvalidInput("broker_id: must be a replica's number")
+    problem = None
+    if request.method == "POST":
+        try:
+            submitted = change(request, "election.elect", {"cluster": cluster, "group": name, "broker_id": broker_id})
+        except Problem as error:
+            problem = error
+        else:
+            if request.htmx:
+                return page(
+                    request,
+                    "operations/_dialog.html",
+                    {"operation": submitted.operation, "title": f"Elect replica {broker_id} of {name}"},
+                )
+            return receipt(submitted)
+    chosen = next((replica for replica in group["replicas"] if str(replica["id"]) == broker_id), None)
+    master = next((replica for replica in group["replicas"] if replica["id"] == group["master_id"]), None)
+    template = "clusters/_elect.html" if request.htmx else "clusters/elect.html"
+    context = {
+        "group": group,
+        "chosen": chosen,
+        "master": master,
+        "problem": problem,
+        "action": reverse("elect"),
+        "dialog": bool(request.htmx),
+    }
+    # htmx swaps only answers without an error status; the dialog shows the problem itself
+    return page(request, template, context, status=200 if request.htmx or problem is None else problem.status)

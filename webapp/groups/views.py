@@ -1,0 +1,59 @@
+"""The pages of consumer groups."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_GET, require_http_methods
+
+from webapp import snapshot
+from webapp.errors import NotFound
+from webapp.groups.changes import DEFAULT_ATTEMPTS
+from webapp.pages import form_page, live_page, needs, page
+from webapp.rules import MAX_GROUP, NAME_RULE
+
+
+@require_GET
+@needs("cluster.read")
+def groups(request: HttpRequest) -> HttpResponse:
+    return live_page(request, "groups", "groups/list.html")
+
+
+@require_GET
+@needs("cluster.read")
+def group(request: HttpRequest, name: str) -> HttpResponse:
+    present = snapshot.current()
+    if name not in present.consumer_groups and present.data is not None:
+        raise NotFound(f"There is no consumer group {name}.", code="group-not-found")
+    return live_page(request, "group", "groups/group.html", {"name": name})
+
+
+@require_http_methods(["GET", "POST"])
+@needs("groups.write")
+def create(request: HttpRequest) -> HttpResponse:
+    context = {
+        "values": {"retry_max_times": DEFAULT_ATTEMPTS},
+        "errors": {},
+        "name_rule": NAME_RULE,
+        "max_name": MAX_GROUP,
+    }
+    if request.method == "GET":
+        return page(request, "groups/create.html", context)
+    parameters = {
+        "name": request.POST.get("name"),
+        "fifo": request.POST.get("fifo", "off"),
+        "retry_max_times": request.POST.get("retry_max_times"),
+    }
+    return form_page(request, "groups/create.html", context, "group.create", parameters)
+
+
+@require_http_methods(["GET", "POST"])
+@needs("groups.write")
+def delete(request: HttpRequest, name: str) -> HttpResponse:
+    found = snapshot.current().consumer_groups.get(name)
+    if found is None:
+        raise NotFound(f"There is no consumer group {name}.", code="group-not-found")
+    context = {"name": name, "group": found, "values": {}, "errors": {}}
+    if request.method == "GET":
+        return page(request, "groups/delete.html", context)
+    parameters = {"name": name, "confirmation": request.POST.get("confirmation", "")}
+    return form_page(request, "groups/delete.html", context, "group.delete", parameters)

@@ -1,0 +1,80 @@
+"""The pages of messages: browsing a queue, one message, the form that sends a test message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_GET, require_POST
+
+from webapp import gateway
+from webapp.accounts.permissions import actor_of
+from webapp.errors import Problem
+from webapp.messages import browse
+from webapp.operations.services import submit
+from webapp.pages import needs, page
+
+
+@require_GET
+@needs("messages.read")
+def messages(request: HttpRequest, name: str) -> HttpResponse:
+    """The messages of one queue from an offset or a time on; the newest ones when neither is given."""
+    context: dict[str, Any] = {"name": name, "values": request.GET, "errors": {}, "max_count": gateway.MAX_BROWSE}
+    try:
+        ranges = gateway.queue_ranges(name)
+        context["ranges"] = ranges
+        context["chosen"] = chosen = _chosen(request, ranges)
+        if chosen is not None:
+            given = {**request.GET.dict(), "group": chosen.group, "queue_id": str(chosen.queue_id)}
+            count = given.get("count", "")
+            span = int(count) if count.isdecimal() else browse.DEFAULT_COUNT
+            newest = max(chosen.min_offset, chosen.max_offset - span)
+            question = browse.read_question(name, given, default_offset=newest)
+            browsed, found = browse.ask(question)
+            context.update(
+                question=question,
+                browsed=browsed,
+                messages=found,
+                older=max(browsed.min_offset, browsed.offset - question.count)
+                if browsed.offset > browsed.min_offset
+                else None,
+                newer=browsed.next_offset if browsed.next_offset < browsed.max_offset else None,
+            )
+    except Problem as problem:
+        context.update(problem=problem, errors=problem.fields)
+        return page(request, "messages/list.html", context, status=problem.status)
+    return page(request, "messages/list.html", context)
+
+
+def _chosen(request: HttpRequest, ranges: list[Any]) -> Any:
+    """The queue that is asked for; without one, the first queue that has messages."""
+    group, queue_id = request.GET.get("group", ""), request.GET.get("queue_id", "")
+    for each in ranges:
+        if group in ("", each.group) and str(each.queue_id) == queue_id:
+            return each
+    return next((each for each in ranges if each.max_offset > each.min_offset), ranges[0] if ranges else None)
+
+
+@require_GET
+@needs("messages.read")
+def message(request: HttpRequest, name: str, group: str, queue_id: int, offset: int) -> HttpResponse:
+    found = browse.one(name, group, queue_id, offset)
+    template = "messages/_message.html" if request.htmx else "messages/message.html"
+    return page(request, template, {"name": name, "message": found})
+
+
+@require_POST
+@needs("messages.write")
+def send(request: HttpRequest, name: str) -> HttpResponse:
+    """Send a test message; the form stays as it was, with the receipt or the problem above it."""
+    given = {field: request.POST.get(field, "") for field in ("body", "keys", "tag", "properties", "group")}
+    context: dict[str, Any] = {"name": name, "values": request.POST, "errors": {}, "open": True}
+    status = 200
+    try:
+        submitted = submit(actor_of(request), "message.send", {**given, "topic": name})
+        context["operation"] = submitted.operation
+    except Problem as problem:
+        context.update(problem=problem, errors=problem.fields)
+        status = 200 if request.htmx else problem.status
+    template = "messages/_send.html" if request.htmx else "messages/send.html"
+    return page(request, template, context, status=status)

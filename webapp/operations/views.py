@@ -1,0 +1,51 @@
+"""The pages of operations: what was asked for and what became of it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
+
+from webapp.accounts.permissions import actor_of
+from webapp.errors import NotFound
+from webapp.operations import services
+from webapp.operations.kinds import kinds
+from webapp.operations.models import Operation
+from webapp.pages import needs, page, paged
+
+
+@require_GET
+@needs("operations.read")
+def operations(request: HttpRequest) -> HttpResponse:
+    rows = Operation.objects.order_by("-created_at")
+    kind, state = request.GET.get("kind", ""), request.GET.get("state", "")
+    if kind in kinds():
+        rows = rows.filter(kind=kind)
+    if state in Operation.State.values:
+        rows = rows.filter(state=state)
+    context = {"page": paged(rows[:2000], request.GET), "kinds": kinds(), "states": Operation.State.values}
+    template = "operations/_list.html" if request.htmx and request.htmx.target == "list" else "operations/list.html"
+    return page(request, template, context)
+
+
+@require_GET
+@needs("operations.read")
+def operation(request: HttpRequest, operation_id: UUID) -> HttpResponse:
+    found = _find(operation_id)
+    return page(request, "operations/operation.html", {"operation": found, "kind": kinds().get(found.kind)})
+
+
+@require_POST
+@needs("operations.read")
+def cancel(request: HttpRequest, operation_id: UUID) -> HttpResponse:
+    services.cancel(actor_of(request), _find(operation_id))
+    return HttpResponseRedirect(reverse("operation", args=[operation_id]))
+
+
+def _find(operation_id: UUID) -> Operation:
+    found = Operation.objects.filter(pk=operation_id).first()
+    if found is None:
+        raise NotFound("There is no such operation.", code="operation-not-found")
+    return found

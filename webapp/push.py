@@ -1,0 +1,170 @@
+"""The base of all websockets of the console: who may listen, for how long, and how a page is kept up to date.
+
+A consumer pushes whole states, never differences. It is woken by announcements on its channels groups and looks again every
+`LOOK_AGAIN_S` in any case, so a lost announcement costs a delay; a burst of announcements costs one look. At most `WINDOW`
+messages are on their way: the client acknowledges each (`{"type": "ack", "seq": n}`), so a reader that has stopped reading holds
+no memory here and is closed after `ACK_TIMEOUT_S`.
+
+Access is checked at the start, every `RECHECK_S`, and at once when somebody logs out or loses rights (event `access.revoked`).
+Close codes: 4401 access ended (log in again), 4404 there is no such thing, 4408 the client stopped acknowledging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from importlib import import_module
+from typing import Any
+
+from channels.auth import get_user
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.conf import settings
+
+from webapp.accounts.permissions import Actor, actor_for
+from webapp.accounts.services import session_group, user_group
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 2.0
+PAUSE_S = 0.1  # between two messages; announcements that come meanwhile are one
+WINDOW = 4
+ACK_TIMEOUT_S = 60.0
+RECHECK_S = 30.0
+MAX_CLIENT_MESSAGE = 4096
+
+ACCESS_ENDED = 4401
+NOT_FOUND = 4404
+NOT_ACKNOWLEDGED = 4408
+
+
+class PushConsumer(AsyncWebsocketConsumer):
+    """Subclasses name the permission and the announcements, and say what to send."""
+
+    permission = ""
+
+    def announcement_groups(self) -> list[str]:
+        """Channels groups whose events wake this consumer."""
+        raise NotImplementedError
+
+    async def open(self) -> bool:
+        """Read what the address asks for; False closes with 4404."""
+        return True
+
+    async def next_message(self) -> dict[str, Any] | None:
+        """What to send now; None when the client has the newest. A message has a rising `seq`."""
+        raise NotImplementedError
+
+    async def on_client_message(self, message: dict[str, Any]) -> None:
+        """What a client says besides acknowledging."""
+
+    # ---- life
+
+    async def connect(self) -> None:
+        self._wake = asyncio.Event()
+        self._acknowledged = asyncio.Event()
+        self._in_flight: list[int] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._groups: list[str] = []
+        actor = await self._current_actor()
+        if actor is None or not actor.may(self.permission):
+            await self.close()  # before accepting: the handshake is answered with 403
+            return
+        self.actor = actor
+        await self.accept()
+        if not await self.open():
+            await self.close(NOT_FOUND)
+            return
+        session_key = self.scope["session"].session_key
+        self._groups = [*self.announcement_groups(), session_group(session_key), user_group(actor.user.pk)]
+        for group in self._groups:
+            await self.channel_layer.group_add(group, self.channel_name)
+        self._tasks = [asyncio.create_task(self._push()), asyncio.create_task(self._recheck())]
+
+    async def disconnect(self, code: int) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for group in self._groups:
+            await self.channel_layer.group_discard(group, self.channel_name)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if text_data is None or len(text_data) > MAX_CLIENT_MESSAGE:
+            await self.close(1009)
+            return
+        try:
+            message = json.loads(text_data)
+        except ValueError:
+            await self.close(1007)
+            return
+        if not isinstance(message, dict):
+            await self.close(1007)
+        elif message.get("type") == "ack":
+            self._in_flight = [seq for seq in self._in_flight if seq != message.get("seq")]
+            self._acknowledged.set()
+        else:
+            await self.on_client_message(message)
+
+    def wake(self) -> None:
+        """Look for something to send."""
+        self._wake.set()
+
+    # ---- announcements
+
+    async def access_revoked(self, event: dict[str, Any]) -> None:
+        await self.close(ACCESS_ENDED)
+
+    # ---- inside
+
+    async def _push(self) -> None:
+        try:
+            while True:
+                self._wake.clear()
+                message = await self.next_message()
+                if message is not None:
+                    if not await self._room():
+                        await self.close(NOT_ACKNOWLEDGED)
+                        return
+                    self._in_flight.append(message["seq"])
+                    await self.send(text_data=json.dumps(message))
+                    await asyncio.sleep(PAUSE_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), LOOK_AGAIN_S)
+        except Exception:
+            log.exception("a websocket of %s failed", self.actor.name)
+            await self.close(1011)
+
+    async def _room(self) -> bool:
+        """Wait until another message may be on its way."""
+        while len(self._in_flight) >= WINDOW:
+            self._acknowledged.clear()
+            try:
+                await asyncio.wait_for(self._acknowledged.wait(), ACK_TIMEOUT_S)
+            except TimeoutError:
+                return False
+        return True
+
+    async def _recheck(self) -> None:
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            actor = await self._current_actor()
+            if actor is None or not actor.may(self.permission):
+                await self.close(ACCESS_ENDED)
+                return
+            self.actor = actor
+
+    async def _current_actor(self) -> Actor | None:
+        """Who the session belongs to now, read anew."""
+        session_key = self.scope["session"].session_key
+        if session_key is None:
+            return None
+        store = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
+        user = await get_user({"session": store})
+        if not user.is_authenticated:
+            return None
+        ip = (self.scope.get("client") or [""])[0]
+        return await database_sync_to_async(actor_for)(user, ip=ip)

@@ -1,0 +1,250 @@
+"""The pages of reports: catalogue, schedules, runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from webapp import snapshot
+from webapp.errors import NotFound
+from webapp.operations.services import Submitted
+from webapp.pages import change, form_page, go_to, needs, page, paged
+from webapp.reports import catalogue, cron, results
+from webapp.reports.changes import find_run
+from webapp.reports.downloads import download as download_section
+from webapp.reports.models import ReportRun, ReportSchedule
+from webapp.rules import Rules, known_time_zones
+
+NEXT_RUNS = 5
+
+
+@require_GET
+@needs("reports.read")
+def reports(request: HttpRequest) -> HttpResponse:
+    runs = ReportRun.objects.select_related("schedule").order_by("-created_at")
+    context = {"page": paged(runs[:2000], request.GET, 25)}
+    if request.htmx and request.htmx.target == "runs":
+        return page(request, "reports/_runs.html", context)
+    context.update(
+        reports=list(catalogue.CATALOGUE.values()), schedules=[_shown(each) for each in ReportSchedule.objects.all()]
+    )
+    return page(request, "reports/list.html", context)
+
+
+def _shown(schedule: ReportSchedule) -> dict[str, Any]:
+    upcoming = cron.parse(schedule.cron).next_runs(datetime.now(UTC), ZoneInfo(schedule.time_zone), 1)
+    return {
+        "schedule": schedule,
+        "words": cron.describe(schedule.cron),
+        "next": upcoming[0] if upcoming and schedule.enabled else None,
+        "last": schedule.runs.order_by("-created_at").first(),
+    }
+
+
+# ---- runs
+
+
+@require_http_methods(["GET", "POST"])
+@needs("reports.write")
+def run_now(request: HttpRequest, report: str) -> HttpResponse:
+    """The form with the report's parameters; sent, it starts the run and goes to its page."""
+    chosen = catalogue.report(report)
+    context = {**_form(chosen), "values": {}, "errors": {}}
+    if request.method == "GET":
+        return page(request, "reports/run_now.html", context)
+    parameters = {"report": report, "parameters": _parameters(request, chosen)}
+    return form_page(request, "reports/run_now.html", context, "report.run", parameters, _go_to_run)
+
+
+@require_POST
+@needs("reports.write")
+def run_schedule(request: HttpRequest, schedule_id: int) -> HttpResponse:
+    return _go_to_run(change(request, "report.run", {"schedule_id": schedule_id}))
+
+
+def _go_to_run(submitted: Submitted) -> HttpResponse:
+    return HttpResponseRedirect(reverse("report-run", args=[submitted.operation.result["run_id"]]))
+
+
+@require_GET
+@needs("reports.read")
+def run(request: HttpRequest, run_id: UUID) -> HttpResponse:
+    found = find_run(run_id)
+    report = catalogue.report(found.report)
+    sections = []
+    for section in report.sections:
+        data = results.rows(found, section) if found.finished else []
+        sections.append(
+            {
+                "section": section,
+                "rows": data[: results.MAX_SHOWN_ROWS],
+                "total": len(data),
+                "chart": results.chart_data(section, data) if data else None,
+            }
+        )
+    context = {
+        "run": found,
+        "report": report,
+        "sections": sections,
+        "layout": _layout(report),
+        "most_rows": results.MAX_SHOWN_ROWS,
+    }
+    template = "reports/_results.html" if request.htmx else "reports/run.html"
+    return page(request, template, context)
+
+
+def _layout(report: catalogue.Report) -> list[dict[str, Any]]:
+    """What the page's script must know about the sections to show rows while they come."""
+    return [
+        {
+            "name": section.name,
+            "columns": [{"name": column.name, "type": column.type} for column in section.columns],
+            "sort": list(section.sort),
+            "chart": None
+            if section.chart is None
+            else {"x": section.chart.x, "series": section.chart.series, "value": section.chart.value},
+        }
+        for section in report.sections
+    ]
+
+
+@require_POST
+@needs("reports.write")
+def cancel(request: HttpRequest, run_id: UUID) -> HttpResponse:
+    change(request, "report.cancel", {"run_id": str(run_id)})
+    return HttpResponseRedirect(reverse("report-run", args=[run_id]))
+
+
+@require_GET
+@needs("reports.read")
+def download(request: HttpRequest, run_id: UUID) -> HttpResponse:
+    return download_section(find_run(run_id), request.GET)
+
+
+# ---- schedules
+
+
+@require_http_methods(["GET", "POST"])
+@needs("reports.write")
+def create_schedule(request: HttpRequest, report: str) -> HttpResponse:
+    chosen = catalogue.report(report)
+    zone = timezone.get_current_timezone_name()
+    values = {
+        "cron": "0 6 * * *",
+        "time_zone": zone,
+        "enabled": "on",
+        "overlap": "skip",
+        "name": f"{chosen.title} daily",
+    }
+    context = {**_form(chosen), "values": values, "errors": {}, "title": f"Schedule {chosen.title}"}
+    if request.method == "GET":
+        return page(request, "reports/schedule.html", context)
+    parameters = {**_schedule_given(request, chosen), "report": report}
+    return form_page(request, "reports/schedule.html", context, "schedule.create", parameters, go_to("reports"))
+
+
+@require_http_methods(["GET", "POST"])
+@needs("reports.write")
+def edit_schedule(request: HttpRequest, schedule_id: int) -> HttpResponse:
+    schedule = ReportSchedule.objects.filter(pk=schedule_id).first()
+    if schedule is None:
+        raise NotFound("There is no such schedule.", code="schedule-not-found")
+    chosen = catalogue.report(schedule.report)
+    values = {
+        "name": schedule.name,
+        "cron": schedule.cron,
+        "time_zone": schedule.time_zone,
+        "enabled": "on" if schedule.enabled else "",
+        "overlap": schedule.overlap,
+        **{f"p_{parameter.name}": _as_field(parameter, schedule.parameters) for parameter in chosen.parameters},
+    }
+    context = {**_form(chosen), "values": values, "errors": {}, "schedule": schedule, "title": f"Edit {schedule.name}"}
+    if request.method == "GET":
+        return page(request, "reports/schedule.html", context)
+    parameters = {**_schedule_given(request, chosen), "schedule_id": schedule_id}
+    return form_page(request, "reports/schedule.html", context, "schedule.change", parameters, go_to("reports"))
+
+
+@require_POST
+@needs("reports.write")
+def delete_schedule(request: HttpRequest, schedule_id: int) -> HttpResponse:
+    change(request, "schedule.delete", {"schedule_id": schedule_id})
+    return HttpResponseRedirect(reverse("reports"))
+
+
+@require_GET
+@needs("reports.read")
+def cron_preview(request: HttpRequest) -> HttpResponse:
+    """What an expression means and when it would run next; part of the schedule form, asked while typing."""
+    context: dict[str, Any] = {}
+    rules = Rules(request.GET)
+    expression, zone = rules.text("cron", most=120), rules.time_zone("time_zone")
+    if rules.broken:
+        context["error"] = "; ".join(sentence for sentences in rules.broken.values() for sentence in sentences)
+    else:
+        try:
+            parsed = cron.parse(expression)
+            runs = parsed.next_runs(datetime.now(UTC), ZoneInfo(zone), NEXT_RUNS)
+            context.update(
+                words=cron.describe(expression), zone=zone, runs=[run.astimezone(ZoneInfo(zone)) for run in runs]
+            )
+        except cron.CronError as error:
+            context["error"] = str(error)
+    return page(request, "reports/_cron_preview.html", context)
+
+
+def _form(chosen: catalogue.Report) -> dict[str, Any]:
+    return {
+        "report": chosen,
+        "topics": sorted(topic["name"] for topic in snapshot.current().list("topics") if not topic.get("system")),
+        "zones": sorted(known_time_zones()),
+        "overlaps": ReportSchedule.Overlap.choices,
+    }
+
+
+def _parameters(request: HttpRequest, chosen: catalogue.Report) -> dict[str, Any]:
+    """The report's parameters from a form, whose fields are named p_<name>."""
+    given: dict[str, Any] = {}
+    for parameter in chosen.parameters:
+        field = f"p_{parameter.name}"
+        if parameter.type == "topics":
+            given[parameter.name] = request.POST.getlist(field)
+        elif request.POST.get(field):
+            value = request.POST[field]
+            given[parameter.name] = _with_zone(value) if parameter.type == "time" else value
+    return given
+
+
+def _as_field(parameter: catalogue.Parameter, stored: dict[str, Any]) -> Any:
+    """A stored parameter as its form field shows it."""
+    value = stored.get(parameter.name)
+    if parameter.type == "time" and value:
+        return f"{timezone.localtime(datetime.fromisoformat(value)):%Y-%m-%dT%H:%M}"
+    return value
+
+
+def _with_zone(text: str) -> str:
+    """What a datetime-local field sends is in the viewer's zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return text if moment.tzinfo else moment.replace(tzinfo=timezone.get_current_timezone()).isoformat()
+
+
+def _schedule_given(request: HttpRequest, chosen: catalogue.Report) -> dict[str, Any]:
+    return {
+        "name": request.POST.get("name", ""),
+        "cron": request.POST.get("cron", ""),
+        "time_zone": request.POST.get("time_zone", ""),
+        "enabled": request.POST.get("enabled", "off"),
+        "overlap": request.POST.get("overlap", "skip"),
+        "parameters": _parameters(request, chosen),
+    }

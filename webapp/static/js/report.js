@@ -1,0 +1,181 @@
+/* The page of a report's run: progress and partial rows while it runs, charts from what has come so far. When the run is over the
+   server's own tables take their place. */
+"use strict";
+
+(() => {
+  const page = document.getElementById("run");
+  if (!page) return;
+  const layout = JSON.parse(document.getElementById("run-layout").textContent);
+  const SHOWN_ROWS = 200;
+  const SERIES = 8;
+  const rows = new Map(layout.map((section) => [section.name, new Map()]));
+
+  const $ = (selector, root = page) => root.querySelector(selector);
+  const sectionPlace = (name) => $(`[data-section="${CSS.escape(name)}"]`);
+
+  /* ---- values as the server shows them */
+
+  function count(value) {
+    return String(Math.trunc(value)).replace(/\B(?=(\d{3})+(?!\d))/g, "\u2009");
+  }
+
+  function size(value) {
+    let number = value;
+    if (Math.abs(number) < 1024) return `${Math.trunc(number)}\u2009B`;
+    for (const unit of ["KiB", "MiB", "GiB", "TiB", "PiB"]) {
+      number /= 1024;
+      if (Math.abs(number) < 1024 || unit === "PiB") return `${number.toFixed(1)}\u2009${unit}`;
+    }
+    return "";
+  }
+
+  function shown(value, type) {
+    if (value === null || value === undefined || value === "") return "–";
+    if (type === "integer") return count(value);
+    if (type === "bytes") return size(value);
+    if (type === "time") return String(value).slice(0, 16).replace("T", " ");
+    return String(value);
+  }
+
+  function compare(a, b) {
+    if (a === b) return 0;
+    if (a === null || a === undefined) return -1;
+    if (b === null || b === undefined) return 1;
+    return a < b ? -1 : 1;
+  }
+
+  function sorted(section) {
+    const order = section.sort.map((name) => (name.startsWith("-") ? [name.slice(1), -1] : [name, 1]));
+    return [...rows.get(section.name).values()].sort((a, b) => {
+      for (const [name, sign] of order) {
+        const found = compare(a.data[name], b.data[name]) * sign;
+        if (found) return found;
+      }
+      return 0;
+    });
+  }
+
+  /* ---- drawing */
+
+  function drawTable(section) {
+    const place = sectionPlace(section.name);
+    const all = sorted(section);
+    if (!all.length) return;
+    const body = document.createElement("tbody");
+    for (const row of all.slice(0, SHOWN_ROWS)) {
+      const line = body.insertRow();
+      if (!row.final) line.className = "partial";
+      for (const column of section.columns) {
+        const cell = line.insertCell();
+        cell.textContent = shown(row.data[column.name], column.type);
+        if (column.type !== "text") cell.className = column.type === "time" ? "time" : "number";
+      }
+    }
+    $("[data-rows]", place).replaceChildren(...body.childNodes);
+    $("[data-count]", place).textContent =
+      `${count(all.length)} rows so far${all.length > SHOWN_ROWS ? `, the first ${SHOWN_ROWS} shown` : ""}`;
+  }
+
+  function chartOf(section) {
+    const { x, series, value } = section.chart;
+    const sums = new Map();
+    for (const { data } of rows.get(section.name).values()) {
+      if (data[x] === null || data[x] === undefined || data[value] === null || data[value] === undefined) continue;
+      const at = Date.parse(data[x]) / 1000;
+      const name = String(data[series]);
+      if (!sums.has(name)) sums.set(name, new Map());
+      sums.get(name).set(at, (sums.get(name).get(at) || 0) + data[value]);
+    }
+    const total = (name) => [...sums.get(name).values()].reduce((sum, each) => sum + each, 0);
+    const names = [...sums.keys()].sort((a, b) => total(b) - total(a) || compare(a, b)).slice(0, SERIES);
+    const times = [...new Set(names.flatMap((name) => [...sums.get(name).keys()]))].sort((a, b) => a - b);
+    return { series: names, data: [times, ...names.map((name) => times.map((at) => sums.get(name).get(at) ?? null))] };
+  }
+
+  function drawChart(section) {
+    const place = $("[data-chart]", sectionPlace(section.name));
+    if (!place || !section.chart) return;
+    const content = chartOf(section);
+    if (content.data[0].length) Charts.draw(place, content);
+  }
+
+  function bar(label, done, total, running) {
+    const line = document.createElement("div");
+    line.className = "stage";
+    const name = document.createElement("span");
+    name.textContent = label;
+    const progress = document.createElement("progress");
+    if (total) {
+      progress.max = total;
+      progress.value = done;
+    }
+    const numbers = document.createElement("span");
+    numbers.className = "number";
+    numbers.textContent = total ? `${count(done)} of ${count(total)} tasks${running ? `, ${running} running` : ""}` : "";
+    line.append(name, progress, numbers);
+    return line;
+  }
+
+  function drawProgress(message) {
+    const place = $("#run-progress");
+    if (!place) return;
+    const progress = message.progress || {};
+    const lines = (progress.stages || []).map((stage) =>
+      bar(stage.name || `Stage ${stage.id}`, stage.done || 0, stage.total || 0, stage.running || 0));
+    if (!lines.length && !message.finished) lines.push(bar(message.state === "queued" ? "Waiting for a worker" : "Starting Spark", 0, 0, 0));
+    place.replaceChildren(...lines);
+    const parts = [];
+    if (progress.text) parts.push(progress.text);
+    if (progress.rows_read !== undefined && progress.rows_read !== null) parts.push(`${count(progress.rows_read)} messages read`);
+    $("#run-text").textContent = parts.join(" · ");
+    if (message.cancel_requested) {
+      const button = $("#run-cancel");
+      if (button) button.disabled = true;
+    }
+    if (page.dataset.state !== message.state) {
+      page.dataset.state = message.state;
+      const words = $("#run-state .state span");
+      if (words) words.textContent = message.state;
+      $("#run-state .state").className = "state tone-busy";
+    }
+  }
+
+  function drawFinished() {
+    for (const section of layout) {
+      const content = document.getElementById(`chart-${section.name}`);
+      const place = $("[data-chart]", sectionPlace(section.name));
+      if (content && place) Charts.draw(place, JSON.parse(content.textContent));
+    }
+  }
+
+  /* ---- following */
+
+  async function takeResults() {
+    const answer = await fetch(location.href, { headers: { "HX-Request": "true" } });
+    if (!answer.ok) return location.reload();
+    page.innerHTML = await answer.text();
+    page.dataset.finished = "";
+    drawFinished();
+  }
+
+  function onMessage(message, socket) {
+    const touched = new Set();
+    for (const row of message.rows) {
+      rows.get(row.section)?.set(row.key, row);
+      touched.add(row.section);
+    }
+    drawProgress(message);
+    for (const section of layout) {
+      if (!touched.has(section.name)) continue;
+      drawTable(section);
+      drawChart(section);
+    }
+    if (message.finished && message.complete) {
+      socket.close();
+      takeResults();
+    }
+  }
+
+  if (page.dataset.finished !== undefined) drawFinished();
+  else new ConsoleSocket(`/ws/report-runs/${page.dataset.run}`, { message: onMessage });
+})();

@@ -1,0 +1,105 @@
+"""The pages of topics: list, one topic, and the forms that create, change and delete one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_GET, require_http_methods
+
+from webapp import gateway, snapshot
+from webapp.errors import NotFound, Problem
+from webapp.pages import form_page, live_page, needs, page
+from webapp.rules import MAX_QUEUES, MAX_TOPIC, MESSAGE_TYPES, NAME_RULE, PERMISSION_BITS
+from webapp.topics.changes import DEFAULT_QUEUES
+
+FIELDS = ("name", "type", "queues", "perm", "group")
+
+
+@require_GET
+@needs("cluster.read")
+def topics(request: HttpRequest) -> HttpResponse:
+    return live_page(request, "topics", "topics/list.html")
+
+
+@require_GET
+@needs("cluster.read")
+def topic(request: HttpRequest, name: str) -> HttpResponse:
+    present = snapshot.current()
+    known = present.topics.get(name)
+    if known is None and present.data is not None:
+        raise NotFound(
+            f"There is no topic {name}. A new one appears here within a second or two.", code="topic-not-found"
+        )
+    return live_page(
+        request, "topic", "topics/topic.html", {"name": name, "system": bool(known and known.get("system"))}
+    )
+
+
+@require_http_methods(["GET", "POST"])
+@needs("topics.write")
+def create(request: HttpRequest) -> HttpResponse:
+    context = {**_choices(), "values": {"type": "NORMAL", "queues": DEFAULT_QUEUES, "perm": 6}, "errors": {}}
+    if request.method == "GET":
+        return page(request, "topics/create.html", context)
+    return form_page(request, "topics/create.html", context, "topic.create", _given(request))
+
+
+@require_http_methods(["GET", "POST"])
+@needs("topics.write")
+def edit(request: HttpRequest, name: str) -> HttpResponse:
+    context: dict[str, Any] = {**_choices(), "name": name, "values": {}, "errors": {}}
+    if request.method == "GET":
+        try:
+            return page(request, "topics/edit.html", {**context, "values": _present_values(name)})
+        except Problem as problem:
+            return page(request, "topics/edit.html", {**context, "problem": problem}, status=problem.status)
+    return form_page(request, "topics/edit.html", context, "topic.update", {**_given(request), "name": name})
+
+
+@require_http_methods(["GET", "POST"])
+@needs("topics.write")
+def delete(request: HttpRequest, name: str) -> HttpResponse:
+    present = snapshot.current()
+    known = present.topics.get(name)
+    if known is None:
+        raise NotFound(f"There is no topic {name}.", code="topic-not-found")
+    consumers = [
+        group["name"]
+        for group in present.list("consumer_groups")
+        if any(each["topic"] == name for each in group.get("topics") or [])
+    ]
+    context = {"name": name, "topic": known, "consumers": consumers, "values": {}, "errors": {}}
+    if request.method == "GET":
+        return page(request, "topics/delete.html", context)
+    parameters = {"name": name, "confirmation": request.POST.get("confirmation", "")}
+    return form_page(request, "topics/delete.html", context, "topic.delete", parameters)
+
+
+def _choices() -> dict[str, Any]:
+    return {
+        "types": MESSAGE_TYPES,
+        "permissions": PERMISSION_BITS,
+        "groups": [group["name"] for group in snapshot.current().list("groups")],
+        "name_rule": NAME_RULE,
+        "max_name": MAX_TOPIC,
+        "max_queues": MAX_QUEUES,
+    }
+
+
+def _given(request: HttpRequest) -> dict[str, Any]:
+    return {field: request.POST[field] for field in FIELDS if field in request.POST}
+
+
+def _present_values(name: str) -> dict[str, Any]:
+    """The topic's configuration as the brokers have it now."""
+    configurations = gateway.topic_config(name)
+    if not configurations:
+        raise NotFound(f"There is no topic {name}.", code="topic-not-found")
+    one = next(iter(configurations.values()))
+    attributes = one.get("attributes") or {}
+    return {
+        "type": attributes.get("message.type") or attributes.get("+message.type") or "NORMAL",
+        "queues": one.get("writeQueueNums", DEFAULT_QUEUES),
+        "perm": one.get("perm", 6) & 6,
+    }
