@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from remoting import codes, frame
 from remoting.disk import Bytes
@@ -79,8 +79,8 @@ class RemotingConnection(asyncio.Protocol):
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A uvloop transport has the methods of asyncio.Transport without being one.
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(_HIGH_WATER_BYTES, _LOW_WATER_BYTES)
         self.last_active = self._loop.time()
         address = transport.get_extra_info("peername")
