@@ -34,6 +34,7 @@ _DISCOVERY_MS = 100
 _STEP_RETRY_MS = 250
 _ELECTION_RETRY_MS = 200
 _SYNC_RETRY_MS = 50
+_PATIENCE_MS = 100  # how long a leader may owe an answer when somebody else says that the role changed
 MAX_MEMBERS = 1000
 
 
@@ -118,6 +119,7 @@ class ControlCore:
         self._discovering: set[int] = set()
         self._discover_at_ms = now_ms
         self._heartbeat_at_ms = now_ms
+        self._asked_ms = now_ms
         self._step_at_ms = now_ms
         self._elect_at_ms = now_ms
         self._sync_at_ms = now_ms
@@ -162,6 +164,7 @@ class ControlCore:
             if now_ms >= self._discover_at_ms:
                 self._discover(now_ms)
         elif self._pending is None:
+            self._asked_ms = now_ms
             self._ask(self.leader, now_ms, wall_ms)
 
     def connected(self, address: str, now_ms: int) -> None:
@@ -208,13 +211,13 @@ class ControlCore:
         self._lose_leader(now_ms)
         self._unanswered(request, now_ms)
 
-    def notified(self, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
-        """A controller pushed a change of role (1008). Raises ProtocolError or ValueError when it cannot be understood."""
-        if self.registration.step is not Step.REGISTERED:
-            return
-        view = _view(ext, body)
-        if view is not None and view.master_id is not None:
-            self._sink.observed(view, now_ms)
+    def notified(self, now_ms: int) -> None:
+        """Somebody says that the role changed (1008). Anybody can say that, so it is only a reason to ask at once; a leader
+        that has owed an answer for a while is not waited for."""
+        self._wants_sync = True
+        self._sync_at_ms = now_ms
+        if self._pending is not None and now_ms - self._asked_ms >= _PATIENCE_MS:
+            self.failed(self._pending.token, f"controller {self._pending.address} owes an answer", now_ms)
 
     # Requests
 

@@ -104,6 +104,8 @@ class ReplicaEngine:
         self._outlet = outlet
         self._control = control
         self._listeners: list[RoleListener] = []
+        self._confirm_listeners: list[Callable[[int], None]] = []
+        self._confirm_told = -1
         self._failure_listener: Callable[[str], None] | None = None
         self._running = False
         self._last_read: tuple[int, Bytes] = (-1, b"")
@@ -133,6 +135,10 @@ class ReplicaEngine:
         """Called after every change of role, in the order of the switch: when it reports MASTER the log is settled."""
         self._listeners.append(listener)
 
+    def add_confirm_listener(self, listener: Callable[[int], None]) -> None:
+        """Called with the confirm offset whenever it rose, before the sends below it are answered."""
+        self._confirm_listeners.append(listener)
+
     def on_failure(self, listener: Callable[[str], None]) -> None:
         """Called once when the disk refused something: the broker has no role any more and must stop."""
         self._failure_listener = listener
@@ -154,6 +160,8 @@ class ReplicaEngine:
     def on_flushed(self, now_ms: int) -> None:
         """A flush of the log ended."""
         if not self.core.failure:
+            if self.core.leading is not None and self._log.end_offset > self.core.log.end_offset:
+                self.core.appended(self._log.end_offset)  # a filler at a file's end, of an append that then failed
             self.core.flushed(self._log.flushed_offset, now_ms)
             self._finish(now_ms)
 
@@ -287,6 +295,7 @@ class ReplicaEngine:
                 while core.has_effects:
                     for effect in core.take_effects():
                         self._carry_out(effect, now_ms)
+                self._tell_confirmed()
                 leading = core.leading
                 completed = leading is not None and self.acks.acknowledge(leading.acknowledged_offset)
                 if not completed and not core.has_effects:
@@ -299,6 +308,16 @@ class ReplicaEngine:
             self._failed(error, now_ms)
         finally:
             self._running = False
+
+    def _tell_confirmed(self) -> None:
+        """Before anybody is told that a message is safe, consumers can see it."""
+        confirm_offset = self.core.confirm_offset
+        if confirm_offset != self._confirm_told:
+            rose = confirm_offset > self._confirm_told
+            self._confirm_told = confirm_offset
+            if rose:
+                for listener in self._confirm_listeners:
+                    listener(confirm_offset)
 
     def _refused(self, error: _LogRefusedError, now_ms: int) -> None:
         """The log did not take what a master sent, and the effects behind that were not carried out: go on from what is

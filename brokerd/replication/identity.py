@@ -19,6 +19,7 @@ from remoting.errors import CorruptedFile, SettingsError
 
 IDENTITY_FILE = "brokerIdentity"
 TEMPORARY_FILE = "brokerIdentity-temp"
+INCARNATION_FILE = "incarnation"
 
 
 class Step(Enum):
@@ -96,6 +97,16 @@ def _broker_id(path: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise CorruptedFile(f"{path}: {text[:40]!r} is not a broker id")
     return int(text)
+
+
+def next_incarnation(disk: Disk) -> int:
+    """A number that grows with every start of this broker; whatever an earlier life said counts for less."""
+    content = disk.read_bytes(INCARNATION_FILE) or b"0"
+    if not content.strip().isdigit():
+        raise CorruptedFile(f"{INCARNATION_FILE} does not hold a number; write one that is larger than it ever was")
+    incarnation = int(content) + 1
+    disk.replace_bytes(INCARNATION_FILE, b"%d\n" % incarnation)
+    return incarnation
 
 
 class Registration:

@@ -1,0 +1,63 @@
+"""A replica's connection to its master.
+
+Bytes are received into one buffer that is used over and over; log bytes go from there to the log file without being put together
+or copied in between, because the engine uses them before the next read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import cast
+
+from brokerd.replication.connections import Hub
+from brokerd.replication.frames import ReplicaDecoder
+from remoting.errors import ProtocolError
+
+log = logging.getLogger(__name__)
+
+_BUFFER_BYTES = 1024 * 1024
+
+
+class MasterConnection(asyncio.BufferedProtocol):
+    """The connection that this replica dialled."""
+
+    def __init__(self, hub: Hub, attempt: int) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.paused = False
+        self._hub = hub
+        self._attempt = attempt
+        self._number = 0
+        self._decoder = ReplicaDecoder()
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A uvloop transport has the methods of asyncio.Transport without being one.
+        self.transport = transport = cast(asyncio.Transport, transport)
+        self._number = self._hub.register(self)
+        self._hub.engine.connected(self._attempt, self._number, self._hub.now_ms())
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._hub.knows(self._number):
+            return
+        try:
+            frames = self._decoder.feed(self._buffer[:nbytes])
+        except ProtocolError as error:
+            log.warning("leaving the master: %s", error)
+            self._hub.close(self._number)
+            self._hub.engine.lost(self._number, self._hub.now_ms())
+            return
+        self._hub.engine.from_master(self._number, frames, self._hub.now_ms())
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._hub.lost(self._number)

@@ -1,0 +1,178 @@
+"""Tells every name server (the controllers are) who this broker is: at a change of role or topics, on each new connection, and
+every few seconds.
+
+A master registers as id 0 with all topics, a replica under its own id without any; a broker without a confirmed role is not
+registered. The data version carries the master epoch first, so that an old master's registration loses against the new one's
+whatever their clocks say.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import orjson
+
+from brokerd.replication.control import BrokerNames
+from brokerd.replication.effects import Role
+from brokerd.services import TopicConfig
+from remoting import codes
+from remoting.disk import Bytes
+from remoting.errors import LogboomError
+from remoting.frame import Command
+
+log = logging.getLogger(__name__)
+
+MASTER_ROLE_ID = 0
+_TIMEOUT_MS = 3000
+
+
+class Sender(Protocol):
+    """What is needed of the connections to the controllers."""
+
+    addresses: tuple[str, ...]
+
+    def request(
+        self,
+        address: str,
+        code: int,
+        ext: Mapping[str, str],
+        body: Bytes,
+        timeout_ms: int,
+        answered: Callable[[Command | LogboomError], None],
+    ) -> None: ...
+
+
+class NameServerLink:
+    """One broker's registration. All methods are called on the loop."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        names: BrokerNames,
+        topics: Callable[[], Mapping[str, TopicConfig]],
+        interval_ms: int,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._sender = sender
+        self._names = names
+        self._topics = topics
+        self._interval_ms = interval_ms
+        self._wall_ms = wall_ms
+        self._role_id: int | None = None
+        self._master_epoch = 0
+        self._changes = 0
+        self._due_ms = 0
+        self._refusals: dict[str, str] = {}
+
+    @property
+    def refusals(self) -> Mapping[str, str]:
+        """What name servers said against the last registration, by address."""
+        return self._refusals
+
+    def role_changed(self, role: Role, master_epoch: int, broker_id: int | None, now_ms: int) -> None:
+        """Register in the new role at once; without one, leave the routes."""
+        before = self._role_id
+        self._master_epoch = master_epoch
+        if role is Role.MASTER:
+            self._role_id = MASTER_ROLE_ID
+        elif role is Role.REPLICA:
+            self._role_id = broker_id
+        else:
+            self._role_id = None
+        if self._role_id is not None:
+            self.register(now_ms)
+        elif before is not None:
+            self._unregister(before)
+
+    def topics_changed(self, now_ms: int) -> None:
+        """Register soon (changes of one moment together)."""
+        self._changes += 1
+        self._due_ms = min(self._due_ms, now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        if now_ms >= self._due_ms:
+            self.register(now_ms)
+
+    def register(self, now_ms: int) -> None:
+        """Register with all name servers now."""
+        self._due_ms = now_ms + self._interval_ms
+        if self._role_id is None:
+            return
+        ext, body = self.registration()
+        for address in self._sender.addresses:
+            self._register_with(address, ext, body)
+
+    def connected(self, address: str) -> None:
+        """A name server came (back): it knows nothing of this broker."""
+        if self._role_id is not None:
+            self._register_with(address, *self.registration())
+
+    def stop(self) -> None:
+        """Leave the routes."""
+        if self._role_id is not None:
+            self._unregister(self._role_id)
+            self._role_id = None
+
+    def registration(self) -> tuple[dict[str, str], bytes]:
+        """Header fields and body of a registration in the present role."""
+        is_master = self._role_id == MASTER_ROLE_ID
+        topics = self._topics() if is_master else {}
+        wrapper = {
+            "topicConfigTable": {name: _topic(config) for name, config in topics.items()},
+            "dataVersion": {
+                "stateVersion": self._master_epoch,
+                "timestamp": self._wall_ms(),
+                "counter": self._changes,
+            },
+        }
+        body = orjson.dumps({"topicConfigSerializeWrapper": wrapper, "filterServerList": []})
+        ext = self._identity(self._role_id) | {
+            "haServerAddr": self._names.ha_address,
+            "grpcAddress": self._names.grpc_address,
+            "compressed": "false",
+            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            "complete": "true" if is_master else "false",
+        }
+        return ext, body
+
+    def _register_with(self, address: str, ext: Mapping[str, str], body: bytes) -> None:
+        def answered(result: Command | LogboomError) -> None:
+            if isinstance(result, LogboomError):
+                self._refusals[address] = str(result)
+            elif result.code != codes.SUCCESS:
+                self._refusals[address] = result.remark or f"code {result.code}"
+                log.warning("name server %s refuses the registration: %s", address, self._refusals[address])
+            else:
+                self._refusals.pop(address, None)
+
+        self._sender.request(address, codes.REGISTER_BROKER, ext, body, _TIMEOUT_MS, answered)
+
+    def _unregister(self, role_id: int) -> None:
+        for address in self._sender.addresses:
+            self._sender.request(
+                address, codes.UNREGISTER_BROKER, self._identity(role_id), b"", _TIMEOUT_MS, lambda _: None
+            )
+
+    def _identity(self, role_id: int | None) -> dict[str, str]:
+        return {
+            "brokerName": self._names.broker_name,
+            "brokerAddr": self._names.address,
+            "clusterName": self._names.cluster,
+            "brokerId": str(role_id),
+        }
+
+
+def _topic(config: TopicConfig) -> dict[str, object]:
+    return {
+        "topicName": config.name,
+        "readQueueNums": config.read_queue_nums,
+        "writeQueueNums": config.write_queue_nums,
+        "perm": config.perm,
+        "topicSysFlag": config.topic_sys_flag,
+        "topicFilterType": "SINGLE_TAG",
+        "order": config.order,
+        "attributes": dict(config.attributes),
+    }

@@ -1,0 +1,336 @@
+"""The replication of one broker, as the broker's assembly uses it.
+
+    replica = Replica(settings, names, controllers, disk, replicated_log, topics, confirm_offset=...)
+    replica.add_role_listener(...); replica.add_confirm_listener(...); replica.on_failure(...)
+    server handlers |= replica.handlers()
+    await replica.start(host, port)         after the remoting server listens: from now on others are told where we are
+    replica.on_flushed()                    after every flush of the log, on the loop
+    replica.on_appended(end), replica.wait(position, callback)
+    await replica.stop()
+
+Everything happens on the loop's thread. The parts: `engine` (which drives the pure cores), `connections` with `leader` and
+`follower` (sockets between brokers), `control` with `controller_link`, and `name_server_link`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from brokerd.replication.connections import Hub
+from brokerd.replication.control import BrokerNames, BrokerPosition, ControlCore
+from brokerd.replication.controller_link import ControllerLink
+from brokerd.replication.effects import Role
+from brokerd.replication.engine import ReplicaEngine, RoleListener
+from brokerd.replication.epoch_file import EpochFile
+from brokerd.replication.follower import MasterConnection
+from brokerd.replication.identity import IdentityFiles, Registration, next_incarnation
+from brokerd.replication.leader import ReplicationListener
+from brokerd.replication.log import ReplicatedLog
+from brokerd.replication.name_server_link import NameServerLink
+from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.sync_state import Proposal
+from brokerd.services import PutStatus, TopicConfig
+from remoting import codes
+from remoting.disk import Disk
+from remoting.frame import Command
+from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.server import each
+
+log = logging.getLogger(__name__)
+
+TICK_MS = 50
+
+
+class _Control:
+    """`engine.ControlRequests`: what the core wants reaches the control core, which is then let to send it soon."""
+
+    def __init__(self) -> None:
+        self.core: ControlCore | None = None
+        self.step_soon: Callable[[], None] | None = None
+
+    def request_sync(self) -> None:
+        if self.core is not None:
+            self.core.request_sync()
+            self._soon()
+
+    def request_election(self) -> None:
+        if self.core is not None:
+            self.core.request_election()
+            self._soon()
+
+    def request_members(self) -> None:
+        if self.core is not None:
+            self.core.request_members()
+            self._soon()
+
+    def propose(self, proposal: Proposal, master_epoch: int) -> None:
+        assert self.core is not None
+        self.core.propose(proposal, master_epoch)
+        self._soon()
+
+    def _soon(self) -> None:
+        if self.step_soon is not None:
+            self.step_soon()
+
+
+class Replica:
+    """See the module."""
+
+    def __init__(
+        self,
+        settings: ReplicationSettings,
+        names: BrokerNames,
+        controllers: Sequence[str],
+        disk: Disk,
+        replicated_log: ReplicatedLog,
+        topics: Callable[[], Mapping[str, TopicConfig]],
+        *,
+        confirm_offset: int,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """`disk` is the broker's data directory; `topics` the present table, for the name servers.
+
+        Raises SettingsError or CorruptedFile when the directory's files do not fit.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._hub = Hub(self._now_ms)
+        requests = _Control()
+        self._engine = ReplicaEngine(
+            settings,
+            replicated_log,
+            EpochFile(disk),
+            self._hub,
+            requests,
+            confirm_offset=confirm_offset,
+            now_ms=self._now_ms(),
+        )
+        self._hub.attach(self._engine, MasterConnection)
+        files = IdentityFiles(disk, names.cluster, names.broker_name)
+        self._control = requests.core = ControlCore(
+            settings,
+            names,
+            controllers,
+            Registration(files, names.address, wall_ms()),
+            self._engine,
+            self._position,
+            incarnation=next_incarnation(disk),
+            now_ms=self._now_ms(),
+        )
+        self._link = ControllerLink(
+            controllers, self._control, settings.controller_request_timeout_ms, self._now_ms, wall_ms
+        )
+        requests.step_soon = self._link.step_soon
+        self._name_servers = NameServerLink(self._link, names, topics, settings.name_server_register_ms, wall_ms)
+        self._link.on_connected(self._name_servers.connected)
+        self._listener: ReplicationListener | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._names = names
+        # What the fast path calls, without a layer in between
+        self._on_appended = self._engine.on_appended
+        self._wait = self._engine.wait
+
+    # Start and end
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen for replicas and begin to talk to the controllers. Raises SettingsError when the address is taken."""
+        self._engine.add_role_listener(self._tell_name_servers)
+        self._listener = ReplicationListener(host, port, self._hub)
+        await self._listener.start()
+        self._link.start()
+        self._tick()
+
+    async def stop(self) -> None:
+        """Leave the routes and the role, fail who waits, close every connection."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._name_servers.stop()
+        self._engine.stop("this broker stops", self._now_ms())
+        if self._listener is not None:
+            await self._listener.close()
+        await self._hub.close_all()
+        await self._link.close()
+
+    def handlers(self) -> dict[int, Handler]:
+        """For the broker's remoting server: what controllers and tools ask about replication."""
+        return {
+            codes.NOTIFY_BROKER_ROLE_CHANGED: each(self._notified),
+            codes.GET_BROKER_EPOCH_CACHE: each(self._epoch_cache),
+            codes.GET_BROKER_HA_STATUS: each(self._ha_status),
+        }
+
+    # For senders and readers
+
+    @property
+    def role(self) -> Role:
+        return self._engine.core.role
+
+    @property
+    def master_epoch(self) -> int:
+        """The epoch of the present role; 0 before the first."""
+        return self._engine.core.master_epoch
+
+    @property
+    def broker_id(self) -> int | None:
+        """The persistent id; None until a controller assigned it."""
+        return self._engine.core.broker_id
+
+    @property
+    def is_master(self) -> bool:
+        return self._engine.is_master
+
+    @property
+    def accepts_messages(self) -> bool:
+        return self._engine.accepts_messages
+
+    @property
+    def refusal(self) -> PutStatus:
+        return self._engine.refusal
+
+    @property
+    def acknowledged_offset(self) -> int:
+        return self._engine.core.acknowledged_offset
+
+    @property
+    def confirm_offset(self) -> int:
+        return self._engine.core.confirm_offset
+
+    @property
+    def master_address(self) -> str:
+        """The remoting address of the group's master, "" when none is known."""
+        return self._of_master("master_address")
+
+    @property
+    def master_grpc_address(self) -> str:
+        return self._of_master("master_grpc_address")
+
+    def on_appended(self, end_offset: int) -> None:
+        """The master appended: send it to the replicas. Once per read event's messages; the caller asks for the flush."""
+        self._on_appended(end_offset, int(self._loop.time() * 1000))
+
+    def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
+        """Call back once, when everything below `position` is acknowledged or the wait is over."""
+        self._wait(position, callback, int(self._loop.time() * 1000))
+
+    def on_flushed(self) -> None:
+        """A flush of the log ended."""
+        self._engine.on_flushed(self._now_ms())
+
+    def on_failure(self, listener: Callable[[str], None]) -> None:
+        """Called once when the disk refused what replication had to write: the broker must stop."""
+        self._engine.on_failure(listener)
+
+    def add_role_listener(self, listener: RoleListener) -> None:
+        """Called at every change of role (role, master epoch); MASTER when the log is settled, before anybody is told."""
+        self._engine.add_role_listener(listener)
+
+    def add_confirm_listener(self, listener: Callable[[int], None]) -> None:
+        """Called with the confirm offset when it rose, before the sends below it are answered."""
+        self._engine.add_confirm_listener(listener)
+
+    def topics_changed(self) -> None:
+        """Tell the name servers soon."""
+        self._name_servers.topics_changed(self._now_ms())
+
+    def state(self) -> dict[str, Any]:
+        """The facts for a person, as JSON values."""
+        control = self._control
+        state = self._engine.state(self._now_ms())
+        state["registration"] = control.registration.step.value
+        state["controllers"] = {
+            "connected": self._link.connected,
+            "leader": control.leader,
+            "lastError": control.last_error,
+            "silentMs": None if control.answered_ms is None else self._now_ms() - control.answered_ms,
+        }
+        state["nameServerRefusals"] = dict(self._name_servers.refusals)
+        return state
+
+    # Inside
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _tick(self) -> None:
+        now_ms = self._now_ms()
+        self._engine.tick(now_ms, TICK_MS)
+        self._link.step()
+        self._name_servers.tick(now_ms)
+        self._ticker = self._loop.call_later(TICK_MS / 1000, self._tick)
+
+    def _position(self) -> BrokerPosition:
+        core = self._engine.core
+        return BrokerPosition(
+            core.epochs.last_epoch, core.highest_epoch, core.log.end_offset, max(core.confirm_offset, 0)
+        )
+
+    def _tell_name_servers(self, role: Role, master_epoch: int) -> None:
+        self._name_servers.role_changed(role, master_epoch, self.broker_id, self._now_ms())
+        self._link.step_soon()  # heartbeats and views should not wait for the next tick either
+
+    def _of_master(self, field: str) -> str:
+        view = self._engine.core.view
+        return getattr(view, field) if view is not None and view.master_id is not None else ""
+
+    # Requests
+
+    def _notified(self, connection: RemotingConnection, request: Command) -> None:
+        self._control.notified(self._now_ms())
+        self._link.step()
+        connection.respond(request)
+
+    def _epoch_cache(self, connection: RemotingConnection, request: Command) -> None:
+        core = self._engine.core
+        entries = core.epochs.entries
+        ends = [entry.start_offset for entry in entries[1:]] + [core.log.end_offset]
+        body = {
+            "clusterName": self._names.cluster,
+            "brokerName": self._names.broker_name,
+            "brokerId": core.broker_id,
+            "epochList": [
+                {"epoch": entry.epoch, "startOffset": entry.start_offset, "endOffset": end}
+                for entry, end in zip(entries, ends, strict=True)
+            ],
+            "maxOffset": core.log.end_offset,
+        }
+        connection.respond(request, body=orjson.dumps(body))
+
+    def _ha_status(self, connection: RemotingConnection, request: Command) -> None:
+        core = self._engine.core
+        body: dict[str, Any] = {
+            "master": core.leading is not None,
+            "masterCommitLogMaxOffset": core.log.end_offset if core.leading is not None else 0,
+            "inSyncSlaveNums": 0,
+            "haConnectionInfo": [],
+        }
+        if core.leading is not None:
+            members = core.leading.sync.local
+            body["inSyncSlaveNums"] = len(members) - 1
+            body["haConnectionInfo"] = [
+                {
+                    "addr": f"broker {peer.broker_id}",
+                    "slaveAckOffset": peer.ack_offset,
+                    "diff": core.log.end_offset - peer.ack_offset,
+                    "inSync": peer.broker_id in members,
+                    "transferredByteInSecond": 0,
+                    "transferFromWhere": peer.next_offset,
+                }
+                for peer in core.leading.peers
+            ]
+        elif core.following is not None:
+            body["haClientRuntimeInfo"] = {
+                "masterAddr": core.following.address,
+                "transferredByteInSecond": 0,
+                "maxOffset": core.log.end_offset,
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+                "isActivated": core.following.connection is not None,
+            }
+        connection.respond(request, body=orjson.dumps(body))
