@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.store.settings import StoreSettings
+from brokerd.store.settings import RetentionSettings, StoreSettings
 from remoting import settings
 from remoting.errors import SettingsError
 from remoting.transport.client import split_address
@@ -28,12 +28,17 @@ class BrokerSettings:
     controllers: tuple[str, ...]
     data: Path
     store: StoreSettings
+    retention: RetentionSettings
     replication: ReplicationSettings
 
 
 def parse(arguments: Sequence[str]) -> BrokerSettings:
     """The settings of a command line. Raises SettingsError with the sentence that says what to change."""
-    parts: Mapping[str, Any] = {"store": StoreSettings(), "replication": ReplicationSettings()}
+    parts: Mapping[str, Any] = {
+        "store": StoreSettings(),
+        "retention": RetentionSettings(),
+        "replication": ReplicationSettings(),
+    }
     parser = argparse.ArgumentParser(
         prog="python -m brokerd",
         description="One replica of one broker group.",
@@ -77,5 +82,6 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         controllers=controllers,
         data=chosen.data,
         store=groups["store"],
+        retention=groups["retention"],
         replication=groups["replication"],
     )

@@ -1,0 +1,57 @@
+"""`python -m brokerd`: one replica of one broker group, until SIGTERM or a failure of its disk."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+
+import uvloop
+
+from brokerd.assembly import Broker
+from brokerd.settings import BrokerSettings, parse
+from remoting.errors import LogboomError
+
+log = logging.getLogger("brokerd")
+
+
+async def serve(settings: BrokerSettings) -> int:
+    """Run the broker; the exit code."""
+    loop = asyncio.get_running_loop()
+    stopping: asyncio.Future[None] = loop.create_future()
+
+    def stop() -> None:
+        if not stopping.done():
+            stopping.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    broker = Broker(settings)
+    # What was built at start lives as long as the process: the collector need not look at it again, and a full collection in
+    # the middle of a send would be a pause that looks like a freeze to the controllers.
+    gc.collect()
+    gc.freeze()
+    await broker.start()
+    await asyncio.wait((stopping, broker.failed), return_when=asyncio.FIRST_COMPLETED)
+    failed = broker.failed.done()
+    if failed:
+        log.critical("stopping: %s", broker.failed.result())
+    await broker.stop()
+    return 1 if failed else 0
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        settings = parse(sys.argv[1:])
+        code: int = uvloop.run(serve(settings))
+    except LogboomError as error:
+        sys.stderr.write(f"brokerd: {error}\n")
+        return 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

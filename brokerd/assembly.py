@@ -1,0 +1,210 @@
+"""The whole broker on a page: builds the parts, gives each the two or three things it uses, starts and stops them in order.
+
+    start   store recovered -> flusher -> remoting port -> gRPC port -> replication (from now on others are told where we are)
+    stop    replication (role and routes) -> ports -> flusher -> store checkpointed and closed
+
+A failure of the disk ends the process: what is durable is unknown from then on, and a restart finds out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Mapping
+
+from brokerd.clients import ClientRegistry
+from brokerd.core import BrokerCore, BrokerIdentity
+from brokerd.directory import Directory
+from brokerd.processors.registry import entries
+from brokerd.processors.registry import handlers as handlers_of
+from brokerd.processors.send import SendProcessor
+from brokerd.proxy.methods.base import Services
+from brokerd.proxy.proxy import GrpcProxy
+from brokerd.replication.control import BrokerNames
+from brokerd.replication.log import ReplicatedLog
+from brokerd.replication.replica import Replica
+from brokerd.routes import Routes
+from brokerd.services import TopicConfig
+from brokerd.settings import BrokerSettings
+from brokerd.store.flush import Flusher
+from brokerd.store.housekeeping import Housekeeper
+from brokerd.wiring import build_processors
+from remoting import codes
+from remoting.disk import LocalDisk
+from remoting.errors import StorageError
+from remoting.message import pack_host
+from remoting.transport.client import RemotingClient, split_address
+from remoting.transport.connection import RemotingConnection
+from remoting.transport.server import RemotingServer
+
+log = logging.getLogger(__name__)
+
+_EXPIRE_CLIENTS_S = 10.0
+
+
+class Broker:
+    """One broker process. Make it on the loop, `start`, wait for `failed`, `stop`."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        """Recover the store; blocks while it does. Raises SettingsError or CorruptedFile."""
+        loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[str] = loop.create_future()
+        self._settings = settings
+        self._disk = LocalDisk(settings.data)
+        host, port = split_address(settings.listen)
+        store_host = (host if _is_numeric(host) else "127.0.0.1", port)
+        names = BrokerNames(settings.cluster, settings.name, settings.listen, settings.ha_listen, settings.grpc_listen)
+
+        self.clients = ClientRegistry(_monotonic_ms)
+
+        def make_replica(replicated_log: ReplicatedLog, confirm_offset: int) -> Replica:
+            return Replica(
+                settings.replication,
+                names,
+                settings.controllers,
+                self._disk,
+                replicated_log,
+                self._topics,
+                confirm_offset=confirm_offset,
+            )
+
+        self.core = core = BrokerCore(
+            BrokerIdentity(settings.cluster, settings.name, pack_host(*store_host)),
+            self._disk,
+            settings.store,
+            make_replica,
+            request_flush=lambda: self._flusher.request(),
+            is_alive=self.clients.is_alive,
+            scheduler=loop,
+            wall_ms=_wall_ms,
+            rng=random.Random(),
+        )
+        assert isinstance(core.replica, Replica)
+        self.replica = core.replica
+        self.replica.on_failure(self._fail)
+        self._flusher = Flusher(core.store, self._flushed, self._store_failed)
+        self._housekeeper = Housekeeper(
+            core.store, self._disk, settings.store, settings.retention, _wall_ms, self._store_failed
+        )
+        self.clients.gone_listeners.append(core.pop.client_gone)
+
+        self._client = RemotingClient()
+        self._directory = Directory(
+            self._client, settings.controllers, self.replica, settings.name, settings.listen, settings.grpc_listen
+        )
+        self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, _monotonic_ms)
+        self._sends = SendProcessor(
+            core.store, core.appends, core.sender, core.metadata.topics, store_host, core.counters
+        )
+        core.metadata.listeners.append(self._topics_changed)
+        self._topics_changed()
+
+        grpc_host, grpc_port = split_address(settings.grpc_listen)
+        self._proxy = GrpcProxy(
+            grpc_host,
+            grpc_port,
+            Services(core.sender, core.pop, core.metadata, self.clients, self._routes),
+            self._client,
+            is_master=lambda: self.replica.is_master,
+            master_address=lambda: self.replica.master_address or None,
+        )
+        self._processors = build_processors(
+            core,
+            self.clients,
+            self.replica,
+            loop,
+            lambda: len(self._server.connections),
+            settings.cluster,
+            settings.name,
+        )
+        handlers = {
+            **handlers_of(entries(self._processors), lambda: self.replica.is_master),
+            **self.replica.handlers(),
+            codes.SEND_MESSAGE: self._sends.handle_long_names,
+            codes.SEND_MESSAGE_V2: self._sends.handle,
+            codes.SEND_BATCH_MESSAGE: self._sends.handle,
+            codes.PROXY_CALL: self._proxy.handle_forwarded,
+        }
+        self._server = RemotingServer(host, port, handlers, closed=self._connection_closed)
+        self._expirer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Serve. Raises SettingsError when a port is taken."""
+        self._flusher.start()
+        self._housekeeper.start()
+        await self._server.start()
+        await self._proxy.start()
+        self._directory.start()
+        await self.replica.start(*split_address(self._settings.ha_listen))
+        self._expire_clients()
+        log.info(
+            "%s serves remoting on %s, gRPC on %s, replicas on %s",
+            self._settings.name,
+            self._settings.listen,
+            self._settings.grpc_listen,
+            self._settings.ha_listen,
+        )
+
+    async def stop(self) -> None:
+        """Leave the cluster, answer who waits, and make everything durable."""
+        if self._expirer is not None:
+            self._expirer.cancel()
+        self.core.close()
+        await self.replica.stop()
+        await self._directory.close()
+        await self._proxy.close()
+        await self._server.close()
+        self._client.close()
+        await self._housekeeper.stop()
+        await self._flusher.stop()
+        if self.failed.done():
+            self.core.store.abandon()
+        else:
+            self.core.store.close()
+        self._disk.close()
+
+    # ---- events that concern several parts
+
+    def _flushed(self, _flushed_offset: int) -> None:
+        self.replica.on_flushed()
+
+    def _topics(self) -> Mapping[str, TopicConfig]:
+        return self.core.metadata.topics()
+
+    def _topics_changed(self, _change: object = None) -> None:
+        self._sends.topics_changed()
+        self.replica.topics_changed()
+
+    def _connection_closed(self, connection: RemotingConnection) -> None:
+        self.clients.connection_closed(connection)
+        self._processors.connection_closed(connection)
+        self._proxy.remoting_closed(connection)
+
+    def _expire_clients(self) -> None:
+        self.clients.expire()
+        self._expirer = asyncio.get_running_loop().call_later(_EXPIRE_CLIENTS_S, self._expire_clients)
+
+    def _store_failed(self, error: StorageError) -> None:
+        self._fail(str(error))
+
+    def _fail(self, reason: str) -> None:
+        if not self.failed.done():
+            self.failed.set_result(reason)
+
+
+def _is_numeric(host: str) -> bool:
+    with contextlib.suppress(OSError):
+        pack_host(host, 0)
+        return True
+    return False
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

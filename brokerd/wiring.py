@@ -1,0 +1,120 @@
+"""The request handlers of a broker, built from its core: which processor uses which parts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from brokerd.clients import ClientRegistry
+from brokerd.core import BrokerCore
+from brokerd.metadata.service import DataVersion
+from brokerd.processors.clients import ClientProcessor
+from brokerd.processors.groups import GroupProcessor
+from brokerd.processors.messages import MessageProcessor
+from brokerd.processors.offsets import OffsetProcessor
+from brokerd.processors.pop import PopProcessor
+from brokerd.processors.pull import PullProcessor
+from brokerd.processors.registry import Processors
+from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
+from brokerd.processors.topics import TopicProcessor
+from brokerd.replication.replica import Replica
+from brokerd.scheduler import Scheduler
+
+
+class ConsumerProgress:
+    """How far groups have come, whichever way they consume: a popped queue's ledger knows, otherwise the committed offset."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._metadata = core.metadata
+        self._pop = core.pop
+
+    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        popped = self._pop.committed_offset(group, topic, queue_id)
+        return popped if popped is not None else self._metadata.consumer_offset(group, topic, queue_id)
+
+    def consumed_by(self, group: str) -> Sequence[tuple[str, int]]:
+        """(topic, queue) of all that a group has an offset in."""
+        return sorted(self.consumed().get(group, ()))
+
+    def consumed(self) -> Mapping[str, Collection[tuple[str, int]]]:
+        """Group -> (topic, queue) of what it consumes."""
+        found: dict[str, set[tuple[str, int]]] = {}
+        for (group, topic), queues in self._metadata.tables.offsets.items():
+            found.setdefault(group, set()).update((topic, queue_id) for queue_id in queues)
+        for queue in self._pop.ledger.queues():
+            found.setdefault(queue.group, set()).add((queue.topic, queue.queue_id))
+        return found
+
+
+def build_processors(
+    core: BrokerCore,
+    clients: ClientRegistry,
+    replica: Replica,
+    scheduler: Scheduler,
+    connections: Callable[[], int],
+    cluster: str,
+    broker_name: str,
+) -> Processors:
+    """All processors beside the senders. `connections` counts the open remoting connections."""
+    progress = ConsumerProgress(core)
+    metadata, store, pop, counters = core.metadata, core.store, core.pop, core.counters
+
+    def is_master() -> bool:
+        return replica.is_master
+
+    def data_version() -> DataVersion:
+        return metadata.data_version(replica.master_epoch)
+
+    def totals() -> Mapping[str, int]:
+        return {
+            "inMessages": counters.in_messages,
+            "inBytes": counters.in_bytes,
+            "outMessages": counters.out_messages + pop.counters.popped_messages,
+            "outBytes": counters.out_bytes + pop.counters.popped_bytes,
+        }
+
+    sources = StateSources(
+        replica=lambda: _replica_state(core, replica),
+        counters=totals,
+        connections=connections,
+        consumer_offset=progress.consumer_offset,
+        in_flight=pop.in_flight,
+        consumed=progress.consumed,
+    )
+    pull = PullProcessor(metadata, clients, store, counters, scheduler, is_master)
+    core.arrival_listeners.append(pull.arrived)
+    return Processors(
+        pull=pull,
+        offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts),
+        clients=ClientProcessor(metadata, clients, is_master),
+        topics=TopicProcessor(metadata, broker_name, data_version, store),
+        groups=GroupProcessor(
+            metadata, broker_name, data_version, progress.consumer_offset, progress.consumed_by, store
+        ),
+        messages=MessageProcessor(store),
+        pop=PopProcessor(pop, metadata, store, broker_name, scheduler, _wall_ms),
+        state=StateProcessor(cluster, broker_name, metadata, metadata.names, clients, store, sources),
+    )
+
+
+def _replica_state(core: BrokerCore, replica: Replica) -> ReplicaState:
+    state = replica.state()
+    commitlog = core.store.commitlog
+    errors = state["lastErrors"]
+    return ReplicaState(
+        broker_id=state["brokerId"] or 0,
+        role=state["role"],
+        master_epoch=state["masterEpoch"],
+        sync_state_set=state.get("syncStateSet", ()),
+        min_offset=commitlog.min_offset,
+        end_offset=commitlog.end_offset,
+        flushed_offset=commitlog.flushed_offset,
+        confirm_offset=state["confirmOffset"],
+        dispatched_offset=core.store.dispatch_offset,
+        epochs=[(each["epoch"], each["startOffset"]) for each in state["epochs"]],
+        last_error=state["failure"] or (errors[-1] if errors else None),
+    )
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
