@@ -13,12 +13,12 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.proxy import tls
-from brokerd.proxy.calls import Method, Peer, run
+from brokerd.proxy.calls import Call, Method, Peer, run
 from brokerd.proxy.grpc import GrpcConnection
 from brokerd.proxy.http2.frames import PREFACE
 from brokerd.proxy.http2.limits import Budget, Http2Limits
@@ -28,7 +28,6 @@ from remoting.message import pack_host
 log = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
-_SWEEP_S: Final = 2.0
 _HIGH_WATER_BYTES: Final = _MIB
 
 _HTTP_1_REQUESTS: Final = (b"GET ", b"HEAD ", b"OPTIONS ", b"DELETE ")
@@ -51,6 +50,7 @@ class EndpointSettings:
     idle_s: float = 120.0
     stalled_s: float = 30.0
     drain_s: float = 1.0
+    sweep_s: float = 2.0
     certificate_path: str = ""
     key_path: str = ""
 
@@ -113,7 +113,7 @@ class GrpcEndpoint:
             raise SettingsError(
                 f"cannot listen on {self._host}:{self._port}: {error.strerror}; free the port or choose another one"
             ) from error
-        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+        self._sweeper = self._loop.call_later(self.settings.sweep_s, self._sweep)
 
     async def close(self) -> None:
         """Stop listening, let what is being answered be answered for a moment, then close every connection."""
@@ -163,16 +163,16 @@ class GrpcEndpoint:
         self._flush_scheduled = False
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
-            connection.flush_wanted = False
             protocol = connection.peer.connection
             assert isinstance(protocol, GrpcProtocol)
             protocol.flush()
+            connection.flushed()
 
     def _sweep(self) -> None:
         now_ms = monotonic_ms()
         for connection in list(self.connections):
             connection.check_progress(now_ms)
-        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+        self._sweeper = self._loop.call_later(self.settings.sweep_s, self._sweep)
 
 
 class GrpcProtocol(asyncio.Protocol):
@@ -214,11 +214,11 @@ class GrpcProtocol(asyncio.Protocol):
                 self.abort(str(error))
                 return
             self.flush()
-            if not data:
+            if self._tls.ended:
+                self._close()
                 return
         assert self._grpc is not None
-        for method, calls in self._grpc.receive(data, now_ms):
-            run(method.handler, calls)
+        self._grpc.receive(data, now_ms, _execute)
         if self._grpc.http2.has_output or self._grpc.http2.fault is not None:
             self._grpc.want_flush()
 
@@ -336,6 +336,10 @@ class GrpcProtocol(asyncio.Protocol):
             if self._tls is not None:
                 self._transport.write(self._tls.close())
             self._transport.close()
+
+
+def _execute(method: Method, calls: Sequence[Call]) -> None:
+    run(method.handler, calls)
 
 
 def _keep_alive(connected: socket.socket | None) -> None:

@@ -10,7 +10,7 @@ import re
 import struct
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from brokerd.proxy.calls import GrpcStatus, Kind, Method, Peer
@@ -121,7 +121,9 @@ class GrpcCall:
         for message in messages:
             parts.append(PREFIX.pack(0, len(message)))
             parts.append(message)
-        connection.http2.send_data(self._stream, b"".join(parts))
+        data = b"".join(parts)
+        connection.unflushed_bytes += len(data)
+        connection.http2.send_data(self._stream, data)
         if not connection.flush_wanted:
             connection.want_flush()
 
@@ -214,11 +216,22 @@ class GrpcConnection:
         self._wants_flush = wants_flush
         self.flush_wanted = False
         self.write_paused = False
+        self.unflushed_bytes = 0
         self.deferred: deque[tuple[GrpcCall, Callable[[], None]]] = deque()
         self.http2: http2.ServerConnection[GrpcHead] = http2.ServerConnection(limits, budget, self._read_head, now_ms)
 
-    def receive(self, data: bytes, now_ms: int) -> list[tuple[Method, list[GrpcCall]]]:
-        """The calls that the bytes of one read complete, by method."""
+    def receive(self, data: bytes, now_ms: int, execute: Callable[[Method, list[GrpcCall]], None]) -> None:
+        """Hand the calls that the bytes of one read complete to `execute`, by method; then end what the client ended."""
+        ended: list[GrpcCall] = []
+        for method, calls in self._read_calls(data, now_ms, ended):
+            execute(method, calls)
+        for call in ended:
+            call.finish()
+        if self.deferred:
+            self.resume()
+
+    def _read_calls(self, data: bytes, now_ms: int, ended: list[GrpcCall]) -> Iterable[tuple[Method, list[GrpcCall]]]:
+        """The calls by method; bidirectional streams that the client ended are put to `ended`."""
         groups: dict[str, tuple[Method, list[GrpcCall]]] = {}
         for event, stream, chunk in self.http2.receive(data, now_ms):
             head = stream.head
@@ -253,19 +266,18 @@ class GrpcConnection:
                     groups.setdefault(head.method.name, (head.method, []))[1].append(call)
             elif event == http2.ENDED:
                 if isinstance(stream.context, _MessageReader):
-                    stream.context.call.finish()
+                    ended.append(stream.context.call)
             elif event == http2.TOO_LARGE:
                 self._refuse_large(stream)
             else:
                 _cancel(stream)
-        if self.deferred:
-            self.resume()
-        return list(groups.values())
+        return groups.values()
 
     @property
     def congested(self) -> bool:
         """The client reads slower than it asks: no work that ends in a large answer is begun."""
-        return self.write_paused or self.http2.blocked_bytes > _CONGESTED_BYTES
+        waiting = max(self.unflushed_bytes, self.http2.blocked_bytes)
+        return self.write_paused or waiting > _CONGESTED_BYTES
 
     def resume(self) -> None:
         """Begin what was put off, as far as the client has caught up."""
@@ -279,6 +291,13 @@ class GrpcConnection:
         if not self.flush_wanted:
             self.flush_wanted = True
             self._wants_flush(self)
+
+    def flushed(self) -> None:
+        """The shell took the output."""
+        self.flush_wanted = False
+        self.unflushed_bytes = 0
+        if self.deferred:
+            self.resume()
 
     def close(self) -> None:
         """The transport is gone: every call that was not answered is cancelled."""

@@ -39,7 +39,7 @@ class TlsLayer:
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._connected = False
-        self.ended = False
+        self.ended = False  # the peer said that it sends nothing more
 
     def receive(self, data: bytes) -> bytes:
         """The plaintext in the bytes of one read; raises ProtocolError when it is not TLS or was tampered with.
@@ -54,10 +54,11 @@ class TlsLayer:
                 self._connected = True
             while plain := self._tls.read(_READ_BYTES):
                 parts.append(plain)
+            self.ended = True  # the peer's closing alert
         except ssl.SSLWantReadError:
             pass
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            self.ended = True  # the peer closes; the transport says so in a moment
+            self.ended = True
         except ssl.SSLError as error:
             raise ProtocolError(f"TLS failed: {error.reason or error}") from error
         return b"".join(parts)

@@ -63,7 +63,9 @@ class Client:
         self.flushes += 1
 
     def receive(self, data: bytes) -> dict[str, list[GrpcCall]]:
-        return {method.name: calls for method, calls in self.connection.receive(data, self.now_ms)}
+        groups: dict[str, list[GrpcCall]] = {}
+        self.connection.receive(data, self.now_ms, lambda method, calls: groups.__setitem__(method.name, calls))
+        return groups
 
     def open(self, *, end: bool = False, **changes: str | None) -> bytes:
         """HEADERS of a new stream; keyword `path` is :path, `_` is -."""
@@ -306,6 +308,17 @@ def test_a_bidirectional_stream_gets_its_headers_at_once_and_one_call_per_messag
     assert not client.connection.has_telemetry
 
 
+def test_the_last_message_is_answered_before_the_stream_ends() -> None:
+    client = Client()
+    client.receive(client.open(path="/s/Both"))
+    client.connection.receive(
+        client.data(message(b"last"), end=True), client.now_ms, lambda method, calls: calls[0].send([b"answer"])
+    )
+    fields, messages, _ = client.only_answer()
+    assert messages == [b"answer"]
+    assert fields["grpc-status"] == "0"
+
+
 def test_streamed_messages_are_bounded() -> None:
     client = Client()
     client.receive(client.open(path="/s/Both"))
@@ -375,6 +388,7 @@ def test_full_windows_make_a_slow_reader_too() -> None:
     call.send([bytes(17 * 1024 * 1024)])
     began = []
     second.when_writable(lambda: began.append(1))
+    client.connection.flushed()
     assert began == []
     client.receive(frames.encode_window_update(1, 1 << 30) + frames.encode_window_update(0, 1 << 30))
     assert began == [1]
