@@ -1,0 +1,232 @@
+"""One broker's role, and every switch from one role to another."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.replication.core import ReplicaCore
+from brokerd.replication.effects import (
+    CloseConnection,
+    Connect,
+    Effect,
+    FailWaiters,
+    PersistEpochs,
+    PersistMasterEpoch,
+    RequestElection,
+    RequestSync,
+    Role,
+    RoleChanged,
+    RoleView,
+    SettleLog,
+)
+from brokerd.replication.frames import Handshake
+from brokerd.replication.log import LogPosition
+from brokerd.replication.settings import ReplicationSettings
+from tests.unit.brokerd.replication.test_epochs import epochs, text
+
+
+def core(entries: str = "", *, end: int = 0, highest: int = 0, minimum: int = 0, **settings: object) -> ReplicaCore:
+    made = ReplicaCore(ReplicationSettings(**settings), epochs(entries), highest, LogPosition(minimum, end, end), 0, 0)
+    made.identify(1)
+    return made
+
+
+def view(master: int | None, epoch: int, members: set[int] | None = None, set_epoch: int = 1) -> RoleView:
+    address = f"b{master}" if master else ""
+    return RoleView(master, epoch, frozenset(members or ({master} if master else ())), set_epoch, address, address)
+
+
+def promoted(entries: str = "", *, end: int = 0, epoch: int = 3) -> ReplicaCore:
+    made = core(entries, end=end)
+    made.observe(view(1, epoch), 0)
+    made.log_settled(end, 0)
+    made.take_effects()
+    return made
+
+
+def kinds(effects: list[Effect]) -> list[type]:
+    return [type(effect) for effect in effects]
+
+
+def test_promotion_settles_the_log_before_the_epoch_begins() -> None:
+    made = core("1@0", end=120)
+    made.observe(view(1, 3), 0)
+    assert made.role is Role.PROMOTING
+    assert not made.leading
+    assert made.take_effects() == [FailWaiters(), PersistMasterEpoch(3), SettleLog()]
+    made.log_settled(117, 0)  # three bytes were no whole record
+    assert made.take_effects() == [PersistEpochs(((1, 0), (3, 117))), RoleChanged(Role.MASTER, 3)]
+    assert (made.role, made.acknowledged_offset, made.confirm_offset) == (Role.MASTER, 117, 117)
+
+
+def test_an_epoch_that_this_broker_has_served_is_not_served_again() -> None:
+    made = core("1@0 3@100", end=120, highest=3)
+    made.observe(view(1, 3), 0)
+    assert made.role is Role.FENCED
+    assert made.take_effects() == [RequestElection()]
+    made.observe(view(1, 4), 0)
+    assert made.role is Role.PROMOTING
+
+
+def test_the_highest_epoch_outlives_the_process_whoever_tells_an_older_one() -> None:
+    made = core("1@0", end=120, highest=9)
+    for old in (view(2, 8), view(1, 8), view(None, 8)):
+        made.observe(old, 0)
+        assert (made.role, made.take_effects()) == (Role.FENCED, [])
+    made.observe(view(2, 9), 0)
+    assert made.role is Role.REPLICA
+
+
+def test_demotion_flips_fails_and_closes_before_it_touches_anything() -> None:
+    made = promoted("1@0", end=120)
+    made.accepted(7, 0)
+    made.observe(view(2, 4), 0)
+    assert made.take_effects() == [
+        FailWaiters(),
+        CloseConnection(7, "broker 2 is master of epoch 4"),
+        RoleChanged(Role.FENCED, 3),
+        PersistMasterEpoch(4),
+        RoleChanged(Role.REPLICA, 4),
+        Connect("b2", 1),
+    ]
+    assert made.acknowledged_offset == 0
+    with pytest.raises(AssertionError):
+        made.appended(200)
+
+
+def test_a_new_epoch_of_the_same_master_starts_everything_anew() -> None:
+    made = promoted("1@0", end=120)
+    made.accepted(7, 0)
+    made.handshake(7, Handshake(1), 0)
+    made.appended(150)
+    made.observe(view(1, 5), 0)
+    effects = made.take_effects()
+    assert kinds(effects)[-2:] == [PersistMasterEpoch, SettleLog]
+    assert any(isinstance(effect, CloseConnection) and effect.connection == 7 for effect in effects)
+    made.log_settled(150, 0)
+    assert text(made.epochs) == "1@0 3@120 5@150"
+
+
+def test_two_switches_without_writes_leave_one_epoch() -> None:
+    made = promoted("1@0", end=120, epoch=3)
+    made.observe(view(2, 4), 0)
+    made.observe(view(1, 5), 0)
+    made.log_settled(120, 0)
+    assert text(made.epochs) == "1@0 5@120", "epoch 3 got no byte here: what comes next is epoch 5's"
+
+
+def test_no_master_known_means_no_role_and_a_wish() -> None:
+    made = promoted("1@0", end=120)
+    made.observe(view(None, 4), 0)
+    assert made.role is Role.FENCED
+    assert kinds(made.take_effects()) == [FailWaiters, RoleChanged, PersistMasterEpoch, RequestElection]
+    made.observe(view(None, 4), 0)
+    assert made.take_effects() == [RequestElection()]
+    made.observe(view(1, 4), 0)
+    assert made.role is Role.FENCED, "an epoch without a master gets none later"
+
+
+def test_a_learner_wishes_nothing() -> None:
+    made = core(learner=True)
+    made.observe(view(None, 0), 0)
+    assert made.take_effects() == []
+
+
+def test_the_same_master_again_changes_nothing_but_the_set() -> None:
+    made = core("1@0", end=120)
+    made.observe(view(2, 4, {2}), 0)
+    made.take_effects()
+    made.observe(view(2, 4, {1, 2}, 2), 0)
+    assert made.take_effects() == []
+    assert made.following is not None
+    assert made.following.in_set
+    made.observe(view(3, 4), 0)  # an epoch has one master for ever
+    assert made.following.master_id == 2
+
+
+def test_a_replica_follows_the_next_master_on_a_new_connection() -> None:
+    made = core("1@0", end=120)
+    made.observe(view(2, 4), 0)
+    first = next(effect for effect in made.take_effects() if isinstance(effect, Connect))
+    made.connected(first.attempt, 5, 0)
+    made.take_effects()
+    made.observe(view(3, 5), 0)
+    effects = made.take_effects()
+    assert CloseConnection(5, "broker 3 is master of epoch 5") in effects
+    assert effects[-1] == Connect("b3", 1)
+    made.connected(99, 6, 0)
+    assert CloseConnection(6, "no longer wanted") in made.take_effects()
+
+
+def test_the_listener_refuses_everybody_unless_master() -> None:
+    made = core("1@0", end=120)
+    made.accepted(7, 0)
+    assert made.take_effects() == [CloseConnection(7, "this broker is not the master")]
+    made.observe(view(1, 3), 0)
+    made.take_effects()
+    made.accepted(8, 0)
+    assert made.take_effects() == [CloseConnection(8, "this broker is not the master")], "nor while it is promoted"
+
+
+def test_data_without_epochs_gets_number_0_when_its_holder_is_elected() -> None:
+    made = core("", end=120, minimum=64)
+    made.observe(view(1, 1), 0)
+    made.log_settled(120, 0)
+    assert text(made.epochs) == "0@64 1@120"
+    empty = core()
+    empty.observe(view(1, 1), 0)
+    empty.log_settled(0, 0)
+    assert text(empty.epochs) == "1@0"
+
+
+def test_epochs_beyond_the_recovered_log_are_forgotten() -> None:
+    made = core("1@0 3@100 4@130", end=120)
+    assert made.take_effects() == [PersistEpochs(((1, 0), (3, 100)))]
+
+
+def test_retention_takes_old_epochs_along() -> None:
+    made = promoted("1@0 2@50", end=120)
+    made.prefix_removed(64)
+    assert made.take_effects() == [PersistEpochs(((2, 50), (3, 120)))]
+    made.prefix_removed(80)
+    assert made.take_effects() == []
+
+
+def test_a_process_that_stood_still_asks_what_became_of_the_group() -> None:
+    made = promoted(end=120)
+    made.tick(50, 50)
+    made.take_effects()
+    made.tick(14_050, 50)
+    assert RequestSync() in made.take_effects()
+
+
+def test_the_confirm_offset_survives_a_switch_of_roles() -> None:
+    made = promoted("1@0", end=120)
+    made.observe(view(2, 4), 0)
+    assert made.confirm_offset == 120
+    made.observe(view(None, 5), 0)
+    assert made.confirm_offset == 120
+
+
+def test_a_failure_ends_every_role_for_good() -> None:
+    made = promoted(end=120)
+    made.fail("the disk broke")
+    assert kinds(made.take_effects()) == [FailWaiters, RoleChanged]
+    made.observe(view(1, 9), 0)
+    made.observe(view(2, 10), 0)
+    assert (made.role, made.take_effects()) == (Role.FENCED, [])
+
+
+def test_answers_and_frames_for_a_role_that_ended_are_nothing() -> None:
+    made = core("1@0", end=120)
+    made.observe(view(2, 4), 0)
+    made.take_effects()
+    made.proposal_accepted(1, {1, 2}, 9, 0)
+    made.proposal_answered(1, 2001, 0)
+    made.proposal_unanswered(1, 0)
+    made.acked(3, 120, 0)
+    made.handshake(3, Handshake(2), 0)
+    made.log_settled(120, 0)
+    assert made.next_transfer(3) is None
+    assert made.take_effects() == []
+    assert made.role is Role.REPLICA
