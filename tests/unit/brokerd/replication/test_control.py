@@ -1,0 +1,355 @@
+"""The session with the controllers: what is asked when, and what each answer, refusal and silence means."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from brokerd.replication.control import BrokerNames, BrokerPosition, ControlCore, ControlRequest
+from brokerd.replication.effects import RoleView
+from brokerd.replication.identity import IDENTITY_FILE, IdentityFiles, Registration, Step
+from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.sync_state import Proposal
+from remoting import codes
+from tests.support.disks import MemoryDisk
+
+A, B = "127.0.0.1:1", "127.0.0.1:2"
+METADATA, BEAT = codes.CONTROLLER_GET_METADATA_INFO, codes.BROKER_HEARTBEAT
+INFO, ELECT, ALTER = (
+    codes.CONTROLLER_GET_REPLICA_INFO,
+    codes.CONTROLLER_ELECT_MASTER,
+    codes.CONTROLLER_ALTER_SYNC_STATE_SET,
+)
+
+
+class Sink:
+    """Records what the engine would be told."""
+
+    def __init__(self) -> None:
+        self.broker_id: int | None = None
+        self.views: list[RoleView] = []
+        self.members: list[int] = []
+        self.proposals: list[tuple] = []
+
+    def identified(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+
+    def observed(self, view: RoleView, now_ms: int) -> None:
+        self.views.append(view)
+
+    def members_known(self, broker_ids) -> None:
+        self.members = sorted(broker_ids)
+
+    def proposal_accepted(self, token, members, set_epoch, now_ms) -> None:
+        self.proposals.append(("accepted", token, sorted(members), set_epoch))
+
+    def proposal_answered(self, token, code, now_ms) -> None:
+        self.proposals.append(("answered", token, code))
+
+    def proposal_unanswered(self, token, now_ms) -> None:
+        self.proposals.append(("unanswered", token))
+
+
+class Session:
+    """A control core whose requests a test answers one by one."""
+
+    def __init__(self, *, known_id: int | None = 2, **settings: object) -> None:
+        self.now_ms = 0
+        self.sink = Sink()
+        self.disk = MemoryDisk()
+        if known_id is not None:
+            self.disk.replace_bytes(IDENTITY_FILE, b"c#b#%d" % known_id)
+        registration = Registration(IdentityFiles(self.disk, "c", "b"), "127.0.0.1:9", 77)
+        self.core = ControlCore(
+            ReplicationSettings(**settings), BrokerNames("c", "b", "127.0.0.1:9", "ha", "grpc"), [A, B], registration,
+            self.sink, lambda: BrokerPosition(3, 5, 1000, 900), incarnation=4, now_ms=0,
+        )  # fmt: skip
+        self.waiting: list[ControlRequest] = []
+        self.oneway: list[ControlRequest] = []
+
+    def tick(self, milliseconds: int = 0) -> list[int]:
+        """Let time pass; the codes of the requests that want an answer."""
+        self.now_ms += milliseconds
+        self.core.tick(self.now_ms, 123_456)
+        new = self.core.take_requests()
+        self.oneway += [request for request in new if not request.token]
+        asked = [request for request in new if request.token]
+        self.waiting += asked
+        return [request.code for request in asked]
+
+    def answer(
+        self, code: int, ext: dict[str, str] | None = None, body: object = None, *, status: int = 0
+    ) -> ControlRequest:
+        """Answer the oldest waiting request of a code."""
+        request = next(request for request in self.waiting if request.code == code)
+        self.waiting.remove(request)
+        encoded = b"" if body is None else orjson.dumps(body)
+        self.core.answered(request.token, status, ext or {}, encoded, self.now_ms)
+        return request
+
+    def fail(self, code: int) -> None:
+        request = next(request for request in self.waiting if request.code == code)
+        self.waiting.remove(request)
+        self.core.failed(request.token, "no answer", self.now_ms)
+
+    def lead(self, address: str = A) -> None:
+        """Answer the discovery."""
+        if not any(request.code == METADATA for request in self.waiting):
+            self.tick(100)
+        self.answer(METADATA, {"controllerLeaderAddress": address})
+
+    def register(self, master: int | None = 1) -> None:
+        self.tick()
+        self.lead()
+        assert self.tick() == [codes.CONTROLLER_REGISTER_BROKER]
+        ext, body = view_answer(master)
+        self.answer(codes.CONTROLLER_REGISTER_BROKER, ext if master else {}, body)
+
+
+def view_answer(master: int | None, epoch: int = 5, members: tuple[int, ...] = (1,), set_epoch: int = 8):
+    ext = {"masterEpoch": str(epoch), "syncStateSetEpoch": str(set_epoch)}
+    if master is not None:
+        ext |= {
+            "masterBrokerId": str(master),
+            "masterAddress": "m:1",
+            "masterHaAddress": "m:2",
+            "masterGrpcAddress": "m:3",
+        }
+    return ext, {"syncStateSet": list(members), "syncStateSetEpoch": set_epoch}
+
+
+def test_the_first_registration() -> None:
+    session = Session(known_id=None)
+    assert session.tick() == [METADATA, METADATA]
+    assert session.oneway == [], "nobody can be heard without an id"
+    session.lead()
+    assert session.tick() == [codes.CONTROLLER_GET_NEXT_BROKER_ID]
+    session.answer(codes.CONTROLLER_GET_NEXT_BROKER_ID, {"nextBrokerId": "2"})
+    assert session.tick() == [codes.CONTROLLER_APPLY_BROKER_ID]
+    applied = session.answer(codes.CONTROLLER_APPLY_BROKER_ID)
+    assert applied.ext["appliedBrokerId"] == "2"
+    assert applied.ext["registerCheckCode"] == "127.0.0.1:9;77"
+    assert session.sink.broker_id == 2
+    assert session.tick() == [codes.CONTROLLER_REGISTER_BROKER]
+    assert [request.address for request in session.oneway] == [A], "heard before it is asked whether it lives"
+    ext, body = view_answer(1)
+    registered = session.answer(codes.CONTROLLER_REGISTER_BROKER, ext, body)
+    assert registered.ext["haAddress"] == "ha"
+    assert registered.ext["grpcAddress"] == "grpc"
+    assert registered.ext["highestMasterEpoch"] == "5"
+    assert session.core.registration.step is Step.REGISTERED
+    assert session.sink.views == [RoleView(1, 5, frozenset({1}), 8, "m:1", "m:2", "m:3")]
+
+
+def test_a_time_out_of_the_application_keeps_id_and_code() -> None:
+    session = Session(known_id=None)
+    session.tick()
+    session.lead()
+    session.tick()
+    session.answer(codes.CONTROLLER_GET_NEXT_BROKER_ID, {"nextBrokerId": "2"})
+    session.tick()
+    session.fail(codes.CONTROLLER_APPLY_BROKER_ID)
+    session.lead()
+    assert session.tick(250) == [codes.CONTROLLER_APPLY_BROKER_ID]
+    assert session.waiting[-1].ext["appliedBrokerId"] == "2"
+    session.answer(codes.CONTROLLER_APPLY_BROKER_ID, status=codes.CONTROLLER_BROKER_ID_INVALID)
+    assert session.tick(250) == [codes.CONTROLLER_GET_NEXT_BROKER_ID]
+
+
+def test_controllers_without_memory_are_told_the_id_again() -> None:
+    session = Session()
+    session.tick()
+    session.lead()
+    session.tick()
+    session.answer(codes.CONTROLLER_REGISTER_BROKER, status=codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED)
+    assert session.tick(250) == [codes.CONTROLLER_APPLY_BROKER_ID]
+    assert session.waiting[-1].ext["appliedBrokerId"] == "2"
+
+
+def test_a_registration_that_names_no_living_master_is_followed_by_a_look_at_the_record() -> None:
+    session = Session()
+    session.register(master=None)
+    assert session.sink.views == []
+    assert session.tick() == [INFO]
+    session.answer(INFO, *view_answer(None))
+    assert session.sink.views[-1].master_id is None
+
+
+def test_heartbeats_go_to_all_and_say_everything() -> None:
+    session = Session()
+    session.tick()
+    session.oneway.clear()
+    session.tick(499)
+    assert session.oneway == []
+    session.tick(1)
+    assert [request.address for request in session.oneway] == [A, B]
+    assert session.oneway[0].ext == {
+        "clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:9", "brokerId": "2", "epoch": "3",
+        "maxOffset": "1000", "confirmOffset": "900", "heartbeatTimeoutMills": "2000", "electionPriority": "2147483647",
+        "haAddress": "ha", "grpcAddress": "grpc", "incarnation": "4", "highestMasterEpoch": "5",
+    }  # fmt: skip
+    session.oneway.clear()
+    session.core.connected(B, session.now_ms)
+    session.tick()
+    assert [request.address for request in session.oneway] == [B]
+
+
+def test_the_view_is_polled_and_asked_for_at_once_when_wished() -> None:
+    session = Session()
+    session.register()
+    assert session.tick(999) == []
+    assert session.tick(1) == [INFO]
+    session.answer(INFO, *view_answer(1))
+    session.core.request_sync()
+    session.core.request_sync()
+    assert session.tick() == [], "wishes of one moment share one request"
+    assert session.tick(50) == [INFO]
+
+
+def test_one_request_at_a_time_the_most_urgent_first() -> None:
+    session = Session()
+    session.register()
+    session.core.request_members()
+    session.core.request_sync()
+    session.core.request_election()
+    session.core.propose(Proposal(7, frozenset({1, 2}), 8), 5)
+    order = []
+    for _ in range(4):
+        (code,) = session.tick(50)
+        order.append(code)
+        assert session.tick() == []
+        ext, body = view_answer(2)
+        if code == codes.CONTROLLER_GET_SYNC_STATE_DATA:
+            body = {
+                "replicasInfoTable": {
+                    "b": {"inSyncReplicas": [{"brokerId": 1}], "notInSyncReplicas": [{"brokerId": 3}]}
+                }
+            }
+        session.answer(code, ext, body)
+    assert order == [ALTER, ELECT, INFO, codes.CONTROLLER_GET_SYNC_STATE_DATA]
+    assert session.sink.members == [1, 3]
+
+
+def test_answers_to_a_proposal() -> None:
+    session = Session()
+    session.register()
+    session.core.propose(Proposal(7, frozenset({1, 2}), 8), 5)
+    session.tick()
+    request = session.answer(ALTER, {"newSyncStateSetEpoch": "9"}, {"syncStateSet": [1, 2], "syncStateSetEpoch": 9})
+    assert request.ext["masterEpoch"] == "5"
+    assert request.ext["masterBrokerId"] == "2"
+    assert orjson.loads(request.body) == {"syncStateSet": [1, 2], "syncStateSetEpoch": 8}
+    session.core.propose(Proposal(8, frozenset({1}), 9), 5)
+    session.tick()
+    session.answer(ALTER, status=codes.CONTROLLER_BROKER_NOT_ALIVE)
+    session.core.propose(Proposal(9, frozenset({1}), 9), 5)
+    session.tick()
+    session.answer(ALTER, status=codes.CONTROLLER_NOT_LEADER)
+    assert session.core.leader is None
+    session.lead(B)
+    session.core.propose(Proposal(10, frozenset({1}), 9), 5)
+    session.tick()
+    session.fail(ALTER)
+    assert session.sink.proposals == [
+        ("accepted", 7, [1, 2], 9),
+        ("answered", 8, codes.CONTROLLER_BROKER_NOT_ALIVE),
+        ("answered", 9, codes.CONTROLLER_NOT_LEADER),
+        ("unanswered", 10),
+    ]
+
+
+def test_an_answer_after_the_time_out_is_nothing() -> None:
+    session = Session()
+    session.register()
+    session.core.propose(Proposal(7, frozenset({1, 2}), 8), 5)
+    session.tick()
+    late = session.waiting[-1]
+    session.fail(ALTER)
+    session.core.answered(late.token, 0, {"newSyncStateSetEpoch": "9"}, b"", session.now_ms)
+    assert session.sink.proposals == [("unanswered", 7)]
+
+
+def test_an_answer_that_cannot_be_understood_is_no_answer() -> None:
+    session = Session()
+    session.register()
+    session.core.propose(Proposal(7, frozenset({1, 2}), 8), 5)
+    session.tick()
+    session.answer(ALTER, {}, ["what is this"])
+    assert session.sink.proposals == [("unanswered", 7)]
+    session.tick(1000)
+    session.answer(INFO, {"masterEpoch": "x"})
+    assert "cannot be understood" in session.core.last_error
+
+
+def test_a_lost_leader_is_looked_for_everywhere() -> None:
+    session = Session()
+    session.register()
+    session.core.disconnected(A, session.now_ms)
+    assert session.tick() == [METADATA, METADATA]
+    session.answer(METADATA, {"controllerLeaderAddress": ""})
+    assert session.core.leader is None
+    assert session.tick(99) == []
+    assert session.tick(1) == [METADATA, METADATA]
+    session.answer(METADATA, {"controllerLeaderAddress": "203.0.113.9:1"})
+    assert session.core.leader is None, "only the addresses that were configured are believed"
+    session.lead(B)
+    assert session.core.leader == B
+    assert session.tick() == [INFO]
+    assert session.waiting[-1].address == B
+
+
+def test_an_election_is_not_asked_for_in_a_hurry() -> None:
+    session = Session()
+    session.register()
+    session.core.request_election()
+    assert session.tick() == [ELECT]
+    session.answer(ELECT, status=codes.CONTROLLER_ELECT_MASTER_FAILED)
+    session.core.request_election()
+    assert session.tick(199) == []
+    assert session.tick(1) == [ELECT]
+    session.answer(ELECT, *view_answer(2, 6), status=codes.CONTROLLER_MASTER_STILL_EXIST)
+    assert session.sink.views[-1].master_epoch == 6
+
+
+def test_a_push_only_makes_us_ask() -> None:
+    session = Session()
+    session.register()
+    session.core.notified(session.now_ms)
+    assert session.tick() == [INFO]
+    session.core.notified(session.now_ms)
+    assert session.tick() == [], "an answer is on its way"
+    session.now_ms += 100
+    session.core.notified(session.now_ms)
+    assert session.core.leader is None, "the leader owes an answer for too long"
+    assert session.tick() == [METADATA, METADATA]
+
+
+def test_a_group_that_was_cleaned_away_is_registered_again() -> None:
+    session = Session()
+    session.register()
+    session.tick(1000)
+    session.answer(INFO, status=codes.CONTROLLER_BROKER_METADATA_NOT_EXIST)
+    assert session.tick(250) == [codes.CONTROLLER_REGISTER_BROKER]
+
+
+def test_without_a_named_replication_address_it_is_the_next_port() -> None:
+    session = Session()
+    session.register()
+    session.tick(1000)
+    session.answer(INFO, {"masterEpoch": "5", "masterBrokerId": "1", "masterAddress": "10.0.0.1:10911"})
+    assert session.sink.views[-1].master_ha_address == "10.0.0.1:10912"
+
+
+@pytest.mark.parametrize("master_id", ["-1", ""])
+def test_no_master_is_written_in_several_ways(master_id: str) -> None:
+    session = Session()
+    session.register()
+    session.tick(1000)
+    session.answer(INFO, {"masterEpoch": "5", "masterBrokerId": master_id})
+    assert session.sink.views[-1].master_id is None
+
+
+def test_learners_say_so() -> None:
+    session = Session(learner=True)
+    session.tick()
+    assert session.oneway[0].ext["learner"] == "true"

@@ -1,0 +1,113 @@
+"""The first registration: a failure at every point leaves a start that goes on where it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.replication.identity import (
+    IDENTITY_FILE,
+    TEMPORARY_FILE,
+    IdentityFiles,
+    Registration,
+    Step,
+    next_incarnation,
+)
+from remoting.errors import CorruptedFile, SettingsError
+from tests.support.disks import MemoryDisk
+
+
+def registration(disk: MemoryDisk, now_ms: int = 1000) -> Registration:
+    return Registration(IdentityFiles(disk, "c", "b"), "127.0.0.1:1", now_ms)
+
+
+def test_the_files_have_the_original_format() -> None:
+    disk = MemoryDisk()
+    first = registration(disk)
+    assert first.step is Step.UNKNOWN
+    first.next_id(2)
+    assert disk.read_bytes(TEMPORARY_FILE) == b"c#b#2#127.0.0.1:1;1000"
+    first.applied()
+    assert disk.read_bytes(IDENTITY_FILE) == b"c#b#2"
+    assert not disk.exists(TEMPORARY_FILE)
+    first.registered()
+    assert (first.step, first.broker_id) == (Step.REGISTERED, 2)
+
+
+def test_an_interrupted_application_is_repeated_with_the_same_id_and_code() -> None:
+    disk = MemoryDisk()
+    registration(disk).next_id(2)
+    again = registration(disk, now_ms=9999)
+    assert again.step is Step.CHOSEN
+    assert again.choice is not None
+    assert (again.choice.broker_id, again.choice.check_code) == (2, "127.0.0.1:1;1000")
+    again.applied()
+    assert registration(disk).broker_id == 2
+
+
+def test_a_taken_id_leads_to_another_one() -> None:
+    disk = MemoryDisk()
+    each = registration(disk)
+    each.next_id(2)
+    each.taken()
+    assert each.step is Step.UNKNOWN
+    assert not disk.exists(TEMPORARY_FILE)
+    each.next_id(3)
+    each.applied()
+    assert each.broker_id == 3
+
+
+def test_a_crash_between_the_two_files_leaves_the_id() -> None:
+    disk = MemoryDisk()
+    each = registration(disk)
+    each.next_id(2)
+    disk.replace_bytes(IDENTITY_FILE, b"c#b#2")  # and the other one was not removed
+    assert registration(disk).broker_id == 2
+    assert registration(disk).step is Step.KNOWN
+
+
+def test_controllers_that_forgot_everything_are_told_the_old_id() -> None:
+    disk = MemoryDisk()
+    disk.replace_bytes(IDENTITY_FILE, b"c#b#2")
+    each = registration(disk)
+    each.forgotten()
+    assert each.step is Step.CHOSEN
+    assert each.choice is not None
+    assert each.choice.broker_id == 2
+    each.taken()
+    assert (each.step, each.broker_id) == (Step.KNOWN, 2), "a broker never changes its id"
+    each.forgotten()
+    each.applied()
+    assert each.step is Step.KNOWN
+    each.registered()
+    each.unregistered()
+    assert each.step is Step.KNOWN
+
+
+@pytest.mark.parametrize("content", [b"other#b#2", b"c#other#2"])
+def test_a_directory_of_another_broker_is_refused(content: bytes) -> None:
+    disk = MemoryDisk()
+    disk.replace_bytes(IDENTITY_FILE, content)
+    with pytest.raises(SettingsError, match="belongs to broker"):
+        registration(disk)
+
+
+@pytest.mark.parametrize("content", [b"c#b", b"c#b#0", b"c#b#x", b""])
+def test_damaged_files_are_refused(content: bytes) -> None:
+    disk = MemoryDisk()
+    disk.replace_bytes(IDENTITY_FILE, content)
+    with pytest.raises(CorruptedFile):
+        registration(disk)
+
+
+@pytest.mark.parametrize("name", ["", "a#b", "a\nb"])
+def test_names_that_would_break_the_file_are_refused(name: str) -> None:
+    with pytest.raises(SettingsError):
+        IdentityFiles(MemoryDisk(), "c", name)
+
+
+def test_incarnations_grow_whatever_the_clock_does() -> None:
+    disk = MemoryDisk()
+    assert [next_incarnation(disk) for _ in range(3)] == [1, 2, 3]
+    disk.replace_bytes("incarnation", b"garbage")
+    with pytest.raises(CorruptedFile):
+        next_incarnation(disk)
