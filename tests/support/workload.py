@@ -104,8 +104,11 @@ class Producer(threading.Thread):
             answer = connection.call(
                 codes.SEND_MESSAGE_V2, ext, body, timeout_ms=6000, accept=(codes.SUCCESS, *_UNKNOWN_CODES)
             )
-        except RequestError:
-            self.history.refused += 1
+        except RequestError as error:
+            if "is unknown" in error.message:  # the role changed while the message waited
+                self.history.unknown.add(body)
+            else:
+                self.history.refused += 1
             self._reconnect()
             return
         except (ConnectionLost, RequestTimeout):
