@@ -111,10 +111,12 @@ class PopLedger:
             self._set_timer(batch, due_ms)
 
     def end_leases(self, client_id: str, due_ms: int) -> int:
-        """The client is gone: what it leased comes back at `due_ms` at the latest. Returns how many batches."""
-        batches = self._leases.pop(client_id, ())
+        """The client is gone: what it leased is due at `due_ms` at the latest. Returns how many batches.
+
+        They stay leases, so that a client that only lost its connection and is there again by then keeps them.
+        """
+        batches = self._leases.get(client_id, ())
         for batch in batches:
-            batch.client_id = ""
             self.end_early(batch, due_ms)
         return len(batches)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from brokerd.metadata.record_log import Unit
 from brokerd.services import Draft, PutStatus
 from brokerd.store.dispatcher import Arrival
-from brokerd.store.reading import NO_QUEUE, GetResult, GetStatus
+from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, GetStatus
 from remoting.errors import LogboomError, NotMaster
 from remoting.message import decode_record, encode_properties, encode_record, java_hash, tags_code
 
@@ -93,6 +93,13 @@ class MemoryLog:
             return -1
         unit = self._dispatched[topic, queue_id][queue_offset]
         return decode_record(self._records[unit[0]]).store_timestamp_ms
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
+        low, high = self.queue_range(topic, queue_id)
+        times = [self.store_timestamp(topic, queue_id, offset) for offset in range(low, high)]
+        if boundary is Boundary.LOWER:
+            return low + sum(time < timestamp_ms for time in times)
+        return max(low, low + sum(time <= timestamp_ms for time in times) - 1)
 
     def read_messages(
         self,

@@ -648,6 +648,20 @@ def test_a_dead_clients_lease_ends_soon() -> None:
     assert broker.receive().bodies == ["a"]
 
 
+def test_a_client_that_is_back_in_time_keeps_its_lease() -> None:
+    broker = master()
+    broker.alive.add("c1")
+    broker.send("a")
+    message = broker.receive(client_id="c1", auto_renew=True, invisible_time_ms=60_000).messages[0]
+    broker.alive.discard("c1")
+    broker.pop_service.client_gone("c1")
+    broker.turns.run(500)
+    broker.alive.add("c1")
+    broker.turns.run(200_000)
+    assert broker.receive().outcome.status == PopStatus.NOTHING
+    assert broker.ack(message) == [OK]
+
+
 def test_a_lease_has_a_limit() -> None:
     broker = master(lease_limit_ms=100_000)
     broker.alive.add("c1")

@@ -1,0 +1,329 @@
+"""Who is connected: consumers by group, producers by group or topic, of both protocols.
+
+A member is known by its connection (remoting) or by connection and client id (gRPC, where one connection may carry several
+clients): two clients may use the same client id. Members go when they say so, when their connection closes, or when nothing was
+heard of them for two minutes. A client is alive while it is a member of anything. Listeners hear of groups whose members or
+subscriptions changed, and of clients that are gone altogether; they are told after the tables changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from brokerd.services import ClientInfo
+from remoting import codes
+from remoting.disk import Bytes
+from remoting.errors import RequestError
+
+EXPIRY_MS: Final = 120_000
+MAX_MEMBERS: Final = 200_000
+MAX_GROUPS_OF_CLIENT: Final = 1024
+MAX_SUBSCRIPTIONS: Final = 1024
+
+CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
+CONSUME_FROM: Final = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group wants of a topic. A higher version replaces a lower one."""
+
+    topic: str
+    expression: str = "*"
+    expression_type: str = "TAG"
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """What a remoting heartbeat says of one consumer group."""
+
+    group: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
+
+
+class Notifiable(Protocol):
+    """A remoting client's connection, as far as the registry's users need it."""
+
+    def __hash__(self) -> int: ...
+
+    def notify(self, code: int, ext: Mapping[str, str] | None = None, body: Bytes = b"") -> bool: ...
+
+
+class ConsumerGroup:
+    """The members of one group and what they last agreed on."""
+
+    __slots__ = ("consume_from", "consume_type", "members", "message_model", "subscriptions")
+
+    def __init__(self) -> None:
+        self.members: dict[Hashable, Member] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.consume_type = CONSUME_TYPES[1]
+        self.message_model = MESSAGE_MODELS[1]
+        self.consume_from = CONSUME_FROM[0]
+
+    def take_subscriptions(self, incoming: Mapping[str, Subscription]) -> bool:
+        """Replace what is older, forget what is not named; whether anything changed."""
+        merged = {
+            topic: wanted if known is None or wanted.version >= known.version else known
+            for topic, wanted in incoming.items()
+            for known in (self.subscriptions.get(topic),)
+        }
+        changed = merged != self.subscriptions
+        self.subscriptions = merged
+        return changed
+
+
+class Member:
+    """One client in one place. `connection` is set for remoting clients only."""
+
+    __slots__ = ("connection", "info", "last_heard_ms")
+
+    def __init__(self, info: ClientInfo, connection: Notifiable | None, now_ms: int) -> None:
+        self.info = info
+        self.connection = connection
+        self.last_heard_ms = now_ms
+
+
+_Place = tuple[bool, str, Hashable]  # (is consumer, group, key of the member)
+
+
+class ClientRegistry:
+    """Implements `services.Clients`. `now_ms` is monotonic."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.group_listeners: list[Callable[[str], None]] = []
+        self.gone_listeners: list[Callable[[str], None]] = []
+        self._now_ms = now_ms
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[Hashable, Member]] = {}
+        self._places: dict[object, set[_Place]] = {}  # by connection
+        self._alive: dict[str, int] = {}  # client id -> in how many places it is
+        self._fingerprints: dict[object, int] = {}
+        self._member_count = 0
+
+    # ---- services.Clients
+
+    def heartbeat(self, info: ClientInfo, connection: object) -> None:
+        """A gRPC client lives. Raises RequestError when there is no room for it."""
+        key = (connection, info.client_id)
+        if info.producer_topics:
+            for topic in info.producer_topics:
+                self._join(False, topic, key, info, connection, None)
+        if info.group:
+            changed = self._join(True, info.group, key, info, connection, None)
+            group = self._consumers[info.group]
+            for topic, expression in info.subscriptions.items():
+                known = group.subscriptions.get(topic)
+                if known is None or known.expression != expression:
+                    group.subscriptions[topic] = Subscription(topic, expression)
+                    changed = True
+            if changed:
+                self._tell_group(info.group)
+        elif not info.producer_topics:
+            self._join(False, "", key, info, connection, None)
+
+    def unregister(self, client_id: str, group: str) -> None:
+        """A client leaves a group, or everything when none is named."""
+        leaving = [
+            (connection, place)
+            for connection, places in self._places.items()
+            for place in places
+            if (not group or place[1] == group) and self._member(place).info.client_id == client_id
+        ]
+        self._leave(leaving)
+
+    def connection_closed(self, connection: object) -> None:
+        self._fingerprints.pop(connection, None)
+        self._leave([(connection, place) for place in self._places.get(connection, ())])
+
+    def members(self, group: str) -> Sequence[ClientInfo]:
+        found = self._consumers.get(group)
+        return [member.info for member in found.members.values()] if found is not None else ()
+
+    # ---- remoting clients
+
+    def remoting_heartbeat(
+        self,
+        connection: Notifiable,
+        client: ClientInfo,
+        producer_groups: Iterable[str],
+        consumers: Sequence[ConsumerData],
+        fingerprint: int = 0,
+    ) -> None:
+        """All that a client is, as of now, on this connection. Raises RequestError when there is no room for it."""
+        for name in producer_groups:
+            self._join(False, name, connection, client, connection, connection)
+        for data in consumers:
+            info = ClientInfo(
+                client.client_id,
+                client.address,
+                client.language,
+                client.version,
+                group=data.group,
+                subscriptions={topic: wanted.expression for topic, wanted in data.subscriptions.items()},
+            )
+            changed = self._join(True, data.group, connection, info, connection, connection)
+            group = self._consumers[data.group]
+            changed |= group.take_subscriptions(data.subscriptions)
+            group.consume_type = data.consume_type
+            group.message_model = data.message_model
+            group.consume_from = data.consume_from
+            if changed:
+                self._tell_group(data.group)
+        self._fingerprints[connection] = fingerprint
+
+    def refresh(self, connection: object, fingerprint: int) -> bool:
+        """A heartbeat without its content: False when the content is not what is known here, so that it must be sent."""
+        if fingerprint == 0 or self._fingerprints.get(connection) != fingerprint:
+            return False
+        now_ms = self._now_ms()
+        for place in self._places.get(connection, ()):
+            self._member(place).last_heard_ms = now_ms
+        return True
+
+    def leave(self, connection: object, producer_group: str, consumer_group: str) -> None:
+        """A remoting client leaves groups; an empty name means none."""
+        leaving: list[_Place] = []
+        for is_consumer, name in ((False, producer_group), (True, consumer_group)):
+            place = (is_consumer, name, connection)
+            if name and place in self._places.get(connection, ()):
+                leaving.append(place)
+        self._leave([(connection, place) for place in leaving])
+
+    def consumer_group(self, group: str) -> ConsumerGroup | None:
+        """The group as its members describe it; None when nobody is there."""
+        return self._consumers.get(group)
+
+    def remoting_members(self, group: str) -> Sequence[Member]:
+        """Those that share the group's queues among themselves."""
+        found = self._consumers.get(group)
+        return [each for each in found.members.values() if each.connection is not None] if found is not None else ()
+
+    def producers(self, group: str) -> Sequence[ClientInfo]:
+        """The producers of a group (remoting) or of a topic (gRPC)."""
+        return [member.info for member in self._producers.get(group, {}).values()]
+
+    def groups(self) -> Sequence[str]:
+        """The consumer groups that somebody is in."""
+        return list(self._consumers)
+
+    # ---- life
+
+    def is_alive(self, client_id: str) -> bool:
+        return client_id in self._alive
+
+    def expire(self) -> None:
+        """Forget those of whom nothing was heard for too long; to be called every few seconds."""
+        oldest_ms = self._now_ms() - EXPIRY_MS
+        silent = [
+            (connection, place)
+            for connection, places in self._places.items()
+            for place in places
+            if self._member(place).last_heard_ms < oldest_ms
+        ]
+        self._leave(silent)
+
+    # ---- inside
+
+    def _table(self, is_consumer: bool, group: str) -> dict[Hashable, Member]:
+        return self._consumers[group].members if is_consumer else self._producers[group]
+
+    def _member(self, place: _Place) -> Member:
+        is_consumer, group, key = place
+        return self._table(is_consumer, group)[key]
+
+    def _join(
+        self,
+        is_consumer: bool,
+        group: str,
+        key: Hashable,
+        info: ClientInfo,
+        connection: object,
+        remoting_connection: Notifiable | None,
+    ) -> bool:
+        """Enter or refresh a member; whether it is new, or another client than before."""
+        if is_consumer:
+            table = self._consumers.setdefault(group, ConsumerGroup()).members
+        else:
+            table = self._producers.setdefault(group, {})
+        member = table.get(key)
+        if member is not None:
+            member.last_heard_ms = self._now_ms()
+            known_id = member.info.client_id
+            member.info = info
+            if known_id == info.client_id:
+                return False
+            self._count(info.client_id, 1)
+            self._tell_gone([known_id] if self._count(known_id, -1) else ())
+            return True
+        places = self._places.setdefault(connection, set())
+        if self._member_count >= MAX_MEMBERS or len(places) >= 2 * MAX_GROUPS_OF_CLIENT:
+            self._drop_if_empty(is_consumer, group)
+            if not places:
+                del self._places[connection]
+            raise RequestError(codes.SYSTEM_BUSY, "too many clients are connected to this broker")
+        self._member_count += 1
+        table[key] = Member(info, remoting_connection, self._now_ms())
+        places.add((is_consumer, group, key))
+        self._count(info.client_id, 1)
+        return True
+
+    def _leave(self, leaving: Sequence[tuple[object, _Place]]) -> None:
+        groups: dict[str, None] = {}
+        gone: list[str] = []
+        for connection, place in leaving:
+            is_consumer, group, key = place
+            member = self._table(is_consumer, group).pop(key)
+            self._member_count -= 1
+            places = self._places[connection]
+            places.discard(place)
+            if not places:
+                del self._places[connection]
+            self._drop_if_empty(is_consumer, group)
+            if is_consumer:
+                groups[group] = None
+            if self._count(member.info.client_id, -1):
+                gone.append(member.info.client_id)
+        for group in groups:
+            self._tell_group(group)
+        self._tell_gone(gone)
+
+    def _drop_if_empty(self, is_consumer: bool, group: str) -> None:
+        if self._table(is_consumer, group):
+            return
+        if is_consumer:
+            del self._consumers[group]
+        else:
+            del self._producers[group]
+
+    def _count(self, client_id: str, step: int) -> bool:
+        """Change in how many places a client is; whether it is nowhere now."""
+        count = self._alive.get(client_id, 0) + step
+        if count:
+            self._alive[client_id] = count
+            return False
+        del self._alive[client_id]
+        return True
+
+    def _tell_group(self, group: str) -> None:
+        for listener in self.group_listeners:
+            listener(group)
+
+    def _tell_gone(self, client_ids: Iterable[str]) -> None:
+        for client_id in client_ids:
+            for listener in self.gone_listeners:
+                listener(client_id)

@@ -1,0 +1,148 @@
+"""Heartbeats and membership: codes 34, 35, 38, 46, and the notice 40 to members of a group that changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from brokerd.clients import (
+    CONSUME_FROM,
+    CONSUME_TYPES,
+    MAX_GROUPS_OF_CLIENT,
+    MAX_SUBSCRIPTIONS,
+    MESSAGE_MODELS,
+    ClientRegistry,
+    ConsumerData,
+    Subscription,
+)
+from brokerd.processors import bodies, fields
+from brokerd.processors.bodies import encode
+from brokerd.processors.groups import ensure_group
+from brokerd.services import ClientInfo, Metadata
+from brokerd.tag_filter import compile_filter
+from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
+from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
+
+log = logging.getLogger(__name__)
+
+_MAX_CLIENT_ID: Final = 512
+
+
+class ClientMetadata(Metadata, Protocol):
+    """What is needed of the metadata service."""
+
+    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None: ...
+
+
+class ClientProcessor:
+    """The handlers. `is_master`: a replica takes heartbeats too, but makes no groups or topics for them."""
+
+    def __init__(
+        self,
+        metadata: ClientMetadata,
+        clients: ClientRegistry,
+        is_master: Callable[[], bool],
+        *,
+        auto_create_groups: bool = True,
+    ) -> None:
+        self._metadata = metadata
+        self._clients = clients
+        self._is_master = is_master
+        self._auto_create_groups = auto_create_groups
+        clients.group_listeners.append(self._group_changed)
+
+    def heartbeat(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 34. Members are visible before the answer leaves."""
+        document = bodies.decode_object(request.body, "heartbeat data")
+        fingerprint = bodies.integer(document, "heartbeatFingerprint")
+        if bodies.boolean(document, "withoutSub", False):
+            known = self._clients.refresh(connection, fingerprint)
+            self._respond(connection, request, changed=not known)
+            return
+        client_id = bodies.text(document, "clientID")
+        if not 1 <= len(client_id) <= _MAX_CLIENT_ID:
+            raise InvalidParameter(f"clientID must have 1 to {_MAX_CLIENT_ID} characters")
+        client = ClientInfo(client_id, connection.peer, request.language, str(request.version))
+        producers = bodies.objects(document, "producerDataSet", MAX_GROUPS_OF_CLIENT)
+        consumers = bodies.objects(document, "consumerDataSet", MAX_GROUPS_OF_CLIENT)
+        wanted = [data for data in map(decode_consumer, consumers) if self._group_is_there(data.group)]
+        names = filter(None, (bodies.text(each, "groupName") for each in producers))
+        self._clients.remoting_heartbeat(connection, client, names, wanted, fingerprint)
+        self._respond(connection, request, changed=True)
+
+    def unregister(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 35."""
+        ext = request.ext
+        self._clients.leave(connection, ext.get("producerGroup", ""), ext.get("consumerGroup", ""))
+        connection.respond(request)
+
+    def consumer_ids(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 38: who shares the group's queues. Members of the other protocol take no queues of their own."""
+        group = fields.text(request.ext, "consumerGroup")
+        ids = sorted({member.info.client_id for member in self._clients.remoting_members(group)})
+        if not ids:
+            raise RequestError(codes.SYSTEM_ERROR, f"no consumer of {group} is connected")
+        connection.respond(request, body=encode({"consumerIdList": ids}))
+
+    def check_subscription(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 46: whether an expression can be evaluated here."""
+        document = bodies.decode_object(request.body, "a client's configuration")
+        subscription = document.get("subscriptionData")
+        if isinstance(subscription, dict):
+            compile_filter(bodies.text(subscription, "expressionType"), bodies.text(subscription, "subString"))
+        connection.respond(request)
+
+    # ---- inside
+
+    def _respond(self, connection: RemotingConnection, request: Command, *, changed: bool) -> None:
+        ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
+        connection.respond(request, ext=ext)
+
+    def _group_is_there(self, group: str) -> bool:
+        """Make the group and its retry topic if they are missing and may be made; else the heartbeat leaves it out."""
+        master = self._is_master()
+        try:
+            config = ensure_group(self._metadata, group, self._auto_create_groups and master)
+        except RequestError:
+            log.debug("a heartbeat names the unknown group %s", group)
+            return False
+        if master and config.retry_queue_nums > 0:
+            error = self._metadata.ensure_topic(f"%RETRY%{group}", config.retry_queue_nums)
+            if error is not None:
+                log.warning("the retry topic of %s could not be made: %s", group, error)
+        return True
+
+    def _group_changed(self, group: str) -> None:
+        """Let every member see for itself who is there."""
+        present = self._clients.consumer_group(group)
+        if present is None or present.message_model == "BROADCASTING":
+            return
+        for member in list(self._clients.remoting_members(group)):
+            if member.connection is not None:
+                member.connection.notify(codes.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+
+def decode_consumer(document: dict[str, Any]) -> ConsumerData:
+    """One consumer group of a heartbeat. Hashes of tags that it brings are ignored: some clients send wrong ones."""
+    subscriptions: dict[str, Subscription] = {}
+    for each in bodies.objects(document, "subscriptionDataSet", MAX_SUBSCRIPTIONS):
+        topic = bodies.text(each, "topic")
+        found = Subscription(
+            topic,
+            bodies.text(each, "subString", "*"),
+            bodies.text(each, "expressionType") or "TAG",
+            bodies.integer(each, "subVersion"),
+        )
+        known = subscriptions.get(topic)
+        if known is None or found.version >= known.version:
+            subscriptions[topic] = found
+    return ConsumerData(
+        bodies.text(document, "groupName"),
+        bodies.enumeration(document, "consumeType", CONSUME_TYPES, CONSUME_TYPES[1]),
+        bodies.enumeration(document, "messageModel", MESSAGE_MODELS, MESSAGE_MODELS[1]),
+        bodies.enumeration(document, "consumeFromWhere", CONSUME_FROM, CONSUME_FROM[0]),
+        subscriptions,
+    )

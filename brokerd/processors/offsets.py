@@ -1,0 +1,107 @@
+"""Consumer offsets and the ranges of queues: codes 14, 15, 29, 30, 31, 32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from brokerd.processors import fields
+from brokerd.services import Metadata
+from brokerd.start_offset import StartOffsets
+from brokerd.store.reading import Boundary
+from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
+from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
+
+# (group, topic, queue) -> committed offset, whichever way the group consumes
+ConsumerOffset = Callable[[str, str, int], int | None]
+
+
+class QueueRanges(Protocol):
+    """What is needed of the store."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int: ...
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
+    ) -> int: ...
+
+
+class OffsetProcessor:
+    """The handlers."""
+
+    def __init__(
+        self, metadata: Metadata, consumer_offset: ConsumerOffset, ranges: QueueRanges, starts: StartOffsets
+    ) -> None:
+        self._metadata = metadata
+        self._consumer_offset = consumer_offset
+        self._ranges = ranges
+        self._starts = starts
+
+    def query(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 14. A group without an offset on a young queue is told 0, so that it misses nothing."""
+        group = fields.text(request.ext, "consumerGroup")
+        topic, queue_id = _queue(request)
+        offset = self._consumer_offset(group, topic, queue_id)
+        if offset is None:
+            if not fields.flag(request.ext, "setZeroIfNotFound", True) or not self._starts.is_young(topic, queue_id):
+                raise RequestError(codes.QUERY_NOT_FOUND, f"{group} has no offset in queue {queue_id} of {topic}")
+            offset = 0
+        connection.respond(request, ext={"offset": str(offset)})
+
+    def update(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 15. An offset may go back."""
+        group = fields.text(request.ext, "consumerGroup")
+        topic, queue_id = _queue(request)
+        offset = fields.integer(request.ext, "commitOffset")
+        if self._metadata.group(group) is None:
+            raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist")
+        config = self._metadata.topic(topic)
+        if config is None:
+            raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
+        if queue_id >= config.read_queue_nums:
+            raise InvalidParameter(f"topic {topic} has queues 0 to {config.read_queue_nums - 1}, not {queue_id}")
+        if request.is_oneway:
+            self._metadata.commit_offset(group, topic, queue_id, offset, None)
+            return
+
+        def done(error: RequestError | None) -> None:
+            if error is None:
+                connection.respond(request)
+            else:
+                connection.respond_error(request, error)
+
+        self._metadata.commit_offset(group, topic, queue_id, offset, done)
+
+    def search(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 29: by store time."""
+        topic, queue_id = _queue(request)
+        timestamp_ms = fields.integer(request.ext, "timestamp", low=-1)
+        upper = request.ext.get("boundaryType", "").upper() == "UPPER"
+        boundary = Boundary.UPPER if upper else Boundary.LOWER
+        offset = self._ranges.offset_by_time(topic, queue_id, timestamp_ms, boundary)
+        connection.respond(request, ext={"offset": str(offset)})
+
+    def maximum(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 30."""
+        connection.respond(request, ext={"offset": str(self._ranges.max_offset(*_queue(request)))})
+
+    def minimum(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 31."""
+        connection.respond(request, ext={"offset": str(self._ranges.min_offset(*_queue(request)))})
+
+    def earliest(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 32: the store time of the first message, -1 without one."""
+        topic, queue_id = _queue(request)
+        low = self._ranges.min_offset(topic, queue_id)
+        timestamp_ms = self._ranges.store_timestamp(topic, queue_id, low)
+        connection.respond(request, ext={"timestamp": str(timestamp_ms)})
+
+
+def _queue(request: Command) -> tuple[str, int]:
+    return fields.text(request.ext, "topic"), fields.integer(request.ext, "queueId", high=fields.MAX_INT)

@@ -1,0 +1,259 @@
+"""POP on remoting: codes 200050 (pop), 200051 and 200151 (ack), 200053 (change the invisible time).
+
+The same service as gRPC's, so clients of both protocols share a group's messages. Handles that are no longer good get an error
+code, which clients log: the message will come again, and nobody should believe otherwise.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from brokerd.pop.copies import base_topic
+from brokerd.pop.handles import (
+    FLAG_RETRY_V2,
+    ReceiptHandle,
+    decode_handle,
+)
+from brokerd.processors import bodies, fields
+from brokerd.processors.offsets import QueueRanges
+from brokerd.processors.parked import ParkedRequests
+from brokerd.processors.pop_answers import pop_body, pop_header
+from brokerd.scheduler import Scheduler
+from brokerd.services import (
+    AckStatus,
+    InitMode,
+    InvisibleTimeOutcome,
+    Metadata,
+    Parked,
+    PopOutcome,
+    Popper,
+    PopRequest,
+    PopStatus,
+)
+from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
+from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
+
+MAX_POLL_MS: Final = 60_000
+_MARGIN_MS: Final = 50  # answer a little before the client's own deadline
+_TOO_OLD_MS: Final = 500
+_MAX_BATCHES: Final = 4096
+_MAX_BITS_BYTES: Final = 1024
+_MAX_ACKS: Final = 65_536
+
+_CODES: Final = {PopStatus.NOTHING: codes.POLLING_TIMEOUT, PopStatus.POLLING_FULL: codes.POLLING_FULL}
+
+
+class PopProcessor:
+    """The handlers. `now_ms` is wall time, as the clients' own."""
+
+    def __init__(
+        self,
+        popper: Popper,
+        metadata: Metadata,
+        ranges: QueueRanges,
+        broker_name: str,
+        scheduler: Scheduler,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._popper = popper
+        self._metadata = metadata
+        self._ranges = ranges
+        self._broker_name = broker_name
+        self._scheduler = scheduler
+        self._now_ms = now_ms
+        self._parked = ParkedRequests()
+
+    def connection_closed(self, connection: object) -> None:
+        """Whoever waits on it gets no messages any more."""
+        self._parked.cancel_all(connection)
+
+    # ---- pop
+
+    def pop(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 200050."""
+        ext = request.ext
+        poll_ms = fields.integer(ext, "pollTime", low=-MAX_POLL_MS, high=fields.MAX_LONG)
+        now_ms = self._now_ms()
+        born_ms = fields.integer(ext, "bornTime", 0) or now_ms
+        if now_ms - born_ms - poll_ms > _TOO_OLD_MS:
+            outcome = PopOutcome(PopStatus.NOTHING)
+            connection.respond(
+                request, codes.POLLING_TIMEOUT, pop_header(outcome, ordered=False), remark="the request is too old"
+            )
+            return
+        wait_ms = min(born_ms + poll_ms - now_ms - _MARGIN_MS, poll_ms, MAX_POLL_MS) if poll_ms > 0 else 0
+        group = fields.text(ext, "consumerGroup")
+        config = self._metadata.group(group)
+        pop = PopRequest(
+            group=group,
+            topic=fields.text(ext, "topic"),
+            queue_id=fields.integer(ext, "queueId", low=-1, high=fields.MAX_INT),
+            max_count=fields.integer(ext, "maxMsgNums", high=fields.MAX_INT),
+            invisible_time_ms=fields.integer(ext, "invisibleTime"),
+            deadline_ms=int(self._scheduler.time() * 1000) + wait_ms,
+            init_mode=InitMode.MIN if fields.integer(ext, "initMode", 0, high=1) == 0 else InitMode.MAX,
+            expression_type=ext.get("expType") or "TAG",
+            expression=ext.get("exp") or "*",
+            fifo=fields.flag(ext, "order") or (config is not None and config.fifo),
+            attempt_id=(ext.get("attemptId") or "")[:128],
+        )
+        parked: list[Parked] = []
+
+        def done(outcome: PopOutcome) -> None:
+            if parked:
+                self._parked.forget(connection, parked[0])
+            self._popped(connection, request, pop, outcome)
+
+        waiting = self._popper.pop(pop, done)
+        if waiting is not None:
+            parked.append(waiting)
+            self._parked.add(connection, waiting)
+
+    def _popped(self, connection: RemotingConnection, request: Command, pop: PopRequest, outcome: PopOutcome) -> None:
+        if outcome.error is not None:
+            connection.respond_error(request, outcome.error)
+            return
+        header = pop_header(outcome, ordered=pop.fifo)
+        if outcome.status != PopStatus.FOUND:
+            connection.respond(request, _CODES[outcome.status], header)
+            return
+        body = pop_body(outcome.messages)
+        connection.respond(request, codes.SUCCESS, header, body)
+
+    # ---- ack
+
+    def ack(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 200051: one message."""
+        group, topic, handle = self._named(request)
+
+        def done(statuses: Sequence[AckStatus]) -> None:
+            _respond_status(connection, request, statuses[0])
+
+        self._popper.ack(group, topic, [handle.encode()], done)
+
+    def batch_ack(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 200151: many messages, named by bits; those that cannot be acked any more are skipped."""
+        document = bodies.decode_object(request.body, "a batch of acks")
+        entries = bodies.objects(document, "acks", _MAX_BATCHES)
+        calls: dict[tuple[str, str], list[str]] = {}
+        total = 0
+        for entry in entries:
+            group, topic, handles = self._batch(entry)
+            total += len(handles)
+            if total > _MAX_ACKS:
+                raise InvalidParameter(f"a batch acks at most {_MAX_ACKS} messages")
+            calls.setdefault((group, topic), []).extend(handles)
+        if not total:
+            raise RequestError(codes.NO_MESSAGE, "the batch names no message")
+        waiting = len(calls)
+        failed = False
+
+        def done(statuses: Sequence[AckStatus]) -> None:
+            nonlocal waiting, failed
+            waiting -= 1
+            failed |= AckStatus.FAILED in statuses
+            if not waiting:
+                _respond_status(connection, request, AckStatus.FAILED if failed else AckStatus.OK)
+
+        for (group, topic), handles in calls.items():
+            self._popper.ack(group, topic, handles, done)
+
+    def _batch(self, entry: dict[str, Any]) -> tuple[str, str, list[str]]:
+        """(group, asked topic, handles) of one entry; field names are short or long."""
+
+        def text(short: str, long: str) -> str:
+            return bodies.text(entry, short) or bodies.text(entry, long)
+
+        def number(short: str, long: str) -> int:
+            return bodies.integer(entry, short if short in entry else long)
+
+        group = text("c", "consumerGroup")
+        flag_text = text("r", "retry") or "0"
+        if flag_text not in ("0", "1", "2"):
+            raise InvalidParameter("the retry flag of an ack is 0, 1 or 2")
+        topic = text("t", "topic")
+        if flag_text != "0":
+            topic = base_topic(group, topic)
+        try:
+            bits = base64.b64decode(text("b", "bitSet"), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise InvalidParameter(f"the bit set of an ack is not base64: {error}") from error
+        if len(bits) > _MAX_BITS_BYTES:
+            raise InvalidParameter(f"the bit set of an ack has at most {_MAX_BITS_BYTES} bytes")
+        start = number("so", "startOffset")
+        handle = ReceiptHandle(
+            start,
+            number("pt", "popTime"),
+            number("it", "invisibleTime"),
+            number("rq", "reviveQueueId"),
+            int(flag_text),
+            self._broker_name,
+            number("q", "queueId"),
+            start,
+        )
+        mask = int.from_bytes(bits, "little")
+        handles = [
+            handle._replace(queue_offset=start + bit).encode() for bit in range(mask.bit_length()) if mask >> bit & 1
+        ]
+        return group, topic, handles
+
+    # ---- change the invisible time
+
+    def change_invisible_time(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 200053."""
+        group, topic, handle = self._named(request)
+        invisible_ms = fields.integer(request.ext, "invisibleTime")
+
+        def done(outcome: InvisibleTimeOutcome) -> None:
+            if outcome.status != AckStatus.OK:
+                _respond_status(connection, request, outcome.status)
+                return
+            ext = {
+                "popTime": str(outcome.pop_time_ms),
+                "invisibleTime": str(outcome.invisible_time_ms),
+                "reviveQid": str(outcome.revive_queue_id),
+            }
+            connection.respond(request, ext=ext)
+
+        self._popper.change_invisible_time(group, topic, handle.encode(), invisible_ms, done)
+
+    # ---- inside
+
+    def _named(self, request: Command) -> tuple[str, str, ReceiptHandle]:
+        """(group, asked topic, handle) of a request that names one message. The request names the topic that holds it."""
+        ext = request.ext
+        group = fields.text(ext, "consumerGroup")
+        stored = fields.text(ext, "topic")
+        queue_id = fields.integer(ext, "queueId", high=fields.MAX_INT)
+        offset = fields.integer(ext, "offset")
+        handle = decode_handle(fields.text(ext, "extraInfo"))
+        if handle is None:
+            raise RequestError(codes.MESSAGE_ILLEGAL, "extraInfo is no receipt handle")
+        config = self._metadata.topic(stored)
+        if config is None:
+            raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {stored} does not exist")
+        if queue_id >= config.read_queue_nums or queue_id != handle.queue_id:
+            raise RequestError(codes.MESSAGE_ILLEGAL, f"queue {queue_id} of {stored} is not the one of the handle")
+        low, high = self._ranges.min_offset(stored, queue_id), self._ranges.max_offset(stored, queue_id)
+        if not low <= offset < high:
+            raise RequestError(codes.NO_MESSAGE, f"queue {queue_id} of {stored} has messages {low} to {high}")
+        if handle.queue_offset != offset:
+            handle = handle._replace(queue_offset=offset, physical_offset=-1)
+        topic = base_topic(group, stored) if 0 < handle.retry_flag <= FLAG_RETRY_V2 else stored
+        return group, topic, handle
+
+
+def _respond_status(connection: RemotingConnection, request: Command, status: AckStatus) -> None:
+    if status == AckStatus.OK:
+        connection.respond(request)
+    elif status == AckStatus.INVALID_HANDLE:
+        connection.respond(
+            request, codes.MESSAGE_ILLEGAL, remark="the receipt handle is expired, replaced, or was never given out"
+        )
+    else:
+        connection.respond(request, codes.SYSTEM_ERROR, remark="the ack could not be stored; send it again")

@@ -1,0 +1,292 @@
+"""Pull (codes 11 and 361): check, read, map the store's status, or hold the request until something arrives.
+
+All four fields of the answer's header are there on every code that carries them. A request is held only when it found the queue's
+end, asked to be held, and was not held before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Protocol
+
+from brokerd.clients import ClientRegistry, ConsumerGroup
+from brokerd.long_polling import LongPolling, Waiter, WaitTable
+from brokerd.processors import fields
+from brokerd.processors.groups import ensure_group
+from brokerd.processors.parked import ParkedRequests
+from brokerd.record_fields import properties_of
+from brokerd.scheduler import Scheduler
+from brokerd.send import Counters
+from brokerd.services import Metadata
+from brokerd.store.dispatcher import Arrival
+from brokerd.store.reading import GetResult, GetStatus
+from brokerd.tag_filter import MessageFilter, compile_filter
+from remoting import codes
+from remoting.errors import InvalidParameter, LogboomError, RequestError
+from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
+
+FLAG_COMMIT: Final = 1
+FLAG_SUSPEND: Final = 2
+FLAG_SUBSCRIPTION: Final = 4
+
+MAX_MESSAGES: Final = 32
+MAX_BYTES: Final = 256 * 1024
+MAX_SUSPEND_MS: Final = 25_000  # clients give up after 30 s
+_MAX_HELD: Final = 100_000
+_SCAN_ROUNDS: Final = 25
+
+
+class PullReads(Protocol):
+    """What is needed of the store."""
+
+    def read_messages(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None = None,
+    ) -> GetResult: ...
+
+
+class _Pull:
+    """One request, checked."""
+
+    __slots__ = (
+        "connection",
+        "group",
+        "max_bytes",
+        "max_count",
+        "message_filter",
+        "offset",
+        "queue_id",
+        "request",
+        "tags_codes",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        connection: RemotingConnection,
+        request: Command,
+        group: str,
+        topic: str,
+        queue_id: int,
+        message_filter: MessageFilter,
+    ) -> None:
+        ext = request.ext
+        self.connection = connection
+        self.request = request
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.offset = fields.integer(ext, "queueOffset")
+        self.max_count = min(fields.integer(ext, "maxMsgNums", MAX_MESSAGES, low=1, high=fields.MAX_INT), MAX_MESSAGES)
+        asked = fields.integer(ext, "maxMsgBytes", 0, low=-1, high=fields.MAX_INT)
+        self.max_bytes = min(asked, MAX_BYTES) if asked > 0 else MAX_BYTES
+        self.message_filter = message_filter
+        self.tags_codes = message_filter.tags_codes
+
+
+class PullProcessor:
+    """The handler of pulls. `is_master` decides what a reader beyond the queue's range is told."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        clients: ClientRegistry,
+        reads: PullReads,
+        counters: Counters,
+        scheduler: Scheduler,
+        is_master: Callable[[], bool],
+        *,
+        auto_create_groups: bool = True,
+    ) -> None:
+        self._metadata = metadata
+        self._clients = clients
+        self._reads = reads
+        self._counters = counters
+        self._scheduler = scheduler
+        self._is_master = is_master
+        self._auto_create_groups = auto_create_groups
+        self._parked = ParkedRequests()
+        self._polling: LongPolling[_Pull] = LongPolling(
+            scheduler, WaitTable(_MAX_HELD, _MAX_HELD), self._try_again, self._timed_out, share=False
+        )
+
+    def handle(self, connection: RemotingConnection, request: Command) -> None:
+        """Answer one pull, or hold it."""
+        ext = request.ext
+        group = fields.text(ext, "consumerGroup")
+        topic, queue_id, flags = self._check_place(group, ext)
+        message_filter = self._filter(group, topic, flags, ext)
+        pull = _Pull(connection, request, group, topic, queue_id, message_filter)
+        if flags & FLAG_COMMIT and self._is_master():
+            commit_offset = fields.integer(ext, "commitOffset", -1, low=-1)
+            if commit_offset >= 0:
+                self._metadata.commit_offset(group, topic, queue_id, commit_offset, None)
+        suspend_ms = fields.integer(ext, "suspendTimeoutMillis", 0) if flags & FLAG_SUSPEND else 0
+        if self._answer(pull, hold=suspend_ms > 0):
+            return
+        deadline_ms = int(self._scheduler.time() * 1000) + min(suspend_ms, MAX_SUSPEND_MS)
+        waiter = self._polling.park(topic, "", queue_id, deadline_ms, pull)
+        if waiter is None:
+            self._answer(pull, hold=False)
+        else:
+            self._parked.add(connection, waiter)
+
+    def arrived(self, arrivals: Sequence[Arrival]) -> None:
+        """Messages became readable."""
+        for arrival in arrivals:
+            self._polling.arrived(arrival.topic, arrival.queue_id, arrival.tags_codes)
+
+    def connection_closed(self, connection: object) -> None:
+        self._parked.cancel_all(connection)
+
+    def answer_all(self) -> None:
+        """The role changed: let everybody ask again."""
+        for waiter in self._polling.take_all():
+            self._timed_out(waiter)
+
+    @property
+    def waiting_count(self) -> int:
+        return self._polling.table.count
+
+    # ---- checking
+
+    def _check_place(self, group: str, ext: dict[str, str]) -> tuple[str, int, int]:
+        """Who may read what; (topic, queue, flags)."""
+        group_config = ensure_group(self._metadata, group, self._auto_create_groups and self._is_master())
+        if not group_config.consume_enable:
+            raise RequestError(codes.NO_PERMISSION, f"consumer group {group} is disabled")
+        topic = fields.text(ext, "topic")
+        config = self._metadata.topic(topic)
+        if config is None:
+            raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist; create it")
+        if not config.perm & 4:
+            raise RequestError(codes.NO_PERMISSION, f"topic {topic} is not readable")
+        queue_id = fields.integer(ext, "queueId", high=fields.MAX_INT)
+        if queue_id >= config.read_queue_nums:
+            raise InvalidParameter(f"topic {topic} has queues 0 to {config.read_queue_nums - 1}, not {queue_id}")
+        present = self._clients.consumer_group(group)
+        if present is not None and present.message_model == "BROADCASTING" and not group_config.broadcast_enable:
+            raise RequestError(codes.NO_PERMISSION, f"consumer group {group} may not consume by broadcast")
+        return topic, queue_id, fields.integer(ext, "sysFlag", 0, high=fields.MAX_INT)
+
+    def _filter(self, group: str, topic: str, flags: int, ext: dict[str, str]) -> MessageFilter:
+        """The filter that the request carries, or the one that the group registered."""
+        if flags & FLAG_SUBSCRIPTION:
+            kind, expression = ext.get("expressionType", ""), ext.get("subscription", "")
+        else:
+            kind, expression = self._registered(group, topic, fields.integer(ext, "subVersion", 0, low=-1))
+        if topic.startswith("%RETRY%") and kind not in ("", "TAG"):
+            kind, expression = "TAG", "*"  # what came back was wanted once
+        return compile_filter(kind, expression)
+
+    def _registered(self, group: str, topic: str, version: int) -> tuple[str, str]:
+        present: ConsumerGroup | None = self._clients.consumer_group(group)
+        if present is None:
+            raise RequestError(
+                codes.SUBSCRIPTION_NOT_EXIST, f"no consumer of {group} sent a heartbeat to this broker yet"
+            )
+        subscription = present.subscriptions.get(topic)
+        if subscription is None:
+            raise RequestError(codes.SUBSCRIPTION_NOT_EXIST, f"consumer group {group} is not subscribed to {topic}")
+        if subscription.version < version:
+            raise RequestError(
+                codes.SUBSCRIPTION_NOT_LATEST, f"a newer subscription of {group} to {topic} is not known here yet"
+            )
+        return subscription.expression_type, subscription.expression
+
+    # ---- answering
+
+    def _answer(self, pull: _Pull, *, hold: bool) -> bool:
+        """Read and answer; False (and nothing answered) when there is nothing and the request may be held."""
+        code, next_offset, result = self._read(pull)
+        if hold and code == codes.PULL_NOT_FOUND:
+            return False
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+            "topicSysFlag": "0",
+            "groupSysFlag": "0",
+        }
+        if code != codes.SUCCESS:
+            pull.connection.respond(pull.request, code, ext, remark=result.status.name)
+            return True
+        body = b"".join(result.records)
+        self._counters.out_messages += len(result.records)
+        self._counters.out_bytes += len(body)
+        pull.connection.respond(pull.request, codes.SUCCESS, ext, body, result.status.name)
+        return True
+
+    def _read(self, pull: _Pull) -> tuple[int, int, GetResult]:
+        """(answer's code, next offset, what was read)."""
+        result = self._reads.read_messages(
+            pull.topic, pull.queue_id, pull.offset, pull.max_count, pull.max_bytes, pull.tags_codes
+        )
+        if pull.tags_codes is None and not pull.message_filter.is_exact:
+            result = self._admitted(pull, result)
+        code, next_offset = answer_of(result, pull.offset)
+        if code == codes.PULL_OFFSET_MOVED and not self._is_master():
+            # A replica may know less than the master: it must not move a consumer's offset.
+            return codes.PULL_RETRY_IMMEDIATELY, pull.offset, result
+        return code, next_offset, result
+
+    def _admitted(self, pull: _Pull, result: GetResult) -> GetResult:
+        """What an expression over properties lets through, looking a bounded way ahead."""
+        for _ in range(_SCAN_ROUNDS):
+            if result.status != GetStatus.FOUND:
+                return result
+            admits = pull.message_filter.admits
+            records = [record for record in result.records if admits(properties_of(record))]
+            if records:
+                return result._replace(records=records)
+            if result.next_offset >= result.max_offset:
+                break
+            following = self._reads.read_messages(
+                pull.topic, pull.queue_id, result.next_offset, pull.max_count, pull.max_bytes
+            )
+            if following.status != GetStatus.FOUND:
+                break
+            result = following
+        return result._replace(status=GetStatus.NO_MATCHED_MESSAGE, records=[])
+
+    # ---- waiting
+
+    def _try_again(self, waiter: Waiter[_Pull]) -> bool:
+        pull = waiter.payload
+        try:
+            answered = self._answer(pull, hold=True)
+        except LogboomError as error:
+            pull.connection.respond_error(pull.request, error)
+            answered = True
+        if answered:
+            self._parked.forget(pull.connection, waiter)
+        return answered
+
+    def _timed_out(self, waiter: Waiter[_Pull]) -> None:
+        pull = waiter.payload
+        self._parked.forget(pull.connection, waiter)
+        try:
+            self._answer(pull, hold=False)
+        except LogboomError as error:
+            pull.connection.respond_error(pull.request, error)
+
+
+def answer_of(result: GetResult, asked_offset: int) -> tuple[int, int]:
+    """(code, next offset) for what the store found."""
+    status = result.status
+    if status == GetStatus.FOUND:
+        return codes.SUCCESS, result.next_offset
+    if status in (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING):
+        return codes.PULL_RETRY_IMMEDIATELY, result.next_offset
+    if status == GetStatus.OFFSET_OVERFLOW_ONE:
+        return codes.PULL_NOT_FOUND, asked_offset
+    if status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
+        return (codes.PULL_NOT_FOUND if asked_offset == 0 else codes.PULL_OFFSET_MOVED), 0
+    return codes.PULL_OFFSET_MOVED, result.next_offset

@@ -1,0 +1,101 @@
+"""Which request codes this broker answers, by which handler, and which of them only the master answers.
+
+One table: the server's handlers are made from it, and a test holds the documentation and the list of codes against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from brokerd.processors.clients import ClientProcessor
+from brokerd.processors.groups import GroupProcessor
+from brokerd.processors.messages import MessageProcessor
+from brokerd.processors.offsets import OffsetProcessor
+from brokerd.processors.pop import PopProcessor
+from brokerd.processors.pull import PullProcessor
+from brokerd.processors.state import StateProcessor
+from brokerd.processors.topics import TopicProcessor
+from remoting import codes
+from remoting.errors import NotMaster
+from remoting.frame import Command
+from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.server import each
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One request code. With `master_only`, a replica answers SERVICE_NOT_AVAILABLE."""
+
+    code: int
+    handler: Handler
+    master_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """Everything that answers requests beside the senders."""
+
+    pull: PullProcessor
+    offsets: OffsetProcessor
+    clients: ClientProcessor
+    topics: TopicProcessor
+    groups: GroupProcessor
+    messages: MessageProcessor
+    pop: PopProcessor
+    state: StateProcessor
+
+    def connection_closed(self, connection: object) -> None:
+        """Requests that wait on a closed connection are forgotten."""
+        self.pull.connection_closed(connection)
+        self.pop.connection_closed(connection)
+
+
+def entries(processors: Processors) -> Sequence[Entry]:
+    """The table."""
+    pull, offsets, clients = processors.pull, processors.offsets, processors.clients
+    topics, groups, pop = processors.topics, processors.groups, processors.pop
+    return (
+        Entry(codes.PULL_MESSAGE, each(pull.handle)),
+        Entry(codes.LITE_PULL_MESSAGE, each(pull.handle)),
+        Entry(codes.QUERY_CONSUMER_OFFSET, each(offsets.query)),
+        Entry(codes.UPDATE_CONSUMER_OFFSET, each(offsets.update), master_only=True),
+        Entry(codes.SEARCH_OFFSET_BY_TIMESTAMP, each(offsets.search)),
+        Entry(codes.GET_MAX_OFFSET, each(offsets.maximum)),
+        Entry(codes.GET_MIN_OFFSET, each(offsets.minimum)),
+        Entry(codes.GET_EARLIEST_MSG_STORETIME, each(offsets.earliest)),
+        Entry(codes.VIEW_MESSAGE_BY_ID, each(processors.messages.view)),
+        Entry(codes.HEART_BEAT, each(clients.heartbeat)),
+        Entry(codes.UNREGISTER_CLIENT, each(clients.unregister)),
+        Entry(codes.GET_CONSUMER_LIST_BY_GROUP, each(clients.consumer_ids)),
+        Entry(codes.CHECK_CLIENT_CONFIG, each(clients.check_subscription)),
+        Entry(codes.UPDATE_AND_CREATE_TOPIC, each(topics.put), master_only=True),
+        Entry(codes.DELETE_TOPIC_IN_BROKER, each(topics.delete), master_only=True),
+        Entry(codes.GET_ALL_TOPIC_CONFIG, each(topics.all)),
+        Entry(codes.GET_TOPIC_STATS_INFO, each(topics.statistics)),
+        Entry(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, each(groups.put), master_only=True),
+        Entry(codes.DELETE_SUBSCRIPTIONGROUP, each(groups.delete), master_only=True),
+        Entry(codes.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, each(groups.all)),
+        Entry(codes.GET_CONSUME_STATS, each(groups.progress)),
+        Entry(codes.POP_MESSAGE, each(pop.pop), master_only=True),
+        Entry(codes.ACK_MESSAGE, each(pop.ack), master_only=True),
+        Entry(codes.BATCH_ACK_MESSAGE, each(pop.batch_ack), master_only=True),
+        Entry(codes.CHANGE_MESSAGE_INVISIBLETIME, each(pop.change_invisible_time), master_only=True),
+        Entry(codes.BROKER_STATE, each(processors.state.handle)),
+    )
+
+
+def handlers(table: Sequence[Entry], is_master: Callable[[], bool]) -> dict[int, Handler]:
+    """The server's handlers. Codes that are in no table are answered as not supported by the connection itself."""
+    return {entry.code: _on_master(entry.handler, is_master) if entry.master_only else entry.handler for entry in table}
+
+
+def _on_master(handler: Handler, is_master: Callable[[], bool]) -> Handler:
+    def guarded(connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        if is_master():
+            handler(connection, requests)
+            return
+        for request in requests:
+            connection.respond_error(request, NotMaster())
+
+    return guarded

@@ -1,0 +1,134 @@
+"""The remoting processors over the services of `PopBroker`, with connections that remember their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brokerd.clients import ClientRegistry
+from brokerd.processors.clients import ClientProcessor
+from brokerd.processors.groups import GroupProcessor
+from brokerd.processors.messages import MessageProcessor
+from brokerd.processors.offsets import OffsetProcessor
+from brokerd.processors.pop import PopProcessor
+from brokerd.processors.pull import PullProcessor
+from brokerd.processors.registry import Processors, entries, handlers
+from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
+from brokerd.processors.topics import TopicProcessor
+from brokerd.progress import ConsumerProgress
+from brokerd.send import Counters
+from remoting import codes
+from remoting.errors import LogboomError
+from remoting.frame import Command
+from tests.support.pop_broker import PopBroker
+
+
+class Peer:
+    """A client's connection: what it was answered, and what it was told."""
+
+    def __init__(self, port: int = 5000) -> None:
+        self.peer = f"127.0.0.1:{port}"
+        self.answers: dict[int, Command] = {}
+        self.notices: list[tuple[int, Mapping[str, str] | None]] = []
+
+    def respond(
+        self,
+        request: Command,
+        code: int = codes.SUCCESS,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        remark: str | None = None,
+    ) -> None:
+        if request.is_oneway:
+            return
+        assert request.opaque not in self.answers, "answered twice"
+        assert all(isinstance(value, str) for value in (ext or {}).values())
+        self.answers[request.opaque] = Command(code, request.opaque, dict(ext or {}), body, codes.FLAG_RESPONSE, remark)
+
+    def respond_error(self, request: Command, error: LogboomError) -> None:
+        self.respond(request, error.code, remark=str(error))
+
+    def notify(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
+        self.notices.append((code, ext))
+        return True
+
+
+class RemotingBroker(PopBroker):
+    """`ask` sends one request and returns its answer, None while it waits."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.clients = ClientRegistry(self.turns.monotonic_ms)
+        self.progress = ConsumerProgress(self.metadata.tables, self.pop_service, self.log)
+        self.metadata.unread_queues = self.progress.unread_queues
+        self.counters = Counters()
+        self.is_master = True
+        names = self.metadata.names
+        version = lambda: self.metadata.data_version(1)  # noqa: E731
+        offset = self.progress.consumer_offset
+        self.pull = PullProcessor(
+            self.metadata, self.clients, self.log, self.counters, self.turns, lambda: self.is_master
+        )
+        sources = StateSources(
+            lambda: ReplicaState(1, "master", 3, [1, 2], 0, 10, 9, 8, 8, [(1, 0), (3, 5)]),
+            lambda: {"inMessages": 1, "inBytes": 2, "outMessages": 3, "outBytes": 4},
+            lambda: 7,
+            offset,
+            self.progress.in_flight,
+            self.progress.consumed,
+        )
+        ranges: Any = self.log
+        self.processors = Processors(
+            self.pull,
+            OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts),
+            ClientProcessor(self.metadata, self.clients, lambda: self.is_master),
+            TopicProcessor(self.metadata, "broker-a", version, ranges),
+            GroupProcessor(self.metadata, "broker-a", version, offset, self.progress.consumed_by, ranges),
+            MessageProcessor(self.log),
+            PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns, self.turns.wall_ms),
+            StateProcessor("cluster", "broker-a", self.metadata, names, self.clients, ranges, sources),
+        )
+        self.handlers = handlers(entries(self.processors), lambda: self.is_master)
+        self.log.listeners.append(self.pull.arrived)
+        self.peer = Peer()
+        self._opaque = 0
+
+    def send_request(
+        self,
+        code: int,
+        ext: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        peer: Peer | None = None,
+        flag: int = 0,
+    ) -> int:
+        """Hand a request to its handler; returns its opaque."""
+        self._opaque += 1
+        texts = {name: str(value) for name, value in (ext or {}).items()}
+        request = Command(code, self._opaque, texts, body, flag, language="JAVA")
+        self.handlers[code](peer or self.peer, [request])  # type: ignore[arg-type]
+        return self._opaque
+
+    def ask(
+        self, code: int, ext: Mapping[str, Any] | None = None, body: bytes = b"", peer: Peer | None = None
+    ) -> Command | None:
+        peer = peer or self.peer
+        opaque = self.send_request(code, ext, body, peer)
+        self.turns.run()
+        return peer.answers.get(opaque)
+
+    def answer(
+        self, code: int, ext: Mapping[str, Any] | None = None, body: bytes = b"", peer: Peer | None = None
+    ) -> Command:
+        """The answer, which must be there."""
+        answer = self.ask(code, ext, body, peer)
+        assert answer is not None, "the request waits"
+        return answer
+
+
+def remoting_master(**settings: Any) -> RemotingBroker:
+    """A master with topic t (one queue) and group g."""
+    broker = RemotingBroker(**settings)
+    broker.become_master()
+    broker.topic()
+    broker.group()
+    return broker

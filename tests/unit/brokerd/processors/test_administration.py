@@ -1,0 +1,402 @@
+"""Offsets, topics, groups, clients, state: what administration and consumers ask beside messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from brokerd.processors.registry import entries
+from brokerd.services import GroupConfig, TopicConfig
+from remoting import codes
+from remoting.codes import FLAG_ONEWAY
+from remoting.message import decode_record
+from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
+
+
+@pytest.fixture
+def broker() -> RemotingBroker:
+    return remoting_master()
+
+
+# ---- offsets
+
+
+def query(broker: RemotingBroker, **changes: Any) -> Any:
+    ext = {"consumerGroup": "g", "topic": "t", "queueId": 0, **changes}
+    return broker.answer(codes.QUERY_CONSUMER_OFFSET, ext)
+
+
+def test_offsets_are_updated_and_queried(broker: RemotingBroker) -> None:
+    ext = {"consumerGroup": "g", "topic": "t", "queueId": 0, "commitOffset": 7}
+    opaque = broker.send_request(codes.UPDATE_CONSUMER_OFFSET, ext)
+    broker.turns.run(10)
+    assert broker.peer.answers[opaque].code == 0
+    assert query(broker).ext == {"offset": "7"}
+    broker.send_request(codes.UPDATE_CONSUMER_OFFSET, {**ext, "commitOffset": 3}, flag=FLAG_ONEWAY)
+    broker.turns.run(10)
+    assert query(broker).ext == {"offset": "3"}
+
+
+def test_a_young_queue_is_consumed_from_its_start(broker: RemotingBroker) -> None:
+    assert query(broker).ext == {"offset": "0"}
+    broker.send("a", "b")
+    assert query(broker).ext == {"offset": "0"}
+    assert query(broker, setZeroIfNotFound="false").code == codes.QUERY_NOT_FOUND
+    broker.log.expire("t", 0, 1)
+    assert query(broker).code == codes.QUERY_NOT_FOUND
+
+
+def test_popped_offsets_are_seen_too(broker: RemotingBroker) -> None:
+    broker.send("a", "b", "c")
+    messages = broker.receive(2).messages
+    assert query(broker).ext == {"offset": "0"}
+    broker.ack(messages[0])
+    assert query(broker).ext == {"offset": "1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"consumerGroup": "h"}, codes.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"topic": "u"}, codes.TOPIC_NOT_EXIST),
+        ({"queueId": 1}, codes.INVALID_PARAMETER),
+        ({"commitOffset": -1}, codes.INVALID_PARAMETER),
+        ({"commitOffset": ""}, codes.INVALID_PARAMETER),
+    ],
+)
+def test_bad_offsets_are_refused(broker: RemotingBroker, changes: dict[str, Any], code: int) -> None:
+    ext = {"consumerGroup": "g", "topic": "t", "queueId": 0, "commitOffset": 7, **changes}
+    assert broker.answer(codes.UPDATE_CONSUMER_OFFSET, ext).code == code
+
+
+def test_ranges_of_queues(broker: RemotingBroker) -> None:
+    queue = {"topic": "t", "queueId": 0}
+    assert broker.answer(codes.GET_MAX_OFFSET, queue).ext == {"offset": "0"}
+    assert broker.answer(codes.GET_EARLIEST_MSG_STORETIME, queue).ext == {"timestamp": "-1"}
+    broker.send("a", "b", "c")
+    broker.log.expire("t", 0, 1)
+    assert broker.answer(codes.GET_MAX_OFFSET, queue).ext == {"offset": "3"}
+    assert broker.answer(codes.GET_MIN_OFFSET, queue).ext == {"offset": "1"}
+    assert int(broker.answer(codes.GET_EARLIEST_MSG_STORETIME, queue).ext["timestamp"]) == broker.turns.wall_ms()
+
+
+def test_offsets_by_time(broker: RemotingBroker) -> None:
+    times = []
+    for body in "abc":
+        broker.send(body)
+        times.append(broker.turns.wall_ms())
+        broker.turns.run(1000)
+    for timestamp, lower, upper in ((times[1], 1, 1), (times[1] + 1, 2, 1), (0, 0, 0), (times[2] + 9999, 3, 2)):
+        ext = {"topic": "t", "queueId": 0, "timestamp": timestamp}
+        assert broker.answer(codes.SEARCH_OFFSET_BY_TIMESTAMP, ext).ext == {"offset": str(lower)}
+        ext["boundaryType"] = "upper"
+        assert broker.answer(codes.SEARCH_OFFSET_BY_TIMESTAMP, ext).ext == {"offset": str(upper)}
+
+
+def test_a_message_by_its_place(broker: RemotingBroker) -> None:
+    broker.send("a", "b")
+    place = decode_record(broker.log.bodies("t")[1]).physical_offset
+    answer = broker.answer(codes.VIEW_MESSAGE_BY_ID, {"offset": place})
+    assert decode_record(answer.body).body == b"b"
+    assert broker.answer(codes.VIEW_MESSAGE_BY_ID, {"offset": place + 1}).code == codes.SYSTEM_ERROR
+
+
+# ---- topics and groups
+
+TOPIC = {
+    "topic": "u",
+    "defaultTopic": "TBW102",
+    "readQueueNums": 4,
+    "writeQueueNums": 4,
+    "perm": 6,
+    "topicFilterType": "SINGLE_TAG",
+    "order": "false",
+}
+
+
+def test_topics_are_created_changed_and_deleted(broker: RemotingBroker) -> None:
+    ext = {**TOPIC, "attributes": "+message.type=FIFO"}
+    assert (broker.answer(codes.UPDATE_AND_CREATE_TOPIC, ext).code, broker.metadata.topic("u")) == (
+        0,
+        TopicConfig("u", 4, 4, attributes={"message.type": "FIFO"}),
+    )
+    assert broker.answer(codes.UPDATE_AND_CREATE_TOPIC, ext).remark == "unchanged"
+    assert broker.answer(codes.UPDATE_AND_CREATE_TOPIC, TOPIC).remark == "unchanged", "attributes stay unless named"
+    answer = broker.answer(codes.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "attributes": "-message.type", "perm": 4})
+    assert (answer.code, answer.remark) == (0, None)
+    assert broker.metadata.topic("u") == TopicConfig("u", 4, 4, 4)
+    assert broker.answer(codes.DELETE_TOPIC_IN_BROKER, {"topic": "u"}).code == 0
+    assert broker.metadata.topic("u") is None
+    assert broker.answer(codes.DELETE_TOPIC_IN_BROKER, {"topic": "u"}).remark == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"topic": "TBW102"}, codes.INVALID_PARAMETER),
+        ({"topic": "a b"}, codes.INVALID_PARAMETER),
+        ({"topic": ""}, codes.INVALID_PARAMETER),
+        ({"perm": 9}, codes.INVALID_PARAMETER),
+        ({"readQueueNums": "many"}, codes.INVALID_PARAMETER),
+        ({"attributes": "message.type=FIFO"}, codes.INVALID_PARAMETER),
+        ({"attributes": "+message.type=X"}, codes.SYSTEM_ERROR),
+    ],
+)
+def test_bad_topics_are_refused(broker: RemotingBroker, changes: dict[str, Any], code: int) -> None:
+    answer = broker.answer(codes.UPDATE_AND_CREATE_TOPIC, {**TOPIC, **changes})
+    assert answer.code == code
+    assert answer.remark
+
+
+def test_a_topic_does_not_shrink_over_unread_messages(broker: RemotingBroker) -> None:
+    broker.topic("t", 4)
+    broker.send("a", queue_id=3)
+    ext = {**TOPIC, "topic": "t", "readQueueNums": 2, "writeQueueNums": 2}
+    answer = broker.answer(codes.UPDATE_AND_CREATE_TOPIC, ext)
+    assert answer.code == codes.INVALID_PARAMETER
+    assert "queues 2 to 3 of t hold messages" in (answer.remark or "")
+    broker.ack(*broker.receive(queue_id=3).messages)
+    assert broker.answer(codes.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+    broker.receive(group="slow", queue_id=0)
+    broker.send("b", queue_id=1)
+    ext = {**ext, "readQueueNums": 1, "writeQueueNums": 1}
+    assert broker.answer(codes.UPDATE_AND_CREATE_TOPIC, ext).code == codes.INVALID_PARAMETER
+
+
+def test_groups_are_created_changed_and_deleted(broker: RemotingBroker) -> None:
+    body = {"groupName": "h", "consumeMessageOrderly": True, "retryMaxTimes": "3", "unknown": 1, "attributes": None}
+    put = codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    assert broker.answer(put, body=orjson.dumps(body)).code == 0
+    assert broker.metadata.group("h") == GroupConfig("h", fifo=True, retry_max_times=3)
+    assert broker.answer(put, body=orjson.dumps(body)).remark == "unchanged"
+    broker.metadata.commit_offset("h", "t", 0, 5, None)
+    broker.turns.run(10)
+    assert broker.answer(codes.DELETE_SUBSCRIPTIONGROUP, {"groupName": "h"}).code == 0
+    assert broker.metadata.consumer_offset("h", "t", 0) == 5
+    assert broker.answer(codes.DELETE_SUBSCRIPTIONGROUP, {"groupName": "h"}).remark == "unchanged"
+    broker.group("h")
+    broker.answer(codes.DELETE_SUBSCRIPTIONGROUP, {"groupName": "h", "cleanOffset": "true"})
+    assert broker.metadata.consumer_offset("h", "t", 0) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"groupName":5}',
+        b'{"groupName":"a b"}',
+        b'{"groupName":"h","retryMaxTimes":"many"}',
+        b'{"groupName":"h","retryMaxTimes":true}',
+        b'{"groupName":"h","consumeEnable":"yes"}',
+    ],
+)
+def test_bad_groups_are_refused(broker: RemotingBroker, body: bytes) -> None:
+    answer = broker.answer(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    assert answer.code == codes.INVALID_PARAMETER
+
+
+def test_all_topics_and_groups_in_one_page(broker: RemotingBroker) -> None:
+    answer = broker.answer(codes.GET_ALL_TOPIC_CONFIG, {"topicSeq": 0})
+    assert "totalTopicNum" not in answer.ext
+    topics = orjson.loads(answer.body)
+    assert topics["topicConfigTable"]["t"]["readQueueNums"] == 1
+    assert set(topics["dataVersion"]) == {"counter", "stateVersion", "timestamp"}
+    groups = orjson.loads(broker.answer(codes.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+    assert groups["subscriptionGroupTable"]["g"]["retryMaxTimes"] == 16
+    assert "TOOLS_CONSUMER" in groups["subscriptionGroupTable"]
+    assert groups["forbiddenTable"] == {}
+
+
+def test_statistics_have_objects_as_keys(broker: RemotingBroker) -> None:
+    broker.topic("t", 2)
+    broker.send("a", "b")
+    now = broker.turns.wall_ms()
+    assert broker.answer(codes.GET_TOPIC_STATS_INFO, {"topic": "t"}).body == (
+        b'{"offsetTable":{'
+        b'{"brokerName":"broker-a","queueId":0,"topic":"t"}:{"lastUpdateTimestamp":%d,"maxOffset":2,"minOffset":0},'
+        b'{"brokerName":"broker-a","queueId":1,"topic":"t"}:{"lastUpdateTimestamp":0,"maxOffset":0,"minOffset":0}'
+        b'},"topicPutTps":0.0}' % now
+    )
+    assert broker.answer(codes.GET_TOPIC_STATS_INFO, {"topic": "u"}).code == codes.TOPIC_NOT_EXIST
+
+
+def test_progress_of_a_group(broker: RemotingBroker) -> None:
+    broker.send("a", "b", "c")
+    broker.metadata.commit_offset("g", "t", 0, 2, None)
+    broker.turns.run(10)
+    entry = (
+        b'{"brokerName":"broker-a","queueId":0,"topic":"t"}:{"brokerOffset":3,"consumerOffset":2,"lastTimestamp":%d,'
+    )
+    expected = b'{"consumeTps":0.0,"offsetTable":{' + entry % (broker.turns.wall_ms() - 10) + b'"pullOffset":2}}}'
+    for ext in ({}, {"topic": "t"}, {"topicList": "t;nowhere"}):
+        assert broker.answer(codes.GET_CONSUME_STATS, {"consumerGroup": "g", **ext}).body == expected
+    empty = broker.answer(codes.GET_CONSUME_STATS, {"consumerGroup": "h"})
+    assert empty.body == b'{"consumeTps":0.0,"offsetTable":{}}'
+
+
+# ---- clients
+
+
+def heartbeat(broker: RemotingBroker, peer: Peer | None = None, **changes: Any) -> Any:
+    document = {
+        "clientID": "c1",
+        "producerDataSet": [{"groupName": "pg"}],
+        "consumerDataSet": [
+            {
+                "groupName": "g",
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                "subscriptionDataSet": [{"topic": "t", "subString": "A || B", "subVersion": 5, "codeSet": ["x"]}],
+            }
+        ],
+        **changes,
+    }
+    return broker.answer(codes.HEART_BEAT, body=orjson.dumps(document), peer=peer)
+
+
+def test_a_heartbeat_makes_a_member_and_its_retry_topic(broker: RemotingBroker) -> None:
+    answer = heartbeat(broker)
+    assert answer.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert broker.metadata.topic("%RETRY%g") == TopicConfig("%RETRY%g", 1, 1)
+    (member,) = broker.clients.members("g")
+    assert (member.client_id, member.address, member.language) == ("c1", "127.0.0.1:5000", "JAVA")
+    ids = broker.answer(codes.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
+    assert orjson.loads(ids.body) == {"consumerIdList": ["c1"]}
+    assert broker.answer(codes.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "h"}).code == codes.SYSTEM_ERROR
+
+
+def test_every_member_hears_of_a_change_once(broker: RemotingBroker) -> None:
+    one, two = Peer(1), Peer(2)
+    heartbeat(broker, one)
+    heartbeat(broker, two, clientID="c2")
+    heartbeat(broker, two, clientID="c2")
+    notice = (codes.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "g"})
+    assert (one.notices, two.notices) == ([notice, notice], [notice])
+    broker.answer(codes.UNREGISTER_CLIENT, {"clientID": "c1", "consumerGroup": "g", "producerGroup": ""}, peer=one)
+    assert two.notices == [notice, notice]
+    assert [member.client_id for member in broker.clients.members("g")] == ["c2"]
+    assert [member.client_id for member in broker.clients.producers("pg")] == ["c1", "c2"]
+
+
+def test_other_clients_dialects_are_understood(broker: RemotingBroker) -> None:
+    consumers = [
+        {
+            "groupName": "g",
+            "consumeType": 1,
+            "messageModel": 0,
+            "consumeFromWhere": 4,
+            "subscriptionDataSet": [
+                {"topic": "t", "subString": "*", "subVersion": "7", "tagsSet": None},
+                {"topic": "t", "subString": "old", "subVersion": "6"},
+            ],
+        }
+    ]
+    answer = heartbeat(broker, consumerDataSet=consumers, producerDataSet=None)
+    assert answer.code == 0
+    group = broker.clients.consumer_group("g")
+    assert group is not None
+    assert (group.message_model, group.consume_from) == ("BROADCASTING", "CONSUME_FROM_FIRST_OFFSET")
+    assert (group.subscriptions["t"].version, group.subscriptions["t"].expression) == (7, "*")
+
+
+def test_heartbeats_without_content(broker: RemotingBroker) -> None:
+    assert heartbeat(broker, withoutSub=True, heartbeatFingerprint=9).ext["IS_SUB_CHANGE"] == "true"
+    heartbeat(broker, heartbeatFingerprint=9)
+    assert heartbeat(broker, withoutSub=True, heartbeatFingerprint=9).ext["IS_SUB_CHANGE"] == "false"
+    assert heartbeat(broker, withoutSub=True, heartbeatFingerprint=8).ext["IS_SUB_CHANGE"] == "true"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'{"clientID":""}',
+        b'{"clientID":5}',
+        b'{"clientID":"c","consumerDataSet":{}}',
+        b'{"clientID":"c","consumerDataSet":[1]}',
+        b'{"clientID":"c","consumerDataSet":[{"groupName":"g","messageModel":"?"}]}',
+        b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"t","subVersion":"x"}]}]}',
+    ],
+)
+def test_bad_heartbeats_are_refused(broker: RemotingBroker, body: bytes) -> None:
+    assert broker.answer(codes.HEART_BEAT, body=body).code == codes.INVALID_PARAMETER
+
+
+def test_a_replica_takes_heartbeats_but_makes_nothing(broker: RemotingBroker) -> None:
+    broker.is_master = False
+    assert heartbeat(broker).code == 0
+    assert broker.metadata.topic("%RETRY%g") is None
+    assert len(broker.clients.members("g")) == 1
+
+
+def test_groups_that_cannot_be_made_are_left_out(broker: RemotingBroker) -> None:
+    assert heartbeat(broker, consumerDataSet=[{"groupName": "bad name"}]).code == 0
+    assert broker.clients.members("bad name") == ()
+
+
+def test_expressions_are_checked(broker: RemotingBroker) -> None:
+    def check(**subscription: str) -> int:
+        body = {"clientId": "c", "group": "g", "subscriptionData": {"topic": "t", **subscription}}
+        return broker.answer(codes.CHECK_CLIENT_CONFIG, body=orjson.dumps(body)).code
+
+    assert check(expressionType="TAG", subString="a || b") == 0
+    assert check(expressionType="SQL92", subString="a > 5") == 0
+    assert check(expressionType="SQL92", subString="a >") == codes.SUBSCRIPTION_PARSE_FAILED
+
+
+# ---- state and registry
+
+
+def test_the_state_document(broker: RemotingBroker) -> None:
+    broker.send("a", "b")
+    broker.receive(1)
+    heartbeat(broker)
+    state = orjson.loads(broker.answer(codes.BROKER_STATE).body)
+    assert {name: state[name] for name in ("clusterName", "brokerName", "brokerId", "role", "masterEpoch")} == {
+        "clusterName": "cluster",
+        "brokerName": "broker-a",
+        "brokerId": 1,
+        "role": "master",
+        "masterEpoch": 3,
+    }
+    assert state["epochs"] == [{"epoch": 1, "startOffset": 0}, {"epoch": 3, "startOffset": 5}]
+    topics = {each["name"]: each for each in state["topics"]}
+    assert topics["t"] == {
+        "name": "t",
+        "type": "NORMAL",
+        "perm": 6,
+        "readQueues": 1,
+        "writeQueues": 1,
+        "system": False,
+        "queues": [{"queueId": 0, "minOffset": 0, "maxOffset": 2, "lastStoreMs": broker.turns.wall_ms()}],
+    }
+    assert topics["SELF_TEST_TOPIC"]["system"]
+    groups = {each["name"]: each for each in state["groups"]}
+    assert groups["g"]["topics"] == [
+        {"topic": "t", "queues": [{"queueId": 0, "consumerOffset": 0, "inFlight": 1}]},
+    ]
+    assert groups["g"]["members"] == [{"clientId": "c1", "address": "127.0.0.1:5000", "language": "JAVA"}]
+    assert state["connections"] == 7
+    assert state["lastError"] is None
+
+
+def test_codes_are_listed_once_and_changes_need_the_master(broker: RemotingBroker) -> None:
+    table = entries(broker.processors)
+    listed = [entry.code for entry in table]
+    assert len(listed) == len(set(listed))
+    broker.is_master = False
+    for entry in table:
+        if entry.master_only:
+            assert broker.answer(entry.code).code == codes.SERVICE_NOT_AVAILABLE
+    broker.is_master = True
+
+
+@pytest.mark.parametrize("code", [entry for entry in (11, 14, 15, 17, 29, 30, 33, 34, 38, 46, 200, 202, 207, 208)])
+def test_requests_without_fields_get_an_answer(broker: RemotingBroker, code: int) -> None:
+    assert broker.answer(code).code in (codes.INVALID_PARAMETER, codes.SYSTEM_ERROR)

@@ -1,0 +1,246 @@
+"""Pull: every status, every refusal, filters, holding and waking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brokerd.clients import ConsumerData, Subscription
+from brokerd.processors.pull import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
+from brokerd.services import ClientInfo
+from remoting import codes
+from remoting.frame import Command
+from remoting.message import decode_records
+from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
+
+HEADER = {"suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset"}
+
+
+@pytest.fixture
+def broker() -> RemotingBroker:
+    return remoting_master()
+
+
+def ext(offset: int = 0, **changes: Any) -> dict[str, Any]:
+    return {
+        "consumerGroup": "g",
+        "topic": "t",
+        "queueId": 0,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": FLAG_SUBSCRIPTION,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 15000,
+        "subscription": "*",
+        "subVersion": 0,
+        **changes,
+    }
+
+
+def pull(broker: RemotingBroker, offset: int = 0, **changes: Any) -> Command:
+    answer = broker.answer(codes.PULL_MESSAGE, ext(offset, **changes))
+    if answer.code in (0, 19, 20, 21):
+        assert set(answer.ext) >= HEADER
+    return answer
+
+
+def bodies(answer: Command) -> list[str]:
+    return [record.body.decode() for record in decode_records(answer.body)]
+
+
+def test_messages_and_where_to_go_on(broker: RemotingBroker) -> None:
+    broker.send(*map(str, range(40)))
+    answer = pull(broker)
+    assert bodies(answer) == [str(number) for number in range(32)]
+    assert answer.ext["nextBeginOffset"] == "32"
+    assert (answer.ext["minOffset"], answer.ext["maxOffset"]) == ("0", "40")
+    assert answer.ext["suggestWhichBrokerId"] == "0"
+    assert bodies(pull(broker, 32, maxMsgNums=3)) == ["32", "33", "34"]
+    assert bodies(pull(broker, 32, maxMsgNums=1000)) == [str(number) for number in range(32, 40)]
+    assert (broker.counters.out_messages, broker.counters.out_bytes > 0) == (43, True)
+
+
+def test_bytes_are_limited_but_one_message_always_comes(broker: RemotingBroker) -> None:
+    broker.send(*["x" * 100_000] * 5)
+    assert len(bodies(pull(broker))) == 2
+    assert len(bodies(pull(broker, maxMsgBytes=10))) == 1
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "following"),
+    [(5, 19, 5), (7, 21, 5), (0, 21, 2), (1, 21, 2), (2, 0, 5)],
+    ids=["end", "beyond", "removed", "removed", "there"],
+)
+def test_offsets_beside_the_messages(broker: RemotingBroker, offset: int, code: int, following: int) -> None:
+    broker.send(*map(str, range(5)))
+    broker.log.expire("t", 0, 2)
+    answer = pull(broker, offset)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (code, str(following))
+    broker.is_master = False
+    answer = pull(broker, offset)
+    if code == 21:
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (20, str(offset)), "a replica moves nobody's offset"
+
+
+def test_an_empty_queue(broker: RemotingBroker) -> None:
+    assert pull(broker).code == 19
+    answer = pull(broker, 3)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (21, "0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"consumerGroup": "bad name"}, codes.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"consumerGroup": ""}, codes.INVALID_PARAMETER),
+        ({"consumerGroup": "off"}, codes.NO_PERMISSION),
+        ({"topic": "nowhere"}, codes.TOPIC_NOT_EXIST),
+        ({"topic": "rmq_sys_logboom_metadata"}, codes.TOPIC_NOT_EXIST),
+        ({"topic": "closed"}, codes.NO_PERMISSION),
+        ({"queueId": 1}, codes.INVALID_PARAMETER),
+        ({"queueId": -1}, codes.INVALID_PARAMETER),
+        ({"queueId": "x"}, codes.INVALID_PARAMETER),
+        ({"queueOffset": -1}, codes.INVALID_PARAMETER),
+        ({"queueOffset": "9" * 30}, codes.INVALID_PARAMETER),
+        ({"expressionType": "SQL92", "subscription": "a ="}, codes.SUBSCRIPTION_PARSE_FAILED),
+        ({"expressionType": "LUA"}, codes.SUBSCRIPTION_PARSE_FAILED),
+        ({"sysFlag": 0}, codes.SUBSCRIPTION_NOT_EXIST),
+    ],
+)
+def test_refusals(broker: RemotingBroker, changes: dict[str, Any], code: int) -> None:
+    broker.topic("closed", perm=2)
+    broker.group("off", consume_enable=False)
+    answer = pull(broker, **changes)
+    assert answer.code == code
+    assert answer.remark
+
+
+def join(broker: RemotingBroker, peer: Peer, model: str = "CLUSTERING", **topics: Any) -> None:
+    wanted = {topic: Subscription(topic, expression, "TAG", 5) for topic, expression in topics.items()}
+    info = ClientInfo("c1", "127.0.0.1:5000", "JAVA", "479")
+    data = ConsumerData("g", message_model=model, subscriptions=wanted)
+    broker.clients.remoting_heartbeat(peer, info, [], [data])
+
+
+def test_the_registered_subscription_is_used(broker: RemotingBroker) -> None:
+    join(broker, broker.peer, t="x")
+    broker.send("a", tag="x")
+    broker.send("b", tag="y")
+    assert bodies(pull(broker, sysFlag=0, subVersion=5)) == ["a"]
+    assert pull(broker, sysFlag=0, subVersion=6).code == codes.SUBSCRIPTION_NOT_LATEST
+    broker.topic("u")
+    assert pull(broker, topic="u", sysFlag=0).code == codes.SUBSCRIPTION_NOT_EXIST
+
+
+def test_broadcast_needs_permission(broker: RemotingBroker) -> None:
+    join(broker, broker.peer, "BROADCASTING", t="*")
+    assert pull(broker).code == 19
+    broker.group("g", broadcast_enable=False)
+    assert pull(broker).code == codes.NO_PERMISSION
+
+
+def test_filters_move_on_when_nothing_matches(broker: RemotingBroker) -> None:
+    broker.send(*["no"] * 10, tag="y")
+    answer = pull(broker, subscription="x || z")
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "10")
+    broker.send("yes", tag="z")
+    assert bodies(pull(broker, 10, subscription="x || z")) == ["yes"]
+
+
+def test_sql_expressions(broker: RemotingBroker) -> None:
+    for number in range(100):
+        broker.send(str(number), number=str(number))
+    answer = pull(broker, expressionType="SQL92", subscription="number >= 98")
+    assert bodies(answer) == ["98", "99"]
+    answer = pull(broker, expressionType="SQL92", subscription="number > 1000")
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "100")
+
+
+def test_unknown_groups_are_made_on_the_master_only(broker: RemotingBroker) -> None:
+    assert pull(broker, consumerGroup="new").code == 19
+    assert broker.metadata.group("new") is not None
+    broker.is_master = False
+    assert pull(broker, consumerGroup="newer").code == codes.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_offsets_are_committed_on_the_way_once(broker: RemotingBroker) -> None:
+    flags = FLAG_SUBSCRIPTION | FLAG_COMMIT | FLAG_SUSPEND
+    broker.send("a", "b")
+    broker.send_request(codes.PULL_MESSAGE, ext(2, sysFlag=flags, commitOffset=2))
+    broker.turns.run(10)
+    assert broker.metadata.consumer_offset("g", "t", 0) == 2
+    broker.metadata.commit_offset("g", "t", 0, 1, None)
+    broker.turns.run(10)
+    broker.send("c")
+    broker.turns.run(10)
+    assert broker.metadata.consumer_offset("g", "t", 0) == 1
+    pull(broker, 2, sysFlag=flags, commitOffset=-1)
+
+
+def held(broker: RemotingBroker, offset: int = 0, peer: Peer | None = None, **changes: Any) -> int:
+    opaque = broker.send_request(
+        codes.PULL_MESSAGE, ext(offset, **{"sysFlag": FLAG_SUBSCRIPTION | FLAG_SUSPEND, **changes}), peer=peer
+    )
+    broker.turns.run()
+    return opaque
+
+
+def test_a_held_pull_is_woken_by_an_arrival(broker: RemotingBroker) -> None:
+    one, two = held(broker), held(broker)
+    assert broker.peer.answers == {}
+    broker.send("a")
+    broker.turns.run()
+    for opaque in (one, two):
+        assert bodies(broker.peer.answers[opaque]) == ["a"], "each reads for itself"
+    assert broker.pull.waiting_count == 0
+
+
+def test_a_held_pull_ends_in_time(broker: RemotingBroker) -> None:
+    short, long = held(broker, suspendTimeoutMillis=1000), held(broker, suspendTimeoutMillis=10**9)
+    broker.turns.run(999)
+    assert broker.peer.answers == {}
+    broker.turns.run(1)
+    answer = broker.peer.answers[short]
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "0")
+    broker.turns.run(24_000)
+    assert broker.peer.answers[long].code == 19
+
+
+def test_only_the_end_of_the_queue_is_held(broker: RemotingBroker) -> None:
+    broker.send("a", tag="y")
+    assert held(broker, subscription="x") in broker.peer.answers
+    assert held(broker, 5) in broker.peer.answers
+    assert held(broker, 1, sysFlag=FLAG_SUBSCRIPTION) in broker.peer.answers
+    assert held(broker, 1, suspendTimeoutMillis=0) in broker.peer.answers
+
+
+def test_an_arrival_that_does_not_match_wakes_nobody(broker: RemotingBroker) -> None:
+    opaque = held(broker, subscription="x")
+    broker.send("no", tag="y")
+    broker.turns.run()
+    assert opaque not in broker.peer.answers
+    broker.send("yes", tag="x")
+    broker.turns.run()
+    assert bodies(broker.peer.answers[opaque]) == ["yes"]
+
+
+def test_a_closed_connection_is_forgotten(broker: RemotingBroker) -> None:
+    gone = Peer()
+    held(broker, peer=gone)
+    broker.processors.connection_closed(gone)
+    assert broker.pull.waiting_count == 0
+    broker.send("a")
+    broker.turns.run(30_000)
+    assert gone.answers == {}
+
+
+def test_a_change_of_the_role_answers_everybody(broker: RemotingBroker) -> None:
+    opaque = held(broker)
+    broker.pull.answer_all()
+    assert broker.peer.answers[opaque].code == 19
+
+
+def test_lite_pull_is_the_same(broker: RemotingBroker) -> None:
+    broker.send("a")
+    assert bodies(broker.answer(codes.LITE_PULL_MESSAGE, ext(0, sysFlag=FLAG_SUBSCRIPTION | 16))) == ["a"]
