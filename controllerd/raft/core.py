@@ -483,6 +483,7 @@ class RaftCore:
         """Whether a majority was heard since the last check; the count starts anew."""
         active = {node for node, progress in self.progress.items() if progress.is_recently_active or node == self.id}
         for node, progress in self.progress.items():
+            progress.was_active = progress.is_recently_active
             progress.is_recently_active = node == self.id
         return self.configuration.has_majority(active)
 
@@ -507,13 +508,13 @@ class RaftCore:
         if progress is None or message.kind not in RESPONSES or message.sender == self.id:
             return
         if message.kind is MessageKind.APPEND_RESPONSE:
-            progress.is_recently_active = True
+            progress.is_recently_active = progress.was_active = True
             if message.reject:
                 self._on_append_refused(message, progress)
             else:
                 self._on_append_accepted(message, progress)
         elif message.kind is MessageKind.HEARTBEAT_RESPONSE:
-            progress.is_recently_active = True
+            progress.is_recently_active = progress.was_active = True
             self._on_heartbeat_response(message, progress)
 
     def _on_append_refused(self, message: Message, progress: Progress) -> None:

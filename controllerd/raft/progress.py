@@ -64,6 +64,7 @@ class Progress:
         "sent_commit",
         "state",
         "waited_ticks",
+        "was_active",
     )
 
     def __init__(self, next_index: int, max_inflight_messages: int, max_inflight_bytes: int) -> None:
@@ -75,6 +76,7 @@ class Progress:
         self.waited_ticks = 0
         self.sent_commit = 0
         self.is_recently_active = False
+        self.was_active = False
         self.inflights = Inflights(max_inflight_messages, max_inflight_bytes)
 
     def become_probe(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controllerd.replicas.commands import ElectMaster, Trigger
+from controllerd.replicas.commands import ElectMaster, Observation, Trigger
 from controllerd.replicas.decide import decide
 from controllerd.replicas.elect import is_incumbent
 from controllerd.replicas.heartbeat import HeartbeatTable
@@ -46,3 +46,14 @@ def needs_election(group: Group, table: HeartbeatTable, now_ms: int) -> bool:
         return True
     live = {each.broker_id: each for each in table.observe(group, now_ms)}
     return group.master_broker_id in live and not is_incumbent(group, live)
+
+
+def observe_for_request(group: Group, table: HeartbeatTable, now_ms: int) -> tuple[Observation, ...]:
+    """What an election that somebody asks for goes by: a master that may yet be heard has the benefit of the doubt."""
+    observed = table.observe(group, now_ms)
+    master_id = group.master_broker_id
+    if master_id is None or any(each.broker_id == master_id for each in observed):
+        return observed
+    if table.is_dead(group, master_id, now_ms):
+        return observed
+    return (*observed, Observation(master_id, -1, -1, 0, group.master_incarnation))

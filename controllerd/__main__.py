@@ -1,0 +1,51 @@
+"""`python -m controllerd`: run one controller until SIGTERM or SIGINT. Logs go to stderr, one line per event."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+
+import uvloop
+
+from controllerd.assembly import Controller
+from controllerd.settings import ControllerSettings, parse
+from remoting.disk import LocalDisk
+from remoting.errors import LogboomError
+
+log = logging.getLogger("controllerd")
+
+
+async def _serve(settings: ControllerSettings, disk: LocalDisk) -> None:
+    running = asyncio.ensure_future(Controller(settings, disk).run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+def main() -> int:
+    """Run; the result is the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        settings = parse(sys.argv[1:])
+        disk = LocalDisk(settings.data)
+    except LogboomError as error:
+        log.error("cannot start: %s", error)
+        return 2
+    try:
+        uvloop.run(_serve(settings, disk))
+    except LogboomError as error:
+        log.error("stopped: %s", error)
+        return 1
+    finally:
+        disk.close()
+    log.info("stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""The whole controller on a page: builds the parts and gives each what it uses; starts and stops them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Mapping
+
+from controllerd.elections import Elections, Notifier
+from controllerd.metrics import Counters
+from controllerd.nameserver.handlers import NameServer
+from controllerd.nameserver.kv_config import KvConfig
+from controllerd.nameserver.routes import RouteTable
+from controllerd.processors.heartbeats import HeartbeatProcessor
+from controllerd.processors.replicas import ReplicasProcessor
+from controllerd.processors.views import ViewsProcessor
+from controllerd.raft.core import CoreSettings, RaftCore
+from controllerd.raft.driver import RaftDriver
+from controllerd.raft.log_file import RaftLogFile
+from controllerd.raft.messages import Message, SoftState
+from controllerd.raft.node import RaftNode
+from controllerd.raft.peers import Peers
+from controllerd.raft.quorum import Configuration
+from controllerd.replicas.heartbeat import HeartbeatTable
+from controllerd.replicas.machine import ReplicasMachine
+from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
+from controllerd.replicas.state import Group
+from controllerd.settings import ControllerSettings
+from remoting import codes
+from remoting.disk import Disk
+from remoting.transport.client import RemotingClient, split_address
+from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.server import RemotingServer
+from remoting.transport.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+_EXPIRE_MS = 1000
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Controller:
+    """One controller and name server."""
+
+    def __init__(self, settings: ControllerSettings, disk: Disk) -> None:
+        """Read the disk and build everything; nothing runs yet.
+
+        Raises SettingsError for another node's directory and CorruptedFile for a damaged one.
+        """
+        self._settings = settings
+        self._counters = Counters()
+        self._tasks = TaskOwner("controller")
+        self._client = RemotingClient()
+        self._table = HeartbeatTable(grace_ms=settings.liveness.grace_ms, pause_ms=settings.liveness.pause_ms)
+        self._machine = ReplicasMachine(self._recorded)
+        self._routes = RouteTable(self._committed_epoch)
+        self._name_server = NameServer(self._routes, KvConfig(disk), _now_ms)
+        self._peers = Peers(
+            settings.raft.group,
+            settings.node_id,
+            settings.peers,
+            self._received,
+            self._unreachable,
+            self._tasks,
+        )
+        self._driver = self._make_driver(disk)
+        self._notifier = Notifier(self._client, self._table, _now_ms, self._counters, self._tasks)
+        self._elections = Elections(
+            settings, self._driver, self._machine, self._table, _now_ms, self._counters, self._tasks
+        )
+        self._heartbeats = HeartbeatProcessor(self._table, self._elections, self._name_server, _now_ms, self._counters)
+        host, port = split_address(settings.address)
+        self._server = RemotingServer(host, port, self._handlers(), closed=self._connection_closed)
+        self._expiry: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises SettingsError when the port is taken and StorageError when the disk fails."""
+        await self._server.start()
+        log.info(
+            "controller %s of group %s listens on %s",
+            self._settings.node_id,
+            self._settings.raft.group,
+            self._settings.address,
+        )
+        self._elections.start()
+        self._expire()
+        try:
+            await self._driver.run()
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        self._elections.close()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        await self._server.close()
+        await self._tasks.close()
+        self._peers.close()
+        self._client.close()
+
+    # Building
+
+    def _make_driver(self, disk: Disk) -> RaftDriver:
+        settings = self._settings.raft
+        file = RaftLogFile(disk, settings.group, self._settings.node_id)
+        recovered = file.open()
+        core = RaftCore(
+            self._settings.node_id,
+            Configuration.of(tuple(self._settings.peers)),
+            recovered.log,
+            recovered.hard_state,
+            CoreSettings(election_ticks=settings.election_ticks, heartbeat_ticks=settings.heartbeat_ticks),
+            random.Random(),
+        )
+        node = RaftNode(
+            core,
+            self._machine,
+            compact_after_entries=settings.compact_after_entries,
+            keep_entries=settings.keep_entries,
+        )
+        return RaftDriver(node, file, self._send, self._raft_changed, settings.tick_ms)
+
+    def _handlers(self) -> Mapping[int, Handler]:
+        replicas = ReplicasProcessor(
+            self._settings, self._driver, self._machine, self._table, _now_ms, self._counters, self._tasks
+        )
+        views = ViewsProcessor(
+            self._settings, self._driver, self._machine, self._table, _now_ms, _wall_ms, self._counters
+        )
+        return {
+            **self._name_server.handlers(),
+            **self._heartbeats.handlers(),
+            **replicas.handlers(),
+            **views.handlers(),
+            codes.RAFT_MESSAGE: self._peers.handle,
+        }
+
+    # Events
+
+    def _send(self, message: Message) -> None:
+        self._counters.raft_messages_sent += 1
+        self._peers.send(message)
+
+    def _received(self, message: Message) -> None:
+        self._counters.raft_messages_received += 1
+        self._driver.receive(message)
+
+    def _unreachable(self, node: str) -> None:
+        self._driver.node.core.report_unreachable(node)
+
+    def _raft_changed(self, state: SoftState) -> None:
+        self._elections.raft_changed(state)
+
+    def _committed_epoch(self, broker_name: str) -> int:
+        group = self._machine.state.groups.get(broker_name)
+        return group.master_epoch if group else 0
+
+    def _recorded(self, record: Record, group: Group | None) -> None:
+        """A decided fact, on every controller; while the log is replayed at start, nobody needs to hear of it."""
+        if isinstance(record, MasterElected) and group is not None and group.master is not None:
+            self._routes.fence(record.broker_name, group.master.address)
+        if not self._driver.is_serving or group is None:
+            return
+        if isinstance(record, MasterElected):
+            self._counters.masters_elected += 1
+            log.info("%s: broker %d is master of epoch %d", record.broker_name, record.broker_id, record.master_epoch)
+            if self._settings.election.notify:
+                self._notifier.master_elected(group)
+        elif isinstance(record, MasterLost):
+            self._counters.masters_lost += 1
+            log.warning("%s: no master in epoch %d", record.broker_name, record.master_epoch)
+        elif isinstance(record, SyncStateSetChanged):
+            self._counters.sync_state_sets_changed += 1
+            log.info(
+                "%s: sync-state set %s, version %d",
+                record.broker_name,
+                list(group.sync_state_set),
+                group.sync_state_set_epoch,
+            )
+
+    def _connection_closed(self, connection: RemotingConnection) -> None:
+        self._heartbeats.connection_closed(connection)
+        self._name_server.connection_closed(connection)
+
+    def _expire(self) -> None:
+        self._expiry = asyncio.get_running_loop().call_later(_EXPIRE_MS / 1000, self._expire)
+        self._name_server.expire()

@@ -1,0 +1,132 @@
+"""The leader's watch over broker masters: finds groups that need an election, has it decided, tells the brokers.
+
+Every controller looks at the same moments (heartbeat changes, closed connections, the periodic scan); only the serving leader
+acts. One election per group at a time; a failed one is found again by the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from controllerd.metrics import Counters
+from controllerd.processors.answers import master_fields, sync_state_set_body
+from controllerd.raft.driver import RaftDriver
+from controllerd.raft.messages import Role, SoftState
+from controllerd.replicas.commands import ElectMaster, encode_command
+from controllerd.replicas.heartbeat import HeartbeatTable
+from controllerd.replicas.machine import ReplicasMachine
+from controllerd.replicas.state import Group
+from controllerd.replicas.triggers import due_elections
+from controllerd.settings import ControllerSettings
+from remoting import codes
+from remoting.errors import ConnectionLost, LogboomError
+from remoting.transport.client import RemotingClient
+from remoting.transport.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+
+class Elections:
+    """Scans while the controller runs. `now_ms` is monotonic."""
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        driver: RaftDriver,
+        machine: ReplicasMachine,
+        table: HeartbeatTable,
+        now_ms: Callable[[], int],
+        counters: Counters,
+        owner: TaskOwner,
+    ) -> None:
+        self._settings = settings
+        self._driver = driver
+        self._machine = machine
+        self._table = table
+        self._now_ms = now_ms
+        self._counters = counters
+        self._owner = owner
+        self._under_way: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._term = 0
+
+    def start(self) -> None:
+        """Begin to scan."""
+        self._scan()
+
+    def close(self) -> None:
+        """Scan no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def raft_changed(self, state: SoftState) -> None:
+        """Another role or term: whoever leads anew must first hear the brokers."""
+        if state.role is Role.LEADER and state.term != self._term:
+            self._term = state.term
+            self._counters.leader_changes += 1
+            self._table.lead(self._now_ms())
+
+    def look(self, names: Iterable[str] | None = None) -> None:
+        """Start the elections that are due, over all groups or the named ones."""
+        if not self._driver.is_serving:
+            return
+        unclean = self._settings.election.unclean
+        for command in due_elections(self._machine.state, self._table, self._now_ms(), unclean=unclean, names=names):
+            if command.broker_name not in self._under_way:
+                self._under_way.add(command.broker_name)
+                self._owner.spawn(self._elect(command), f"election for {command.broker_name}")
+
+    async def _elect(self, command: ElectMaster) -> None:
+        try:
+            reply = await self._driver.propose(encode_command(command), self._settings.raft.decide_timeout_ms)
+        except LogboomError as error:
+            log.warning("no decision on an election for %s: %s", command.broker_name, error)
+        else:
+            if reply.code not in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST):
+                log.warning("election for %s: %s", command.broker_name, reply.remark)
+        finally:
+            self._under_way.discard(command.broker_name)
+
+    def _scan(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._settings.liveness.scan_ms / 1000, self._scan)
+        if self._table.scan(self._now_ms()):
+            self._counters.pauses += 1
+            log.warning("this process was paused: brokers get %d ms to be heard", self._settings.liveness.grace_ms)
+        self.look()
+
+
+class Notifier:
+    """Tells the live replicas of a group who leads them now; best effort, as they also ask."""
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        table: HeartbeatTable,
+        now_ms: Callable[[], int],
+        counters: Counters,
+        owner: TaskOwner,
+    ) -> None:
+        self._client = client
+        self._table = table
+        self._now_ms = now_ms
+        self._counters = counters
+        self._owner = owner
+
+    def master_elected(self, group: Group) -> None:
+        """Push the new roles."""
+        ext, body, now_ms = master_fields(group), sync_state_set_body(group), self._now_ms()
+        for broker_id, replica in group.replicas.items():
+            if self._table.is_alive(group, broker_id, now_ms):
+                what = f"tell {group.broker_name} {broker_id} of epoch {group.master_epoch}"
+                self._owner.spawn(self._notify(replica.address, ext, body), what)
+
+    async def _notify(self, address: str, ext: dict[str, str], body: bytes) -> None:
+        try:
+            connection = await self._client.connection(address)
+        except ConnectionLost as error:
+            log.warning("cannot tell a broker of its role, it will ask: %s", error)
+            return
+        if connection.notify(codes.NOTIFY_BROKER_ROLE_CHANGED, ext, body):
+            self._counters.notifications += 1

@@ -1,0 +1,79 @@
+"""BROKER_HEARTBEAT (904): any controller takes it, for its own table; the name server hears that the broker lives.
+
+A heartbeat with a broker id is the controller's; one without is the name server's alone. Owns the numbering of connections, by
+which the table tells a broker's present connection from an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controllerd.elections import Elections
+from controllerd.metrics import Counters
+from controllerd.nameserver.handlers import NameServer
+from controllerd.processors import fields
+from controllerd.replicas.heartbeat import DEFAULT_TIMEOUT_MS, Heartbeat, HeartbeatTable
+from remoting import codes
+from remoting.frame import Command
+from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.server import each
+
+_LOWEST_PRIORITY = 2**31 - 1
+
+
+class HeartbeatProcessor:
+    """Feeds the heartbeat table. `now_ms` is monotonic."""
+
+    def __init__(
+        self,
+        table: HeartbeatTable,
+        elections: Elections,
+        name_server: NameServer,
+        now_ms: Callable[[], int],
+        counters: Counters,
+    ) -> None:
+        self._table = table
+        self._elections = elections
+        self._name_server = name_server
+        self._now_ms = now_ms
+        self._counters = counters
+        self._numbers: dict[RemotingConnection, int] = {}
+        self._next_number = 1
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {codes.BROKER_HEARTBEAT: each(self._heartbeat)}
+
+    def connection_closed(self, connection: RemotingConnection) -> None:
+        """Who spoke on it is dead until heard again; a dead master is replaced at once."""
+        number = self._numbers.pop(connection, None)
+        if number is not None:
+            closed = self._table.connection_closed(number)
+            self._elections.look({broker_name for _, broker_name, _ in closed})
+
+    def _heartbeat(self, connection: RemotingConnection, request: Command) -> None:
+        if request.ext.get("brokerId"):
+            self._counters.heartbeats += 1
+            if self._table.heartbeat(self._decode(connection, request), self._now_ms()):
+                self._elections.look([request.ext["brokerName"]])
+        self._name_server.heartbeat(connection, request)
+
+    def _decode(self, connection: RemotingConnection, request: Command) -> Heartbeat:
+        number = self._numbers.get(connection)
+        if number is None:
+            number = self._numbers[connection] = self._next_number
+            self._next_number += 1
+        return Heartbeat(
+            fields.name(request, "clusterName"),
+            fields.name(request, "brokerName"),
+            fields.number(request, "brokerId"),
+            fields.text(request, "brokerAddr"),
+            number,
+            fields.number(request, "heartbeatTimeoutMills", DEFAULT_TIMEOUT_MS),
+            fields.number(request, "epoch", -1),
+            fields.number(request, "maxOffset", -1),
+            fields.number(request, "confirmOffset", -1),
+            fields.number(request, "electionPriority", _LOWEST_PRIORITY),
+            fields.number(request, "incarnation", 0),
+            fields.flag(request, "learner"),
+        )

@@ -1,0 +1,266 @@
+"""Requests of brokers and administrators about replicas, answered by the serving leader only.
+
+Writes are proposed and answered with what was decided; an outcome that is not known is an error. Reads wait until a majority
+confirmed that this controller still leads, so that a replaced leader tells nobody of an old master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from controllerd.metrics import Counters
+from controllerd.processors import fields
+from controllerd.processors.answers import election_body, master_fields, replicas_info, sync_state_set_body
+from controllerd.raft.driver import RaftDriver
+from controllerd.replicas.commands import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    CleanBroker,
+    Command,
+    ElectMaster,
+    RegisterBroker,
+    Trigger,
+    encode_command,
+)
+from controllerd.replicas.heartbeat import HeartbeatTable
+from controllerd.replicas.machine import ReplicasMachine, Reply
+from controllerd.replicas.state import MAX_EPOCH, MAX_REPLICAS, Group
+from controllerd.replicas.triggers import observe_for_request
+from controllerd.settings import ControllerSettings
+from remoting import codes, frame
+from remoting.errors import InvalidParameter, NotLeader, RequestError
+from remoting.transport.client import split_address
+from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.server import spawned
+from remoting.transport.tasks import TaskOwner
+
+_MAX_NAMES: Final = 4096
+
+
+class ReplicasProcessor:
+    """Handlers over the replicated state. `now_ms` is monotonic."""
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        driver: RaftDriver,
+        machine: ReplicasMachine,
+        table: HeartbeatTable,
+        now_ms: Callable[[], int],
+        counters: Counters,
+        owner: TaskOwner,
+    ) -> None:
+        self._settings = settings
+        self._driver = driver
+        self._machine = machine
+        self._table = table
+        self._now_ms = now_ms
+        self._counters = counters
+        self._owner = owner
+        self._timeout_ms = settings.raft.decide_timeout_ms
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        table = {
+            codes.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter_sync_state_set,
+            codes.CONTROLLER_ELECT_MASTER: self._elect_master,
+            codes.CONTROLLER_REGISTER_BROKER: self._register_broker,
+            codes.CONTROLLER_GET_REPLICA_INFO: self._get_replica_info,
+            codes.CONTROLLER_GET_SYNC_STATE_DATA: self._get_sync_state_data,
+            codes.CONTROLLER_GET_NEXT_BROKER_ID: self._get_next_broker_id,
+            codes.CONTROLLER_APPLY_BROKER_ID: self._apply_broker_id,
+            codes.CLEAN_BROKER_DATA: self._clean_broker_data,
+        }
+        return {code: spawned(self._owner, self._only_leading(handle)) for code, handle in table.items()}
+
+    def _only_leading(self, handle: Any) -> Any:
+        async def guarded(connection: RemotingConnection, request: frame.Command) -> None:
+            self._counters.requests += 1
+            if not self._driver.is_serving:
+                self._counters.requests_refused += 1
+                raise NotLeader()
+            await handle(connection, request)
+
+        return guarded
+
+    # Writes
+
+    async def _alter_sync_state_set(self, connection: RemotingConnection, request: frame.Command) -> None:
+        broker_name = fields.name(request, "brokerName")
+        proposed, set_epoch = _decode_sync_state_set(request.body)
+        group = self._machine.state.groups.get(broker_name)
+        not_alive = self._table.not_alive(group, proposed, self._now_ms()) if group else ()
+        reply = await self._propose(
+            AlterSyncStateSet(
+                broker_name,
+                fields.number(request, "masterBrokerId"),
+                fields.number(request, "masterEpoch"),
+                proposed,
+                set_epoch,
+                not_alive,
+            )
+        )
+        changed = _group_of(reply)
+        ext = {"newSyncStateSetEpoch": str(changed.sync_state_set_epoch)}
+        connection.respond(request, ext=ext, body=sync_state_set_body(changed))
+
+    async def _elect_master(self, connection: RemotingConnection, request: frame.Command) -> None:
+        broker_name = fields.name(request, "brokerName")
+        designate = fields.flag(request, "designateElect")
+        broker_id = fields.number(request, "brokerId", -1)
+        if designate and broker_id < 1:
+            raise InvalidParameter("brokerId must name the replica that is to become master")
+        group = self._machine.state.groups.get(broker_name)
+        command = ElectMaster(
+            fields.name(request, "clusterName"),
+            broker_name,
+            Trigger.ADMIN if designate else Trigger.BROKER,
+            observe_for_request(group, self._table, self._now_ms()) if group else (),
+            broker_id if broker_id >= 1 else None,
+            designate,
+            self._settings.election.unclean,
+        )
+        reply = await self._propose(command, codes.CONTROLLER_MASTER_STILL_EXIST)
+        elected = _group_of(reply)
+        connection.respond(request, reply.code, master_fields(elected), election_body(elected), reply.remark)
+
+    async def _apply_broker_id(self, connection: RemotingConnection, request: frame.Command) -> None:
+        command = ApplyBrokerId(
+            fields.name(request, "clusterName"),
+            fields.name(request, "brokerName"),
+            fields.number(request, "appliedBrokerId"),
+            fields.text(request, "registerCheckCode"),
+        )
+        _check_address(command.register_check_code.split(";")[0])
+        await self._propose(command)
+        ext = {"clusterName": command.cluster_name, "brokerName": command.broker_name}
+        connection.respond(request, ext=ext)
+
+    async def _register_broker(self, connection: RemotingConnection, request: frame.Command) -> None:
+        command = RegisterBroker(
+            fields.name(request, "clusterName"),
+            fields.name(request, "brokerName"),
+            fields.number(request, "brokerId"),
+            _check_address(fields.text(request, "brokerAddress")),
+            _check_address(fields.text(request, "haAddress", "")),
+            _check_address(fields.text(request, "grpcAddress", "")),
+            min(max(fields.number(request, "highestMasterEpoch", 0), 0), MAX_EPOCH),
+        )
+        await self._driver.read_barrier(self._timeout_ms)
+        reply = self._machine.preview(command)
+        if reply.records:
+            reply = await self._propose(command)
+        group = _group_of(_accepted(reply))
+        ext = {"clusterName": command.cluster_name, "brokerName": command.broker_name}
+        if group.master_broker_id is not None and self._is_alive(group, group.master_broker_id):
+            ext |= master_fields(group)
+        connection.respond(request, ext=ext, body=sync_state_set_body(group))
+
+    async def _clean_broker_data(self, connection: RemotingConnection, request: frame.Command) -> None:
+        broker_name = fields.name(request, "brokerName")
+        group = self._machine.state.groups.get(broker_name)
+        now_ms = self._now_ms()
+        alive = [each.broker_id for each in self._table.observe(group, now_ms)] if group else []
+        await self._propose(
+            CleanBroker(
+                request.ext.get("clusterName", ""),
+                broker_name,
+                _ids_to_clean(request),
+                fields.flag(request, "isCleanLivingBroker"),
+                tuple(alive),
+            )
+        )
+        connection.respond(request)
+
+    # Reads
+
+    async def _get_replica_info(self, connection: RemotingConnection, request: frame.Command) -> None:
+        broker_name = fields.name(request, "brokerName")
+        await self._driver.read_barrier(self._timeout_ms)
+        group = self._machine.state.groups.get(broker_name)
+        if group is None:
+            raise RequestError(
+                codes.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"no replica of {broker_name} is registered; register first"
+            )
+        connection.respond(request, ext=master_fields(group), body=sync_state_set_body(group))
+
+    async def _get_sync_state_data(self, connection: RemotingConnection, request: frame.Command) -> None:
+        try:
+            names = orjson.loads(request.body)
+        except ValueError as error:
+            raise RequestError(codes.SYSTEM_ERROR, "the body must be a JSON array of broker names") from error
+        if not isinstance(names, list) or len(names) > _MAX_NAMES or not all(isinstance(each, str) for each in names):
+            raise RequestError(codes.SYSTEM_ERROR, f"the body must be a JSON array of up to {_MAX_NAMES} broker names")
+        await self._driver.read_barrier(self._timeout_ms)
+        groups = {each: group for each in names if (group := self._machine.state.groups.get(each)) is not None}
+        infos = {
+            each: replicas_info(group, lambda broker_id, group=group: self._is_alive(group, broker_id))  # type: ignore[misc]
+            for each, group in groups.items()
+        }
+        connection.respond(request, body=orjson.dumps({"replicasInfoTable": infos}))
+
+    async def _get_next_broker_id(self, connection: RemotingConnection, request: frame.Command) -> None:
+        cluster_name, broker_name = fields.name(request, "clusterName"), fields.name(request, "brokerName")
+        await self._driver.read_barrier(self._timeout_ms)
+        next_id = self._machine.state.next_broker_id(broker_name)
+        ext = {"clusterName": cluster_name, "brokerName": broker_name, "nextBrokerId": str(next_id)}
+        connection.respond(request, ext=ext)
+
+    # Helpers
+
+    async def _propose(self, command: Command, *also_accepted: int) -> Reply:
+        self._counters.proposals += 1
+        reply = await self._driver.propose(encode_command(command), self._timeout_ms)
+        assert isinstance(reply, Reply)
+        return _accepted(reply, *also_accepted)
+
+    def _is_alive(self, group: Group, broker_id: int) -> bool:
+        return self._table.is_alive(group, broker_id, self._now_ms())
+
+
+def _accepted(reply: Reply, *also_accepted: int) -> Reply:
+    if reply.code != codes.SUCCESS and reply.code not in also_accepted:
+        raise RequestError(reply.code, reply.remark or f"refused with code {reply.code}")
+    return reply
+
+
+def _group_of(reply: Reply) -> Group:
+    assert reply.group is not None, "an accepted command without its group"
+    return reply.group
+
+
+def _check_address(address: str) -> str:
+    if address:
+        split_address(address)
+    return address
+
+
+def _decode_sync_state_set(body: Any) -> tuple[tuple[int, ...], int]:
+    try:
+        value = orjson.loads(body)
+        members, epoch = value["syncStateSet"], value["syncStateSetEpoch"]
+        if not (isinstance(epoch, int) and isinstance(members, list) and len(members) <= MAX_REPLICAS):
+            raise ValueError(f"at most {MAX_REPLICAS} members and an epoch")
+        if not all(isinstance(each, int) for each in members):
+            raise ValueError("broker ids must be whole numbers")
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidParameter(
+            f'the body must be {{"syncStateSet":[ids],"syncStateSetEpoch":number}}: {error}'
+        ) from error
+    return tuple(sorted(set(members))), epoch
+
+
+def _ids_to_clean(request: frame.Command) -> tuple[int, ...] | None:
+    value = request.ext.get("brokerControllerIdsToClean", "")
+    if not value.strip():
+        return None
+    ids = value.split(";")
+    if len(ids) > MAX_REPLICAS or not all(each.strip().isdecimal() for each in ids):
+        raise RequestError(
+            codes.CONTROLLER_INVALID_CLEAN_BROKER_METADATA,
+            f"brokerControllerIdsToClean must be up to {MAX_REPLICAS} ids with semicolons between them, such as 1;2",
+        )
+    return tuple(int(each) for each in ids)

@@ -1,0 +1,159 @@
+"""Questions that any controller answers from what it knows itself: who leads, the settings, and the view for the console.
+
+The leader's view is the authoritative one: it has decided last and its heartbeat table is the one that is acted upon. Others say
+of themselves what they are, and of the rest only what they know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from controllerd.metrics import Counters
+from controllerd.processors.fields import optional
+from controllerd.raft.driver import RaftDriver
+from controllerd.raft.messages import NodeId, Role
+from controllerd.replicas.elect import explain_eligibility
+from controllerd.replicas.heartbeat import HeartbeatTable
+from controllerd.replicas.machine import ReplicasMachine
+from controllerd.replicas.state import Group
+from controllerd.replicas.triggers import observe_for_request
+from controllerd.settings import ControllerSettings
+from remoting import codes
+from remoting.errors import RequestError
+from remoting.frame import Command
+from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.server import each
+
+
+class ViewsProcessor:
+    """Handlers that read. `now_ms` is monotonic, `wall_ms` is for display."""
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        driver: RaftDriver,
+        machine: ReplicasMachine,
+        table: HeartbeatTable,
+        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+        counters: Counters,
+    ) -> None:
+        self._settings = settings
+        self._driver = driver
+        self._machine = machine
+        self._table = table
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._counters = counters
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            codes.CONTROLLER_GET_METADATA_INFO: each(self._metadata_info),
+            codes.GET_CONTROLLER_CONFIG: each(self._config),
+            codes.UPDATE_CONTROLLER_CONFIG: each(self._update_config),
+            codes.CLUSTER_VIEW: each(self._cluster_view),
+        }
+
+    def _metadata_info(self, connection: RemotingConnection, request: Command) -> None:
+        leader = self._known_leader()
+        peers = ";".join(f"{node}:{address}" for node, address in self._settings.peers.items())
+        ext = optional(
+            {
+                "group": self._settings.raft.group,
+                "controllerLeaderId": leader,
+                "controllerLeaderAddress": self._settings.peers.get(leader) if leader else None,
+                "isLeader": str(leader == self._settings.node_id).lower(),
+                "peers": peers,
+            }
+        )
+        connection.respond(request, ext=ext)
+
+    def _config(self, connection: RemotingConnection, request: Command) -> None:
+        connection.respond(request, body=self._settings.as_properties().encode())
+
+    def _update_config(self, connection: RemotingConnection, request: Command) -> None:
+        raise RequestError(
+            codes.NO_PERMISSION, "a controller's settings are given at its start: restart it with --set part.key=value"
+        )
+
+    def _cluster_view(self, connection: RemotingConnection, request: Command) -> None:
+        groups = self._machine.state.groups
+        view = {
+            "asOf": self._wall_ms(),
+            "leaderId": self._known_leader(),
+            "controllers": [self._controller(node) for node in self._settings.peers],
+            "groups": [self._group(groups[name]) for name in sorted(groups)],
+            "metrics": self._counters.as_json(),
+        }
+        connection.respond(request, body=orjson.dumps(view))
+
+    def _known_leader(self) -> NodeId | None:
+        state = self._driver.soft_state
+        if state.role is Role.LEADER and not self._driver.is_serving:
+            return None
+        return state.leader
+
+    def _controller(self, node: NodeId) -> dict[str, Any]:
+        core = self._driver.node.core
+        found: dict[str, Any] = {
+            "id": node,
+            "address": self._settings.peers[node],
+            "role": "unknown",
+            "term": None,
+            "leader": node == self._known_leader(),
+            "commitIndex": None,
+            "appliedIndex": None,
+            "alive": None,
+        }
+        if node == self._settings.node_id:
+            role = core.role if core.role is not Role.PRE_CANDIDATE else Role.CANDIDATE
+            found |= {"role": str(role), "term": core.term, "alive": True}
+            found |= {"commitIndex": core.log.committed, "appliedIndex": core.log.applied}
+        elif core.role is Role.LEADER and (progress := core.progress.get(node)) is not None:
+            found["alive"] = progress.was_active
+            if progress.was_active:
+                held = min(progress.match, core.log.committed)
+                found |= {"role": str(Role.FOLLOWER), "term": core.term, "commitIndex": held}
+        elif node == core.leader:
+            found |= {"role": str(Role.LEADER), "term": core.term, "alive": True}
+        return found
+
+    def _group(self, group: Group) -> dict[str, Any]:
+        now_ms = self._now_ms()
+        reasons = explain_eligibility(
+            group, observe_for_request(group, self._table, now_ms), self._settings.election.unclean
+        )
+        return {
+            "clusterName": group.cluster_name,
+            "brokerName": group.broker_name,
+            "masterBrokerId": group.master_broker_id,
+            "masterEpoch": group.master_epoch,
+            "syncStateSet": list(group.sync_state_set),
+            "syncStateSetEpoch": group.sync_state_set_epoch,
+            "replicas": [
+                self._replica(group, each.broker_id, now_ms)
+                | {"eligible": each.eligible, "eligibilityReason": each.reason}
+                for each in reasons
+            ],
+        }
+
+    def _replica(self, group: Group, broker_id: int, now_ms: int) -> dict[str, Any]:
+        replica = group.replicas[broker_id]
+        beat = self._table.get(group, broker_id)
+        return {
+            "brokerId": broker_id,
+            "address": replica.address,
+            "haAddress": replica.ha_address or None,
+            "grpcAddress": replica.grpc_address or None,
+            "alive": self._table.is_alive(group, broker_id, now_ms),
+            "inSync": broker_id in group.sync_state_set,
+            "role": "master" if broker_id == group.master_broker_id else "replica",
+            "epoch": beat.epoch if beat else None,
+            "maxOffset": beat.max_offset if beat else None,
+            "confirmOffset": beat.confirm_offset if beat else None,
+            "lastHeartbeatMs": now_ms - beat.received_ms if beat else None,
+        }

@@ -1,0 +1,131 @@
+"""The controller's command line: who it is, who the others are, and its settings groups."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from remoting import settings
+from remoting.errors import InvalidParameter, SettingsError
+from remoting.settings import setting
+from remoting.transport.client import split_address
+from remoting.transport.server import check_loopback
+
+_MAX_NODES: Final = 9
+_NODE_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
+
+
+@dataclass(frozen=True, slots=True)
+class RaftSettings:
+    """The consensus among the controllers."""
+
+    group: str = setting("logboom", "name of the controller group; nodes of another group are refused")
+    tick_ms: int = setting(50, "unit of time of the consensus", minimum=5, maximum=1000)
+    heartbeat_ticks: int = setting(1, "ticks between a leader's heartbeats", minimum=1, maximum=20)
+    election_ticks: int = setting(10, "ticks without a leader until an election, at least", minimum=3, maximum=200)
+    compact_after_entries: int = setting(5000, "log entries until a snapshot replaces them", minimum=10)
+    keep_entries: int = setting(500, "entries kept behind a snapshot for slow followers", minimum=0)
+    decide_timeout_ms: int = setting(2500, "how long a request waits for a decision", minimum=100, maximum=60_000)
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessSettings:
+    """When brokers count as dead. How long each may be silent it says itself."""
+
+    scan_ms: int = setting(200, "time between two looks at all brokers", minimum=20, maximum=5000)
+    grace_ms: int = setting(
+        2000, "time for brokers to be heard after a change of leader or a pause of this process", minimum=100
+    )
+    pause_ms: int = setting(600, "gap between two looks that means that this process was paused", minimum=100)
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionSettings:
+    """Elections of broker masters."""
+
+    unclean: bool = setting(False, "elect a replica that may lack acknowledged messages when nobody else lives")
+    notify: bool = setting(True, "tell brokers of a new master at once; otherwise they learn it when they ask")
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """Everything that start-up needs. `peers` holds all nodes of the group, this one included, as id -> host:port."""
+
+    node_id: str
+    peers: Mapping[str, str]
+    data: Path
+    raft: RaftSettings = RaftSettings()
+    liveness: LivenessSettings = LivenessSettings()
+    election: ElectionSettings = ElectionSettings()
+
+    @property
+    def address(self) -> str:
+        """Where this controller listens, for everything."""
+        return self.peers[self.node_id]
+
+    def as_properties(self) -> str:
+        """All settings as `key=value` lines."""
+        own = {"id": self.node_id, "peers": ",".join(f"{node}={address}" for node, address in self.peers.items())}
+        lines = [f"{key}={value}" for key, value in own.items()]
+        for part in ("raft", "liveness", "election"):
+            group = getattr(self, part)
+            lines += [f"{part}.{name}={str(getattr(group, name)).lower()}" for name in group.__dataclass_fields__]
+        return "\n".join(lines) + "\n"
+
+
+def parse(arguments: Sequence[str]) -> ControllerSettings:
+    """The settings of a command line. Raises SettingsError with the sentence that says what to change."""
+    parts: Mapping[str, Any] = {
+        "raft": RaftSettings(),
+        "liveness": LivenessSettings(),
+        "election": ElectionSettings(),
+    }
+    parser = argparse.ArgumentParser(
+        prog="python -m controllerd",
+        description="One controller and name server of a group.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="settings for --set:\n" + settings.describe(parts),
+    )
+    parser.add_argument("--id", default="n0", help="which of the peers this is (%(default)s)")
+    parser.add_argument(
+        "--peers", default="n0=127.0.0.1:9876", help="id=host:port of every node, comma-separated (%(default)s)"
+    )
+    parser.add_argument("--data", required=True, type=Path, help="the directory that holds this controller's log")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="PART.KEY=VALUE", help="change a setting (see below)"
+    )
+    chosen = parser.parse_args(arguments)
+    peers = parse_peers(chosen.peers)
+    if chosen.id not in peers:
+        raise SettingsError(f"--id {chosen.id} is not among --peers, which names {', '.join(peers)}")
+    host, _ = split_address(peers[chosen.id])
+    check_loopback(host, f"the address of {chosen.id} in --peers")
+    changed = settings.override(parts, chosen.set)
+    if changed["raft"].heartbeat_ticks >= changed["raft"].election_ticks:
+        raise SettingsError("raft.heartbeat_ticks must be less than raft.election_ticks, or leaders never last")
+    if changed["liveness"].pause_ms <= changed["liveness"].scan_ms:
+        raise SettingsError("liveness.pause_ms must be more than liveness.scan_ms, or every look seems a pause")
+    return ControllerSettings(chosen.id, peers, chosen.data, **changed)
+
+
+def parse_peers(text: str) -> dict[str, str]:
+    """id=host:port,... as a table. Raises SettingsError."""
+    peers: dict[str, str] = {}
+    for part in text.split(","):
+        node, separator, address = part.strip().partition("=")
+        if not separator or not _NODE_ID.fullmatch(node):
+            raise SettingsError(f"--peers {part!r}: write id=host:port, for example n0=127.0.0.1:9876")
+        if node in peers or address in peers.values():
+            raise SettingsError(f"--peers names {part.strip()} twice; every node has its own id and address")
+        try:
+            split_address(address)
+        except InvalidParameter as error:
+            raise SettingsError(f"--peers: {error}") from error
+        peers[node] = address
+    if len(peers) > _MAX_NODES:
+        raise SettingsError(f"--peers names {len(peers)} nodes; more than {_MAX_NODES} only make decisions slower")
+    return peers
