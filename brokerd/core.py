@@ -18,6 +18,7 @@ from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import Change
 from brokerd.pop.records import POP_TOPIC
 from brokerd.pop.service import PopService
+from brokerd.progress import ConsumerProgress
 from brokerd.replication.effects import Role
 from brokerd.replication.log import ReplicatedLog
 from brokerd.scheduler import Scheduler
@@ -97,7 +98,8 @@ class BrokerCore:
         store.truncate_listeners += [self.metadata.truncated, self.pop.truncated]
         store.dispatcher.listeners.append(self._dispatched)
         self.metadata.listeners += [self._metadata_changed, self.pop.metadata_changed]
-        self.metadata.unread_queues = self._unread_queues
+        self.progress = ConsumerProgress(self.metadata.tables, self.pop, store)
+        self.metadata.unread_queues = self.progress.unread_queues
         self.metadata.unfinished = self.pop.unfinished
         self.metadata.rebuild()
         self.pop.rebuild()
@@ -185,12 +187,3 @@ class BrokerCore:
             if position <= dispatched:
                 self.store.delete_queues(topic, position)
         self._deleted = [each for each in self._deleted if each[0] > dispatched]
-
-    def _unread_queues(self, topic: str) -> int:
-        """How many queues of a topic must stay readable so that nothing unread disappears: up to the last that holds messages."""
-        held = [
-            queue_id
-            for queue_id in self.store.queue_ids(topic)
-            if self.store.max_offset(topic, queue_id) > self.store.min_offset(topic, queue_id)
-        ]
-        return max(held) + 1 if held else 0

@@ -5,7 +5,7 @@ A group may do both, one after the other: its offset in a queue is the larger of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from brokerd.metadata.tables import MetadataTables
 from brokerd.pop.service import PopService
@@ -31,12 +31,12 @@ class ConsumerProgress:
             return popped if committed is None else committed
         return max(committed, popped)
 
-    def consumed_by(self, group: str) -> Collection[Queue]:
-        """The queues that a group has an offset in."""
+    def consumed_by(self, group: str) -> Sequence[Queue]:
+        """The queues that a group has an offset in, in order."""
         pulled = {
             (topic, queue_id) for topic, queues in self._tables.offsets_of_group(group).items() for queue_id in queues
         }
-        return pulled.union(self._pop.popped_queues(group))
+        return sorted(pulled.union(self._pop.popped_queues(group)))
 
     def consumed(self) -> Mapping[str, Collection[Queue]]:
         """The same of every group, in one pass."""

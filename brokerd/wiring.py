@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from brokerd.clients import ClientRegistry
 from brokerd.core import BrokerCore
@@ -21,31 +21,6 @@ from brokerd.replication.replica import Replica
 from brokerd.scheduler import Scheduler
 
 
-class ConsumerProgress:
-    """How far groups have come, whichever way they consume: a popped queue's ledger knows, otherwise the committed offset."""
-
-    def __init__(self, core: BrokerCore) -> None:
-        self._metadata = core.metadata
-        self._pop = core.pop
-
-    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        popped = self._pop.committed_offset(group, topic, queue_id)
-        return popped if popped is not None else self._metadata.consumer_offset(group, topic, queue_id)
-
-    def consumed_by(self, group: str) -> Sequence[tuple[str, int]]:
-        """(topic, queue) of all that a group has an offset in."""
-        return sorted(self.consumed().get(group, ()))
-
-    def consumed(self) -> Mapping[str, Collection[tuple[str, int]]]:
-        """Group -> (topic, queue) of what it consumes."""
-        found: dict[str, set[tuple[str, int]]] = {}
-        for (group, topic), queues in self._metadata.tables.offsets.items():
-            found.setdefault(group, set()).update((topic, queue_id) for queue_id in queues)
-        for queue in self._pop.ledger.queues():
-            found.setdefault(queue.group, set()).add((queue.topic, queue.queue_id))
-        return found
-
-
 def build_processors(
     core: BrokerCore,
     clients: ClientRegistry,
@@ -56,7 +31,7 @@ def build_processors(
     broker_name: str,
 ) -> Processors:
     """All processors beside the senders. `connections` counts the open remoting connections."""
-    progress = ConsumerProgress(core)
+    progress = core.progress
     metadata, store, pop, counters = core.metadata, core.store, core.pop, core.counters
 
     def is_master() -> bool:
