@@ -19,7 +19,7 @@ from django.utils.safestring import SafeString, mark_safe
 register = template.Library()
 
 DASH = mark_safe('<span class="unknown" title="not known">–</span>')
-THIN = "\u2009"
+THIN = "\u202f"  # narrow, and no line breaks at it
 
 # state -> (tone, icon); a state is always shown as text and icon, never by colour alone
 TONES = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 
 
 class Problem(Exception):
@@ -118,5 +119,9 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    detail = "The console met an error of its own; its log has the details."
-    return page(request, 500, "Something went wrong", detail, "internal-error")
+    """Our own fault. The page is rendered without a request, so that it needs neither session nor database."""
+    title, detail = "Something went wrong", "The console met an error of its own; its log has the details."
+    if request.path.startswith("/api/"):
+        return page(request, 500, title, detail, "internal-error")
+    context = {"status": 500, "title": title, "detail": detail, "theme": "auto"}
+    return HttpResponse(render_to_string("problem.html", context), status=500)

@@ -39,10 +39,8 @@ def needs(permission: str) -> Callable[[View[Arguments]], View[Arguments]]:
 
 
 def page(request: HttpRequest, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
-    """A page, with what all of them need."""
-    present = snapshot.current()
-    shared = {"actor": actor_of(request), "snapshot": present, "query": request.GET}
-    return render(request, template, {**shared, **(context or {})}, status=status)
+    """A page; what all of them need comes from `webapp.context`."""
+    return render(request, template, context or {}, status=status)
 
 
 def live_page(

@@ -113,7 +113,13 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "channels_redis.core.RedisChannelLayer",
-        "CONFIG": {"hosts": [REDIS_URL], "prefix": "logboom:channels", "capacity": 200, "expiry": 30},
+        "CONFIG": {
+            # the layer waits up to 5 s for a message: a reading socket must not give up at the same moment
+            "hosts": [{"address": REDIS_URL, "socket_timeout": 20, "socket_connect_timeout": 3}],
+            "prefix": "logboom:channels",
+            "capacity": 200,
+            "expiry": 30,
+        },
     }
 }
 

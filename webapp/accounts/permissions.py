@@ -127,7 +127,8 @@ def actor_of(request: HttpRequest) -> Actor:
 
     auth = getattr(request, "auth", None)
     token = auth if isinstance(auth, ApiToken) else None
-    return actor_for(request.user, ip=client_ip(request), token=token)
+    user = getattr(request, "user", None) or AnonymousUser()  # a request that was refused early has none
+    return actor_for(user, ip=client_ip(request), token=token)
 
 
 def client_ip(request: HttpRequest) -> str:

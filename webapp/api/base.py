@@ -136,7 +136,7 @@ def change(request: Request, kind: str, parameters: dict[str, Any]) -> Response:
     )
     if dry_run:
         return Response(operation_document(submitted.operation, submitted))
-    operation = wait(submitted.operation, _preferred_wait_s(request))
+    operation = wait(submitted.operation, preferred_wait_s(request))
     return Response(
         operation_document(operation, submitted),
         status=200 if operation.finished else 202,
@@ -151,7 +151,8 @@ def body_of(request: Request, serializer: type[serializers.Serializer], *, parti
     return dict(checked.validated_data)
 
 
-def _preferred_wait_s(request: Request) -> float:
+def preferred_wait_s(request: Request) -> float:
+    """How long the client is willing to wait for an operation."""
     found = re.search(r"(?:^|[,;\s])wait=(\d{1,3})\b", request.headers.get("Prefer", ""))
     return float(found[1]) if found else 0.0
 
@@ -230,14 +231,15 @@ LIST_PARAMETERS = [
     OpenApiParameter("limit", OpenApiTypes.INT, description=f"1 to {MAX_LIMIT}; {DEFAULT_LIMIT} if absent."),
     OpenApiParameter("cursor", OpenApiTypes.STR, description="`next` of the answer before."),
 ]
+PREFER = OpenApiParameter(
+    "Prefer", OpenApiTypes.STR, OpenApiParameter.HEADER, description="`wait=n`: wait up to n seconds for the end."
+)
 CHANGE_PARAMETERS = [
     OpenApiParameter("dry_run", OpenApiTypes.BOOL, description="Check and plan only; nothing is changed."),
     OpenApiParameter(
         "Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description="A repeat finds the first."
     ),
-    OpenApiParameter(
-        "Prefer", OpenApiTypes.STR, OpenApiParameter.HEADER, description="`wait=n`: wait up to n seconds."
-    ),
+    PREFER,
 ]
 
 

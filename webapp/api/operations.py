@@ -13,11 +13,13 @@ from rest_framework.views import APIView
 from webapp.accounts.permissions import actor_of
 from webapp.api.base import (
     LIST_PARAMETERS,
+    PREFER,
     PROBLEM,
     OperationSerializer,
     listed,
     operation_document,
     page_by_time,
+    preferred_wait_s,
     reads,
 )
 from webapp.errors import NotFound
@@ -60,9 +62,9 @@ class OperationsView(APIView):
 class OperationView(APIView):
     read_permission = "operations.read"
 
-    @reads("operation", "One operation", OperationSerializer)
+    @reads("operation", "One operation", OperationSerializer, [PREFER])
     def get(self, request: Request, operation_id: UUID) -> Response:
-        return Response(operation_document(_operation(operation_id)))
+        return Response(operation_document(services.wait(_operation(operation_id), preferred_wait_s(request))))
 
 
 class CancelOperationView(APIView):

@@ -193,7 +193,9 @@ def cron_preview(request: HttpRequest) -> HttpResponse:
             parsed = cron.parse(expression)
             runs = parsed.next_runs(datetime.now(UTC), ZoneInfo(zone), NEXT_RUNS)
             context.update(
-                words=cron.describe(expression), zone=zone, runs=[run.astimezone(ZoneInfo(zone)) for run in runs]
+                words=cron.describe(expression),
+                zone=zone,
+                runs=[f"{run.astimezone(ZoneInfo(zone)):%a %Y-%m-%d %H:%M %Z}" for run in runs],
             )
         except cron.CronError as error:
             context["error"] = str(error)

@@ -3,6 +3,14 @@
 
 const Charts = (() => {
   const HEIGHT = 240;
+  /* step in seconds, label, label where the year, month, day, ... changes */
+  const CLOCK = [
+    [31536000, "{YYYY}", null, null, null, null, null, null, 1],
+    [2419200, "{YYYY}-{MM}", null, null, null, null, null, null, 1],
+    [86400, "{MM}-{DD}", "\n{YYYY}", null, null, null, null, null, 1],
+    [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1],
+    [1, "{HH}:{mm}:{ss}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1],
+  ];
   const drawn = new Map(); /* place -> {chart, document} */
 
   const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -14,13 +22,14 @@ const Charts = (() => {
       width,
       height: HEIGHT,
       cursor: { points: { size: 6 } },
+      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), Times.zone),
       scales: { x: { time: true } },
       axes: [
-        { stroke: ink, grid: rule, ticks: rule },
+        { stroke: ink, grid: rule, ticks: rule, values: CLOCK },
         { stroke: ink, grid: rule, ticks: rule, size: 64 },
       ],
       series: [
-        {},
+        { value: "{YYYY}-{MM}-{DD} {HH}:{mm}" },
         ...content.series.map((label, index) => ({
           label,
           stroke: variable(`--series-${(index % 8) + 1}`),

@@ -46,21 +46,12 @@
   }
 
   function showTime(place, text) {
-    if (!place) return;
-    const time = $("time", place);
+    const time = place && $("time", place);
     if (!time) return;
-    const shift = Number(place.dataset.shift ?? NaN);
-    let offset = shift;
-    if (Number.isNaN(offset)) {
-      /* how far the page's zone is from UTC follows from the time that the server wrote into it */
-      const local = Date.parse(`${time.textContent.trim().replace(" ", "T")}Z`);
-      offset = local - Date.parse(time.dateTime);
-      place.dataset.shift = String(offset);
-    }
-    const shown = new Date(Date.parse(text) + offset).toISOString();
+    const shown = Times.text(Date.parse(text));
     time.dateTime = text;
-    time.firstChild.nodeValue = shown.slice(0, 19).replace("T", " ");
-    $(".ms", time).textContent = shown.slice(19, 23);
+    time.firstChild.nodeValue = shown.slice(0, 19);
+    $(".ms", time).textContent = `.${text.slice(20, 23)}`;
   }
 
   if (connection) {

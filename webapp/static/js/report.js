@@ -16,15 +16,15 @@
   /* ---- values as the server shows them */
 
   function count(value) {
-    return String(Math.trunc(value)).replace(/\B(?=(\d{3})+(?!\d))/g, "\u2009");
+    return String(Math.trunc(value)).replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
   }
 
   function size(value) {
     let number = value;
-    if (Math.abs(number) < 1024) return `${Math.trunc(number)}\u2009B`;
+    if (Math.abs(number) < 1024) return `${Math.trunc(number)}\u202fB`;
     for (const unit of ["KiB", "MiB", "GiB", "TiB", "PiB"]) {
       number /= 1024;
-      if (Math.abs(number) < 1024 || unit === "PiB") return `${number.toFixed(1)}\u2009${unit}`;
+      if (Math.abs(number) < 1024 || unit === "PiB") return `${number.toFixed(1)}\u202f${unit}`;
     }
     return "";
   }
@@ -33,7 +33,7 @@
     if (value === null || value === undefined || value === "") return "–";
     if (type === "integer") return count(value);
     if (type === "bytes") return size(value);
-    if (type === "time") return String(value).slice(0, 16).replace("T", " ");
+    if (type === "time") return Times.text(Date.parse(value)).slice(0, 16);
     return String(value);
   }
 

@@ -1,0 +1,176 @@
+"""A console of real processes for the browser: Redis, daphne, and a hand that feeds snapshots; Debian's Chromium looks at it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from channels_redis.core import RedisChannelLayer
+
+PROJECT = Path(__file__).resolve().parents[2]
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+PASSWORD = "a boom of many logs"
+START_DEADLINE_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = START_DEADLINE_S) -> None:
+    """Await a named condition."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not within {deadline_s} s")
+        time.sleep(0.05)
+
+
+class Console:
+    """The running console. `feed` writes a snapshot as the collector does."""
+
+    def __init__(self, directory: Path) -> None:
+        self.redis_port, self.http_port = free_port(), free_port()
+        self.address = f"http://127.0.0.1:{self.http_port}"
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("LOGBOOM_", "DJANGO_"))},
+            "LOGBOOM_DATA_DIR": str(directory),
+            "REDIS_URL": f"redis://127.0.0.1:{self.redis_port}/0",
+            "LOGBOOM_CONTROLLERS": "127.0.0.1:1",
+            "LOGBOOM_ADMIN_PASSWORD": PASSWORD,
+            "DJANGO_SETTINGS_MODULE": "tests.browser.settings",
+            "PYTHONPATH": str(PROJECT),
+        }
+        self._directory = directory
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.sequence = 0
+
+    def start(self) -> None:
+        redis_server = shutil.which("redis-server")
+        assert redis_server, "the browser tests need redis-server: apt-get install redis-server"
+        self._run([redis_server, "--port", str(self.redis_port), "--save", "", "--appendonly", "no"], "redis")
+        self.python("-m", "webapp.appliance.prepare")
+        daphne = [
+            sys.executable,
+            "-m",
+            "daphne",
+            "-b",
+            "127.0.0.1",
+            "-p",
+            str(self.http_port),
+            "webapp.asgi:application",
+        ]
+        self._run(daphne, "daphne")
+        wait_until(self._answers, "the console answers")
+
+    def python(self, *arguments: str) -> str:
+        """Run a program with the console's settings and give back what it printed."""
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=PROJECT, env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def django(self, code: str) -> str:
+        """Run code with Django set up."""
+        return self.python("-c", f"import django; django.setup()\n{code}")
+
+    def feed(self, document: dict[str, Any]) -> None:
+        """Write a snapshot and announce it, as the collector does."""
+        self.sequence += 1
+        document = {**document, "seq": self.sequence}
+        store = redis.Redis(port=self.redis_port)
+        store.set("logboom:snapshot", json.dumps(document))
+        store.close()
+
+        async def announce() -> None:
+            layer = RedisChannelLayer(hosts=[self.environment["REDIS_URL"]], prefix="logboom:channels")
+            await layer.group_send("snapshot", {"type": "snapshot.changed", "seq": self.sequence})
+            await layer.close_pools()
+
+        # in a thread: Playwright keeps an event loop in this one
+        thread = threading.Thread(target=lambda: asyncio.run(announce()))
+        thread.start()
+        thread.join()
+
+    def stop_web(self) -> None:
+        self._end(self._processes.pop())
+
+    def start_web(self) -> None:
+        daphne = [
+            sys.executable,
+            "-m",
+            "daphne",
+            "-b",
+            "127.0.0.1",
+            "-p",
+            str(self.http_port),
+            "webapp.asgi:application",
+        ]
+        self._run(daphne, "daphne")
+        wait_until(self._answers, "the console answers")
+
+    def stop(self) -> None:
+        for process in reversed(self._processes):
+            self._end(process)
+        self._processes.clear()
+
+    def _run(self, command: list[str], name: str) -> None:
+        with open(self._directory / f"{name}.log", "ab") as log:
+            self._processes.append(
+                subprocess.Popen(command, cwd=self._directory, env=self.environment, stdout=log, stderr=log)
+            )
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.address}/api/v1/health", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+
+@pytest.fixture(scope="session")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    running = Console(tmp_path_factory.mktemp("console"))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    assert CHROMIUM, "the browser tests need Chromium: apt-get install chromium"
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()

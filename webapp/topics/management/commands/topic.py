@@ -1,0 +1,64 @@
+"""`manage.py topic create|list|delete`: topics from scripts, through the REST API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from webapp.api import client
+from webapp.rules import MESSAGE_TYPES
+
+
+class Command(BaseCommand):
+    help = "Create, list and delete topics (the console must be running)."
+    requires_system_checks: list[str] = []  # noqa: RUF012
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True)
+        create = actions.add_parser("create", help="create a topic")
+        create.add_argument("name")
+        create.add_argument("--type", choices=MESSAGE_TYPES, default="NORMAL")
+        create.add_argument("--queues", type=int, default=8, help="per broker group (default: 8)")
+        create.add_argument("--group", help="on one broker group only")
+        create.add_argument("--if-missing", action="store_true", help="it is no error when the topic exists already")
+        listing = actions.add_parser("list", help="list topics")
+        listing.add_argument("--system", action="store_true", help="the system's too")
+        listing.add_argument("--json", action="store_true", help="one JSON document")
+        delete = actions.add_parser("delete", help="delete a topic and its messages")
+        delete.add_argument("name")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        getattr(self, options["action"])(options)
+
+    def create(self, options: dict[str, Any]) -> None:
+        if options["if_missing"] and any(
+            topic["name"] == options["name"] for topic in client.pages("topics?system=true")
+        ):
+            self.stdout.write(f"{options['name']} exists")
+            return
+        body = {
+            "name": options["name"],
+            "type": options["type"],
+            "queues": options["queues"],
+            "group": options["group"],
+        }
+        client.change("POST", "topics", body)
+        self.stdout.write(f"created {options['name']}")
+
+    def list(self, options: dict[str, Any]) -> None:
+        topics = client.pages(f"topics?system={'true' if options['system'] else 'false'}")
+        if options["json"]:
+            self.stdout.write(json.dumps(topics, indent=2))
+            return
+        for topic in topics:
+            messages = "?" if topic["message_count"] is None else topic["message_count"]
+            self.stdout.write(
+                f"{topic['name']}\t{topic['type'] or '?'}\t{topic['queue_count']} queues\t{messages} messages"
+            )
+
+    def delete(self, options: dict[str, Any]) -> None:
+        client.change("DELETE", f"topics/{quote(options['name'], safe='')}")
+        self.stdout.write(f"deleted {options['name']}")
