@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from brokerd.store.housekeeping import Housekeeper
+from brokerd.store.settings import RetentionSettings
+from brokerd.store.store import MessageStore, StoreCheckpoint
+from remoting.disk import DiskUsage
+from remoting.errors import StorageError
+from tests.support.disks import FaultyDisk, MemoryDisk
+from tests.unit.brokerd.store.stores import (
+    SEGMENT_BYTES,
+    SETTINGS,
+    Clock,
+    bodies,
+    draft,
+    make_store,
+    open_store,
+    payloads,
+    put,
+    sync,
+)
+
+DEADLINE_S = 20
+RETENTION = RetentionSettings(interval_ms=10)
+
+
+def keep_house(
+    store: MessageStore, disk: MemoryDisk, clock: Clock, failures: list[StorageError], **settings: int
+) -> Housekeeper:
+    return Housekeeper(store, disk, replace(SETTINGS, **settings), RETENTION, clock, failures.append)
+
+
+class Rounds:
+    """Tells when steps of a housekeeper that works by itself have ended."""
+
+    def __init__(self, housekeeper: Housekeeper) -> None:
+        self._ended = asyncio.Event()
+        housekeeper.make_checkpoint = self._watched(housekeeper.make_checkpoint)  # type: ignore[method-assign]
+        housekeeper.remove_old_files = self._watched(housekeeper.remove_old_files)  # type: ignore[method-assign]
+
+    def _watched(self, step: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        async def watched() -> None:
+            try:
+                await step()
+            finally:
+                self._ended.set()
+
+        return watched
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                self._ended.clear()
+                await self._ended.wait()
+                await asyncio.sleep(0)  # its own handling of the outcome comes first
+
+
+async def test_a_checkpoint_makes_the_next_start_short() -> None:
+    disk, clock = FaultyDisk(Random(1)), Clock()
+    store = open_store(disk, clock)
+    put(store, *(draft(body, queue_id=n % 4) for n, body in enumerate(payloads(50))))
+    sync(store)
+    housekeeper = keep_house(store, disk, clock, [])
+    await housekeeper.make_checkpoint()
+    await housekeeper.stop()
+    disk.crash()
+    again = make_store(disk, clock)
+    again.load()
+    assert again.dispatch_offset == again.commitlog.end_offset
+    assert again.queues.buffered_units == 0
+    assert sum(len(bodies(again, queue_id=n)) for n in range(4)) == 50
+
+
+async def test_messages_that_arrive_while_a_checkpoint_runs_are_in_the_next() -> None:
+    disk, clock = FaultyDisk(Random(1)), Clock()
+    store = open_store(disk, clock)
+    put(store, *(draft(body) for body in payloads(20)))
+    housekeeper = keep_house(store, disk, clock, [])
+    running = asyncio.create_task(housekeeper.make_checkpoint())
+    await asyncio.sleep(0)
+    put(store, *(draft(body) for body in payloads(20, start=20)))
+    await running
+    assert store.queues.buffered_units == 20
+    sync(store)
+    await housekeeper.make_checkpoint()
+    await housekeeper.stop()
+    disk.crash()
+    assert bodies(open_store(disk, clock)) == list(payloads(40))
+
+
+async def test_it_works_by_itself_and_removes_what_expired() -> None:
+    disk, clock = MemoryDisk(), Clock()
+    store = open_store(disk, clock)
+    put(store, *(draft(body) for body in payloads(60, 200)))
+    sync(store)
+    housekeeper = keep_house(store, disk, clock, [], checkpoint_interval_ms=10)
+    rounds = Rounds(housekeeper)
+    housekeeper.start()
+    clock.now_ms += RETENTION.reserved_time_ms + 1
+    last = store.commitlog.segment_starts()[-1]
+    await rounds.until(lambda: disk.names("commitlog") == [f"{last:020d}"] and not store.queues.buffered_units)
+    await housekeeper.stop()
+    assert store.commitlog.min_offset == last
+    assert disk.exists("consumequeue/TopicA/0")
+
+
+async def test_a_full_disk_is_refused_and_gone_on_with() -> None:
+    disk, clock = MemoryDisk(capacity_bytes=100_000), Clock()
+    store = open_store(disk, clock)
+    housekeeper = keep_house(store, disk, clock, [])
+    usage = DiskUsage(1000, 50)
+    disk.usage = lambda: usage  # type: ignore[method-assign]
+    await housekeeper.remove_old_files()
+    assert store.is_full
+    usage = DiskUsage(1000, 500)
+    await housekeeper.remove_old_files()
+    assert store.refusal is None
+    await housekeeper.stop()
+
+
+async def test_queues_that_cannot_be_written_stop_the_store() -> None:
+    disk, clock = FaultyDisk(Random(1)), Clock()
+    store = open_store(disk, clock)
+    put(store, draft())
+    failures: list[StorageError] = []
+    housekeeper = keep_house(store, disk, clock, failures, checkpoint_interval_ms=10)
+    disk.fail_write_at(1)
+    rounds = Rounds(housekeeper)
+    housekeeper.start()
+    await rounds.until(lambda: bool(failures))
+    await housekeeper.stop()
+    assert "disk failed" in str(store.refusal)
+    assert disk.counters.write_errors == 1
+
+
+async def test_queues_that_find_no_room_are_written_when_there_is_some() -> None:
+    disk, clock = FaultyDisk(Random(1), capacity_bytes=SEGMENT_BYTES * 2), Clock()
+    store = open_store(disk, clock)
+    put(store, *(draft(body) for body in payloads(30)))
+    sync(store)
+    failures: list[StorageError] = []
+    housekeeper = keep_house(store, disk, clock, failures)
+    disk.capacity_bytes = 0
+    with pytest.raises(StorageError):
+        await housekeeper.make_checkpoint()
+    disk.capacity_bytes = 1 << 20
+    await housekeeper.make_checkpoint()
+    await housekeeper.stop()
+    disk.crash()
+    again = make_store(disk, clock)
+    again.load()
+    assert again.queues.buffered_units == 0
+    assert bodies(again) == list(payloads(30))
+    assert failures == []
+
+
+async def test_a_stop_waits_for_the_step_that_runs_and_nothing_is_lost() -> None:
+    disk, clock = FaultyDisk(Random(1)), Clock()
+    store = open_store(disk, clock)
+    put(store, *(draft(body) for body in payloads(30)))
+    housekeeper = keep_house(store, disk, clock, [], checkpoint_interval_ms=10)
+    begun = asyncio.Event()
+    loop, begin = asyncio.get_running_loop(), store.begin_checkpoint
+
+    def begin_checkpoint() -> StoreCheckpoint:
+        checkpoint = begin()
+        run = checkpoint.run
+
+        def run_noisily() -> None:
+            loop.call_soon_threadsafe(begun.set)
+            run()
+
+        checkpoint.run = run_noisily  # type: ignore[method-assign]
+        return checkpoint
+
+    store.begin_checkpoint = begin_checkpoint  # type: ignore[method-assign]
+    housekeeper.start()
+    async with asyncio.timeout(DEADLINE_S):
+        await begun.wait()
+    await housekeeper.stop()
+    store.begin_checkpoint = begin  # type: ignore[method-assign]
+    store.close()
+    disk.crash()
+    again = make_store(disk, clock)
+    again.load()
+    assert bodies(again) == list(payloads(30))
+    assert not disk.counters.dropped
