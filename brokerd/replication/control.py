@@ -67,7 +67,7 @@ class ControlSink(Protocol):
 
     def observed(self, view: RoleView, now_ms: int) -> None: ...
 
-    def members_known(self, broker_ids: Iterable[int]) -> None: ...
+    def members_known(self, broker_ids: Iterable[int], now_ms: int) -> None: ...
 
     def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None: ...
 
@@ -366,7 +366,7 @@ class ControlCore:
                 self._informed(code, ext, body, now_ms)
             case codes.CONTROLLER_GET_SYNC_STATE_DATA:
                 if code == codes.SUCCESS:
-                    self._sink.members_known(_members(body, self._names.broker_name))
+                    self._sink.members_known(_members(body, self._names.broker_name), now_ms)
             case _:
                 self._step_answered(request.code, code, ext, body, now_ms)
 

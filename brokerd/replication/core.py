@@ -129,9 +129,11 @@ class ReplicaCore:
             self.view = view
             self._outbox.append(RequestElection())
 
-    def members_known(self, broker_ids: Iterable[int]) -> None:
+    def members_known(self, broker_ids: Iterable[int], now_ms: int) -> None:
         """The ids that a controller has registered in this group."""
         self._registered.update(broker_ids)
+        if self.leading is not None:
+            self.leading.members_known(now_ms)
 
     def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None:
         if self.leading is not None:

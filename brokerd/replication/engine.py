@@ -222,8 +222,9 @@ class ReplicaEngine:
         self.core.observe(view, now_ms)
         self._finish(now_ms)
 
-    def members_known(self, broker_ids: Iterable[int]) -> None:
-        self.core.members_known(broker_ids)
+    def members_known(self, broker_ids: Iterable[int], now_ms: int) -> None:
+        self.core.members_known(broker_ids, now_ms)
+        self._finish(now_ms)
 
     def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None:
         self.core.proposal_accepted(token, members, set_epoch, now_ms)

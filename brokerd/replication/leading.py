@@ -32,6 +32,7 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import SyncState
 
 _ASK_AGAIN_MS = 250
+_ASK_MEMBERS_AGAIN_MS = 50
 
 
 class Stage(Enum):
@@ -56,10 +57,12 @@ class Peer:
 
     __slots__ = (
         "ack_offset", "broker_id", "confirm_sent", "connection", "learner", "next_offset", "received_ms", "sent_ms", "stage",
+        "unanswered",
     )  # fmt: skip
 
     def __init__(self, connection: int, now_ms: int) -> None:
         self.connection = connection
+        self.unanswered: Handshake | None = None  # of a broker id that is not known (yet)
         self.broker_id = -1
         self.learner = False
         self.stage = Stage.ACCEPTED
@@ -155,8 +158,12 @@ class Leading:
 
     def accepted(self, connection: int, now_ms: int) -> None:
         if len(self._peers) >= self._settings.max_connections:
-            self._outbox.append(CloseConnection(connection, "too many replication connections"))
-            return
+            # Whoever connects without a word must not keep replicas out.
+            idle = next((peer for peer in self._peers.values() if peer.stage is Stage.ACCEPTED), None)
+            if idle is None:
+                self._outbox.append(CloseConnection(connection, "too many replication connections"))
+                return
+            self._drop(idle, "too many replication connections", now_ms)
         self._peers[connection] = Peer(connection, now_ms)
 
     def lost(self, connection: int, now_ms: int) -> None:
@@ -185,9 +192,11 @@ class Leading:
             self._drop(peer, f"broker {broker_id} is this broker itself", now_ms)
             return
         if broker_id not in self._registered:
+            # A replica that is new to the group: it waits until a controller told who belongs to it.
+            peer.unanswered = handshake
             self._ask_members(now_ms)
-            self._drop(peer, f"no controller has registered broker {broker_id} in this group", now_ms)
             return
+        peer.unanswered = None
         older = self._by_id.get(broker_id)
         if older is not None and older is not peer:
             self._drop(older, f"broker {broker_id} has a newer connection", now_ms)
@@ -197,6 +206,18 @@ class Leading:
         peer.sent_ms = now_ms
         self._by_id[broker_id] = peer
         self._outbox.append(SendReply(connection, Reply(self._log.end_offset, self.epoch, tuple(self._epochs.entries))))
+
+    def members_known(self, now_ms: int) -> None:
+        """A controller told the group's members: answer the handshakes that waited for that."""
+        for peer in list(self._peers.values()):
+            handshake = peer.unanswered
+            if handshake is None:
+                continue
+            if handshake.broker_id in self._registered:
+                self.handshake(peer.connection, handshake, now_ms)
+            else:
+                reason = f"no controller has registered broker {handshake.broker_id} in this group"
+                self._drop(peer, reason, now_ms)
 
     def acked(self, connection: int, offset: int, now_ms: int) -> None:
         """An ack, which is the replica's own position on this connection, and the first time also where to send from."""
@@ -349,6 +370,6 @@ class Leading:
             self._outbox.append(RequestSync())
 
     def _ask_members(self, now_ms: int) -> None:
-        if now_ms - self._members_asked_ms >= _ASK_AGAIN_MS:
+        if now_ms - self._members_asked_ms >= _ASK_MEMBERS_AGAIN_MS:
             self._members_asked_ms = now_ms
             self._outbox.append(RequestMembers())

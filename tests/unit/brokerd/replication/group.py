@@ -481,7 +481,7 @@ class Group:
             else:
                 engine.proposal_answered(answer.token, answer.code, self.now_ms)
         elif answer.kind == "members":
-            engine.members_known(answer.members)
+            engine.members_known(answer.members, self.now_ms)
         else:
             assert answer.view is not None
             engine.observed(answer.view, self.now_ms)

@@ -37,7 +37,7 @@ class Sink:
     def observed(self, view: RoleView, now_ms: int) -> None:
         self.views.append(view)
 
-    def members_known(self, broker_ids) -> None:
+    def members_known(self, broker_ids, now_ms) -> None:
         self.members = sorted(broker_ids)
 
     def proposal_accepted(self, token, members, set_epoch, now_ms) -> None:

@@ -130,8 +130,10 @@ def test_a_connection_that_has_not_proven_itself_acks_nothing() -> None:
     assert "itself" in master.closed[51]
     master.leading.accepted(52, 0)
     master.leading.handshake(52, Handshake(77), 0)
-    assert "registered" in master.closed[52]
     assert RequestMembers() in master.effects
+    assert 52 not in master.closed
+    master.leading.members_known(0)
+    assert "registered" in master.closed[52]
     master.append(50)
     master.leading.acked(52, 150, 0)
     assert master.acknowledged == 0
@@ -366,11 +368,25 @@ def test_a_silent_connection_is_closed() -> None:
     assert RequestSync() in master.effects, "it left after our handshake: perhaps it knows a newer master"
 
 
-def test_too_many_connections_are_refused() -> None:
+def test_connections_are_bounded_and_silent_ones_go_first() -> None:
     master = Master(max_connections=2)
-    for connection in (1, 2, 3):
-        master.leading.accepted(connection, 0)
-    assert list(master.closed) == [3]
+    two = master.join(2, 100)
+    master.leading.accepted(50, 0)
+    three = master.join(3, 100)
+    assert list(master.closed) == [50]
+    master.leading.accepted(51, 0)
+    assert list(master.closed) == [50, 51]
+    assert {peer.connection for peer in master.leading.peers} == {two, three}
+
+
+def test_a_new_replica_waits_for_the_controllers_word() -> None:
+    master = Master()
+    master.leading._registered.discard(4)
+    four = master.join(4, None)
+    master.leading._registered.add(4)
+    master.leading.members_known(0)
+    assert [effect.connection for effect in master.effects if isinstance(effect, SendReply)] == [four]
+    assert four not in master.closed
 
 
 def test_too_few_replicas_stop_acknowledging_but_not_confirming() -> None:
