@@ -1,0 +1,94 @@
+"""The examples in docs/ON_DISK.md are the bytes that the code reads and writes."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from brokerd.store.checkpoint import Positions, decode_page, encode_page
+from brokerd.store.consume_queue import BLANK_UNIT, UNIT
+from brokerd.store.dispatch import RecordShape, Stop, derive
+from brokerd.store.layout import encode_filler
+from remoting.message import body_is_intact, decode_record, encode_record, java_hash, offset_message_id
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "ON_DISK.md"
+_BLOCK = re.compile(r"^```text ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def examples() -> dict[str, bytes]:
+    """The bytes of each marked block; each line is position, hexadecimal bytes, words."""
+    found = {}
+    for name, block in _BLOCK.findall(DOCUMENT.read_text()):
+        content = b""
+        for line in block.splitlines():
+            position, digits, *_ = line.split()
+            assert int(position) == len(content), f"{name}: {line!r} is at {len(content)}"
+            content += bytes.fromhex(digits)
+        found[name] = content
+    return found
+
+
+def test_every_layout_has_its_example() -> None:
+    assert set(examples()) == {"record at 4096", "filler", "unit", "blank unit", "checkpoint"}
+
+
+def test_the_record() -> None:
+    data = examples()["record at 4096"]
+    record = decode_record(data)
+    assert (record.size, len(data), record.body_crc) == (135, 135, 907060870)
+    assert body_is_intact(record)
+    assert record.property_map() == {"UNIQ_KEY": "U1", "TAGS": "tagA", "KEYS": "k1 k2"}
+    assert offset_message_id(record.store_host, record.physical_offset) == "0A00000200002A9F0000000000001000"
+    assert data == encode_record(
+        topic=b"TopicA",
+        queue_id=3,
+        queue_offset=42,
+        physical_offset=4096,
+        body=b"hello",
+        properties=record.properties,
+        born_timestamp_ms=1_700_000_000_000,
+        born_host=bytes.fromhex("0a00000100009c40"),
+        store_timestamp_ms=1_700_000_000_123,
+        store_host=bytes.fromhex("0a00000200002a9f"),
+        flag=7,
+    )
+
+
+def test_the_unit_is_that_of_the_record() -> None:
+    derived = derive(examples()["record at 4096"], 4096, RecordShape(1 << 30, 1 << 22, check_content=True))
+    assert derived.stop is Stop.END
+    ((_, _, _, physical_offset, size, code, _),) = derived.entries
+    assert code == java_hash("tagA")
+    assert examples()["unit"] == UNIT.pack(physical_offset, size, code)
+
+
+def test_the_blank_unit() -> None:
+    assert examples()["blank unit"] == BLANK_UNIT
+
+
+def test_the_filler() -> None:
+    assert examples()["filler"] == encode_filler(96)
+
+
+def test_the_checkpoint() -> None:
+    expected = Positions(
+        physic_timestamp_ms=1_700_000_000_123,
+        logics_timestamp_ms=1_700_000_000_123,
+        confirm_offset=4231,
+        flushed_offset=4231,
+        queues_offset=4096,
+    )
+    assert decode_page(examples()["checkpoint"]) == expected
+    assert examples()["checkpoint"] == encode_page(expected)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["commitlog", "consumequeue", "checkpoint", "abort", "epochFileCheckpoint", "masterEpochSeen", "brokerIdentity"],
+)
+def test_every_file_is_listed(path: str) -> None:
+    assert f"`{path}" in DOCUMENT.read_text()
