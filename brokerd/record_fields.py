@@ -8,7 +8,8 @@ from typing import Final
 from remoting.disk import Bytes
 from remoting.message import MAGIC_V1, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
 
-_OFFSETS: Final = struct.Struct(">qqi").unpack_from  # queueOffset, physicalOffset, sysFlag at 20
+# queueOffset, physicalOffset, sysFlag at 20, and reconsumeTimes of a record with IPv4 hosts at 72
+_OFFSETS: Final = struct.Struct(">qqi32xi").unpack_from
 _INT: Final = struct.Struct(">i").unpack_from
 _SHORT: Final = struct.Struct(">h").unpack_from
 _LONG: Final = struct.Struct(">q").unpack_from
@@ -16,13 +17,16 @@ _MAGIC: Final = struct.Struct(">I").unpack_from
 _OFFSETS_AT: Final = 20
 _RECONSUME_AT: Final = 72  # with IPv4 hosts
 _BODY_LENGTH_AT: Final = 84  # likewise
+_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _V6_EXTRA: Final = 12
 
 
 def offsets_of(record: Bytes) -> tuple[int, int, int]:
     """(queue offset, physical offset, reconsume times)."""
-    queue_offset, physical_offset, sys_flag = _OFFSETS(record, _OFFSETS_AT)
-    return queue_offset, physical_offset, _INT(record, _RECONSUME_AT + _shift(sys_flag))[0]
+    queue_offset, physical_offset, sys_flag, reconsume_times = _OFFSETS(record, _OFFSETS_AT)
+    if sys_flag & _V6:
+        reconsume_times = _INT(record, _RECONSUME_AT + _shift(sys_flag))[0]
+    return queue_offset, physical_offset, reconsume_times
 
 
 def queue_offset_of(record: Bytes) -> int:
@@ -49,6 +53,6 @@ def properties_of(record: Bytes) -> bytes:
 
 def _shift(sys_flag: int) -> int:
     """How far IPv6 hosts move what follows both of them."""
-    if not sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6):
+    if not sys_flag & _V6:
         return 0
     return (_V6_EXTRA if sys_flag & SYS_BORN_HOST_V6 else 0) + (_V6_EXTRA if sys_flag & SYS_STORE_HOST_V6 else 0)

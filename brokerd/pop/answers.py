@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from brokerd.pop.copies import deliveries_before
+from brokerd.pop.copies import counts_earlier_deliveries
 from brokerd.pop.taking import Found
 from brokerd.record_fields import offsets_of
 from brokerd.services import PoppedMessage, PopRequest
@@ -15,24 +15,19 @@ def popped_messages(
 ) -> list[PoppedMessage]:
     """The messages in the order taken: queue by queue, ascending."""
     messages: list[PoppedMessage] = []
+    asked = request.topic
     for topic, flag, queue_id, offsets, records, counts in found:
         prefix = (
             f"{offsets[0]} {pop_time_ms} {request.invisible_time_ms} {revive_queue_id} {flag} {broker_name} {queue_id} "
         )
+        starts_anew = not counts_earlier_deliveries(topic)
         for place, record in enumerate(records):
-            queue_offset, physical_offset, reconsume_times = offsets_of(record)
-            deliveries = deliveries_before(topic, reconsume_times) + (counts[place] if counts is not None else 1)
-            messages.append(
-                PoppedMessage(
-                    record,
-                    request.topic,
-                    flag,
-                    queue_id,
-                    queue_offset,
-                    f"{prefix}{queue_offset} {physical_offset}",
-                    deliveries,
-                )
-            )
+            queue_offset, physical_offset, deliveries = offsets_of(record)
+            if starts_anew:
+                deliveries = 0
+            deliveries += counts[place] if counts is not None else 1
+            handle = f"{prefix}{queue_offset} {physical_offset}"
+            messages.append(PoppedMessage(record, asked, flag, queue_id, queue_offset, handle, deliveries))
     return messages
 
 

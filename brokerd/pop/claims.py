@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from brokerd.pop import records
 from brokerd.pop.batch import Batch
-from brokerd.pop.handles import ReceiptHandle
+from brokerd.pop.handles import BatchHandle, ReceiptHandle
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import QueueLedger
 
@@ -49,6 +49,22 @@ class Claims:
             return False
         batch, place = found
         self._finished[batch] = self._finished.get(batch, 0) | 1 << place
+        return True
+
+    def find_batch(self, group: str, topic: str, handle: BatchHandle) -> Batch | None:
+        """The batch that a handle names, for `finish_offset`."""
+        return self._ledger.find_batch(group, topic, handle, self._now_ms)
+
+    def finish_offset(self, batch: Batch, offset: int) -> bool:
+        """Claim the message at a queue offset of the batch as finished; False when it is not there to be claimed."""
+        place = batch.place_of(offset)
+        if place < 0:
+            return False
+        bit = 1 << place
+        claimed = self._finished.get(batch, 0)
+        if not bit & batch.remaining & ~claimed & ~self._changed_masks.get(batch, 0):
+            return False
+        self._finished[batch] = claimed | bit
         return True
 
     def change(self, group: str, topic: str, handle: ReceiptHandle, invisible_time_ms: int) -> Replacement | None:

@@ -44,9 +44,14 @@ def is_dead_letter_topic(group: str, topic: str) -> bool:
     return base_topic(group, topic).startswith(DEAD_LETTER_PREFIX)
 
 
+def counts_earlier_deliveries(topic: str) -> bool:
+    """Whether the reconsume times of messages in this stored topic are deliveries to the group: not those of dead letters."""
+    return not topic.startswith(DEAD_LETTER_PREFIX)
+
+
 def deliveries_before(topic: str, reconsume_times: int) -> int:
     """How often a stored message was delivered before it was stored here. `topic` is the stored one."""
-    return 0 if topic.startswith(DEAD_LETTER_PREFIX) else max(0, reconsume_times)
+    return reconsume_times if counts_earlier_deliveries(topic) else 0
 
 
 def retry_target(group: str, topic: str) -> str:

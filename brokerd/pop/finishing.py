@@ -13,9 +13,10 @@ from typing import Final
 from brokerd.metadata.journal import Journal
 from brokerd.metadata.record_log import RecordLog
 from brokerd.pop import records
+from brokerd.pop.batch import Batch
 from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
-from brokerd.pop.handles import ReceiptHandle, decode_handle, stored_topic
+from brokerd.pop.handles import ReceiptHandle, decode_batch_handle, decode_handle, split_handle, stored_topic
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.reviver import PopMetadata, forward
 from brokerd.pop.taking import MessageReads
@@ -127,10 +128,18 @@ class Finishing:
         return stored_topic(group, topic, handle.retry_flag), handle
 
     def _claim_acks(self, claims: Claims, group: str, topic: str, handles: Sequence[str], done: AckDone) -> _Answer:
-        statuses = []
+        statuses: list[AckStatus] = []
+        batches: dict[str, Batch | None] = {}
         for text in handles:
-            located = self._locate(group, topic, text)
-            statuses.append(_OK if located is not None and claims.finish(group, *located) else _INVALID)
+            split = split_handle(text)
+            if split is None:
+                statuses.append(_INVALID)
+                continue
+            prefix, offset, _ = split
+            if prefix not in batches:  # the messages of one pop are usually acked together
+                batches[prefix] = self._batch(claims, group, topic, prefix)
+            batch = batches[prefix]
+            statuses.append(_OK if batch is not None and claims.finish_offset(batch, offset) else _INVALID)
 
         def answer(acknowledged: bool) -> None:
             valid = statuses.count(_OK)
@@ -142,6 +151,12 @@ class Finishing:
                 done([_FAILED if status == _OK else status for status in statuses])
 
         return answer
+
+    def _batch(self, claims: Claims, group: str, topic: str, prefix: str) -> Batch | None:
+        handle = decode_batch_handle(prefix)
+        if handle is None or handle.broker_name != self._broker_name:
+            return None
+        return claims.find_batch(group, stored_topic(group, topic, handle.retry_flag), handle)
 
     def _claim_change(
         self, claims: Claims, group: str, topic: str, text: str, invisible_time_ms: int, done: ChangeDone

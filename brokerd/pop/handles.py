@@ -45,26 +45,57 @@ class ReceiptHandle(NamedTuple):
         return " ".join(map(str, fields))
 
 
-def decode_handle(text: str) -> ReceiptHandle | None:
-    """The handle in a text that a client sent; None when it is not one."""
-    if len(text) > _MAX_HANDLE_LENGTH or not text.isascii():
+class BatchHandle(NamedTuple):
+    """What the handles of all messages of one batch have in common."""
+
+    start_offset: int
+    pop_time_ms: int
+    invisible_time_ms: int
+    revive_queue_id: int
+    retry_flag: int
+    broker_name: str
+    queue_id: int
+
+
+def split_handle(text: str) -> tuple[str, int, int] | None:
+    """(the text of the batch's handle, queue offset, physical offset or -1) of a handle; None when it is none."""
+    spaces = text.count(" ")
+    physical_offset = -1
+    if spaces == 8:
+        batch, offset, physical = text.rsplit(" ", 2)
+        if not physical.isdecimal() or len(physical) > _MAX_DIGITS:
+            return None
+        physical_offset = int(physical)
+    elif spaces == 7:
+        batch, offset = text.rsplit(" ", 1)
+    else:
         return None
+    if not offset.isdecimal() or len(offset) > _MAX_DIGITS or len(text) > _MAX_HANDLE_LENGTH:
+        return None
+    return batch, int(offset), physical_offset
+
+
+def decode_batch_handle(text: str) -> BatchHandle | None:
+    """The first seven fields of a handle."""
     fields = text.split(" ")
-    if len(fields) not in (8, 9):
+    if len(fields) != 7:
         return None
     broker_name = fields[5]
     fields[5] = "0"
     for field in fields:
         if not field.isdecimal() or len(field) > _MAX_DIGITS:
             return None
-    numbers = [int(field) for field in fields]
-    if numbers[4] > FLAG_RETRY_V2 or not broker_name:
+    start, pop_time, invisible, revive_queue_id, flag, _, queue_id = map(int, fields)
+    if flag > FLAG_RETRY_V2 or not broker_name:
         return None
-    start, pop_time, invisible, revive_queue_id, flag, _, queue_id, offset = numbers[:8]
-    physical_offset = numbers[8] if len(numbers) == 9 else -1
-    return ReceiptHandle(
-        start, pop_time, invisible, revive_queue_id, flag, broker_name, queue_id, offset, physical_offset
-    )
+    return BatchHandle(start, pop_time, invisible, revive_queue_id, flag, broker_name, queue_id)
+
+
+def decode_handle(text: str) -> ReceiptHandle | None:
+    """The handle in a text that a client sent; None when it is not one."""
+    split = split_handle(text)
+    batch = decode_batch_handle(split[0]) if split is not None else None
+    return ReceiptHandle(*batch, *split[1:]) if batch is not None and split is not None else None
 
 
 def retry_topic(group: str, topic: str) -> str:

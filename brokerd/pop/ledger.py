@@ -17,7 +17,7 @@ from typing import Any
 
 from brokerd.pop import records
 from brokerd.pop.batch import NEVER_MS, Batch
-from brokerd.pop.handles import NORMAL_REVIVE_QUEUE_ID, ORDERED_REVIVE_QUEUE_ID, ReceiptHandle
+from brokerd.pop.handles import NORMAL_REVIVE_QUEUE_ID, ORDERED_REVIVE_QUEUE_ID, BatchHandle, ReceiptHandle
 from brokerd.pop.queue_ledger import QueueLedger
 
 _SWEEP_SLACK = 1024
@@ -57,10 +57,10 @@ class PopLedger:
     def batch_count(self) -> int:
         return self._batch_count
 
-    def find(self, group: str, topic: str, handle: ReceiptHandle, now_ms: int) -> tuple[Batch, int] | None:
-        """The batch and place that a handle names; None when it was never given out, is finished, replaced or expired.
+    def find_batch(self, group: str, topic: str, handle: BatchHandle | ReceiptHandle, now_ms: int) -> Batch | None:
+        """The batch that a handle names; None when it was never given out, is finished as a whole, or expired.
 
-        `topic` is the one that holds the message.
+        `topic` is the one that holds the messages.
         """
         queue = self.queue(group, topic, handle.queue_id)
         if queue is None:
@@ -74,8 +74,13 @@ class PopLedger:
             or batch.due_ms <= now_ms
         ):
             return None
-        place = batch.place_of(handle.queue_offset)
-        return (batch, place) if place >= 0 and batch.remaining >> place & 1 else None
+        return batch
+
+    def find(self, group: str, topic: str, handle: ReceiptHandle, now_ms: int) -> tuple[Batch, int] | None:
+        """The batch and place of one message; None also when this message is finished or has a newer handle."""
+        batch = self.find_batch(group, topic, handle, now_ms)
+        place = batch.place_of(handle.queue_offset) if batch is not None else -1
+        return (batch, place) if batch is not None and place >= 0 and batch.remaining >> place & 1 else None
 
     # ---- timers (on the master only)
 

@@ -175,7 +175,10 @@ class Taker:
             records = result.records
             if not message_filter.is_exact:
                 records = [record for record in records if message_filter.admits(properties_of(record))]
-            offsets = [queue_offset_of(record) for record in records]
+            if len(records) == result.next_offset - offset:
+                offsets = list(range(offset, result.next_offset))
+            else:
+                offsets = [queue_offset_of(record) for record in records]
             if result.next_offset <= offset:
                 break
             offset = result.next_offset
