@@ -219,7 +219,7 @@ class GrpcProtocol(asyncio.Protocol):
                 return
         assert self._grpc is not None
         self._grpc.receive(data, now_ms, _execute)
-        if self._grpc.http2.has_output or self._grpc.http2.fault is not None:
+        if self._grpc.http2.outgoing or self._grpc.http2.fault is not None:
             self._grpc.want_flush()
 
     def pause_writing(self) -> None:
@@ -241,8 +241,8 @@ class GrpcProtocol(asyncio.Protocol):
         if self._transport is None or self._grpc is None:
             return
         http2 = self._grpc.http2
-        if http2.has_output:
-            output = http2.take_output()
+        if http2.outgoing:
+            output = http2.outgoing.take()
             self._transport.write(self._tls.send(output) if self._tls is not None else output)
         elif self._tls is not None and (output := self._tls.take_output()):
             self._transport.write(output)
@@ -271,7 +271,7 @@ class GrpcProtocol(asyncio.Protocol):
                 self.abort("no HTTP/2 preface came")
             return
         http2 = self._grpc.http2
-        unwritten = (self._transport.get_write_buffer_size(), http2.blocked_bytes)
+        unwritten = (self._transport.get_write_buffer_size(), http2.outgoing.blocked_bytes)
         if unwritten != self._unwritten or unwritten == (0, 0):
             self._unwritten = unwritten
             self._progress_ms = now_ms

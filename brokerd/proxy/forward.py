@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from brokerd.proxy.calls import Call, GrpcStatus, Kind, run
 from brokerd.proxy.forwarded import GRPC_STATUS, MORE_FIELD
+from brokerd.proxy.methods.base import CLIENT_ID
 from brokerd.proxy.methods.table import KINDS, Methods
 from brokerd.proxy.proxy_call import (
     CANCEL,
@@ -28,6 +29,7 @@ from brokerd.proxy.proxy_call import (
     ProxyCall,
     decode_messages,
 )
+from brokerd.proxy.sessions import MAX_SESSIONS_PER_CONNECTION
 from brokerd.proxy.status import Code, Refusal, refusal_of
 from remoting import codes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestError
@@ -58,6 +60,7 @@ _RETRY_S: Final = 0.02
 _DIAL_TIMEOUT_MS: Final = 1000
 _ANSWER_RESERVE_MS: Final = 200
 _ROUTE_HOLD_MS: Final = 1000
+_MAX_SETTINGS_BYTES: Final = 64 * 1024
 _CALL_TIMEOUT_MS: Final = 30_000
 _NO_MASTER: Final = "this broker group has no master at the moment; try again"
 _OUTCOME_UNKNOWN: Final = "the master was lost before it answered; whether the call was carried out is unknown"
@@ -113,6 +116,7 @@ class Forwarder:
         self._loop = asyncio.get_running_loop()
         self._call_ids = itertools.count(1)
         self._client_ids: dict[object, int] = {}
+        self._settings_calls: dict[object, dict[str, Call]] = {}
         self._next_client_id = itertools.count(1)
         self._connection: RemotingConnection | None = None
         self._connected_to = ""
@@ -132,8 +136,11 @@ class Forwarder:
         if name == "Telemetry":
             # settings are answered from the replica's own copy, at once; the master is told who is there
             self._methods.handlers[name](calls)
+            connection = self._master()
             for call in calls:
-                self._tell(name, call)
+                self._remember(call)
+                if connection is not None:
+                    self._tell(connection, call)
             return
         connection = self._master()
         for call in calls:
@@ -144,6 +151,7 @@ class Forwarder:
 
     def connection_closed(self, connection: object) -> None:
         """A client of this replica went away: the master should not wait for it."""
+        self._settings_calls.pop(connection, None)
         client = self._client_ids.pop(connection, None)
         master = self._connection
         if client is not None and master is not None and master.is_open:
@@ -222,6 +230,9 @@ class Forwarder:
         try:
             self._connection = await self._dialler.connection(address)
             self._connected_to = address
+            for clients in self._settings_calls.values():
+                for call in clients.values():
+                    self._tell(self._connection, call)
         except ConnectionLost as error:
             log.info("%s", error)
             await asyncio.sleep(_RETRY_S)
@@ -238,11 +249,18 @@ class Forwarder:
         left_ms = 0 if call.deadline_ms is None else max(1, call.deadline_ms - self._monotonic_ms())
         return ProxyCall(name, next(self._call_ids), left_ms, call.peer.address, client, call.metadata)
 
-    def _tell(self, name: str, call: Call) -> None:
-        """Pass a call on without waiting for what it answers."""
-        connection = self._master()
-        if connection is not None and len(call.message) <= MAX_REQUEST_BYTES:
-            connection.notify(codes.PROXY_CALL, self._origin(name, call).to_ext(), call.message)
+    def _remember(self, call: Call) -> None:
+        """Keep a client's last settings for as long as it is connected: every new master is told of them."""
+        clients = self._settings_calls.setdefault(call.peer.connection, {})
+        identity = call.metadata.get(CLIENT_ID, "")
+        if len(call.message) <= _MAX_SETTINGS_BYTES and (
+            identity in clients or len(clients) < MAX_SESSIONS_PER_CONNECTION
+        ):
+            clients[identity] = call
+
+    def _tell(self, connection: RemotingConnection, call: Call) -> None:
+        """Pass settings on; their answer was given here."""
+        connection.notify(codes.PROXY_CALL, self._origin("Telemetry", call).to_ext(), call.message)
 
     def _forward(self, connection: RemotingConnection, name: str, call: Call) -> None:
         if len(call.message) > MAX_REQUEST_BYTES:

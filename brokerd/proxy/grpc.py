@@ -107,7 +107,7 @@ class GrpcCall:
 
     def answer(self, message: bytes) -> None:
         connection = self._connection
-        connection.http2.respond(
+        connection.http2.outgoing.respond(
             self._stream, _RESPONSE_HEAD, b"\x00" + len(message).to_bytes(4) + message, _OK_TRAILERS
         )
         if not connection.flush_wanted:
@@ -123,7 +123,7 @@ class GrpcCall:
             parts.append(message)
         data = b"".join(parts)
         connection.unflushed_bytes += len(data)
-        connection.http2.send_data(self._stream, data)
+        connection.http2.outgoing.send_data(self._stream, data)
         if not connection.flush_wanted:
             connection.want_flush()
 
@@ -131,7 +131,7 @@ class GrpcCall:
         """Send the response headers, if they were not sent yet."""
         if not self._head_sent:
             self._head_sent = True
-            self._connection.http2.send_headers(self._stream, _RESPONSE_HEAD)
+            self._connection.http2.outgoing.send_headers(self._stream, _RESPONSE_HEAD)
 
     def continued(self, message: bytes) -> GrpcCall:
         """The call of a further message on the same bidirectional stream."""
@@ -146,11 +146,11 @@ class GrpcCall:
         connection = self._connection
         trailers = _trailers(status, text)
         if self._head_sent:
-            connection.http2.end(self._stream, trailers)
+            connection.http2.outgoing.end(self._stream, trailers)
         else:
             # trailers only: headers and trailers in one block
             self._head_sent = True
-            connection.http2.send_headers(self._stream, _RESPONSE_HEAD + trailers, end_stream=True)
+            connection.http2.outgoing.send_headers(self._stream, _RESPONSE_HEAD + trailers, end_stream=True)
         if not connection.flush_wanted:
             connection.want_flush()
 
@@ -276,7 +276,7 @@ class GrpcConnection:
     @property
     def congested(self) -> bool:
         """The client reads slower than it asks: no work that ends in a large answer is begun."""
-        waiting = max(self.unflushed_bytes, self.http2.blocked_bytes)
+        waiting = max(self.unflushed_bytes, self.http2.outgoing.blocked_bytes)
         return self.write_paused or waiting > _CONGESTED_BYTES
 
     def resume(self) -> None:
@@ -414,9 +414,9 @@ class GrpcConnection:
             return
         status = str(head.http_status).encode()
         # status: a literal whose name is entry 8 of the static table
-        self.http2.send_headers(stream, b"\x08" + bytes((len(status),)) + status + _PLAIN_TEXT)
-        self.http2.send_data(stream, _NOT_GRPC)
-        self.http2.end(stream, b"")
+        self.http2.outgoing.send_headers(stream, b"\x08" + bytes((len(status),)) + status + _PLAIN_TEXT)
+        self.http2.outgoing.send_data(stream, _NOT_GRPC)
+        self.http2.outgoing.end(stream, b"")
         self.want_flush()
 
     def _refuse_large(self, stream: Stream[GrpcHead]) -> None:

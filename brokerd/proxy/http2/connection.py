@@ -6,8 +6,7 @@ and one DATA frame, which is what a unary call is, passes through the two short 
 else goes through `_FRAME_READERS`. Both lead to the same states.
 
 Invariants: stream ids only grow; a stream is in `streams` until both sides ended or one reset it; our receive windows are
-replenished as bytes arrive, because what bounds memory is the budget for unfinished bodies, not the windows; data goes out in
-order per stream and only within both of the peer's windows.
+replenished as bytes arrive, because what bounds memory is the budget for unfinished bodies, not the windows.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ from brokerd.proxy.http2.frames import (
 )
 from brokerd.proxy.http2.headers import Fields, H, HeaderReader, MalformedHeaders, check_trailers
 from brokerd.proxy.http2.limits import Allowance, Budget, Http2Limits
-from brokerd.proxy.http2.streams import BY_PEER, BY_US, CLOSED, FRAME_FAULTS, HALF_CLOSED_REMOTE, OPEN, Stream
+from brokerd.proxy.http2.outgoing import Outgoing
+from brokerd.proxy.http2.streams import BY_PEER, CLOSED, FRAME_FAULTS, HALF_CLOSED_REMOTE, OPEN, Stream
 
 # Events. REQUEST: a collected request is complete, its body in `stream.body`. OPENED, CHUNK, ENDED: the life of a request that
 # does not collect. TOO_LARGE: a collected body is over its bound and was dropped. RESET: the stream is gone (chunk: None).
@@ -57,9 +57,7 @@ RESET: Final = 5
 
 Event = tuple[int, Stream[H], bytes | None]
 
-_REMEMBERED_RESETS: Final = 4096
 _REMEMBERED_GAPS: Final = 32
-_EMPTY_TABLE: Final = b"\x20"  # HPACK: "my table has size 0"
 
 
 class ServerConnection(Generic[H]):
@@ -79,7 +77,6 @@ class ServerConnection(Generic[H]):
         self.streams: dict[int, Stream[H]] = {}
         self._last_stream_id = -1
         self._gaps: deque[range] = deque(maxlen=_REMEMBERED_GAPS)
-        self._reset_by_us: dict[int, None] = {}
 
         self._rest = b""
         self._preface_seen = False
@@ -93,17 +90,11 @@ class ServerConnection(Generic[H]):
         self._replenish_below = limits.connection_window_bytes // 2
         self._unfinished_bytes = 0
 
-        self._send_window = frames.DEFAULT_WINDOW
-        self._initial_send_window = frames.DEFAULT_WINDOW
-        self._max_send_frame_bytes = frames.DEFAULT_MAX_FRAME_BYTES
-        self._must_empty_table = False
-        self._blocked: dict[int, Stream[H]] = {}  # held back by the connection's window only
-        self._blocked_bytes = 0
-
         self.going_away = False
         self.fault: ConnectionFault | None = None  # set when the connection is to be closed after its output was sent
         self._events: list[Event[H]] = []
-        self._out: list[bytes | memoryview] = [self._opening()]
+        self.outgoing: Outgoing[H] = Outgoing(self.streams, limits.max_blocked_bytes, self.release, self._fail)
+        self.outgoing.put(self._opening())
 
     def _opening(self) -> bytes:
         limits = self._limits
@@ -123,26 +114,11 @@ class ServerConnection(Generic[H]):
         """The peer's preface and first settings have come."""
         return self._first_settings_seen
 
-    @property
-    def blocked_bytes(self) -> int:
-        """Bytes of answers that the peer's windows hold back."""
-        return self._blocked_bytes
-
-    @property
-    def has_output(self) -> bool:
-        return bool(self._out)
-
-    def take_output(self) -> bytes:
-        """Everything to be sent, once."""
-        out = self._out
-        self._out = []
-        return b"".join(out)
-
     def go_away(self, reason: str) -> None:
         """Announce that no new streams are taken; those that are open go on."""
         if not self.going_away:
             self.going_away = True
-            self._out.append(frames.encode_goaway(max(self._last_stream_id, 0), ErrorCode.NO_ERROR, reason))
+            self.outgoing.put(frames.encode_goaway(max(self._last_stream_id, 0), ErrorCode.NO_ERROR, reason))
 
     # ---- receiving
 
@@ -215,7 +191,7 @@ class ServerConnection(Generic[H]):
                     and self._first_settings_seen
                 ):
                     self._last_stream_id = stream_id
-                    stream = Stream(stream_id, head, stream_window, self._initial_send_window)
+                    stream = Stream(stream_id, head, stream_window, self.outgoing.initial_window)
                     streams[stream_id] = stream
                     if not head.collects:
                         events.append((OPENED, stream, None))
@@ -274,7 +250,7 @@ class ServerConnection(Generic[H]):
         elif stream.receive_window < self._limits.stream_window_bytes // 2:
             more = self._limits.stream_window_bytes - stream.receive_window
             stream.receive_window += more
-            self._out.append(frames.encode_window_update(stream_id, more))
+            self.outgoing.put(frames.encode_window_update(stream_id, more))
 
     def _read_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1:
@@ -332,7 +308,7 @@ class ServerConnection(Generic[H]):
         self._last_stream_id = stream_id
         if self.going_away:
             self._headers.decode(block)
-            self._remember_reset(stream_id)
+            self.outgoing.remember_reset(stream_id)
             return
         try:
             head = self._headers.read_request(block)
@@ -340,7 +316,7 @@ class ServerConnection(Generic[H]):
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
         if len(self.streams) >= self._limits.max_concurrent_streams:
             raise StreamFault(stream_id, ErrorCode.REFUSED_STREAM, "too many streams at once")
-        stream = Stream(stream_id, head, self._limits.stream_window_bytes, self._initial_send_window)
+        stream = Stream(stream_id, head, self._limits.stream_window_bytes, self.outgoing.initial_window)
         self.streams[stream_id] = stream
         if not head.collects:
             self._events.append((OPENED, stream, None))
@@ -368,7 +344,7 @@ class ServerConnection(Generic[H]):
         self._count_reset()
         stream = self.streams.get(stream_id)
         if stream is not None:
-            self._forget(stream)
+            self.outgoing.forget(stream)
             self._events.append((RESET, stream, None))
 
     def _read_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -385,33 +361,23 @@ class ServerConnection(Generic[H]):
         for name, value in frames.SETTING.iter_unpack(payload):
             self._apply_setting(name, value)
         self._first_settings_seen = True
-        self._out.append(frames.encode_frame(SETTINGS, ACK, 0))
+        self.outgoing.put(frames.encode_frame(SETTINGS, ACK, 0))
 
     def _apply_setting(self, name: int, value: int) -> None:
         if name == Setting.INITIAL_WINDOW_SIZE:
             if value > MAX_WINDOW:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE above 2^31-1")
-            self._change_initial_window(value)
+            self.outgoing.change_initial_window(value)
         elif name == Setting.MAX_FRAME_SIZE:
             if not frames.DEFAULT_MAX_FRAME_BYTES <= value < 1 << 24:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of its bounds")
-            self._max_send_frame_bytes = value
+            self.outgoing.max_frame_bytes = value
         elif name == Setting.ENABLE_PUSH:
             if value > 1:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH must be 0 or 1")
         elif name == Setting.HEADER_TABLE_SIZE and value < frames.DEFAULT_TABLE_BYTES:
             # we put nothing into the peer's table, but it wants to be told that we know of the smaller one
-            self._must_empty_table = True
-
-    def _change_initial_window(self, value: int) -> None:
-        difference = value - self._initial_send_window
-        self._initial_send_window = value
-        for stream in list(self.streams.values()):
-            stream.send_window += difference
-            if stream.send_window > MAX_WINDOW:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE makes a window overflow")
-            if stream.waiting and difference > 0:
-                self._send_waiting(stream)
+            self.outgoing.must_empty_table = True
 
     def _read_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients cannot push")
@@ -426,7 +392,7 @@ class ServerConnection(Generic[H]):
             return
         if not self._pings.take(self._now_ms):
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many PING frames")
-        self._out.append(frames.encode_frame(PING, ACK, 0, payload))
+        self.outgoing.put(frames.encode_frame(PING, ACK, 0, payload))
 
     def _read_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -441,22 +407,12 @@ class ServerConnection(Generic[H]):
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE must have 4 bytes")
         increment = int.from_bytes(payload) & MAX_WINDOW
         if not stream_id:
-            if not increment or self._send_window + increment > MAX_WINDOW:
-                code = ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR
-                raise ConnectionFault(code, "WINDOW_UPDATE by zero or beyond 2^31-1")
-            self._send_window += increment
-            self._send_blocked()
+            self.outgoing.open_window(increment)
             return
         self._refuse_idle(stream_id, "WINDOW_UPDATE")
         stream = self.streams.get(stream_id)
-        if stream is None:
-            return
-        if not increment or stream.send_window + increment > MAX_WINDOW:
-            code = ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR
-            raise StreamFault(stream_id, code, "WINDOW_UPDATE by zero or beyond 2^31-1")
-        stream.send_window += increment
-        if stream.waiting:
-            self._send_waiting(stream)
+        if stream is not None:
+            self.outgoing.open_stream_window(stream, increment)
 
     # ---- rules that several frames share
 
@@ -468,7 +424,7 @@ class ServerConnection(Generic[H]):
             if fault is not None:
                 raise StreamFault(stream_id, fault, "the stream was ended before")
             return stream
-        if stream_id in self._reset_by_us:
+        if stream_id in self.outgoing.reset_by_us:
             return None  # sent before the peer learned of the reset
         if stream_id > self._last_stream_id or not stream_id & 1 or any(stream_id in gap for gap in self._gaps):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a frame for stream {stream_id}, which was never opened")
@@ -507,7 +463,7 @@ class ServerConnection(Generic[H]):
         else:
             self._events.append((ENDED, stream, None))
         if stream.state == CLOSED:
-            self._forget(stream)
+            self.outgoing.forget(stream)
 
     def hold(self, stream: Stream[H], count: int) -> bool:
         """Account for bytes kept for a stream until `release`; False when the connection or all of them hold too much."""
@@ -529,7 +485,7 @@ class ServerConnection(Generic[H]):
     def _replenish(self) -> None:
         more = self._limits.connection_window_bytes - self._receive_window
         self._receive_window += more
-        self._out.append(frames.encode_window_update(0, more))
+        self.outgoing.put(frames.encode_window_update(0, more))
 
     def _count_idle_frame(self) -> None:
         if not self._idle_frames.take(self._now_ms):
@@ -539,169 +495,27 @@ class ServerConnection(Generic[H]):
         if not self._resets.take(self._now_ms):
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many streams reset")
 
-    # ---- sending
-
-    def respond(self, stream: Stream[H], head: bytes, message: bytes, trailers: bytes) -> None:
-        """A whole answer: header block, data, trailer block; in one go when the windows allow."""
-        length = len(message)
-        if (
-            length > self._send_window
-            or length > stream.send_window
-            or length > self._max_send_frame_bytes
-            or stream.state != HALF_CLOSED_REMOTE
-            or self._must_empty_table
-        ):
-            self.send_headers(stream, head)
-            self.send_data(stream, message)
-            self.end(stream, trailers)
-            return
-        self._send_window -= length
-        stream_id = stream.stream_id
-        pack = FRAME_HEADER.pack
-        self._out += (
-            pack(0, len(head), HEADERS, END_HEADERS, stream_id),
-            head,
-            pack(length >> 8, length & 0xFF, DATA, 0, stream_id),
-            message,
-            pack(0, len(trailers), HEADERS, END_HEADERS | END_STREAM, stream_id),
-            trailers,
-        )
-        stream.state = CLOSED
-        del self.streams[stream_id]
-
-    def send_headers(self, stream: Stream[H], block: bytes, *, end_stream: bool = False) -> None:
-        """The answer's header block; with `end_stream` it is the whole answer."""
-        if stream.state == CLOSED:
-            return
-        if self._must_empty_table:
-            self._must_empty_table = False
-            block = _EMPTY_TABLE + block
-        self._out.append(frames.encode_headers(stream.stream_id, block, end_stream, self._max_send_frame_bytes))
-        if end_stream:
-            self._end_by_us(stream)
-
-    def send_data(self, stream: Stream[H], data: bytes) -> None:
-        """A piece of the answer's body; held back while the peer's windows are full."""
-        if stream.state == CLOSED or not data:
-            return
-        if stream.waiting is None:
-            stream.waiting = deque()
-        stream.waiting.append(data)
-        self._blocked_bytes += len(data)
-        self._send_waiting(stream)
-        if self._blocked_bytes > self._limits.max_blocked_bytes:
-            self._fail(ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many answers wait for the peer's windows"))
-
-    def end(self, stream: Stream[H], trailers: bytes) -> None:
-        """End the answer after all of its data: with its trailer block, or with an empty frame if there is none."""
-        if stream.state == CLOSED:
-            return
-        if stream.waiting:
-            stream.waiting_trailers = trailers
-        elif trailers:
-            self.send_headers(stream, trailers, end_stream=True)
-        else:
-            self._out.append(frames.encode_frame(DATA, END_STREAM, stream.stream_id))
-            self._end_by_us(stream)
-
-    def reset(self, stream: Stream[H], error_code: ErrorCode) -> None:
-        """Give the stream up; no event follows."""
-        if stream.state != CLOSED:
-            self._forget(stream)
-            self._remember_reset(stream.stream_id)
-            self._out.append(frames.encode_rst_stream(stream.stream_id, error_code))
-
-    def _send_waiting(self, stream: Stream[H]) -> None:
-        """Send as much of the stream's waiting data as both windows allow."""
-        waiting = stream.waiting
-        assert waiting is not None
-        while waiting:
-            if not self._send_one_frame(stream):
-                return
-        self._blocked.pop(stream.stream_id, None)
-        if stream.waiting_trailers is not None:
-            self.end(stream, stream.waiting_trailers)
-
-    def _send_one_frame(self, stream: Stream[H]) -> bool:
-        """One DATA frame of what waits; False when a window is full (then the right list of blocked streams has it)."""
-        waiting = stream.waiting
-        assert waiting
-        if stream.send_window <= 0:
-            self._blocked.pop(stream.stream_id, None)  # its own WINDOW_UPDATE comes back here
-            return False
-        if self._send_window <= 0:
-            self._blocked[stream.stream_id] = stream
-            return False
-        data = waiting.popleft()
-        room = min(self._send_window, stream.send_window, self._max_send_frame_bytes)
-        if len(data) > room:
-            # a view, so that cutting a large answer into frames copies each byte once
-            view = memoryview(data)
-            waiting.appendleft(view[room:])
-            data = view[:room]
-        length = len(data)
-        self._send_window -= length
-        stream.send_window -= length
-        self._blocked_bytes -= length
-        self._out += (FRAME_HEADER.pack(length >> 8, length & 0xFF, DATA, 0, stream.stream_id), data)
-        return True
-
-    def _send_blocked(self) -> None:
-        """The connection's window opened: one frame per blocked stream in turn, until it is full again."""
-        blocked = self._blocked
-        while blocked and self._send_window > 0:
-            for stream in list(blocked.values()):
-                if self._send_window <= 0:
-                    return
-                if self._send_one_frame(stream) and not stream.waiting:
-                    self._send_waiting(stream)
-
-    def _end_by_us(self, stream: Stream[H]) -> None:
-        if stream.state == OPEN:
-            # answered before the request ended: tell the peer to stop sending it
-            stream.ended(BY_US)
-            self.reset(stream, ErrorCode.NO_ERROR)
-            return
-        stream.ended(BY_US)
-        self._forget(stream)
-
     # ---- ends
 
     def _reset(self, stream_id: int, error_code: ErrorCode) -> None:
         """Reset a stream because of the peer's fault; the layer above learns of it if it knew the stream."""
         stream = self.streams.get(stream_id)
         if stream is not None:
-            self._forget(stream)
+            self.outgoing.forget(stream)
             self._events.append((RESET, stream, None))
-        self._remember_reset(stream_id)
-        self._out.append(frames.encode_rst_stream(stream_id, error_code))
-
-    def _remember_reset(self, stream_id: int) -> None:
-        remembered = self._reset_by_us
-        remembered[stream_id] = None
-        if len(remembered) > _REMEMBERED_RESETS:
-            del remembered[next(iter(remembered))]
-
-    def _forget(self, stream: Stream[H]) -> None:
-        stream.state = CLOSED
-        self.release(stream)
-        self.streams.pop(stream.stream_id, None)
-        self._blocked.pop(stream.stream_id, None)
-        if stream.waiting:
-            self._blocked_bytes -= sum(map(len, stream.waiting))
-            stream.waiting = None
+        self.outgoing.reset_id(stream_id, error_code)
 
     def _fail(self, fault: ConnectionFault) -> None:
         if self.fault is None:
             self.fault = fault
             self.going_away = True
-            self._out.append(frames.encode_goaway(max(self._last_stream_id, 0), fault.error_code, str(fault)))
+            self.outgoing.put(frames.encode_goaway(max(self._last_stream_id, 0), fault.error_code, str(fault)))
 
     def close(self) -> list[Stream[H]]:
         """The transport is gone: give back all budgets; answers the streams that were live."""
         streams = list(self.streams.values())
         for stream in streams:
-            self._forget(stream)
+            self.outgoing.forget(stream)
         return streams
 
 

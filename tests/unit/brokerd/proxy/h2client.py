@@ -69,7 +69,7 @@ class Client:
         return [(event, stream.stream_id, chunk) for event, stream, chunk in self.server.receive(data, self.now_ms)]
 
     def output(self) -> list[Frame]:
-        return split(self.server.take_output())
+        return split(self.server.outgoing.take())
 
     def block(self, fields: Sequence[tuple[str, str]] = REQUEST) -> bytes:
         return self.encoder.encode(list(fields))
@@ -86,7 +86,7 @@ class Client:
 
     def answer(self, stream_id: int, body: bytes = b"answer") -> None:
         """Let the server answer a live stream."""
-        self.server.respond(self.server.streams[stream_id], b"\x88", body, frames.literal_field(b"x", b"0"))
+        self.server.outgoing.respond(self.server.streams[stream_id], b"\x88", body, frames.literal_field(b"x", b"0"))
 
     def fault(self) -> frames.ErrorCode | None:
         return None if self.server.fault is None else self.server.fault.error_code

@@ -67,7 +67,7 @@ class RawClient:
 
     async def answer(self, stream_id: int, response_class: Any) -> tuple[list[Any], dict[str, str]]:
         """Read until the stream ended: its messages and all its header fields."""
-        body, fields = b"", {}
+        body, fields = bytearray(), {}
         async with asyncio.timeout(10):
             while True:
                 frame = await self.frame()
@@ -76,7 +76,7 @@ class RawClient:
                     if frame.stream_id == stream_id:
                         fields.update(decoded)
                         if frame.flags & frames.END_STREAM:
-                            return parse(body, response_class), fields
+                            return parse(bytes(body), response_class), fields
                 elif frame.kind == frames.DATA and frame.stream_id == stream_id:
                     body += frame.payload
                 elif frame.kind == frames.RST_STREAM and frame.stream_id == stream_id:
@@ -108,8 +108,10 @@ class RawClient:
 
 def parse(body: bytes, response_class: Any) -> list[Any]:
     messages = []
-    while body:
-        _, length = PREFIX.unpack_from(body)
-        messages.append(response_class.FromString(body[5 : 5 + length]))
-        body = body[5 + length :]
+    position = 0
+    while position < len(body):
+        _, length = PREFIX.unpack_from(body, position)
+        start = position + PREFIX.size
+        position = start + length
+        messages.append(response_class.FromString(body[start:position]))
     return messages

@@ -57,7 +57,7 @@ class Client:
         self.decoder = hpack.Decoder()
         self.next_stream_id = 1
         self.receive(frames.PREFACE + frames.encode_settings([]))
-        self.connection.http2.take_output()
+        self.connection.http2.outgoing.take()
 
     def wants_flush(self, connection: GrpcConnection) -> None:
         self.flushes += 1
@@ -92,7 +92,7 @@ class Client:
         self.connection.flush_wanted = False
         found: dict[int, tuple[dict[str, str], list[bytes], int | None]] = {}
         bodies: dict[int, bytes] = {}
-        for frame in split(self.connection.http2.take_output()):
+        for frame in split(self.connection.http2.outgoing.take()):
             if not frame.stream_id:
                 continue
             fields, _, reset = found.setdefault(frame.stream_id, ({}, [], None))
@@ -261,7 +261,7 @@ def test_what_is_not_grpc_is_answered_as_http(changes, status) -> None:
     assert client.receive(client.open(end=True, **changes)) == {}
     fields = {}
     body = b""
-    for frame in split(client.connection.http2.take_output()):
+    for frame in split(client.connection.http2.outgoing.take()):
         if frame.kind == frames.HEADERS:
             fields = dict(client.decoder.decode(frame.payload))
         elif frame.kind == frames.DATA:

@@ -189,11 +189,11 @@ def test_answers_stay_within_the_peers_windows_and_go_on_when_they_open() -> Non
     assert [frame.payload for frame in client.output() if frame.kind == DATA] == [b"0123456789"]
     client.send(encode_window_update(1, 3))
     assert client.output() == [Frame(DATA, 0, 1, b"abc")]
-    assert client.server.blocked_bytes == 3
+    assert client.server.outgoing.blocked_bytes == 3
     client.send(encode_window_update(1, 30))
     data, trailers = client.output()
     assert (data.payload, trailers.flags) == (b"def", END_HEADERS | END_STREAM)
-    assert client.server.blocked_bytes == 0
+    assert client.server.outgoing.blocked_bytes == 0
     assert not client.server.streams
 
 
@@ -241,7 +241,7 @@ def test_every_byte_is_sent_once_in_order_and_never_beyond_a_window(sizes, updat
             windows[stream_id] += increment
             take(client, windows, received)
     assert received == expected
-    assert client.server.blocked_bytes == 0
+    assert client.server.outgoing.blocked_bytes == 0
     assert not client.server.streams
 
 

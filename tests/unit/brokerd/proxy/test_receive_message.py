@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
@@ -14,6 +13,7 @@ from brokerd.services import GroupConfig, InitMode, PopOutcome, PopStatus
 from remoting import codes
 from remoting.errors import RequestError
 from tests.unit.brokerd.proxy.test_methods import resource, sending
+from tests.unit.brokerd.proxy.waiting import until
 
 
 def receiving(topic="Normal", group="G", **fields):
@@ -130,8 +130,7 @@ async def test_an_empty_answer_comes_within_the_deadline(bench) -> None:
     request.long_polling_timeout.nanos = 50_000_000
     call = bench.begin("ReceiveMessage", request, deadline_ms=now_ms() + 60_000)
     assert not call.finished
-    while not call.finished:
-        await asyncio.sleep(0.01)
+    await until("the answer", lambda: call.finished)
     assert frames(call) == (Code.MESSAGE_NOT_FOUND, [])
 
 

@@ -1,0 +1,420 @@
+"""A replica's port: calls go to the master, wait for one, and survive the loss of one where that does no harm."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from brokerd.proxy.forward import ForwardSettings
+from brokerd.proxy.http2 import frames
+from brokerd.proxy.http2.frames import ErrorCode
+from brokerd.proxy.protobuf import definition, service
+from brokerd.proxy.proxy import GrpcProxy
+from brokerd.proxy.proxy_call import ProxyCall, decode_messages, encode_messages, take_part
+from brokerd.proxy.status import Code
+from remoting import codes
+from remoting.errors import ProtocolError
+from remoting.transport.client import RemotingClient, connect
+from remoting.transport.server import RemotingServer
+from tests.unit.brokerd.proxy.fakes import FakeBroker
+from tests.unit.brokerd.proxy.rawclient import RawClient
+from tests.unit.brokerd.proxy.test_methods import acking, changing, producer, resource, sending, settings_of
+from tests.unit.brokerd.proxy.test_receive_message import receiving
+from tests.unit.brokerd.proxy.waiting import until
+
+
+class Node:
+    """A broker with both ports; who is master is set by the test."""
+
+    def __init__(self, group: Group, name: str) -> None:
+        self.group = group
+        self.name = name
+        self.broker = FakeBroker(lambda: [f"127.0.0.1:{node.proxy.endpoint.port}" for node in group.nodes])
+        self.broker.add_topic("Normal")
+        self.dialler = RemotingClient()
+        self.proxy = GrpcProxy(
+            "127.0.0.1",
+            0,
+            self.broker.services(),
+            self.dialler,
+            is_master=lambda: group.master is self,
+            master_address=lambda: None if group.master is None else group.master.address,
+            forward_settings=group.settings,
+        )
+        self.server = RemotingServer(
+            "127.0.0.1", 0, {codes.PROXY_CALL: self.proxy.handle_forwarded}, closed=self.proxy.remoting_closed
+        )
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    async def start(self) -> None:
+        await self.proxy.start()
+        await self.server.start()
+
+    async def close(self) -> None:
+        await self.proxy.close()
+        self.dialler.close()
+        await self.server.close()
+
+    def cut(self) -> None:
+        """Lose every remoting connection, as a killed process does."""
+        for connection in list(self.server.connections):
+            connection.abort()
+
+
+class Group:
+    def __init__(self, settings: ForwardSettings) -> None:
+        self.settings = settings
+        self.nodes: list[Node] = []
+        self.master: Node | None = None
+
+
+@contextlib.asynccontextmanager
+async def group_of(count: int = 2, **settings) -> AsyncIterator[Group]:
+    group = Group(ForwardSettings(**settings))
+    group.nodes = [Node(group, f"n{number}") for number in range(count)]
+    for node in group.nodes:
+        await node.start()
+    group.master = group.nodes[0]
+    try:
+        yield group
+    finally:
+        for node in group.nodes:
+            await node.close()
+
+
+async def client_of(node: Node) -> RawClient:
+    return await RawClient.connect(node.proxy.endpoint.port)
+
+
+async def send(client: RawClient, body=b"x", **headers) -> int:
+    return (await client.call("SendMessage", sending(body), service.SendMessageResponse, **headers)).status.code
+
+
+async def receive(client: RawClient, stream_id=None):
+    if stream_id is None:
+        stream_id = client.start("ReceiveMessage", receiving())
+    found, fields = await client.answer(stream_id, service.ReceiveMessageResponse)
+    assert fields["grpc-status"] == "0"
+    assert found[-1].HasField("delivery_timestamp")
+    return found[0].status.code, [one.message for one in found[1:-1]]
+
+
+async def test_a_replica_does_what_the_master_does() -> None:
+    async with group_of() as group:
+        master, replica = group.nodes
+        client = await client_of(replica)
+        assert await send(client, b"body") == Code.OK
+        code, (message,) = await receive(client)
+        assert (code, message.body) == (Code.OK, b"body")
+        handle = message.system_properties.receipt_handle
+        changed = await client.call(
+            "ChangeInvisibleDuration", changing(handle, 30), service.ChangeInvisibleDurationResponse
+        )
+        assert changed.status.code == Code.OK
+        acked = await client.call("AckMessage", acking(changed.receipt_handle), service.AckMessageResponse)
+        assert acked.status.code == Code.OK
+        route = await client.call(
+            "QueryRoute", service.QueryRouteRequest(topic=resource("Normal")), service.QueryRouteResponse
+        )
+        assert len(route.message_queues[0].broker.endpoints.addresses) == 2
+        assert (len(master.broker.log), len(replica.broker.log)) == (1, 0)
+        await client.close()
+
+
+async def test_the_master_knows_who_the_client_is() -> None:
+    async with group_of() as group:
+        master, replica = group.nodes
+        client = await client_of(replica)
+        telemetry = client.start("Telemetry", settings_of(producer("Normal")), end=False)
+        await until("the master to hear of the settings", lambda: "raw-client" in master.broker.live)
+        info, _ = master.broker.live["raw-client"]
+        assert info.producer_topics == {"Normal"}
+        assert info.address == f"127.0.0.1:{client.writer.get_extra_info('sockname')[1]}"
+        assert info.language == "PYTHON"
+        assert "raw-client" in replica.broker.live  # its own connection, its own registry
+        request = service.HeartbeatRequest(client_type=definition.ClientType.Value("PRODUCER"))
+        assert (await client.call("Heartbeat", request, service.HeartbeatResponse)).status.code == Code.OK
+        _, connection = master.broker.live["raw-client"]
+        client.writer.write(frames.encode_rst_stream(telemetry, ErrorCode.CANCEL))
+        await client.close()
+        await until("the master to hear that it is gone", lambda: connection in master.broker.closed)
+
+
+async def test_every_new_master_hears_of_the_clients_that_are_there() -> None:
+    async with group_of(3) as group:
+        first, second, replica = group.nodes
+        client = await client_of(replica)
+        client.start("Telemetry", settings_of(producer("Normal")), end=False)
+        await until("the first master to know", lambda: "raw-client" in first.broker.live)
+        group.master = second
+        assert await send(client) == Code.OK
+        await until("the second master to know", lambda: "raw-client" in second.broker.live)
+        assert second.broker.live["raw-client"][0].producer_topics == {"Normal"}
+        await client.close()
+
+
+async def test_a_waiting_call_is_woken_and_a_cancelled_one_is_forgotten_by_the_master() -> None:
+    async with group_of() as group:
+        master, replica = group.nodes
+        client = await client_of(replica)
+        waiting = client.start("ReceiveMessage", receiving())
+        await until("a parked call", lambda: master.broker.parked)
+        client.writer.write(frames.encode_rst_stream(waiting, ErrorCode.CANCEL))
+        await until("no parked call", lambda: not master.broker.parked)
+        waiting = client.start("ReceiveMessage", receiving())
+        await until("a parked call", lambda: master.broker.parked)
+        other = await client_of(master)
+        assert await send(other, b"woke you") == Code.OK
+        code, (message,) = await receive(client, waiting)
+        assert (code, message.body) == (Code.OK, b"woke you")
+        await client.close()
+        await other.close()
+
+
+async def test_many_calls_at_once() -> None:
+    async with group_of() as group:
+        client = await client_of(group.nodes[1])
+        streams = [client.start("SendMessage", sending(b"%d" % number)) for number in range(200)]
+        answered = set()
+        async with asyncio.timeout(10):
+            while len(answered) < len(streams):
+                frame = await client.frame()
+                if frame.kind == frames.HEADERS and frame.flags & frames.END_STREAM:
+                    answered.add(frame.stream_id)
+        assert len(group.nodes[0].broker.log) == 200
+        assert len(group.nodes[0].broker.sends) < 100  # they travel, and are appended, in batches
+        await client.close()
+
+
+async def test_an_answer_longer_than_a_frame_comes_in_parts() -> None:
+    async with group_of() as group:
+        master, replica = group.nodes
+        direct = await client_of(master)
+        for number in range(20):
+            assert await send(direct, bytes([number]) * (1 << 20)) == Code.OK
+        client = await RawClient.connect(replica.proxy.endpoint.port, window=1 << 30)
+        client.writer.write(frames.encode_window_update(0, 1 << 30))
+        code, messages = await receive(client, client.start("ReceiveMessage", receiving(batch_size=32)))
+        assert code == Code.OK
+        assert sorted(message.body[0] for message in messages) == list(range(20))
+        assert all(len(message.body) == 1 << 20 for message in messages)
+        await client.close()
+        await direct.close()
+
+
+# ---- no master, or another one
+
+
+async def test_calls_wait_until_there_is_a_master() -> None:
+    async with group_of() as group:
+        group.master = None
+        client = await client_of(group.nodes[1])
+        stream_id = client.start("SendMessage", sending(b"patient"))
+        await until("a held call", lambda: len(group.nodes[1].proxy._forwarder._held) == 1)
+        group.master = group.nodes[0]
+        ((response,), _) = await client.answer(stream_id, service.SendMessageResponse)
+        assert response.status.code == Code.OK
+        assert len(group.nodes[0].broker.log) == 1
+        await client.close()
+
+
+async def test_a_replica_that_becomes_master_serves_what_it_held() -> None:
+    async with group_of() as group:
+        group.master = None
+        replica = group.nodes[1]
+        client = await client_of(replica)
+        stream_id = client.start("SendMessage", sending(b"patient"))
+        await until("a held call", lambda: len(replica.proxy._forwarder._held) == 1)
+        group.master = replica
+        ((response,), _) = await client.answer(stream_id, service.SendMessageResponse)
+        assert response.status.code == Code.OK
+        assert len(replica.broker.log) == 1
+        await client.close()
+
+
+async def test_nobody_waits_for_a_master_beyond_the_bound_or_the_deadline() -> None:
+    async with group_of(hold_ms=150) as group:
+        group.master = None
+        client = await client_of(group.nodes[1])
+        assert await send(client) == Code.HA_NOT_AVAILABLE
+        code, _ = await receive(client)
+        assert code == Code.HA_NOT_AVAILABLE
+        change = await client.call(
+            "ChangeInvisibleDuration", changing("old handle", 5), service.ChangeInvisibleDurationResponse
+        )
+        assert (change.status.code, change.receipt_handle) == (Code.HA_NOT_AVAILABLE, "old handle")
+        await client.close()
+    async with group_of(hold_ms=60_000) as group:
+        group.master = None
+        client = await client_of(group.nodes[1])
+        assert await send(client, **{"grpc-timeout": "300m"}) == Code.HA_NOT_AVAILABLE
+        await client.close()
+
+
+async def test_without_a_master_the_route_is_still_told() -> None:
+    async with group_of() as group:
+        group.master = None
+        client = await client_of(group.nodes[1])
+        request = service.QueryRouteRequest(topic=resource("Normal"))
+        route = await client.call("QueryRoute", request, service.QueryRouteResponse)
+        assert route.status.code == Code.OK
+        await client.close()
+
+
+async def test_what_is_held_is_bounded() -> None:
+    async with group_of(max_held=3) as group:
+        group.master = None
+        client = await client_of(group.nodes[1])
+        for _ in range(3):
+            client.start("SendMessage", sending(b"held"))
+        assert await send(client) == Code.TOO_MANY_REQUESTS
+        await client.close()
+    async with group_of(max_held_bytes=1000) as group:
+        group.master = None
+        client = await client_of(group.nodes[1])
+        assert await send(client, bytes(1000)) == Code.TOO_MANY_REQUESTS
+        await client.close()
+
+
+async def test_a_held_call_whose_client_left_is_not_carried_out() -> None:
+    async with group_of() as group:
+        group.master = None
+        replica = group.nodes[1]
+        client = await client_of(replica)
+        gone = client.start("SendMessage", sending(b"gone"))
+        client.start("SendMessage", sending(b"stays"))
+        client.writer.write(frames.encode_rst_stream(gone, ErrorCode.CANCEL))
+        await until("two held calls", lambda: len(replica.proxy._forwarder._held) == 1)
+        group.master = group.nodes[0]
+        await until("the other call", lambda: len(group.nodes[0].broker.log) == 1)
+        assert b"stays" in group.nodes[0].broker.log[0].record
+        await client.close()
+
+
+async def test_a_master_lost_while_it_worked_is_an_unknown_outcome_for_a_send() -> None:
+    async with group_of(3) as group:
+        first, second, replica = group.nodes
+        first.broker.send = lambda drafts, done: None  # never answers
+        client = await client_of(replica)
+        stream_id = client.start("SendMessage", sending(b"x"))
+        await until("a forwarded call", lambda: first.proxy._forwarded._calls and first.server.connections)
+        group.master = second
+        first.cut()
+        ((response,), _) = await client.answer(stream_id, service.SendMessageResponse)
+        assert response.status.code == Code.HA_NOT_AVAILABLE
+        assert "unknown" in response.status.message
+        assert len(response.entries) == 1
+        assert second.broker.log == []  # not sent twice
+        assert await send(client) == Code.OK
+        await client.close()
+
+
+async def test_a_receive_goes_on_at_the_next_master() -> None:
+    async with group_of(3) as group:
+        first, second, replica = group.nodes
+        client = await client_of(replica)
+        stream_id = client.start("ReceiveMessage", receiving())
+        await until("a parked call", lambda: first.broker.parked)
+        group.master = None
+        first.cut()
+        await until("the old master to forget it", lambda: not first.broker.parked)
+        group.master = second
+        await until("a parked call at the new one", lambda: second.broker.parked)
+        other = await client_of(second)
+        assert await send(other, b"after the switch") == Code.OK
+        _, (message,) = await receive(client, stream_id)
+        assert message.body == b"after the switch"
+        await client.close()
+        await other.close()
+
+
+async def test_a_broker_that_is_not_master_any_more_says_so_and_the_call_waits_on() -> None:
+    async with group_of(3) as group:
+        first, second, replica = group.nodes
+        client = await client_of(replica)
+        assert await send(client) == Code.OK
+        # the replica has not heard yet; the old master has
+        replica.proxy._forwarder._master_address = lambda: first.address
+        group.master = second
+        stream_id = client.start("SendMessage", sending(b"late"))
+        await until("a held call", lambda: replica.proxy._forwarder._held)
+        replica.proxy._forwarder._master_address = lambda: second.address
+        ((response,), _) = await client.answer(stream_id, service.SendMessageResponse)
+        assert response.status.code == Code.OK
+        assert (len(first.broker.log), len(second.broker.log)) == (1, 1)
+        await client.close()
+
+
+async def test_a_stopping_replica_refuses_what_it_holds() -> None:
+    async with group_of() as group:
+        group.master = None
+        replica = group.nodes[1]
+        client = await client_of(replica)
+        stream_id = client.start("SendMessage", sending(b"x"))
+        await until("a held call", lambda: replica.proxy._forwarder._held)
+        closing = asyncio.ensure_future(replica.proxy.close())
+        ((response,), _) = await client.answer(stream_id, service.SendMessageResponse)
+        assert response.status.code == Code.HA_NOT_AVAILABLE
+        await client.close()
+        await closing
+
+
+async def test_a_request_too_large_to_forward_is_refused() -> None:
+    async with group_of() as group:
+        client = await client_of(group.nodes[1])
+        request = sending(*[bytes(4 << 20)] * 4)
+        response = await client.call("SendMessage", request, service.SendMessageResponse)
+        assert response.status.code == Code.BAD_REQUEST
+        assert len(response.entries) == 4
+        await client.close()
+
+
+# ---- the internal request itself
+
+
+@pytest.mark.parametrize(
+    "ext",
+    [
+        {},
+        {"method": "Heartbeat"},
+        {"method": "Heartbeat", "callId": "x", "client": "1"},
+        {"method": "Nothing", "callId": "1", "client": "1"},
+        {"method": "$more", "callId": "77", "client": "1"},
+    ],
+)
+async def test_broken_internal_requests_are_answered_with_an_error(ext) -> None:
+    async with group_of() as group:
+        connection = await connect(group.nodes[0].address)
+        response = await connection.call(codes.PROXY_CALL, ext, b"")
+        assert response.code != codes.SUCCESS
+        connection.close()
+        await until("no connection", lambda: not group.nodes[0].server.connections)
+
+
+def test_the_description_of_a_call_survives_its_ext_fields() -> None:
+    call = ProxyCall("SendMessage", 7, 3000, "127.0.0.1:5", 9, {"x-mq-client-id": "c", "authorization": "a", "te": "x"})
+    assert ProxyCall.from_ext(call.to_ext()) == ProxyCall(
+        "SendMessage", 7, 3000, "127.0.0.1:5", 9, {"x-mq-client-id": "c", "authorization": "a"}
+    )
+
+
+def test_messages_of_an_answer_survive_and_broken_ones_are_refused() -> None:
+    messages = [b"", b"one", bytes(70_000)]
+    encoded = encode_messages(messages)
+    assert decode_messages(encoded) == messages
+    for broken in (encoded[:-1], encoded + b"\0\0"):
+        with pytest.raises(ProtocolError):
+            decode_messages(broken)
+
+
+def test_parts_have_at_least_one_message_and_otherwise_stay_small() -> None:
+    large = bytes(9 << 20)
+    assert take_part([large, b"x"]) == 1
+    assert take_part([b"x", large]) == 1
+    assert take_part([b"x", b"y"]) == 2
