@@ -33,6 +33,7 @@ async def serve(settings: BrokerSettings) -> int:
     # the middle of a send would be a pause that looks like a freeze to the controllers.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     await broker.start()
     await asyncio.wait((stopping, broker.failed), return_when=asyncio.FIRST_COMPLETED)
     failed = broker.failed.done()

@@ -43,6 +43,7 @@ from remoting.transport.server import RemotingServer
 log = logging.getLogger(__name__)
 
 _EXPIRE_CLIENTS_S = 10.0
+_BACKGROUND_FLUSH_MS = 200
 
 
 class Broker:
@@ -85,7 +86,8 @@ class Broker:
         assert isinstance(core.replica, Replica)
         self.replica = core.replica
         self.replica.on_failure(self._fail)
-        self._flusher = Flusher(core.store, self._flushed, self._store_failed)
+        pause_ms = 0 if settings.replication.ack_after_flush else _BACKGROUND_FLUSH_MS
+        self._flusher = Flusher(core.store, self._flushed, self._store_failed, pause_ms=pause_ms)
         self._housekeeper = Housekeeper(
             core.store, self._disk, settings.store, settings.retention, _wall_ms, self._store_failed
         )

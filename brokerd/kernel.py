@@ -19,12 +19,24 @@ from typing import Final
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.frame import Command
-from remoting.message import HEAD_V4, MAGIC_V1, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, RECORD_OVERHEAD_BYTES, tags_code
+from remoting.message import (
+    HEAD_V4,
+    MAGIC_V1,
+    MAX_BODY_BYTES,
+    MAX_PROPERTIES_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    java_hash,
+    tags_code,
+)
 
 # Properties that change what the broker must do, or that it must not store as they came. Unanchored, which is faster: what it
 # finds by accident takes the general path, where every rule is applied to names.
 _SPECIAL: Final = re.compile(
     rb"POP_CK|TRAN_MSG|DELAY|TIMER_|INNER_|__CRC32#|MSG_REGION|TRACE_ON|WAIT\x01false|\x01\x02|\x00"
+)
+# The properties that most messages have and no others: one match says that nothing is special, and finds the key and the tag
+_COMMON: Final = re.compile(
+    rb"(?:(?:UNIQ_KEY\x01([0-9A-Za-z]+)|WAIT\x01true|TAGS\x01([^\x00-\x02]+)|KEYS\x01[^\x00-\x02]+)\x02)+"
 )
 _UNIQUE_KEY: Final = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([0-9A-Za-z]+)\x02")
 _BATCH_ITEM: Final = struct.Struct(">iIIii")
@@ -33,7 +45,11 @@ _PREFIX: Final = struct.Struct(">iI")
 
 # The space after "code": keeps the frame's length when the caller turns 0 into a two-digit put status.
 _ANSWER: Final = (
-    b'{"code": 0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d","transactionId":"%b",'
+    b'{"code": 0,"extFields":{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b",'
+    b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"JAVA","opaque":%d,"version":479}'
+)
+_BATCH_ANSWER: Final = (
+    b'{"code": 0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d",'
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"JAVA","opaque":%d,"version":479}'
 )
 ANSWER_OK: Final = b'{"code": 0,'
@@ -107,10 +123,10 @@ def encode_sends(
             return out
         try:
             queue_id = int(ext["e"])
-            sys_flag = int(ext["f"])
+            sys_flag = 0 if (text := ext["f"]) == "0" else int(text)
             born_timestamp = int(ext["g"])
-            flag = int(ext["h"])
-            reconsume_times = int(ext.get("j") or 0)
+            flag = 0 if (text := ext["h"]) == "0" else int(text)
+            reconsume_times = 0 if (text := ext.get("j") or "0") == "0" else int(text)
         except (KeyError, ValueError):
             out.is_slow = True
             return out
@@ -137,8 +153,13 @@ def encode_sends(
             if laid_out:
                 continue
             return out
-        key = _UNIQUE_KEY.search(properties)
-        if key is None or not properties.endswith(b"\x02") or _SPECIAL.search(properties):
+        common = _COMMON.fullmatch(properties)
+        if common is not None:
+            key, tag = common.groups()
+            code = 0 if tag is None else java_hash(tag.decode("utf-8", "replace"))
+        else:
+            key, code = _odd_properties(properties)
+        if key is None:
             out.is_slow = True
             return out
         properties += STAMP
@@ -163,14 +184,22 @@ def encode_sends(
             _SHORT.pack(properties_length),
             properties,
         )  # fmt: skip
-        entries.append((target.name, queue_id, queue_offset, position, size, tags_code(properties), now_ms))
+        entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms))
         out.end_offset = position + size
         if not request.flag & codes.FLAG_ONEWAY:
-            header = _ANSWER % (b"%b%016X" % (id_prefix, position), queue_id, queue_offset, key[1], request.opaque)
+            header = _ANSWER % (id_prefix, position, queue_id, queue_offset, key, request.opaque)
             answers += (_PREFIX.pack(4 + len(header), len(header)), header)
             out.answered.append(request)
     out.next_index = len(requests)
     return out
+
+
+def _odd_properties(properties: bytes) -> tuple[bytes | None, int]:
+    """(unique key, tags code) of properties that are not only the common ones; no key when the general path must look."""
+    key = _UNIQUE_KEY.search(properties)
+    if key is None or not properties.endswith(b"\x02") or _SPECIAL.search(properties):
+        return None, 0
+    return key[1], tags_code(properties)
 
 
 def _lay_out_batch(
@@ -210,15 +239,21 @@ def _lay_out_batch(
         if (
             at + item_size > end
             or properties_at + 2 + properties_length != at + item_size
-            or not properties.endswith(b"\x02")
             or properties_length + len(STAMP) > MAX_PROPERTIES_BYTES
-            or _UNIQUE_KEY.search(properties) is None
-            or _SPECIAL.search(properties)
         ):
             out.is_slow = True
             return False
+        common = _COMMON.fullmatch(properties)
+        if common is not None:
+            key, tag = common.groups()
+            code = 0 if tag is None else java_hash(tag.decode("utf-8", "replace"))
+        else:
+            key, code = _odd_properties(properties)
+        if key is None:
+            out.is_slow = True
+            return False
         properties += STAMP
-        items.append((flag, view[body_at:properties_at], properties))
+        items.append((flag, view[body_at:properties_at], properties, code))
         total += fixed + body_length + len(properties)
         at += item_size
     position = out.end_offset
@@ -230,7 +265,7 @@ def _lay_out_batch(
     slot = (target.name, queue_id)
     first_offset = queue_offset = offsets.get(slot, 0)
     ids = []
-    for flag, body, properties in items:
+    for flag, body, properties, code in items:
         size = fixed + len(body) + len(properties)
         out.records += (
             HEAD_V4.pack(
@@ -242,14 +277,14 @@ def _lay_out_batch(
             _SHORT.pack(len(properties)),
             properties,
         )  # fmt: skip
-        out.entries.append((target.name, queue_id, queue_offset, position, size, tags_code(properties), now_ms))
+        out.entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms))
         ids.append(b"%b%016X" % (id_prefix, position))
         position += size
         queue_offset += 1
     offsets[slot] = queue_offset
     out.end_offset = position
     if not request.flag & codes.FLAG_ONEWAY:
-        header = _ANSWER % (b",".join(ids), queue_id, first_offset, b"", request.opaque)
+        header = _BATCH_ANSWER % (b",".join(ids), queue_id, first_offset, request.opaque)
         out.answers += (_PREFIX.pack(4 + len(header), len(header)), header)
         out.answered.append(request)
     return True

@@ -31,10 +31,22 @@ _STRINGS = {str}
 _LANGUAGE_ORDINALS = {name: ordinal for ordinal, name in enumerate(codes.LANGUAGES)}
 
 
-class Command:
-    """One request or response. `body` may be a view into the buffer it was read from: copy it to keep it."""
+_LOOKED_UP: Final = {"version": int, "language": str, "remark": str}
+_DEFAULTS: Final = {"version": 0, "language": "OTHER", "remark": None}
 
-    __slots__ = ("body", "code", "ext", "flag", "language", "opaque", "remark", "version")
+
+class Command:
+    """One request or response. `body` may be a view into the buffer it was read from: copy it to keep it.
+
+    Of a command that was read from a JSON header, `version`, `language` and `remark` are looked up when somebody asks: few do.
+    """
+
+    __slots__ = ("_header", "body", "code", "ext", "flag", "language", "opaque", "remark", "version")
+
+    version: int
+    language: str
+    remark: str | None
+    _header: Any
 
     def __init__(
         self,
@@ -55,6 +67,15 @@ class Command:
         self.remark = remark
         self.version = version
         self.language = language
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _LOOKED_UP:
+            raise AttributeError(name)
+        value = self._header.get(name)
+        if not isinstance(value, _LOOKED_UP[name]):
+            value = _DEFAULTS[name]
+        setattr(self, name, value)
+        return value
 
     @property
     def is_response(self) -> bool:
@@ -77,8 +98,10 @@ def decode_frames(buffer: bytes, commands: list[Command], max_frame_bytes: int =
     position = 0
     end = len(buffer)
     view = memoryview(buffer)
+    unpack = _PREFIX.unpack_from
+    loads = orjson.loads
     while end - position >= PREFIX_BYTES:
-        total, word = _PREFIX.unpack_from(buffer, position)
+        total, word = unpack(buffer, position)
         header_length = word & 0xFFFFFF
         if not 4 + header_length <= total <= max_frame_bytes - 4:
             raise ProtocolError(
@@ -89,13 +112,28 @@ def decode_frames(buffer: bytes, commands: list[Command], max_frame_bytes: int =
             break
         body_start = position + PREFIX_BYTES + header_length
         header = view[position + PREFIX_BYTES : body_start]
-        serialize_type = word >> 24
-        if serialize_type == 0:
-            command = _decode_json(header)
-        elif serialize_type == 1:
+        if word == header_length:  # the encoding's byte is 0: JSON
+            try:
+                fields = loads(header)
+                command = Command.__new__(Command)
+                command._header = fields
+                command.code = code = fields["code"]
+                command.opaque = opaque = fields["opaque"]
+                command.flag = flag = fields["flag"]
+                ext = fields.get("extFields")
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ProtocolError(f"undecodable JSON header: {error}") from error
+            if not type(code) is type(opaque) is type(flag) is int:
+                raise ProtocolError("code, opaque and flag of a header must be integers")
+            if ext:
+                plain = type(ext) is dict and set(map(type, ext.values())) == _STRINGS
+                command.ext = ext if plain else _as_strings(ext)
+            else:
+                command.ext = {}
+        elif word >> 24 == 1:
             command = _decode_compact(header)
         else:
-            raise ProtocolError(f"unknown header encoding {serialize_type}")
+            raise ProtocolError(f"unknown header encoding {word >> 24}")
         command.body = view[body_start:frame_end]
         commands.append(command)
         position = frame_end
@@ -110,29 +148,9 @@ def bytes_wanted(buffer: Bytes) -> int:
     return total + 4
 
 
-def _decode_json(header: memoryview) -> Command:
-    try:
-        fields = orjson.loads(header)
-        ext = fields.get("extFields")
-        command = Command.__new__(Command)
-        command.code = fields["code"]
-        command.opaque = fields["opaque"]
-        command.flag = fields["flag"]
-        command.version = fields.get("version", 0)
-        command.language = fields.get("language", "OTHER")
-        command.remark = fields.get("remark")
-        if ext:
-            command.ext = ext if set(map(type, ext.values())) == _STRINGS else _as_strings(ext)
-        else:
-            command.ext = {}
-        if not type(command.code) is type(command.opaque) is type(command.flag) is type(command.version) is int:
-            raise ProtocolError("code, opaque, flag and version of a header must be integers")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"undecodable JSON header: {error}") from error
-    return command
-
-
-def _as_strings(ext: Mapping[str, Any]) -> dict[str, str]:
+def _as_strings(ext: Any) -> dict[str, str]:
+    if not isinstance(ext, dict):
+        raise ProtocolError("extFields must be an object")
     result = {}
     for key, value in ext.items():
         if value is None:

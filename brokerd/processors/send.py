@@ -132,7 +132,7 @@ class SendProcessor:
     ) -> bool:
         total = out.end_offset - start
         try:
-            self._log.append(out.records, total)
+            self._log.append(b"".join(out.records), total)
         except StorageError as failure:
             self._store.note_append_error(failure)
             for topic, queue_id, queue_offset, *_ in reversed(out.entries):

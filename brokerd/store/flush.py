@@ -42,7 +42,12 @@ class Flusher:
         store: Syncable,
         on_flushed: Callable[[int], None],
         on_failure: Callable[[StorageError], None],
+        *,
+        pause_ms: int = 0,
     ) -> None:
+        """`pause_ms` between two syncs is for a broker whose answers do not wait for them: fewer, larger syncs."""
+        self._pause_s = pause_ms / 1000
+        self._ending = threading.Event()
         self._store = store
         self._on_flushed = on_flushed
         self._on_failure = on_failure
@@ -70,6 +75,7 @@ class Flusher:
         """Finish what was requested and end the thread."""
         assert self._stopped is not None, "stop follows start"
         self._stopping = True
+        self._ending.set()
         self._wake.put(None)
         await self._stopped
 
@@ -93,6 +99,8 @@ class Flusher:
             if requests != answered:
                 self._sync()
                 answered = requests
+                if self._pause_s:
+                    self._ending.wait(self._pause_s)
             elif self._stopping:
                 return
             else:
