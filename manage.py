@@ -29,6 +29,10 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
     from django.core.management import execute_from_command_line
 
+    from webapp.appliance.state import find_running
+
+    for name, value in find_running(os.environ).items():
+        os.environ.setdefault(name, value)
     execute_from_command_line(sys.argv)
 
 

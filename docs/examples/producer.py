@@ -38,6 +38,7 @@ def main() -> int:
     waiting: deque[tuple[int, Future]] = deque()
     to_send = deque(range(options.count))
     acknowledged = failures = 0
+    reason = ""
     try:
         while (to_send or waiting) and time.monotonic() - progressed < options.patience:
             while to_send and len(waiting) < options.in_flight:
@@ -49,7 +50,9 @@ def main() -> int:
             except Exception as error:  # whatever it was, the message is not known to be stored
                 failures += 1
                 to_send.append(number)
-                print(f"message {number} is tried again: {error}", file=sys.stderr)
+                if str(error) != reason:
+                    reason = str(error)
+                    print(f"message {number} is tried again: {reason}", file=sys.stderr)
                 time.sleep(0.05)
             else:
                 acknowledged += 1

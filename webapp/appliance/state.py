@@ -16,10 +16,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from webapp.appliance import environment
+from webapp.appliance.environment import Environment
 from webapp.appliance.layout import DataLayout
 
 VERSION = 1
@@ -48,6 +51,14 @@ def read(layout: DataLayout) -> dict[str, Any] | None:
     if not isinstance(content, dict) or content.get("version") != VERSION:
         return None
     return content
+
+
+def find_running(variables: Mapping[str, str]) -> dict[str, str]:
+    """Where the appliance of this environment's data directory listens, as variables; none when it does not run."""
+    content = read(Environment.read(variables).data)
+    if content is None:
+        return {}
+    return {environment.HTTP: content["http"], environment.CONTROLLERS: ",".join(content["controllers"])}
 
 
 def is_locked(lock_file: Path) -> bool:

@@ -106,3 +106,18 @@ async def test_a_state_of_another_version_is_not_believed(layout: DataLayout) ->
     assert state.read(layout) is None
     layout.supervisor_file.unlink()
     assert await asyncio.to_thread(state.read, layout) is None
+
+
+def test_other_commands_find_the_appliance_that_runs(layout: DataLayout) -> None:
+    variables = {"LOGBOOM_DATA_DIR": str(layout.root)}
+    content = {"version": 1, "http": "127.0.0.1:9000", "controllers": ["127.0.0.1:1", "127.0.0.1:2"]}
+    state.publish(layout.supervisor_file, content)
+    assert state.find_running(variables) == {}
+    held = preflight.InstanceLock(layout)
+    try:
+        assert state.find_running(variables) == {
+            "LOGBOOM_HTTP": "127.0.0.1:9000",
+            "LOGBOOM_CONTROLLERS": "127.0.0.1:1,127.0.0.1:2",
+        }
+    finally:
+        held.close()
