@@ -24,6 +24,7 @@ from brokerd.proxy.http2.frames import PREFACE
 from brokerd.proxy.http2.limits import Budget, Http2Limits
 from remoting.errors import ProtocolError, SettingsError
 from remoting.message import pack_host
+from remoting.settings import setting
 
 log = logging.getLogger(__name__)
 
@@ -39,26 +40,28 @@ _WRONG_PROTOCOL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EndpointSettings:
-    """Bounds of the gRPC port; sizes in bytes, times in seconds."""
+    """Bounds of the gRPC port."""
 
-    max_message_bytes: int = 130 * _MIB
-    max_streamed_message_bytes: int = _MIB
-    max_connections: int = 10000
-    max_unfinished_bytes: int = 512 * _MIB
-    max_unwritten_bytes: int = 256 * _MIB
-    handshake_s: float = 10.0
-    idle_s: float = 120.0
-    stalled_s: float = 30.0
-    drain_s: float = 1.0
-    sweep_s: float = 2.0
-    certificate_path: str = ""
-    key_path: str = ""
-
-    def __post_init__(self) -> None:
-        if bool(self.certificate_path) != bool(self.key_path):
-            raise SettingsError("set both grpc.certificate_path and grpc.key_path for TLS, or neither")
-        if not 1024 <= self.max_message_bytes <= 1024 * _MIB:
-            raise SettingsError("grpc.max_message_bytes must be from 1024 to 1073741824")
+    max_message_bytes: int = setting(
+        130 * _MIB, "the largest request message taken", minimum=16 * 1024, maximum=1024 * _MIB
+    )
+    max_streamed_message_bytes: int = setting(
+        _MIB, "the largest message taken on a telemetry stream", minimum=1024, maximum=64 * _MIB
+    )
+    max_connections: int = setting(10000, "client connections at the same time", minimum=1)
+    max_unfinished_bytes: int = setting(
+        512 * _MIB, "requests that have not come completely, of all connections together", minimum=_MIB
+    )
+    max_unwritten_bytes: int = setting(
+        256 * _MIB, "answers that one client has not read; beyond it is disconnected", minimum=_MIB
+    )
+    handshake_s: float = setting(10.0, "how long a new connection may take to say what it is", minimum=0.01)
+    idle_s: float = setting(120.0, "after which a connection without an open call is closed", minimum=0.01)
+    stalled_s: float = setting(30.0, "how long a client may leave its answers unread", minimum=0.01)
+    drain_s: float = setting(1.0, "how long a stop waits for calls to be answered", minimum=0.0, maximum=60)
+    sweep_s: float = setting(2.0, "how often idle and stalled connections are looked for", minimum=0.01, maximum=60)
+    certificate_path: str = setting("", "a PEM file: makes the port answer TLS as well as plaintext; needs key_path")
+    key_path: str = setting("", "the certificate's private key, a PEM file")
 
 
 def monotonic_ms() -> int:
@@ -102,6 +105,8 @@ class GrpcEndpoint:
 
     async def start(self) -> None:
         """Bind and serve. Raises SettingsError when the address cannot be bound or the certificate is unusable."""
+        if bool(self.settings.certificate_path) != bool(self.settings.key_path):
+            raise SettingsError("set both grpc.certificate_path and grpc.key_path for TLS, or neither")
         if self.settings.certificate_path:
             self.tls = tls.server_context(self.settings.certificate_path, self.settings.key_path)
         self._loop = asyncio.get_running_loop()

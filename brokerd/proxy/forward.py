@@ -34,6 +34,7 @@ from brokerd.proxy.status import Code, Refusal, refusal_of
 from remoting import codes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestError
 from remoting.frame import Command
+from remoting.settings import setting
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.tasks import TaskOwner
 
@@ -76,9 +77,9 @@ class Dialler(Protocol):
 class ForwardSettings:
     """How long and how much a replica holds back while there is no master."""
 
-    hold_ms: int = 5000
-    max_held: int = 10_000
-    max_held_bytes: int = 64 * 1024 * 1024
+    hold_ms: int = setting(5000, "how long a call waits for a master before it is refused", minimum=0, maximum=60_000)
+    max_held: int = setting(10_000, "calls that wait for a master at the same time", minimum=0)
+    max_held_bytes: int = setting(64 * 1024 * 1024, "their request messages together", minimum=0)
 
 
 class _Held:

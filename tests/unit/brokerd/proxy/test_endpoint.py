@@ -15,12 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint
+from brokerd.proxy.forward import ForwardSettings
 from brokerd.proxy.http2 import frames
 from brokerd.proxy.http2.frames import ErrorCode
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.proxy import GrpcProxy
 from brokerd.proxy.status import Code
 from remoting.errors import SettingsError
+from remoting.settings import override
 from remoting.transport.client import RemotingClient
 from tests.unit.brokerd.proxy.fakes import FakeBroker
 from tests.unit.brokerd.proxy.rawclient import RawClient
@@ -190,10 +192,18 @@ async def test_broken_tls_is_closed(certificate) -> None:
 
 async def test_tls_settings_that_cannot_work_are_refused_at_start(tmp_path, certificate) -> None:
     with pytest.raises(SettingsError, match=r"grpc\.key_path"):
-        EndpointSettings(certificate_path="x")
+        await GrpcEndpoint("127.0.0.1", 0, {}, EndpointSettings(certificate_path="x")).start()
     settings = EndpointSettings(certificate_path=certificate["certificate_path"], key_path=str(tmp_path / "missing"))
     with pytest.raises(SettingsError, match="PEM"):
         await GrpcEndpoint("127.0.0.1", 0, {}, settings).start()
+
+
+def test_settings_are_declared_with_their_bounds() -> None:
+    parts = {"grpc": EndpointSettings(), "forward": ForwardSettings()}
+    changed = override(parts, ["grpc.idle_s=60", "forward.hold_ms=100", "grpc.certificate_path=a", "grpc.key_path=b"])
+    assert (changed["grpc"].idle_s, changed["forward"].hold_ms, changed["grpc"].key_path) == (60.0, 100, "b")
+    with pytest.raises(SettingsError, match="at least 1"):
+        override(parts, ["grpc.max_connections=0"])
 
 
 async def test_a_taken_port_is_a_sentence() -> None:

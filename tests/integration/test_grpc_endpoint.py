@@ -1,0 +1,404 @@
+"""The gRPC port with the official Python client and with gRPC's own channel, over a broker in memory.
+
+The programs run as processes of their own, as users' programs do, with a home directory that the test can look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from brokerd.proxy.proxy import GrpcProxy
+from brokerd.services import GroupConfig
+from remoting import codes
+from remoting.transport.client import RemotingClient
+from remoting.transport.server import RemotingServer
+from tests import h2spec
+from tests.unit.brokerd.proxy.fakes import FakeBroker
+from tests.unit.brokerd.proxy.waiting import until
+
+pytestmark = pytest.mark.slow
+
+PRELUDE = """
+import json, os, sys, threading, time
+from rocketmq import (ClientConfiguration, ConsumeResult, Credentials, FilterExpression, Message, MessageListener, Producer,
+                      PushConsumer, SimpleConsumer)
+configuration = ClientConfiguration(os.environ["ENDPOINTS"], Credentials(), request_timeout=3)
+
+def message(body, topic="Orders", **fields):
+    made = Message()
+    made.topic, made.body = topic, body
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+def hear():
+    return sys.stdin.readline().strip()
+"""
+
+
+class Program:
+    """A client program: says JSON lines, hears lines."""
+
+    def __init__(self, process: asyncio.subprocess.Process, errors: Path) -> None:
+        self._process = process
+        self._errors = errors
+
+    async def said(self):
+        assert self._process.stdout is not None
+        async with asyncio.timeout(60):
+            line = await self._process.stdout.readline()
+        assert line, f"the program ended: {self._errors.read_text()}"
+        return json.loads(line)
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+
+    async def finished(self) -> None:
+        async with asyncio.timeout(60):
+            assert await self._process.wait() == 0, self._errors.read_text()
+
+    async def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+
+@pytest.fixture
+async def programs(tmp_path):
+    """Starts client programs; whatever still runs at the end is killed."""
+    started: list[Program] = []
+
+    async def start(code: str, endpoints: Sequence[str], prelude: str = PRELUDE) -> Program:
+        home = tmp_path / f"home{len(started)}"
+        home.mkdir()
+        errors = home / "stderr"
+        with errors.open("wb") as sink:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                prelude + code,
+                env={**os.environ, "HOME": str(home), "ENDPOINTS": ";".join(endpoints)},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=sink,
+            )
+        started.append(Program(process, errors))
+        return started[-1]
+
+    yield start
+    for program in started:
+        await program.kill()
+
+
+class Node:
+    """One broker of a group: gRPC port, and the remoting port that forwarded calls come to."""
+
+    def __init__(self, nodes: list[Node], broker: FakeBroker) -> None:
+        self.nodes = nodes
+        self.is_master = False
+        self.dialler = RemotingClient()
+        self.proxy = GrpcProxy(
+            "127.0.0.1",
+            0,
+            broker.services(),
+            self.dialler,
+            is_master=lambda: self.is_master,
+            master_address=lambda: next((node.remoting for node in nodes if node.is_master), None),
+        )
+        self.server = RemotingServer(
+            "127.0.0.1", 0, {codes.PROXY_CALL: self.proxy.handle_forwarded}, closed=self.proxy.remoting_closed
+        )
+
+    async def start(self) -> None:
+        await self.proxy.start()
+        await self.server.start()
+        self.address = f"127.0.0.1:{self.proxy.endpoint.port}"
+        self.remoting = f"127.0.0.1:{self.server.port}"
+
+    async def kill(self) -> None:
+        """Go without a word, as a killed process does."""
+        for connection in list(self.proxy.endpoint.connections):
+            connection.abort("killed")
+        for remoting in list(self.server.connections):
+            remoting.abort()
+        await self.close()
+
+    async def close(self) -> None:
+        self.is_master = False
+        await self.proxy.close()
+        self.dialler.close()
+        await self.server.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(count: int = 1) -> AsyncIterator[tuple[FakeBroker, list[Node]]]:
+    """`count` brokers that share one log, as replicas of it would, sorted by address; the first is the master."""
+    nodes: list[Node] = []
+    broker = FakeBroker(lambda: [node.address for node in sorted(nodes, key=lambda node: not node.is_master)])
+    broker.add_topic("Orders")
+    broker.add_topic("Ordered", "FIFO")
+    for _ in range(count):
+        node = Node(nodes, broker)
+        await node.start()
+        nodes.append(node)
+    nodes.sort(key=lambda node: node.address)
+    nodes[0].is_master = True
+    try:
+        yield broker, nodes
+    finally:
+        for node in nodes:
+            await node.close()
+
+
+async def test_send_receive_ack_and_postpone(programs) -> None:
+    async with serving() as (broker, (node,)):
+        program = await programs(
+            """
+producer = Producer(configuration, ("Orders",))
+producer.startup()
+receipts = [producer.send(message(b"%d" % n, tag="even" if n % 2 == 0 else "odd", keys=f"k{n}")) for n in range(50)]
+consumer = SimpleConsumer(configuration, "Counters", {"Orders": FilterExpression("even")}, await_duration=2)
+consumer.startup()
+got = []
+while len(got) < 25:
+    for one in consumer.receive(32, 15):
+        assert not one.corrupted and one.delivery_attempt == 1 and one.tag == "even"
+        got.append(int(one.body))
+        consumer.ack(one)
+empty = len(consumer.receive(32, 15))
+producer.send(message(b"again", tag="even"))
+(first,) = consumer.receive(1, 15)
+handle = first.receipt_handle
+consumer.change_invisible_duration(first, 1)
+(second,) = consumer.receive(1, 15)
+first._Message__receipt_handle = handle
+try:
+    consumer.ack(first)
+    late = "accepted"
+except Exception as error:
+    late = str(error)
+consumer.ack(second)
+ids = len({receipt.message_id for receipt in receipts})
+say(ids=ids, got=sorted(got), empty=empty, attempt=second.delivery_attempt, late=late)
+producer.shutdown()
+consumer.shutdown()
+""",
+            [node.address],
+        )
+        told = await program.said()
+        await program.finished()
+        assert told["ids"] == 50
+        assert told["got"] == list(range(0, 50, 2))
+        assert (told["empty"], told["attempt"]) == (0, 2)
+        assert "INVALID_RECEIPT_HANDLE" in told["late"]
+        assert len(broker.unregistered) == 2
+        assert broker.live == {}
+
+
+async def test_a_push_consumer_retries_what_its_listener_failed(programs) -> None:
+    async with serving() as (broker, (node,)):
+        program = await programs(
+            """
+seen = []
+class Listener(MessageListener):
+    def consume(self, one):
+        seen.append((one.body.decode(), one.delivery_attempt))
+        return ConsumeResult.FAILURE if seen[-1] == ("7", 1) else ConsumeResult.SUCCESS
+
+consumer = PushConsumer(configuration, "Pushed", Listener(), {"Orders": FilterExpression()})
+consumer.startup()
+producer = Producer(configuration, ("Orders",))
+producer.startup()
+for n in range(20):
+    producer.send(message(b"%d" % n))
+deadline = time.monotonic() + 30
+while len(seen) < 21 and time.monotonic() < deadline:
+    time.sleep(0.05)
+say(seen=sorted(seen))
+hear()
+consumer.shutdown()
+producer.shutdown()
+""",
+            [node.address],
+        )
+        told = await program.said()
+        expected = sorted([[str(number), 1] for number in range(20)] + [["7", 2]])
+        assert told["seen"] == expected
+        await until("every message to be acked", lambda: all("Pushed" in stored.finished for stored in broker.log))
+        program.tell("stop")
+        await program.finished()
+
+
+async def test_an_ordered_group_is_told_so_and_gets_every_queue(programs) -> None:
+    async with serving() as (broker, (node,)):
+        broker.group_table["InOrder"] = GroupConfig("InOrder", fifo=True)
+        program = await programs(
+            """
+seen = []
+class Listener(MessageListener):
+    def consume(self, one):
+        seen.append((one.message_group, one.body.decode()))
+        return ConsumeResult.SUCCESS
+
+producer = Producer(configuration, ("Ordered",))
+producer.startup()
+for n in range(12):
+    producer.send(message(b"%d" % n, topic="Ordered", message_group=f"g{n % 3}"))
+consumer = PushConsumer(configuration, "InOrder", Listener(), {"Ordered": FilterExpression()})
+consumer.startup()
+deadline = time.monotonic() + 30
+while len(seen) < 12 and time.monotonic() < deadline:
+    time.sleep(0.05)
+say(seen=seen)
+consumer.shutdown()
+producer.shutdown()
+""",
+            [node.address],
+        )
+        told = await program.said()
+        await program.finished()
+        by_group = {group: [int(body) for name, body in told["seen"] if name == group] for group in ("g0", "g1", "g2")}
+        assert by_group == {f"g{number}": list(range(number, 12, 3)) for number in range(3)}
+        assert all(pop.fifo for pop in broker.pops)
+        queues = {(stored.queue_id, stored.record.count(b"__SHARDINGKEY\x01g0")) for stored in broker.log}
+        assert len({queue for queue, has in queues if has}) == 1  # one message group, one queue
+
+
+async def test_a_producer_is_told_why_its_message_is_refused(programs) -> None:
+    async with serving() as (_, (node,)):
+        program = await programs(
+            """
+def refused(action):
+    try:
+        action()
+    except Exception as error:
+        return f"{type(error).__name__} {error}"
+    return "accepted"
+
+producer = Producer(configuration, ("Orders",))
+producer.startup()
+say(
+    empty=refused(lambda: producer.send(message(b""))),
+    unknown=refused(lambda: producer.send(message(b"x", topic="Unknown"))),
+    grouped=refused(lambda: producer.send(message(b"x", message_group="g"))),
+)
+producer.shutdown()
+""",
+            [node.address],
+        )
+        told = await program.said()
+        await program.finished()
+        assert all(value != "accepted" for value in told.values()), told
+
+
+STEADY = """
+producer = Producer(configuration, ("Orders",))
+producer.startup()
+consumer = SimpleConsumer(configuration, "Steady", {"Orders": FilterExpression()}, await_duration=2)
+consumer.startup()
+say(started=True)
+def send_until_ok(body):
+    failures = 0
+    while True:
+        try:
+            producer.send(message(body))
+            return failures
+        except Exception as error:
+            failures += 1
+            assert failures < 300, error
+            time.sleep(0.05)
+for round in range(2):
+    hear()
+    failures = [send_until_ok(b"%d-%d" % (round, n)) for n in range(20)]
+    got = 0
+    while got < 20:
+        try:
+            for one in consumer.receive(32, 15):
+                consumer.ack(one)
+                got += 1
+        except Exception as error:
+            time.sleep(0.05)
+    say(round=round, failures=sum(failures))
+producer.shutdown()
+consumer.shutdown()
+"""
+
+
+@pytest.mark.parametrize("promoted", [1, 2])
+async def test_a_client_goes_on_when_the_first_address_dies(programs, promoted) -> None:
+    """The client tries its addresses in sorted order and stays with the first that answers, be it a replica or not."""
+    async with serving(3) as (broker, nodes):
+        program = await programs(STEADY, [nodes[0].address])
+        # the access point is one address; the route names all three
+        assert await program.said() == {"started": True}
+        program.tell("go")
+        assert (await program.said())["failures"] == 0
+        await nodes[0].kill()
+        nodes.remove(nodes[0])
+        nodes[promoted - 1].is_master = True
+        program.tell("go")
+        assert (await program.said())["round"] == 1
+        assert len(broker.log) == 40
+        await program.finished()
+
+
+CHANNEL = """
+import asyncio, json, os, sys
+import grpc
+from rocketmq.grpc_protocol import service_pb2, service_pb2_grpc
+
+async def main():
+    target = "ipv4:" + os.environ["ENDPOINTS"].replace(";", ",")
+    options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(target, options) as channel:
+        stub = service_pb2_grpc.MessagingServiceStub(channel)
+        for line in sys.stdin:
+            failures = 0
+            while True:
+                try:
+                    metadata = (("x-mq-client-id", "channel"),)
+                    answer = await stub.Heartbeat(service_pb2.HeartbeatRequest(), metadata=metadata, timeout=3)
+                    break
+                except grpc.aio.AioRpcError as error:
+                    failures += 1
+                    assert failures < 100, error
+            print(json.dumps({"code": answer.status.code, "failures": failures}), flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_channel_with_several_addresses_moves_to_the_next(programs) -> None:
+    async with serving(2) as (broker, nodes):
+        program = await programs(CHANNEL, [node.address for node in nodes], prelude="")
+        program.tell("once")
+        assert (await program.said())["code"] == 20000
+        first = nodes[0]
+        assert len(first.proxy.endpoint.connections) == 1
+        await first.kill()
+        nodes[1].is_master = True
+        program.tell("again")
+        assert (await program.said())["code"] == 20000
+        assert len(nodes[1].proxy.endpoint.connections) == 1
+        assert "channel" in broker.live
+
+
+async def test_h2spec() -> None:
+    try:
+        program = await h2spec.find_h2spec()
+    except h2spec.Unavailable as reason:
+        pytest.skip(str(reason))
+    output, counts = await h2spec.run_h2spec(program)
+    assert h2spec.verdict(counts) is None, output
