@@ -111,7 +111,7 @@ class Controller:
 
     def _make_driver(self, disk: Disk) -> RaftDriver:
         settings = self._settings.raft
-        file = RaftLogFile(disk, settings.group, self._settings.node_id)
+        file = RaftLogFile(disk, settings.group, self._settings.node_id, self._settings.peers)
         recovered = file.open()
         core = RaftCore(
             self._settings.node_id,

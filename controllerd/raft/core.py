@@ -182,7 +182,9 @@ class RaftCore:
         """
         self._require_serving()
         self._read_context += 1
-        read = _PendingRead(self._read_context, self.log.committed, {self.id})
+        # The whole log, not only what is decided: who lost the answer to a proposal reads to learn what became of it, and must
+        # not be told the state before it while it can still be decided.
+        read = _PendingRead(self._read_context, self.log.last_index, {self.id})
         self._pending_reads.append(read)
         if not self._release_reads(read):
             self._broadcast_heartbeat()

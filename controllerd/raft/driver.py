@@ -84,7 +84,10 @@ class RaftDriver:
         return await self._wait(lambda answered: self.node.propose(data, answered), timeout_ms, "decide")
 
     async def read_barrier(self, timeout_ms: int) -> None:
-        """Return when the state machine holds everything decided before the call. Raises NotLeader or RequestTimeout."""
+        """Return when the state machine holds everything decided, or proposed here, before the call.
+
+        Raises NotLeader or RequestTimeout.
+        """
         await self._wait(self.node.read, timeout_ms, "confirm a read")
 
     async def _wait(self, start: Callable[[Callable[[Any], None]], None], timeout_ms: int, what: str) -> Any:
@@ -116,6 +119,8 @@ class RaftDriver:
             for message in ready.send_after_persist:
                 self._send(message)
             self.node.finish()
+            if ready.restore is not None:
+                log.info("restored the leader's snapshot of entry %d", ready.restore.index)
             self._report()
             compaction = self.node.compaction()
             if compaction is not None:

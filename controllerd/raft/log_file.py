@@ -1,6 +1,6 @@
 """What one Raft node keeps on disk: identity, snapshot, and the log file with hard state and entries.
 
-    raft/identity          JSON {"group", "node"}: a directory belongs to one node of one group for ever
+    raft/identity          JSON {"group", "node", "voters"}: a directory belongs to one node of one group, whose members are fixed
     raft/snapshot          magic "LBSN" · crc32 u32 · snapshot
     raft/log-<generation>  header record, then one record per write
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,7 +39,7 @@ from controllerd.raft.codec import (
 )
 from controllerd.raft.core import Compaction
 from controllerd.raft.log import RaftLog
-from controllerd.raft.messages import Entry, HardState, Persist, Snapshot
+from controllerd.raft.messages import Entry, HardState, NodeId, Persist, Snapshot
 from remoting.disk import Disk, FileSegment
 from remoting.errors import CorruptedFile, ProtocolError, SettingsError
 
@@ -70,10 +70,11 @@ class Recovered:
 class RaftLogFile:
     """The files of one node. `open` first; then `persist` and `compact` in the order the core asks for them."""
 
-    def __init__(self, disk: Disk, group: str, node: str) -> None:
+    def __init__(self, disk: Disk, group: str, node: NodeId, voters: Iterable[NodeId]) -> None:
         self._disk = disk
         self._group = group
         self._node = node
+        self._voters = sorted(voters)
         self._generation = 0
         self._sequence = 0
         self._position = 0
@@ -138,17 +139,24 @@ class RaftLogFile:
         if content is None:
             if any(not name.endswith(".new") for name in self._disk.names(DIRECTORY)):
                 raise CorruptedFile(f"{_IDENTITY} is missing from a directory with raft files; restore it from a copy")
-            self._disk.replace_bytes(_IDENTITY, orjson.dumps({"group": self._group, "node": self._node}))
+            own = {"group": self._group, "node": self._node, "voters": self._voters}
+            self._disk.replace_bytes(_IDENTITY, orjson.dumps(own))
             return
         try:
             identity = orjson.loads(content)
-            group, node = identity["group"], identity["node"]
+            group, node, voters = identity["group"], identity["node"], identity["voters"]
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptedFile(f"{_IDENTITY} is damaged: {error}") from error
         if (group, node) != (self._group, self._node):
             raise SettingsError(
                 f"this data directory belongs to controller {node!r} of group {group!r}, not to {self._node!r} of "
                 f"{self._group!r}; start it with that id and group or choose another directory"
+            )
+        if voters != self._voters:
+            # Two groups of members could each have a majority and decide differently.
+            raise SettingsError(
+                f"this controller's group was made of {', '.join(map(str, voters))} and is now said to be "
+                f"{', '.join(self._voters)}; start all of them with the members that it was made of (addresses may change)"
             )
 
     def _read_snapshot(self) -> Snapshot | None:

@@ -76,14 +76,14 @@ class RaftNode:
         self._proposals[proposed.index] = proposed.term, answered
 
     def read(self, answered: Answered) -> None:
-        """`answered(None)` when the state machine holds everything that was decided before now. Raises NotLeader."""
-        if self._joinable_read is not None and self._joinable_read[1] == self.core.log.committed and self.is_serving:
+        """`answered(None)` when the state machine holds everything decided or proposed here before now. Raises NotLeader."""
+        if self._joinable_read is not None and self._joinable_read[1] == self.core.log.last_index and self.is_serving:
             self._reads[self._joinable_read[0]].append(answered)
             return
         context = self.core.read_index()
         self._waits_in(self.core.term)
         self._reads[context] = [answered]
-        self._joinable_read = context, self.core.log.committed
+        self._joinable_read = context, self.core.log.last_index
 
     def ready(self) -> Ready | None:
         """What to write and send next; None when there is nothing. `finish` must follow."""

@@ -26,19 +26,22 @@ log = logging.getLogger(__name__)
 
 _QUEUE_MESSAGES: Final = 64
 _CONNECT_TIMEOUT_MS: Final = 500
-_RETRY_MS: Final = 100
+_FIRST_RETRY_MS: Final = 50
 _MAX_RETRY_MS: Final = 500
+_STABLE_S: Final = 2.0
 
 
 class _Peer:
     """The outgoing side to one peer."""
 
-    __slots__ = ("address", "connection", "is_dialling", "queue")
+    __slots__ = ("address", "connected_at", "connection", "is_dialling", "queue", "retry_ms")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.connection: RemotingConnection | None = None
+        self.connected_at = 0.0
         self.is_dialling = False
+        self.retry_ms = 0
         self.queue: deque[Message] = deque(maxlen=_QUEUE_MESSAGES)
 
 
@@ -104,17 +107,21 @@ class Peers:
         return connection.notify(codes.RAFT_MESSAGE, {"group": self._group}, encode_message(message))
 
     async def _dial(self, node: NodeId, peer: _Peer) -> None:
-        retry_ms = _RETRY_MS
+        loop = asyncio.get_running_loop()
+        if peer.connection is not None and loop.time() - peer.connected_at > _STABLE_S:
+            peer.retry_ms = 0
         try:
             while peer.queue:
+                # A peer that refuses us closes every connection at once: it counts like one that is not there.
+                await asyncio.sleep(peer.retry_ms / 1000)
+                peer.retry_ms = min(max(2 * peer.retry_ms, _FIRST_RETRY_MS), _MAX_RETRY_MS)
                 try:
                     peer.connection = await connect(peer.address, timeout_ms=_CONNECT_TIMEOUT_MS)
                 except ConnectionLost:
                     self._unreachable(node)
                     peer.queue.clear()
-                    await asyncio.sleep(retry_ms / 1000)
-                    retry_ms = min(2 * retry_ms, _MAX_RETRY_MS)
                     continue
+                peer.connected_at = loop.time()
                 while peer.queue:
                     self._write(peer.connection, peer.queue.popleft())
         finally:

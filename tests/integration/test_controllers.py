@@ -86,8 +86,8 @@ async def one(tmp_path: Path) -> AsyncIterator[Controllers]:
 
 
 @contextlib.asynccontextmanager
-async def _running(root: Path, count: int) -> AsyncIterator[Controllers]:
-    group = Controllers(root, count)
+async def _running(root: Path, count: int, settings: Sequence[str] = ()) -> AsyncIterator[Controllers]:
+    group = Controllers(root, count, settings)
     try:
         for process in group.processes:
             process.start()
@@ -331,6 +331,28 @@ async def test_one_controller_alone_works_and_remembers(one: Controllers) -> Non
         memory = psutil.Process(one.processes[0].pid).memory_info().rss
         assert memory < 80 << 20
         assert one.processes[0].terminate() == 0
+
+
+async def test_a_follower_that_missed_a_compaction_gets_the_snapshot(tmp_path: Path) -> None:
+    settings = ["raft.compact_after_entries=10", "raft.keep_entries=0"]
+    async with _running(tmp_path, 3, settings) as group, brokers(group, 1) as (broker,):
+        behind = (await group.leader() + 1) % 3
+        group.processes[behind].kill()
+        for _ in range(30):
+            await broker.elect(accept=(codes.CONTROLLER_MASTER_STILL_EXIST,))  # logged, though it changes nothing
+        leader = await group.leader()
+        applied = (await group.view(leader))["controllers"][leader]["appliedIndex"]
+        assert applied > 30
+        group.processes[behind].start()
+
+        async def caught_up() -> bool:
+            own = (await group.view(behind))["controllers"][behind]
+            return bool(own["appliedIndex"] >= applied)
+
+        await eventually("the follower at the leader's state", caught_up)
+        view = await group.view(behind)
+        assert (view["groups"][0]["masterBrokerId"], view["groups"][0]["masterEpoch"]) == (1, 1)
+        assert "restored the leader's snapshot" in group.processes[behind].log_text()
 
 
 async def test_routes_live_as_long_as_the_connection_they_came_on(one: Controllers) -> None:

@@ -27,7 +27,7 @@ class Node:
 
     def start(self) -> None:
         """Open the files and begin as a follower."""
-        self.file = RaftLogFile(self.disk, "scenario", self.name)
+        self.file = RaftLogFile(self.disk, "scenario", self.name, self.voters)
         recovered = self.file.open()
         snapshot = recovered.log.snapshot
         voters = snapshot.voters if snapshot else self.voters

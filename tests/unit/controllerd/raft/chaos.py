@@ -230,7 +230,7 @@ class Chaos:
         self.nodes[node.name] = self._boot(node.name, node.disk)
 
     def _boot(self, name: str, disk: FaultyDisk) -> ChaosNode:
-        file = RaftLogFile(disk, "chaos", name)
+        file = RaftLogFile(disk, "chaos", name, self.names)
         recovered = file.open()
         snapshot = recovered.log.snapshot
         core = RaftCore(

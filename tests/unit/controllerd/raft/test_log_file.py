@@ -26,7 +26,7 @@ def write(*entries: Entry, term: int, vote: str | None = None, commit: int = 0) 
 
 
 def opened(disk: Disk, node: str = "n0") -> tuple[RaftLogFile, Recovered]:
-    file = RaftLogFile(disk, "group", node)
+    file = RaftLogFile(disk, "group", node, VOTERS)
     return file, file.open()
 
 
@@ -200,7 +200,9 @@ def test_the_directory_of_another_node_is_refused() -> None:
     with pytest.raises(SettingsError, match="belongs to controller 'n0'"):
         opened(disk, "n1")
     with pytest.raises(SettingsError, match="group 'group'"):
-        RaftLogFile(disk, "other", "n0").open()
+        RaftLogFile(disk, "other", "n0", VOTERS).open()
+    with pytest.raises(SettingsError, match="was made of n0, n1, n2 and is now said to be n0, n9"):
+        RaftLogFile(disk, "group", "n0", ("n9", "n0")).open()
 
 
 def test_a_missing_identity_is_refused() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from controllerd.replicas.commands import ElectMaster, Trigger
+from controllerd.replicas.elect import explain_eligibility
 from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
 from controllerd.replicas.machine import ReplicasMachine
-from controllerd.replicas.triggers import due_elections
+from controllerd.replicas.triggers import due_elections, observe_for_request
+from remoting import codes
 from tests.unit.controllerd.replicas.builders import CLUSTER, NAME, elect, group_of, group_of_three, run, seen
 
 
@@ -161,3 +163,25 @@ def test_entries_that_nobody_renews_are_forgotten() -> None:
     assert len(table) == 3
     table.scan(3_600_000)
     assert len(table) == 0
+
+
+def test_who_asks_for_an_election_does_not_depose_a_master_that_may_yet_be_heard() -> None:
+    """A broker restarts while another controller has just become leader and the master's next heartbeat is under way."""
+    machine, table = group_of_three(), make_table()
+    table.lead(1_000)
+    table.heartbeat(beat(2, 1, epoch=1, max_offset=99), 1_100)
+    group = group_of(machine)
+    observed = observe_for_request(group, table, 1_200)
+    reply = run(machine, elect(*observed, wanted=2))
+    assert reply.code == codes.CONTROLLER_MASTER_STILL_EXIST
+    assert explain_eligibility(group, observed)[0].reason == "is the master"
+    observed = observe_for_request(group, table, 3_000)
+    assert run(machine, elect(*observed, wanted=2)).group.master_broker_id == 2  # type: ignore[union-attr]
+
+
+def test_a_broker_says_nothing_new_with_most_heartbeats() -> None:
+    _, table = make_live_group()
+    assert not table.heartbeat(beat(1, 1, epoch=1, max_offset=60), 10_500)
+    assert table.heartbeat(beat(1, 1, epoch=1, max_offset=60), 20_000), "it was silent and lives"
+    table.connection_closed(1)
+    assert table.heartbeat(beat(1, 9, epoch=1, max_offset=60), 20_001), "it came back"
