@@ -29,12 +29,13 @@ log = logging.getLogger(__name__)
 PROBE_EVERY_S = 0.1
 ROTATE_EVERY_S = 5.0
 
-# How long each stage may take to end by itself. Within the brokers' stage, replicas get half of it and then the masters.
+# How long each stage may take to end by itself: a Celery worker needs two to three seconds even when it has nothing to do.
+# Within the brokers' stage, replicas get half of the time and then the masters.
 GRACE_S: Mapping[StopStage, float] = {
-    StopStage.FRONT: 3.0,
-    StopStage.BROKERS: 3.0,
-    StopStage.CONTROLLERS: 1.5,
-    StopStage.REDIS: 1.0,
+    StopStage.FRONT: 4.5,
+    StopStage.BROKERS: 2.4,
+    StopStage.CONTROLLERS: 1.2,
+    StopStage.REDIS: 0.6,
 }
 
 
