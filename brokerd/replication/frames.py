@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import NamedTuple
 
 from brokerd.replication.epochs import EpochEntry, is_increasing
@@ -48,11 +47,9 @@ _TRANSFER = struct.Struct(">iiqiqq")
 TRANSFER_HEADER_BYTES = _TRANSFER.size
 
 
-class WireState(IntEnum):
-    """The states that frames name; the original's other ordinals (READY 0, SUSPEND 3, SHUTDOWN 4) never travel."""
-
-    HANDSHAKE = 1
-    TRANSFER = 2
+# The states that frames name; the original's other ordinals (READY 0, SUSPEND 3, SHUTDOWN 4) never travel.
+_HANDSHAKE_STATE = 1
+_TRANSFER_STATE = 2
 
 
 class Handshake(NamedTuple):
@@ -90,22 +87,22 @@ class Piece(NamedTuple):
 
 
 def encode_handshake(handshake: Handshake) -> bytes:
-    return _HANDSHAKE.pack(WireState.HANDSHAKE, handshake.from_last_file, handshake.learner, handshake.broker_id)
+    return _HANDSHAKE.pack(_HANDSHAKE_STATE, handshake.from_last_file, handshake.learner, handshake.broker_id)
 
 
 def encode_ack(offset: int) -> bytes:
-    return _ACK.pack(WireState.TRANSFER, offset)
+    return _ACK.pack(_TRANSFER_STATE, offset)
 
 
 def encode_reply(reply: Reply) -> bytes:
     """The reply with the newest entries: a replica that shares only older ones copies the log again."""
     entries = reply.entries[-MAX_EPOCHS_SENT:]
-    head = _REPLY.pack(WireState.HANDSHAKE, _REPLY_ENTRY.size * len(entries), reply.end_offset, reply.last_epoch)
+    head = _REPLY.pack(_HANDSHAKE_STATE, _REPLY_ENTRY.size * len(entries), reply.end_offset, reply.last_epoch)
     return head + b"".join(_REPLY_ENTRY.pack(*entry) for entry in entries)
 
 
 def encode_transfer_header(header: TransferHeader, body_bytes: int) -> bytes:
-    return _TRANSFER.pack(WireState.TRANSFER, body_bytes, *header)
+    return _TRANSFER.pack(_TRANSFER_STATE, body_bytes, *header)
 
 
 class MasterDecoder:
@@ -117,12 +114,16 @@ class MasterDecoder:
         self._rest = b""
 
     def feed(self, data: Bytes) -> list[Handshake | Ack]:
+        if len(data) == _ACK.size and not self._rest:  # what nearly every read is
+            state, offset = _ACK.unpack(data)
+            if state == _TRANSFER_STATE:
+                return [Ack(offset)]
         buffer = self._rest + bytes(data) if self._rest else bytes(data)
         position, length = 0, len(buffer)
         events: list[Handshake | Ack] = []
         while length - position >= _STATE.size:
             (state,) = _STATE.unpack_from(buffer, position)
-            if state == WireState.TRANSFER:
+            if state == _TRANSFER_STATE:
                 if length - position < _ACK.size:
                     break
                 ack = Ack(_ACK.unpack_from(buffer, position)[1])
@@ -132,7 +133,7 @@ class MasterDecoder:
                     events[-1] = ack
                 else:
                     events.append(ack)
-            elif state == WireState.HANDSHAKE:
+            elif state == _HANDSHAKE_STATE:
                 if length - position < _HANDSHAKE.size:
                     break
                 _, from_last_file, learner, broker_id = _HANDSHAKE.unpack_from(buffer, position)
@@ -181,7 +182,7 @@ class ReplicaDecoder:
         if available < _STATE.size:
             return 0
         (state,) = _STATE.unpack_from(view, position)
-        if state == WireState.TRANSFER:
+        if state == _TRANSFER_STATE:
             if available < _TRANSFER.size:
                 return 0
             _, body_bytes, *fields = _TRANSFER.unpack_from(view, position)
@@ -192,7 +193,7 @@ class ReplicaDecoder:
             if not body_bytes:
                 events.append(Piece(self._header, b""))
             return _TRANSFER.size
-        if state == WireState.HANDSHAKE:
+        if state == _HANDSHAKE_STATE:
             return _decode_reply(view, position, available, events)
         raise ProtocolError(f"a master sent a frame of state {state}; only 1 (handshake) and 2 (transfer) exist")
 
