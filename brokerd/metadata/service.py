@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 Done = Callable[[RequestError | None], None]
 
 _COMMIT_INTERVAL_S: Final = 0.005
-MAX_PENDING_COMMITS: Final = 100_000
+MAX_PENDING_COMMITS: Final = 8192  # of one record, which is one message of the log
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,10 @@ class Batch:
         lowest_bit = self.remaining & -self.remaining
         return self.offset_at(lowest_bit.bit_length() - 1)
 
+    def last_remaining(self) -> int:
+        """The highest unfinished offset."""
+        return self.offset_at(self.remaining.bit_length() - 1)
+
     def remaining_places(self) -> list[int]:
         remaining = self.remaining
         return [place for place in range(self.count) if remaining >> place & 1]

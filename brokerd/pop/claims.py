@@ -6,6 +6,7 @@ then the ledger is unchanged, so the claims remember what is spoken for.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from brokerd.pop import records
@@ -89,17 +90,19 @@ class Claims:
         """The queues of ordered batches that are touched: others may be waiting for them."""
         return {batch.queue for batch in (*self._finished, *self._changed_masks) if batch.ordered}
 
-    def finished_body(self) -> dict[str, Any] | None:
-        """The body of the `acked` record, None when nothing was finished."""
-        if not self._finished:
-            return None
-        return records.finished(
-            [
-                [batch.queue.group, batch.queue.topic, batch.queue.queue_id, batch.pop_time_ms, mask]
-                for batch, mask in self._finished.items()
-            ]
-        )
+    def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(kind, body) of what is claimed: usually one record of each kind that occurs."""
+        finished = [
+            [batch.queue.group, batch.queue.topic, batch.queue.queue_id, batch.pop_time_ms, mask]
+            for batch, mask in self._finished.items()
+        ]
+        for entries in _portions(finished):
+            yield records.ACKED, records.finished(entries)
+        for entries in _portions(self._changed):
+            yield records.CHANGED, records.changed(entries)
 
-    def changed_body(self) -> dict[str, Any] | None:
-        """The body of the `changed` record, None when nothing was changed."""
-        return records.changed(self._changed) if self._changed else None
+
+def _portions(entries: list[list[Any]]) -> Iterator[list[list[Any]]]:
+    """A record is one message of the log, which is bounded."""
+    for start in range(0, len(entries), records.MAX_ENTRIES):
+        yield entries[start : start + records.MAX_ENTRIES]

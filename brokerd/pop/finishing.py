@@ -12,7 +12,6 @@ from typing import Final
 
 from brokerd.metadata.journal import Journal
 from brokerd.metadata.record_log import RecordLog
-from brokerd.pop import records
 from brokerd.pop.batch import Batch
 from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
@@ -103,12 +102,11 @@ class Finishing:
         answers = [claim(claims) for claim, _ in calls]
         end_offset = -1
         try:
-            for kind, body in ((records.ACKED, claims.finished_body()), (records.CHANGED, claims.changed_body())):
-                if body is not None:
-                    end_offset = self._journal.append(kind, body)
+            for kind, body in claims.records():
+                end_offset = self._journal.append(kind, body)
         except LogboomError as error:
             log.info("%d calls that finish messages failed: %s", len(calls), error)
-            if end_offset >= 0:  # what the first of two records says holds; its callers repeat, and find it done
+            if end_offset >= 0:  # what the first of several records says holds; its callers repeat, and find it done
                 self._changed(claims)
             for answer in answers:
                 answer(False)

@@ -27,6 +27,7 @@ from typing import Any, Final
 
 POP_TOPIC: Final = "rmq_sys_logboom_pop"
 VERSION: Final = 1
+MAX_ENTRIES: Final = 8192  # with the longest names still less than a message may hold
 
 TAKEN: Final = "taken"
 ACKED: Final = "acked"

@@ -31,6 +31,7 @@ from remoting.errors import LogboomError, RequestError
 log = logging.getLogger(__name__)
 
 _MAX_COPIED_BYTES: Final = 8 << 20  # in one turn of the loop
+_UNCONFIRMED_RETRY_MS: Final = 100
 _ILLEGAL_RETRY_MS: Final = 60_000
 
 
@@ -111,6 +112,9 @@ class Reviver:
                 break
             if batch.client_id and self._renew(batch, now_ms):
                 continue
+            if not self._is_readable(batch):
+                self._put_off([batch], now_ms + _UNCONFIRMED_RETRY_MS)
+                continue
             try:
                 departure = self._departure(batch)
             except LogboomError as error:
@@ -172,6 +176,13 @@ class Reviver:
         self._counters.renewed += 1
         return True
 
+    def _is_readable(self, batch: Batch) -> bool:
+        """On a broker that became the master a moment ago, what was taken may not be confirmed yet: that is not lost."""
+        queue = batch.queue
+        return self._metadata.topic(queue.topic) is None or batch.last_remaining() < self._reads.max_offset(
+            queue.topic, queue.queue_id
+        )
+
     def _departure(self, batch: Batch) -> _Departure:
         """Which messages leave the queue now, and what is appended for them."""
         queue = batch.queue
@@ -181,7 +192,8 @@ class Reviver:
             departure.mask = batch.remaining
             departure.lost = batch.remaining.bit_count()
             return departure
-        found = read_offsets(self._reads, queue.topic, queue.queue_id, batch.remaining_offsets())
+        offsets = batch.remaining_offsets()
+        found = read_offsets(self._reads, queue.topic, queue.queue_id, offsets)
         stays_dead = copies.is_dead_letter_topic(queue.group, queue.topic)
         for place in batch.remaining_places():
             bit = 1 << place
@@ -221,9 +233,14 @@ class _Departure:
 def forward(
     group: str, topic: str, queue_id: int, offset: int, deliveries: int, reads: MessageReads
 ) -> tuple[str, Draft] | None:
-    """The dead letter of one message and its topic; None when there is nothing to copy (gone, or a dead letter already)."""
+    """The dead letter of one message and its topic; None when there is nothing to copy (gone, or a dead letter already).
+
+    Raises RequestError while the message is not readable yet: this broker became the master a moment ago.
+    """
     if copies.is_dead_letter_topic(group, topic):
         return None
+    if offset >= reads.max_offset(topic, queue_id):
+        raise RequestError(codes.SYSTEM_BUSY, f"queue {queue_id} of {topic} is not confirmed so far yet")
     encoded = read_offsets(reads, topic, queue_id, [offset]).get(offset)
     if encoded is None:
         return None

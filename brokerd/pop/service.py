@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from brokerd.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
@@ -47,6 +48,7 @@ from brokerd.services import (
     PutStatus,
 )
 from brokerd.start_offset import StartOffsets
+from brokerd.steady_clock import SteadyClock
 from brokerd.store.dispatcher import Arrival
 from brokerd.tag_filter import MessageFilter, compile_filter
 from remoting import codes
@@ -107,7 +109,7 @@ class PopService:
         self._metadata = metadata
         self._reads = reads
         self._scheduler = scheduler
-        self._now_ms = now_ms
+        self._now_ms = now_ms = SteadyClock(now_ms, scheduler.time)
         self._serving = False
         self._taker = Taker(metadata, reads, self.ledger, self.starts, rng, self.settings)
         self._reviver = Reviver(
@@ -365,8 +367,11 @@ class PopService:
     def _take(self, request: PopRequest, message_filter: MessageFilter, done: PopDone) -> tuple[bool, bool]:
         """Take what is there and answer: (whether the request is answered, whether there is more to look through)."""
         topic = self._metadata.topic(request.topic)
-        if topic is None:
+        group = self._metadata.group(request.group)
+        if topic is None or group is None:
             return False, False
+        if group.fifo and not request.fifo:
+            request = replace(request, fifo=True)
         now_ms = self._now_ms()
         try:
             taking = self._taker.take(request, message_filter, topic.read_queue_nums, now_ms)

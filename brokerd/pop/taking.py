@@ -211,7 +211,9 @@ class Taker:
             self._take_queue(taking, request, message_filter, request.topic, FLAG_NORMAL, queue_id)
             return
         assert queue is not None
-        offsets = list(plan.offsets[: taking.messages_left])
+        # On a broker that became the master a moment ago, what was taken may not be readable yet: that is not lost.
+        high = self._reads.max_offset(request.topic, queue_id)
+        offsets = [offset for offset in plan.offsets[: taking.messages_left] if offset < high]
         records = read_offsets(self._reads, request.topic, queue_id, offsets)
         there = [offset for offset in offsets if offset in records]
         if len(there) < len(offsets):

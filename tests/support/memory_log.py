@@ -193,12 +193,16 @@ class MemoryLog:
             if position < limit:
                 twin._records[position] = record
                 twin.end_offset = position + len(record)
-        for (topic, queue_id), units in self._dispatched.items():
-            kept = [unit for unit in units if unit[0] < limit]
-            twin._appended[topic, queue_id] = len(kept)
-            twin._dispatched[topic, queue_id] = [unit for unit in kept if unit[0] < visible]
-            twin._tail += [(topic, queue_id, unit) for unit in kept if unit[0] >= visible]
-        twin._tail.sort(key=lambda each: each[2][0])
+        entries = [(*key, unit) for key, units in self._dispatched.items() for unit in units] + self._tail
+        for topic, queue_id, unit in sorted(entries, key=lambda each: each[2][0]):
+            if unit[0] >= limit:
+                continue
+            key = (topic, queue_id)
+            twin._appended[key] = twin._appended.get(key, 0) + 1
+            if unit[0] < visible:
+                twin._dispatched.setdefault(key, []).append(unit)
+            else:
+                twin._tail.append((topic, queue_id, unit))
         return twin
 
     @property

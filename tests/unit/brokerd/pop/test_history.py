@@ -31,7 +31,7 @@ class History:
         self.broker.topic(TOPIC, QUEUES)
         self.broker.group(GROUP, fifo=fifo, retry_max_times=10_000)
         self.log = self.broker.log
-        self.log.acknowledges = False
+        self.log.acknowledges = self.log.dispatches = False
         self.acknowledged = self.log.end_offset
         self.sent: dict[str, int] = {}  # body -> end offset in the log
         self.finished: set[str] = set()
@@ -107,7 +107,9 @@ class History:
         self.broker.pop_service.change_invisible_time(GROUP, TOPIC, handle, invisible, done)
 
     def acknowledge(self) -> None:
+        """The replicas confirm what is appended: it is dispatched and answered."""
         self.acknowledged = self.log.end_offset
+        self.log.dispatch()
         self.log.acknowledge()
 
     def wait(self) -> None:
@@ -123,24 +125,24 @@ class History:
         old.acknowledge(PutStatus.SERVICE_NOT_AVAILABLE)
         old.listeners.clear()
         self.log = old.copy(end_offset, dispatched)
-        self.log.acknowledges = False
+        self.log.acknowledges = self.log.dispatches = False
         self._note_doubled()
         self.broker = PopBroker(self.log, self.broker.turns, lease_grace_ms=500).become_master()
-        self.log.dispatch()
         self.sent = {body: end for body, end in self.sent.items() if end <= end_offset}
         self.acknowledged = end_offset
 
     def _note_doubled(self) -> None:
         """Copies behind the last record of pop state: the messages that they copy are still where they were."""
-        self.log.dispatch()
-        last = max((decode_record(each).physical_offset for each in self.log.bodies(POP_TOPIC)), default=0)
-        copies = map(decode_record, self.log.bodies(retry_topic(GROUP, TOPIC)))
+        whole = self.log.copy()
+        whole.dispatch()
+        last = max((decode_record(each).physical_offset for each in whole.bodies(POP_TOPIC)), default=0)
+        copies = map(decode_record, whole.bodies(retry_topic(GROUP, TOPIC)))
         self.doubled.update(copy.body.decode() for copy in copies if copy.physical_offset > last)
 
     def settle(self) -> None:
         """One diligent consumer, until nothing comes any more."""
-        self.log.acknowledges = True
-        self.log.acknowledge()
+        self.log.acknowledges = self.log.dispatches = True
+        self.acknowledge()
         quiet = 0
         while quiet < 3:
             receive = self.broker.receive(32, fifo=self.fifo, invisible_time_ms=60_000)

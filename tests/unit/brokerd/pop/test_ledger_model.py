@@ -139,9 +139,8 @@ class LedgerMachine(RuleBasedStateMachine):
             assert claims.finish(GROUP, TOPIC, handle) is expected
             if expected:
                 message.state = "finished"
-        body = claims.finished_body()
-        if body is not None:
-            self.record(records.ACKED, body)
+        for kind, body in claims.records():
+            self.record(kind, body)
 
     @precondition(lambda self: self.handles)
     @rule(data=st.data(), invisible=st.sampled_from([0, 1, 700, 5000]))
@@ -162,9 +161,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 message.due_ms = self.now_ms + invisible
                 message.attempt_id = ""
                 self.handles.append(message.handle)
-        body = claims.changed_body()
-        if body is not None:
-            self.record(records.CHANGED, body)
+        for kind, body in claims.records():
+            self.record(kind, body)
 
     @precondition(lambda self: self.handles)
     @rule(data=st.data(), field=st.integers(0, 7), delta=st.integers(1, 3))
