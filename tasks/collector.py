@@ -31,7 +31,7 @@ from remoting import codes
 from remoting.errors import LogboomError
 from remoting.transport.client import RemotingClient
 from remoting.transport.tasks import TaskOwner
-from tasks.heartbeat import beat
+from tasks.heartbeat_file import beat
 from tasks.refresh import CHANNEL
 from tasks.snapshot.build import build, differs, recall
 from tasks.snapshot.inputs import Look, Memory, is_state, is_view

@@ -1,36 +1,18 @@
-"""Saying "I am alive" to the supervisor: touching the file that LOGBOOM_HEARTBEAT_FILE names.
-
-Touched from the loop that does the work, never from a thread of its own: a process whose loop hangs must be seen to hang.
-"""
+"""The heartbeat of a Celery worker: from its event loop, as long as it is connected to its queue."""
 
 from __future__ import annotations
 
-import logging
-import os
-from pathlib import Path
 from typing import Any
 
 from celery import bootsteps
 
-log = logging.getLogger(__name__)
+from tasks.heartbeat_file import beat
 
-VARIABLE = "LOGBOOM_HEARTBEAT_FILE"
 EVERY_S = 5.0
 
 
-def beat() -> None:
-    """Touch the file now; nothing happens when nobody asked for it."""
-    path = os.environ.get(VARIABLE)
-    if not path:
-        return
-    try:
-        Path(path).touch()
-    except OSError as error:
-        log.warning("cannot touch the heartbeat file %s: %s", path, error)
-
-
 class WorkerHeartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Beats from the event loop of a Celery worker as long as it is connected to its queue."""
+    """A step of the worker's consumer."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 

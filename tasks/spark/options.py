@@ -114,7 +114,7 @@ class Options:
 def _names(name: str, text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
-        raise InvalidParameter(f"{name} is empty: write topic[,topic...]")
+        raise InvalidParameter(f"{name} is empty: name at least one, several separated by commas")
     return names
 
 

@@ -1,0 +1,98 @@
+"""What a report's job gets: Spark, its parameters, and ways to say how far it is. And the words for how a run may end early.
+
+A job calls `check` between steps and `collect` for each Spark action; both raise RunCancelled once somebody asked for the end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks.reports.progress import Progress
+
+
+class RunCancelled(Exception):
+    """Somebody asked for the end of the run; `reason` is for the person who reads its page."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ReportFailed(Exception):
+    """The job cannot give a result; the text says why and what to do."""
+
+
+@dataclass(slots=True)
+class Stop:
+    """A request to end the run, set by whoever watches it and seen by the job."""
+
+    reason: str = ""
+    failed: bool = False
+    event: threading.Event = field(default_factory=threading.Event)
+
+    def ask(self, reason: str, *, failed: bool = False) -> None:
+        """Ask; the first reason counts."""
+        if not self.event.is_set():
+            self.reason, self.failed = reason, failed
+            self.event.set()
+
+    def check(self) -> None:
+        """Raise what the request means, if there is one."""
+        if self.event.is_set():
+            if self.failed:
+                raise ReportFailed(self.reason)
+            raise RunCancelled(self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRow:
+    """One row of a section of the result; the console's catalogue says which columns `data` has."""
+
+    section: str
+    key: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One run at work."""
+
+    run_id: str
+    parameters: Mapping[str, Any]
+    started_ms: int
+    controllers: Sequence[str]
+    spark: Any
+    progress: Progress
+    stop: Stop
+    result_path: Path
+    publish: Callable[[Iterable[PartialRow]], None]
+    """Show these rows now; they may be replaced later."""
+
+    def check(self) -> None:
+        """Between steps: go on, or end."""
+        self.stop.check()
+
+    def collect(self, frame: Any) -> list[dict[str, Any]]:
+        """Run a Spark action and return its rows. An interrupted one ends as what interrupted it."""
+        from pyspark.errors import PySparkException
+
+        self.stop.check()
+        try:
+            rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+        except PySparkException:
+            self.stop.check()
+            raise
+        self.stop.check()
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run that went well ends: its final rows, and where the file with all of them is."""
+
+    rows: Sequence[PartialRow]
+    text: str

@@ -1,0 +1,263 @@
+"""The tasks around report runs: run one, cancel one, and make one because a schedule says so.
+
+The row is the truth. A run is taken by a claim that its watching thread extends, and by its transition to starting; a run whose
+claim is gone has lost its worker, and the janitor ends it. Nothing is done twice by a message that comes twice: the second finds
+the claim held or the row in another state.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from celery.exceptions import SoftTimeLimitExceeded
+from django.conf import settings
+from django.core.exceptions import ObjectDoesNotExist, ValidationError
+
+from remoting.errors import LogboomError
+from tasks.app import GRACE_S, REPORT_SOFT_LIMIT_S, REPORTS_QUEUE, app
+from tasks.claims import Claim, claims
+from tasks.reports import JOBS, job
+from tasks.reports.context import Context, ReportFailed, Result, RunCancelled, Stop
+from tasks.reports.progress import Progress
+from tasks.reports.store import Store
+from tasks.reports.watch import RunOver, Watch
+from tasks.spark.errors import is_cancelled, reason
+from tasks.spark.lease import SparkUnavailable
+from tasks.spark.session import SparkHandle, sessions
+from tasks.spark.settings import SparkSettings
+from tasks.stopping import is_worker_stopping
+from webapp.reports import stream
+from webapp.reports.models import ReportRun, ReportSchedule
+
+log = logging.getLogger(__name__)
+
+RUN = "tasks.reports.run"
+CANCEL = "tasks.reports.cancel"
+RUN_SCHEDULE = "tasks.reports.run_schedule"
+CLAIM_TTL_S = 20.0
+WAIT_FOR_TURN_S = 5
+MOST_WAITING = 10
+
+
+def claim_name(run_id: object) -> str:
+    """The claim that says that a worker has this run."""
+    return f"report:{run_id}"
+
+
+@app.task(name=RUN, soft_time_limit=REPORT_SOFT_LIMIT_S, time_limit=REPORT_SOFT_LIMIT_S + GRACE_S)  # type: ignore[untyped-decorator]
+def run(run_id: str) -> None:
+    """Run one report."""
+    with claims().held(claim_name(run_id), CLAIM_TTL_S) as claim:
+        if claim is None:
+            log.info("report run %s is at work already", run_id)
+            return
+        execute(run_id, claim)
+
+
+def execute(run_id: str, claim: Claim) -> None:
+    """Take the row, run the job, write how it ended."""
+    found = _take(run_id)
+    if found is None:
+        return
+    store, progress, stop = Store(run_id), Progress(), Stop()
+    try:
+        with Watch(store, progress, stop, extend_claim=claim.extend, is_worker_stopping=is_worker_stopping) as watch:
+            result = _run_job(found, store, progress, stop, watch)
+        stop.check()
+        progress.say(result.text)
+        store.publish_progress(progress.document())
+        store.succeed(result.rows, _result_path(run_id))
+    except RunOver as error:
+        log.info("report run %s was ended by somebody else: %s", run_id, error)
+    except (RunCancelled, ReportFailed, SparkUnavailable, LogboomError, SoftTimeLimitExceeded) as error:
+        _end_early(run_id, stop, error)
+    except Exception as error:  # the outermost edge of a task: the row must not stay running
+        log.exception("report run %s broke", run_id)
+        sessions.close()  # whatever happened to it, the next run gets a session that works
+        _end_early(run_id, stop, error)
+
+
+def _end_early(run_id: str, stop: Stop, error: Exception) -> None:
+    """Write how a run ended that has no result."""
+    asked = stop.event.is_set()
+    try:
+        if isinstance(error, RunCancelled) or (asked and not stop.failed):
+            stream.cancelled(run_id, stop.reason or str(error))
+        else:
+            failure = stop.reason if asked else _failure(error)
+            log.warning("report run %s failed: %s", run_id, failure)
+            stream.failed(run_id, failure)
+    except stream.RunFinished as over:
+        log.info("report run %s was ended meanwhile: %s", run_id, over)
+
+
+def _failure(error: Exception) -> str:
+    """Why a run failed, for the person who reads its page."""
+    if isinstance(error, SoftTimeLimitExceeded):
+        return f"It took longer than {REPORT_SOFT_LIMIT_S // 60} minutes and was ended; choose a shorter time range."
+    if isinstance(error, LogboomError):
+        return f"The cluster did not give what the report needs: {error}"
+    if isinstance(error, ReportFailed | SparkUnavailable):
+        return str(error)
+    if is_cancelled(error):
+        return "Spark ended the job: it was interrupted from outside."
+    if type(error).__module__.partition(".")[0] in ("pyspark", "grpc"):
+        return reason(error)
+    return f"An error in the worker: {type(error).__name__}: {error}"
+
+
+def _result_path(run_id: str) -> Path:
+    return Path(settings.REPORTS_DIR) / f"{run_id}.parquet"
+
+
+def _take(run_id: str) -> ReportRun | None:
+    try:
+        found = ReportRun.objects.get(pk=run_id)
+    except (ObjectDoesNotExist, ValidationError):
+        log.error("there is no report run %s", run_id)
+        return None
+    if found.state == ReportRun.State.QUEUED and _must_wait(found):
+        run.apply_async([run_id], queue=REPORTS_QUEUE, countdown=WAIT_FOR_TURN_S)
+        return None
+    try:
+        return stream.starting(run_id, spark_tag=_tag(run_id))
+    except stream.RunFinished as error:
+        # delivered twice; if its first worker died, the janitor says so
+        log.info("report run %s is not taken again: %s", run_id, error)
+        return None
+
+
+def _must_wait(found: ReportRun) -> bool:
+    """Whether a schedule whose runs follow one another has an earlier one that is not over."""
+    schedule = found.schedule
+    if schedule is None or schedule.overlap != ReportSchedule.Overlap.QUEUE:
+        return False
+    return bool(_unfinished(schedule).filter(created_at__lt=found.created_at).exists())
+
+
+def _tag(run_id: str) -> str:
+    return f"report-{run_id}"
+
+
+def _run_job(found: ReportRun, store: Store, progress: Progress, stop: Stop, watch: Watch) -> Result:
+    if found.report not in JOBS:
+        raise ReportFailed(f"The worker knows no report {found.report}; are console and worker of one version?")
+    run_id, tag = str(found.pk), _tag(str(found.pk))
+    module = job(found.report)
+    progress.say("waiting for Spark")
+    spark_settings = SparkSettings.read(os.environ, os.cpu_count() or 1)
+    with sessions.use(spark_settings, waiting=progress.say, is_cancelled=stop.event.is_set) as spark:
+        store.set_spark(spark.session_id)
+        stop.check()
+        stream.running(run_id)
+        assert found.started_at is not None
+        context = Context(
+            run_id=run_id,
+            parameters=found.parameters,
+            started_ms=int(found.started_at.timestamp() * 1000),
+            controllers=settings.CONTROLLERS,
+            spark=spark.session,
+            progress=progress,
+            stop=stop,
+            result_path=_result_path(run_id),
+            publish=store.publish_rows,
+        )
+        return _within_spark(module, context, spark, tag, watch)
+
+
+def _within_spark(module: Any, context: Context, spark: SparkHandle, tag: str, watch: Watch) -> Result:
+    """The job with everything that may interrupt it or hear of it switched on, and off again."""
+    session = spark.session
+
+    def heard(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        context.progress.stages_changed(operation_id or "", stages or (), inflight_tasks, done)
+
+    session.registerProgressHandler(heard)
+    session.addTag(tag)
+    watch.use_spark(lambda: _interrupt(session, tag), spark.problem)
+    try:
+        result: Result = module.run(context)
+        return result
+    finally:
+        watch.release_spark()
+        session.removeTag(tag)
+        session.removeProgressHandler(heard)
+
+
+def _interrupt(session: Any, tag: str) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        session.interruptTag(tag)
+    except PySparkException as error:
+        log.warning("Spark could not be told to interrupt %s: %s", tag, str(error)[:200])
+
+
+# ---- cancelling and schedules
+
+
+@app.task(name=CANCEL)  # type: ignore[untyped-decorator]
+def cancel(run_id: str) -> None:
+    """End a run whose worker is gone; a living worker has seen the request in the row by now, or will within a moment."""
+    if claims().is_held(claim_name(run_id)):
+        return
+    try:
+        stream.cancelled(run_id, "cancelled on request; its worker was gone")
+    except stream.RunFinished as error:
+        log.info("nothing to cancel: %s", error)
+    except (ObjectDoesNotExist, ValidationError):
+        log.error("there is no report run %s", run_id)
+
+
+@app.task(name=RUN_SCHEDULE, bind=True)  # type: ignore[untyped-decorator]
+def run_schedule(self: Any, schedule_id: int) -> None:
+    """Make the run that a schedule asks for now, and queue it."""
+    made = make_scheduled_run(schedule_id, str(self.request.id))
+    if made is not None:
+        run.apply_async([str(made.pk)], queue=REPORTS_QUEUE)
+
+
+def make_scheduled_run(schedule_id: int, message_id: str) -> ReportRun | None:
+    """The run of one tick, or None when the overlap policy or the schedule says no. Once per message, however often it comes."""
+    schedule = ReportSchedule.objects.filter(pk=schedule_id).first()
+    if schedule is None or not schedule.enabled:
+        log.info("schedule %s is gone or disabled", schedule_id)
+        return None
+    unfinished = list(_unfinished(schedule))
+    made, is_new = ReportRun.objects.get_or_create(
+        pk=uuid.uuid5(uuid.NAMESPACE_OID, message_id),
+        defaults={
+            "report": schedule.report,
+            "parameters": schedule.parameters,
+            "schedule": schedule,
+            "requested_by": schedule.created_by,
+            "requested_by_name": f"schedule {schedule.name}"[:150],
+        },
+    )
+    if not is_new:
+        return made if made.state == ReportRun.State.QUEUED else None
+    if unfinished and schedule.overlap == ReportSchedule.Overlap.SKIP:
+        stream.cancelled(made.pk, "skipped: the run before was not over")
+        return None
+    if len(unfinished) >= MOST_WAITING:
+        stream.cancelled(made.pk, f"skipped: {len(unfinished)} runs of this schedule are not over")
+        return None
+    if schedule.overlap == ReportSchedule.Overlap.REPLACE:
+        for each in unfinished:
+            _ask_to_end(each.pk)
+    return made
+
+
+def _ask_to_end(run_id: object) -> None:
+    try:
+        stream.request_cancel(str(run_id))
+    except stream.RunFinished as error:
+        log.info("the run before ended by itself: %s", error)
+
+
+def _unfinished(schedule: ReportSchedule) -> Any:
+    return ReportRun.objects.filter(schedule=schedule).exclude(state__in=ReportRun.FINISHED)

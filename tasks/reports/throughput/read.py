@@ -1,0 +1,89 @@
+"""What the report reads: which queues, which offsets, and a slice of them as a DataFrame."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from tasks.reports.throughput.transforms import COLUMNS
+from tasks.spark.cluster import Cluster, find_ranges
+from tasks.spark.options import Options
+from tasks.spark.planning import QueueRange
+
+MINUTE_MS: Final = 60_000
+LEAST_SLICE: Final = 2_000
+MOST_SLICES: Final = 20
+# two tasks at a time read beside the brokers; a task that reads more than this would not be told apart from one that hangs
+TASKS_PER_SLICE: Final = 2
+MOST_RECORDS_PER_TASK: Final = 250_000
+
+
+def window(parameters: Mapping[str, Any], started_ms: int) -> tuple[int, int]:
+    """The time range [start, end) in milliseconds, of store times."""
+    end = _milliseconds(parameters.get("end"))
+    start = _milliseconds(parameters.get("start"))
+    end = started_ms if end is None else end
+    minutes = int(parameters.get("minutes") or 60)
+    return (end - minutes * MINUTE_MS if start is None else start), end
+
+
+def _milliseconds(text: str | None) -> int | None:
+    return None if not text else int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def find(controllers: Sequence[str], parameters: Mapping[str, Any], started_ms: int) -> list[QueueRange]:
+    """The ranges of queue offsets that the parameters mean. Raises RequestError when a topic does not exist."""
+    start_ms, end_ms = window(parameters, started_ms)
+    with Cluster(controllers) as cluster:
+        topics = list(parameters.get("topics") or ()) or cluster.user_topics()
+        if not topics:
+            return []
+        options = Options.parse(
+            {
+                "controllers": ",".join(controllers),
+                "subscribe": ",".join(topics),
+                "startingTimestamp": str(max(0, start_ms)),
+                "endingTimestamp": str(max(0, end_ms)),
+            }
+        )
+        return find_ranges(cluster, options)
+
+
+def slice_count(total: int) -> int:
+    """In how many steps to read: enough for something to appear early, few enough that steps cost little."""
+    return max(1, min(MOST_SLICES, total // LEAST_SLICE))
+
+
+def frame(spark: Any, controllers: Sequence[str], ranges: Sequence[QueueRange], meter: tuple[str, str]) -> Any:
+    """The messages of these ranges, the report's columns only."""
+    from tasks.spark.source import NAME, schema_of
+
+    address, token = meter
+    offsets: dict[str, dict[str, Any]] = {"assign": _assign(ranges), "startingOffsets": {}, "endingOffsets": {}}
+    for each in ranges:
+        for name, offset in (("startingOffsets", each.start), ("endingOffsets", each.end)):
+            groups = offsets[name].setdefault(each.topic, {})
+            groups.setdefault(each.broker_name, {})[str(each.queue_id)] = offset
+    reader = spark.read.format(NAME).schema(schema_of(COLUMNS)).option("controllers", ",".join(controllers))
+    for name, document in offsets.items():
+        reader = reader.option(name, json.dumps(document))
+    options = {
+        "minPartitions": TASKS_PER_SLICE,
+        "maxRecordsPerPartition": MOST_RECORDS_PER_TASK,
+        # retention may remove the oldest while the report runs; the job compares the counts and says so
+        "failOnDataLoss": "false",
+        "meterAddress": address,
+        "meterToken": token,
+    }
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load()
+
+
+def _assign(ranges: Sequence[QueueRange]) -> dict[str, Any]:
+    assignment: dict[str, dict[str, list[int]]] = {}
+    for each in ranges:
+        assignment.setdefault(each.topic, {}).setdefault(each.broker_name, []).append(each.queue_id)
+    return assignment

@@ -1,0 +1,112 @@
+"""Beat and what it runs: the schedules that people made (in the database), the janitor and the retention of old rows."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.contrib.sessions.models import Session
+from django.utils import timezone
+from django_celery_beat.schedulers import DatabaseScheduler
+
+from tasks import operations
+from tasks.app import app
+from tasks.claims import claims
+from tasks.heartbeat_file import beat
+from tasks.reports import runs
+from webapp.operations.models import Operation
+from webapp.reports import stream
+from webapp.reports.models import ReportRun
+
+log = logging.getLogger(__name__)
+
+# A claim is taken before a row leaves `queued`; what stands longer than this without one has no worker.
+LOST_AFTER = timedelta(seconds=30)
+RESEND_AFTER = timedelta(seconds=60)
+RESEND_EVERY_S = 600
+REPORTS_KEPT = timedelta(days=90)
+OPERATIONS_KEPT = timedelta(days=180)
+DELETE_AT_ONCE = 500
+LOST = "The worker that ran this report ended without a word (killed, or out of memory); run it again."
+
+
+class Scheduler(DatabaseScheduler):  # type: ignore[misc]
+    """The database's schedules, with a heartbeat from the loop that sends them."""
+
+    def tick(self, *args: Any, **kwargs: Any) -> Any:
+        """Send what is due."""
+        beat()
+        return super().tick(*args, **kwargs)
+
+
+@app.task(name="tasks.schedule.janitor")  # type: ignore[untyped-decorator]
+def janitor() -> None:
+    """End runs whose worker is gone, and queue again what a restarted queue has forgotten."""
+    end_lost_runs()
+    queue_forgotten()
+
+
+def end_lost_runs() -> None:
+    """Runs that are at work by their row, but nobody's by their claim."""
+    at_work = ReportRun.objects.filter(
+        state__in=[ReportRun.State.STARTING, ReportRun.State.RUNNING], started_at__lt=timezone.now() - LOST_AFTER
+    )
+    for run in at_work:
+        if claims().is_held(runs.claim_name(run.pk)):
+            continue
+        try:
+            if run.cancel_requested:
+                stream.cancelled(run.pk, "cancelled on request; its worker was gone")
+            else:
+                stream.failed(run.pk, LOST)
+        except stream.RunFinished as error:
+            log.info("the run ended by itself after all: %s", error)
+        else:
+            log.warning("report run %s lost its worker", run.pk)
+
+
+def queue_forgotten() -> None:
+    """The embedded Redis forgets its queues when it restarts. Sending twice is harmless: rows are taken once."""
+    before = timezone.now() - RESEND_AFTER
+    for run in ReportRun.objects.filter(state=ReportRun.State.QUEUED, created_at__lt=before):
+        _resend(f"report:{run.pk}", lambda run=run: runs.run.apply_async([str(run.pk)]))
+    unfinished = [Operation.State.QUEUED, Operation.State.RUNNING]
+    for operation in Operation.objects.filter(state__in=unfinished, created_at__lt=before):
+        if not claims().is_held(operations.claim_name(operation.pk)):
+            _resend(f"operation:{operation.pk}", lambda operation=operation: operations.run.delay(str(operation.pk)))
+
+
+def _resend(name: str, send: Any) -> None:
+    """Send again, but not more often than now and then: it may be waiting behind others, not forgotten."""
+    if claims().take(f"resent:{name}", RESEND_EVERY_S) is not None:
+        log.info("queueing %s again", name)
+        send()
+
+
+@app.task(name="tasks.schedule.retention")  # type: ignore[untyped-decorator]
+def retention() -> None:
+    """Remove what is too old to be looked at. The audit trail is not touched: it is append-only."""
+    delete_old_runs()
+    Operation.objects.filter(state__in=Operation.FINISHED, finished_at__lt=timezone.now() - OPERATIONS_KEPT).delete()
+    Session.objects.filter(expire_date__lt=timezone.now()).delete()
+    delete_stray_files()
+
+
+def delete_old_runs() -> None:
+    """Old runs with their rows; files that belong to nobody go with `delete_stray_files`."""
+    old = ReportRun.objects.filter(state__in=ReportRun.FINISHED, finished_at__lt=timezone.now() - REPORTS_KEPT)
+    for run in old[:DELETE_AT_ONCE]:
+        run.delete()
+
+
+def delete_stray_files() -> None:
+    """Result files whose run is gone."""
+    if not settings.REPORTS_DIR.is_dir():
+        return
+    known = {f"{pk}.parquet" for pk in ReportRun.objects.values_list("pk", flat=True)}
+    for path in settings.REPORTS_DIR.glob("*.parquet"):
+        if path.name not in known:
+            path.unlink(missing_ok=True)
+            log.info("removed %s: its run is gone", path.name)
