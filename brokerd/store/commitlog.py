@@ -250,19 +250,20 @@ class CommitLog:
             raise CorruptedFile(f"{segment.file.path} ends before offset {stop}; restore the file")
         return content
 
-    def read_records(self, places: Iterable[tuple[int, int]]) -> list[bytes]:
-        """The records at (offset, size) places in the log; those that are gone from its begin are left out."""
+    def read_records(self, units: Iterable[tuple[int, int, int]]) -> list[bytes]:
+        """The records that (offset, size, tags code) units name; those that are gone from the log's begin are left out."""
         records = []
         start = end = -1
         view: mmap.mmap | None = None
-        for offset, size in places:
+        size_of = _INT.unpack_from
+        for offset, size, _ in units:
             if not start <= offset < end:
                 segment = self._segments.get(offset - offset % self._size)
                 if segment is None:
                     continue
                 start, end, view = segment.start, segment.end, segment.view
             record = view[offset - start : offset - start + size] if view is not None else self.read(offset, size)
-            if int.from_bytes(record[:4], "big") != size:
+            if size_of(record)[0] != size:
                 raise CorruptedFile(
                     f"the consume queues name a record of {size} bytes at offset {offset}, which is not there"
                 )

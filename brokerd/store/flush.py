@@ -114,8 +114,8 @@ class Flusher:
     def _sync(self) -> None:
         assert self._loop is not None
         mark = self._store.sync()
-        self._loop.call_soon_threadsafe(self._synced, mark)
         self.syncs += 1
+        self._loop.call_soon_threadsafe(self._synced, mark)
         # Nobody waits for the rest.
         self._store.note_flushed(mark)
         self._prepare()

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from brokerd.store.commitlog import CommitLog
-from brokerd.store.consume_queue import BLANK_SIZE, ConsumeQueue
+from brokerd.store.consume_queue import BLANK_SIZE, ConsumeQueue, Unit
 
 # Units looked at in one read whose filter lets nothing through, unless more messages were asked for.
 _MAX_SCANNED_UNITS = 800
@@ -58,18 +58,19 @@ def read_messages(
     beside = _beside(queue_offset, min_offset, max_offset)
     if beside is not None:
         return GetResult(*beside, min_offset, max_offset, [])
-    wanted: list[tuple[int, int]] = []
+    wanted: list[Unit] = []
     room = max_bytes
     looked_at = queue_offset
     scanned = max_count if tags_codes is None else max(max_count, _MAX_SCANNED_UNITS)
-    for physical_offset, size, code in queue.units(queue_offset, scanned):
-        if size != BLANK_SIZE and (tags_codes is None or code in tags_codes):
-            if wanted and (size > room or len(wanted) >= max_count):
-                break
+    for unit in queue.units(queue_offset, scanned):
+        _, size, code = unit
+        if (tags_codes is None or code in tags_codes) and size != BLANK_SIZE:
             room -= size
-            wanted.append((physical_offset, size))
+            if room < 0 and wanted:
+                break
+            wanted.append(unit)
         looked_at += 1
-        if len(wanted) >= max_count:
+        if len(wanted) == max_count:
             break
     records = commitlog.read_records(wanted)
     status = GetStatus.MESSAGE_WAS_REMOVING if wanted else GetStatus.NO_MATCHED_MESSAGE

@@ -115,8 +115,8 @@ def test_a_read_ends_at_a_file_and_at_the_log(disk: Disk) -> None:
 def test_older_files_are_read_without_a_mapping_just_the_same(tmp_path: Path) -> None:
     log = make_log(LocalDisk(tmp_path / "data"))
     offsets = fill(log, 100)
-    places = [(offset, 200) for offset in offsets]
-    assert log.read_records(places) == [record(offset, 200, n) for n, offset in enumerate(offsets)]
+    units = [(offset, 200, 0) for offset in offsets]
+    assert log.read_records(units) == [record(offset, 200, n) for n, offset in enumerate(offsets)]
     assert log.read(0, 300) == record(0, 200, 0) + record(200, 200, 1)[:100]
     log.close()
 
@@ -128,10 +128,10 @@ def test_reading_records_leaves_out_what_is_gone_and_refuses_what_is_none(disk: 
     log.forget_oldest()()
     assert log.min_offset == SEGMENT_BYTES
     kept = [offset for offset in offsets if offset >= SEGMENT_BYTES]
-    assert len(log.read_records([(offset, 200) for offset in offsets])) == len(kept)
+    assert len(log.read_records([(offset, 200, 0) for offset in offsets])) == len(kept)
     assert disk.names("commitlog")[0] == f"{SEGMENT_BYTES:020d}"
     with pytest.raises(CorruptedFile, match="which is not there"):
-        log.read_records([(kept[0] + 1, 200)])
+        log.read_records([(kept[0] + 1, 200, 0)])
     log.close()
 
 

@@ -216,12 +216,14 @@ def test_truncating_drops_the_units_behind(written: int, keep: int) -> None:
 
 
 def test_a_cut_while_a_write_waits_is_not_undone_by_it() -> None:
-    queues = ConsumeQueues(MemoryDisk(), SETTINGS)
+    disk = MemoryDisk()
+    queues = ConsumeQueues(disk, SETTINGS)
     apply(queues, *(entry(n) for n in range(20)))
     job = queues.begin_write()
     queues.truncate(unit(5)[0])
     job.run()
     queues.finish_write(job)
+    assert not disk.exists("consumequeue/T/0")
     apply(queues, entry(5, physical=1550))
     write(queues)
     write(queues)

@@ -145,6 +145,16 @@ def test_recovering_twice_is_recovering_once() -> None:
     assert found[0][0] == log
 
 
+def test_what_a_start_found_it_also_makes_durable() -> None:
+    disk, log = killed_store(synced=False)
+    assert len(log) > 2 * SEGMENT_BYTES
+    make_store(disk).load()
+    disk.crash()
+    store = open_store(disk)
+    assert log_bytes(store) == log
+    assert disk.counters.kills == disk.counters.crashes == 1
+
+
 def test_clean_and_unclean_starts_give_the_same_queues_offsets_and_end() -> None:
     results = []
     for clean in (True, False):

@@ -507,7 +507,9 @@ def test_a_cut_at_no_boundary_changes_nothing() -> None:
 def test_a_checkpoint_that_began_before_a_cut_vouches_for_nothing() -> None:
     disk = FaultyDisk(Random(1))
     store = open_store(disk)
-    put(store, *(draft(body) for body in payloads(30)))
+    put(store, *(draft(body) for body in payloads(15)))
+    store.checkpoint()
+    put(store, *(draft(body) for body in payloads(15, start=15)))
     mark = store.sync()
     store.mark_flushed(mark)
     store.note_flushed(mark)
