@@ -789,13 +789,16 @@ def test_what_a_new_master_cannot_read_yet_is_not_lost() -> None:
     broker.receive(group="ordered", fifo=True, invisible_time_ms=1000)
     message = broker.receive(group="h", invisible_time_ms=60_000).messages[0]
     broker.turns.run(900)
-    other = PopBroker(broker.log.copy(dispatched=before), broker.turns).become_master()
+    log = broker.log.copy(dispatched=before)
+    log.dispatches = False
+    other = PopBroker(log, broker.turns).become_master()
     other.turns.run(1000)
     assert other.receive(group="ordered", fifo=True).outcome.status == PopStatus.NOTHING
     assert other.forward(message, group="h") == FAILED
     other.log.dispatch()
     assert other.forward(message, group="h") == OK
     assert other.receive(group="ordered", fifo=True).bodies == ["a"]
+    log.dispatches = True
     other.turns.run(100)
     assert other.receive().bodies == ["a"]
     assert other.pop_service.counters.lost == 0
