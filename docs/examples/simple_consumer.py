@@ -50,10 +50,10 @@ def main() -> int:
                     print(f"receive is tried again: {error}", file=sys.stderr)
                     time.sleep(0.05)
                     continue
-                for message in messages:
-                    number = message.body.strip()
-                    progressed = progressed if number in seen else time.monotonic()
-                    seen[number] += 1
+                for number in (message.body.strip() for message in messages):
+                    if number.isdigit():  # others may send to the topic, too
+                        progressed = progressed if number in seen else time.monotonic()
+                        seen[number] += 1
                 acknowledged += sum(pool.map(lambda message: acknowledge(consumer, message), messages))
     finally:
         consumer.shutdown()
