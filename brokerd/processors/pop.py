@@ -132,7 +132,7 @@ class PopProcessor:
         group, topic, handle = self._named(request)
 
         def done(statuses: Sequence[AckStatus]) -> None:
-            _respond_status(connection, request, statuses[0])
+            self._respond_one(connection, request, statuses[0])
 
         self._popper.ack(group, topic, [handle.encode()], done)
 
@@ -211,7 +211,7 @@ class PopProcessor:
 
         def done(outcome: InvisibleTimeOutcome) -> None:
             if outcome.status != AckStatus.OK:
-                _respond_status(connection, request, outcome.status)
+                self._respond_one(connection, request, outcome.status)
                 return
             ext = {
                 "popTime": str(outcome.pop_time_ms),
@@ -223,6 +223,17 @@ class PopProcessor:
         self._popper.change_invisible_time(group, topic, handle.encode(), invisible_ms, done)
 
     # ---- inside
+
+    def _respond_one(self, connection: RemotingConnection, request: Command, status: AckStatus) -> None:
+        """The outcome for one message; a place where no message is has its own code."""
+        if status == AckStatus.INVALID_HANDLE:
+            topic, queue_id = request.ext["topic"], int(request.ext["queueId"])
+            low, high = self._ranges.min_offset(topic, queue_id), self._ranges.max_offset(topic, queue_id)
+            if not low <= int(request.ext["offset"]) < high:
+                remark = f"queue {queue_id} of {topic} has messages from {low} on, below {high}"
+                connection.respond(request, codes.NO_MESSAGE, remark=remark)
+                return
+        _respond_status(connection, request, status)
 
     def _named(self, request: Command) -> tuple[str, str, ReceiptHandle]:
         """(group, asked topic, handle) of a request that names one message. The request names the topic that holds it."""
@@ -239,9 +250,6 @@ class PopProcessor:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {stored} does not exist")
         if queue_id >= config.read_queue_nums or queue_id != handle.queue_id:
             raise RequestError(codes.MESSAGE_ILLEGAL, f"queue {queue_id} of {stored} is not the one of the handle")
-        low, high = self._ranges.min_offset(stored, queue_id), self._ranges.max_offset(stored, queue_id)
-        if not low <= offset < high:
-            raise RequestError(codes.NO_MESSAGE, f"queue {queue_id} of {stored} has messages {low} to {high}")
         if handle.queue_offset != offset:
             handle = handle._replace(queue_offset=offset, physical_offset=-1)
         topic = base_topic(group, stored) if 0 < handle.retry_flag <= FLAG_RETRY_V2 else stored
