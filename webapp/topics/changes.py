@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from webapp import snapshot
+from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, InvalidInput, NotFound
 from webapp.operations.kinds import Kind, Parameters
@@ -41,15 +41,25 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
-    present = _existing(parameters)
-    present_queues = [queue["queue_id"] + 1 for queue in present.get("queues") or []]
-    defaults = {
-        "type": present.get("type"),
-        "queues": max(present_queues, default=DEFAULT_QUEUES),
-        "perm": present.get("perm"),
+    name = str(_existing(parameters)["name"])
+    given = {field: value for field, value in parameters.items() if value is not None}
+    if not {"type", "queues", "perm"} <= given.keys():
+        given = {**configuration(name), **given}  # what is not asked for stays as the brokers have it
+    return _validate(given)
+
+
+def configuration(name: str) -> Parameters:
+    """The topic's type, queues and permission as the brokers have them now."""
+    found = gateway.topic_config(name)
+    if not found:
+        raise NotFound(f"There is no topic {name}.", code="topic-not-found")
+    one = next(iter(found.values()))
+    attributes = one.get("attributes") or {}
+    return {
+        "type": attributes.get("message.type") or attributes.get("+message.type") or "NORMAL",
+        "queues": one.get("writeQueueNums", DEFAULT_QUEUES),
+        "perm": one.get("perm", 6) & 6,
     }
-    merged = {**{name: value for name, value in defaults.items() if value is not None}, **parameters}
-    return _validate(merged)
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:

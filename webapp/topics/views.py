@@ -7,11 +7,11 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET, require_http_methods
 
-from webapp import gateway, snapshot
+from webapp import snapshot
 from webapp.errors import NotFound, Problem
 from webapp.pages import form_page, live_page, needs, page
 from webapp.rules import MAX_QUEUES, MAX_TOPIC, MESSAGE_TYPES, NAME_RULE, PERMISSION_BITS
-from webapp.topics.changes import DEFAULT_QUEUES
+from webapp.topics.changes import DEFAULT_QUEUES, configuration
 
 FIELDS = ("name", "type", "queues", "perm", "group")
 
@@ -51,7 +51,7 @@ def edit(request: HttpRequest, name: str) -> HttpResponse:
     context: dict[str, Any] = {**_choices(), "name": name, "values": {}, "errors": {}}
     if request.method == "GET":
         try:
-            return page(request, "topics/edit.html", {**context, "values": _present_values(name)})
+            return page(request, "topics/edit.html", {**context, "values": configuration(name)})
         except Problem as problem:
             return page(request, "topics/edit.html", {**context, "problem": problem}, status=problem.status)
     return form_page(request, "topics/edit.html", context, "topic.update", {**_given(request), "name": name})
@@ -89,17 +89,3 @@ def _choices() -> dict[str, Any]:
 
 def _given(request: HttpRequest) -> dict[str, Any]:
     return {field: request.POST[field] for field in FIELDS if field in request.POST}
-
-
-def _present_values(name: str) -> dict[str, Any]:
-    """The topic's configuration as the brokers have it now."""
-    configurations = gateway.topic_config(name)
-    if not configurations:
-        raise NotFound(f"There is no topic {name}.", code="topic-not-found")
-    one = next(iter(configurations.values()))
-    attributes = one.get("attributes") or {}
-    return {
-        "type": attributes.get("message.type") or attributes.get("+message.type") or "NORMAL",
-        "queues": one.get("writeQueueNums", DEFAULT_QUEUES),
-        "perm": one.get("perm", 6) & 6,
-    }

@@ -1,0 +1,349 @@
+"""Reports: parameters, schedules mirrored to beat, runs, rows streamed and kept, downloads."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow.parquet as pq
+import pytest
+from django.test import Client
+from django_celery_beat.models import PeriodicTask
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.web.fakes import RecordingQueue
+from webapp.operations.models import Operation
+from webapp.reports import catalogue, cron, results, stream
+from webapp.reports.models import ReportRun, ReportSchedule
+from webapp.reports.stream import Row
+
+State = ReportRun.State
+DAILY = {"name": "daily", "report": "throughput", "cron": "0 6 * * 1-5", "time_zone": "Europe/Berlin"}
+
+
+@pytest.fixture
+def run(db: None) -> ReportRun:
+    return ReportRun.objects.create(report="throughput", parameters={})
+
+
+def minute(number: int, messages: int | None = 1, topic: str = "orders") -> Row:
+    at = f"2026-01-01T00:{number:02}:00Z"
+    data = {"topic": topic, "group": "broker-a", "queue_id": 0, "minute": at, "messages": messages, "bytes": 10}
+    return Row("throughput", f"{topic}|{number}", data)
+
+
+# ---- running
+
+
+def test_a_run_is_made_and_sent_to_spark(operator: Client, django_capture_on_commit_callbacks: Any) -> None:
+    body = {"report": "throughput", "parameters": {"minutes": 5, "topics": ["orders"]}}
+    with django_capture_on_commit_callbacks(execute=True):
+        document = operator.post("/api/v1/report-runs", body, content_type="application/json").json()
+    run = ReportRun.objects.get()
+    assert document["result"] == {"run_id": str(run.pk)}
+    assert run.parameters == {"topics": ["orders"], "minutes": 5, "start": None, "end": None, "top_keys": 20}
+    assert RecordingQueue.sent == [("tasks.reports.run", (str(run.pk),))]
+
+
+def test_a_run_that_cannot_be_queued_fails_with_the_reason(
+    operator: Client, django_capture_on_commit_callbacks: Any
+) -> None:
+    RecordingQueue.broken = True
+    with django_capture_on_commit_callbacks(execute=True):
+        operator.post("/reports/throughput/run", {})
+    run = ReportRun.objects.get()
+    assert run.state == State.FAILED
+    assert "task queue" in run.reason
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"minutes": 0}, "parameters.minutes"),
+        ({"minutes": "soon"}, "parameters.minutes"),
+        ({"topics": ["a b"]}, "parameters.topics"),
+        ({"topics": "x" * 200}, "parameters.topics"),
+        ({"topics": [1]}, "parameters.topics"),
+        ({"start": "yesterday"}, "parameters.start"),
+        ({"start": "2026-01-01T00:00:00"}, "parameters.start"),
+        ({"start": "2026-01-02T00:00:00Z", "end": "2026-01-01T00:00:00Z"}, "parameters.end"),
+        ({"command": "rm"}, "parameters"),
+    ],
+)
+def test_bad_parameters_are_refused_with_the_rule(operator: Client, parameters: dict[str, Any], field: str) -> None:
+    body = {"report": "throughput", "parameters": parameters}
+    response = operator.post("/api/v1/report-runs", body, content_type="application/json")
+    assert response.status_code == 400
+    assert field in response.json()["errors"]
+    assert not ReportRun.objects.exists()
+
+
+def test_an_unknown_report_is_not_found(operator: Client) -> None:
+    response = operator.post("/api/v1/report-runs", {"report": "nope"}, content_type="application/json")
+    assert (response.status_code, response.json()["code"]) == (404, "report-not-found")
+    assert "throughput" in response.json()["detail"]
+
+
+def test_cancelling_before_it_started_ends_it(operator: Client, run: ReportRun) -> None:
+    operator.post(f"/api/v1/report-runs/{run.pk}/cancel")
+    run.refresh_from_db()
+    assert (run.state, RecordingQueue.sent) == (State.CANCELLED, [])
+    again = operator.post(f"/api/v1/report-runs/{run.pk}/cancel")
+    assert (again.status_code, again.json()["code"]) == (409, "run-finished")
+
+
+def test_cancelling_a_running_one_asks_the_worker(
+    operator: Client, run: ReportRun, django_capture_on_commit_callbacks: Any
+) -> None:
+    stream.starting(run.pk, "session", "tag")
+    stream.running(run.pk)
+    with django_capture_on_commit_callbacks(execute=True):
+        operator.post(f"/reports/runs/{run.pk}/cancel")
+    run.refresh_from_db()
+    assert (run.state, run.cancel_requested) == (State.RUNNING, True)
+    assert RecordingQueue.sent == [("tasks.reports.cancel", (str(run.pk),))]
+
+
+# ---- the stream
+
+
+def test_the_same_key_replaces_and_gets_a_new_seq(run: ReportRun) -> None:
+    stream.starting(run.pk)
+    stream.running(run.pk)
+    stream.publish(run.pk, [minute(0, 1), minute(1, 1)], {"text": "reading"})
+    stream.publish(run.pk, [minute(1, 5)])
+    rows = {row.key: (row.seq, row.data["messages"]) for row in run.rows.all()}
+    assert rows == {"orders|0": (3, 1), "orders|1": (4, 5)}
+    run.refresh_from_db()
+    assert (run.last_seq, run.progress) == (4, {"text": "reading"})
+
+
+def test_the_end_keeps_final_rows_only(run: ReportRun) -> None:
+    stream.starting(run.pk)
+    stream.running(run.pk)
+    stream.publish(run.pk, [minute(0), minute(1)])
+    stream.succeeded(run.pk, [minute(0, 7)])
+    assert [(row.key, row.final, row.data["messages"]) for row in run.rows.all()] == [("orders|0", True, 7)]
+    run.refresh_from_db()
+    assert (run.state, run.rows_count) == (State.SUCCEEDED, 1)
+
+
+@pytest.mark.parametrize("end", [stream.cancelled, lambda pk: stream.failed(pk, "the topic is gone")])
+def test_an_ended_run_takes_nothing_more(run: ReportRun, end: Any) -> None:
+    stream.starting(run.pk)
+    end(run.pk)
+    for late in (
+        lambda: stream.publish(run.pk, [minute(0)]),
+        lambda: stream.succeeded(run.pk),
+        lambda: stream.failed(run.pk, "again"),
+        lambda: stream.starting(run.pk),
+        lambda: stream.request_cancel(run.pk),
+    ):
+        with pytest.raises(stream.RunFinished):
+            late()
+
+
+def test_rows_are_read_in_steps_without_loss(viewer: Client, run: ReportRun) -> None:
+    stream.starting(run.pk)
+    stream.running(run.pk)
+    for step in range(4):
+        stream.publish(run.pk, [minute(step * 10 + number) for number in range(10)])
+    seen, after = [], "0"
+    while True:
+        document = viewer.get(f"/api/v1/report-runs/{run.pk}/rows", {"after": after, "limit": 3}).json()
+        seen += [item["key"] for item in document["items"]]
+        after = document["last_seq"]
+        if document["complete"]:
+            break
+    assert len(seen) == len(set(seen)) == 40
+
+
+# ---- schedules
+
+
+def test_a_schedule_is_mirrored_to_beat(operator: Client) -> None:
+    identifier = operator.post("/api/v1/report-schedules", DAILY, content_type="application/json").json()["result"][
+        "schedule_id"
+    ]
+    task = PeriodicTask.objects.get(name=f"report-schedule-{identifier}")
+    assert (task.task, json.loads(task.args), task.enabled) == ("tasks.reports.run_schedule", [identifier], True)
+    assert (task.crontab.hour, task.crontab.day_of_week, str(task.crontab.timezone)) == ("6", "1-5", "Europe/Berlin")
+    change = {"cron": "*/5 * * * *", "enabled": False}
+    operator.patch(f"/api/v1/report-schedules/{identifier}", change, content_type="application/json")
+    task = PeriodicTask.objects.get(name=f"report-schedule-{identifier}")
+    assert (task.crontab.minute, task.enabled) == ("*/5", False)
+    assert ReportSchedule.objects.get().name == "daily"
+    operator.delete(f"/api/v1/report-schedules/{identifier}")
+    assert not PeriodicTask.objects.filter(name__startswith="report-").exists()
+    assert not ReportSchedule.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"cron": "every day"}, "cron"),
+        ({"cron": "61 * * * *"}, "cron"),
+        ({"cron": "0 0 31 2 *"}, "cron"),
+        ({"time_zone": "Mars/Olympus"}, "time_zone"),
+        ({"name": ""}, "name"),
+        ({"overlap": "explode"}, "overlap"),
+        ({"parameters": {"minutes": -1}}, "parameters.minutes"),
+    ],
+)
+def test_bad_schedules_are_refused_with_the_rule(operator: Client, change: dict[str, Any], field: str) -> None:
+    response = operator.post("/api/v1/report-schedules", {**DAILY, **change}, content_type="application/json")
+    assert response.status_code == 400
+    assert field in response.json()["errors"]
+    assert not PeriodicTask.objects.filter(name__startswith="report-").exists()
+
+
+def test_names_of_schedules_are_unique(operator: Client) -> None:
+    for status in (200, 400):
+        assert operator.post("/api/v1/report-schedules", DAILY, content_type="application/json").status_code == status
+
+
+def test_a_schedule_is_made_changed_and_run_by_its_pages(operator: Client) -> None:
+    form = {
+        **DAILY,
+        "enabled": "on",
+        "overlap": "skip",
+        "p_minutes": "30",
+        "p_topics": ["orders"],
+        "p_start": "2026-01-01T10:00",
+    }
+    assert operator.post("/reports/throughput/schedule", form).status_code == 302
+    schedule = ReportSchedule.objects.get()
+    assert schedule.parameters["topics"] == ["orders"]
+    assert schedule.parameters["start"] == "2026-01-01T10:00:00.000Z"
+    edit = operator.get(f"/reports/schedules/{schedule.pk}/edit").content.decode()
+    assert 'value="2026-01-01T10:00"' in edit
+    assert "<option selected>orders</option>" in edit
+    operator.post(f"/reports/schedules/{schedule.pk}/edit", {**form, "enabled": "", "p_minutes": "5"})
+    schedule.refresh_from_db()
+    assert (schedule.enabled, schedule.parameters["minutes"]) == (False, 5)
+    response = operator.post(f"/reports/schedules/{schedule.pk}/run")
+    run = ReportRun.objects.get()
+    assert response["Location"] == f"/reports/runs/{run.pk}/"
+    assert (run.schedule, run.parameters["minutes"]) == (schedule, 5)
+
+
+def test_the_preview_says_words_and_five_runs(operator: Client) -> None:
+    text = operator.get("/reports/cron", {"cron": "0 6 * * 1-5", "time_zone": "Europe/Berlin"}).content.decode()
+    assert "Monday through Friday" in text
+    assert text.count("<li>") == 5
+    assert "06:00 CE" in text
+    assert "five fields" in operator.get("/reports/cron", {"cron": "x", "time_zone": "UTC"}).content.decode()
+    assert "time zone" in operator.get("/reports/cron", {"cron": "* * * * *", "time_zone": "?"}).content.decode()
+
+
+# ---- cron
+
+
+def runs_after(expression: str, zone: str, *moment: int, count: int = 3) -> list[str]:
+    found = cron.parse(expression).next_runs(datetime(*moment, tzinfo=UTC), ZoneInfo(zone), count)
+    return [each.isoformat() for each in found]
+
+
+def test_a_time_that_the_clock_skips_does_not_run() -> None:
+    found = runs_after("30 2 * * *", "Europe/Berlin", 2026, 3, 28, 12)
+    assert found[0] == "2026-03-30T00:30:00+00:00", "on the 29th there is no half past two"
+
+
+def test_a_time_that_the_clock_shows_twice_runs_once() -> None:
+    found = runs_after("30 2 * * *", "Europe/Berlin", 2026, 10, 24, 12, count=2)
+    assert found == ["2026-10-25T00:30:00+00:00", "2026-10-26T01:30:00+00:00"]
+
+
+def test_leap_days_are_found() -> None:
+    assert runs_after("0 0 29 2 *", "UTC", 2026, 1, 1, count=1) == ["2028-02-29T00:00:00+00:00"]
+
+
+@settings(max_examples=50)
+@given(st.text(alphabet="0123456789*/,-? abcl", max_size=30))
+def test_no_expression_breaks_the_parser(text: str) -> None:
+    try:
+        parsed = cron.parse(text)
+    except cron.CronError:
+        return
+    assert cron.describe(text)
+    assert parsed.next_runs(datetime(2026, 1, 1, tzinfo=UTC), ZoneInfo("UTC"), 2)
+
+
+# ---- results and files
+
+
+@pytest.fixture
+def finished(run: ReportRun) -> ReportRun:
+    stream.starting(run.pk)
+    stream.running(run.pk)
+    keys = [
+        Row("keys", f"k{number}", {"topic": "orders", "key": key, "messages": 10 - number})
+        for number, key in enumerate(["=1+1", "+1", "-1", "@SUM(A1)", "\tx", 'a "quoted", one', "plain", None])
+    ]
+    return stream.succeeded(run.pk, [minute(1, 5), minute(2, None), minute(0, 3), minute(1, 4, "payments"), *keys])
+
+
+def test_csv_holds_no_formulas(viewer: Client, finished: ReportRun) -> None:
+    response = viewer.get(f"/reports/runs/{finished.pk}/download", {"section": "keys", "as": "csv"})
+    assert response["Content-Type"] == "text/csv; charset=utf-8"
+    assert response["Content-Disposition"].startswith('attachment; filename="throughput-keys-')
+    lines = response.content.decode().split("\r\n")
+    assert lines[0] == "topic,key,messages"
+    assert [line.split(",")[1] for line in lines[1:5]] == ["'=1+1", "'+1", "'-1", "'@SUM(A1)"]
+    assert "orders,'\tx,6" in lines
+    assert 'orders,"a ""quoted"", one",5' in lines
+    assert "orders,,3" in lines, "unknown is empty"
+
+
+def test_parquet_has_types(viewer: Client, finished: ReportRun) -> None:
+    response = viewer.get(f"/api/v1/report-runs/{finished.pk}/download", {"section": "throughput", "as": "parquet"})
+    table = pq.read_table(io.BytesIO(response.content))
+    assert table.num_rows == 4
+    assert str(table.schema.field("minute").type) == "timestamp[ms, tz=UTC]"
+    assert table.column("messages").to_pylist() == [None, 5, 4, 3], "newest minute first"
+
+
+def test_half_a_result_is_no_file(viewer: Client, run: ReportRun) -> None:
+    response = viewer.get(f"/api/v1/report-runs/{run.pk}/download")
+    assert (response.status_code, response.json()["code"]) == (409, "run-not-finished")
+
+
+@pytest.mark.parametrize("asked", [{"section": "nope"}, {"as": "exe"}])
+def test_downloads_have_rules(viewer: Client, finished: ReportRun, asked: dict[str, str]) -> None:
+    assert viewer.get(f"/api/v1/report-runs/{finished.pk}/download", asked).status_code == 400
+
+
+def test_the_page_shows_tables_and_chart(viewer: Client, finished: ReportRun) -> None:
+    text = viewer.get(f"/reports/runs/{finished.pk}/").content.decode()
+    chart = json.loads(text.split('<script id="chart-throughput" type="application/json">')[1].split("</script>")[0])
+    assert chart["series"] == ["orders", "payments"]
+    assert chart["data"][1:] == [[3, 5], [None, 4]], "a minute without a known value is a gap"
+    assert "&quot;quoted&quot;" in text
+
+
+def test_a_failed_run_shows_its_reason(viewer: Client, run: ReportRun) -> None:
+    stream.starting(run.pk)
+    stream.failed(run.pk, "Python worker exited: <no space left>")
+    text = viewer.get(f"/reports/runs/{run.pk}/").content.decode()
+    assert "Why it failed" in text
+    assert "&lt;no space left&gt;" in text
+
+
+def test_small_series_are_summed() -> None:
+    section = catalogue.THROUGHPUT.section("throughput")
+    rows = [minute(0, 100 - number, f"t{number:02}").data for number in range(12)]
+    chart = results.chart_data(section, rows, most_series=3)
+    assert chart is not None
+    assert chart["series"] == ["t00", "t01", "t02", "(others)"]
+    assert chart["data"][4] == [sum(range(89, 98))]
+
+
+def test_operations_of_runs_point_to_the_run(operator: Client) -> None:
+    operator.post("/reports/throughput/run", {"p_minutes": "5"})
+    operation = Operation.objects.get()
+    text = operator.get(f"/operations/{operation.pk}/").content.decode()
+    assert f"/reports/runs/{ReportRun.objects.get().pk}/" in text

@@ -1,0 +1,163 @@
+"""Topics: the rules of their names and sizes, the forms, deletion by typing the name, concurrent changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from tests.web.fakes import FakeCluster, MemorySnapshots, RecordingQueue, snapshot_document
+from webapp import snapshot
+from webapp.operations.models import Operation
+
+
+def create(client: Client, **body: Any) -> Any:
+    return client.post("/api/v1/topics", body, content_type="application/json")
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "rule"),
+    [
+        ({"name": ""}, "name", "may not be blank"),
+        ({"name": "a b"}, "name", "letters, digits"),
+        ({"name": "naïve"}, "name", "letters, digits"),
+        ({"name": "x" * 128}, "name", "1 to 127 characters"),
+        ({"name": "rmq_sys_mine"}, "name", "reserved"),
+        ({"name": "RMQ_SYS_mine"}, "name", "reserved"),
+        ({"name": "TBW102"}, "name", "reserved"),
+        ({"name": "%RETRY%g"}, "name", "the cluster makes those"),
+        ({"name": "ok", "queues": 0}, "queues", "from 1 to 1024"),
+        ({"name": "ok", "queues": 1025}, "queues", "from 1 to 1024"),
+        ({"name": "ok", "queues": "many"}, "queues", "valid integer"),
+        ({"name": "ok", "type": "MIXED"}, "type", "not a valid choice"),
+        ({"name": "ok", "perm": 7}, "perm", "one of 2, 4, 6"),
+        ({"name": "ok", "group": "broker-z"}, "group", "broker-a"),
+    ],
+)
+def test_bad_names_and_sizes_are_refused_with_the_rule(
+    operator: Client, body: dict[str, Any], field: str, rule: str
+) -> None:
+    response = create(operator, **body)
+    assert response.status_code == 400
+    assert rule in " ".join(response.json()["errors"][field])
+    assert not RecordingQueue.sent
+
+
+def test_the_form_shows_every_broken_rule_at_its_field(operator: Client) -> None:
+    response = operator.post("/topics/new", {"name": "a b", "queues": "0", "type": "NORMAL", "perm": "6"})
+    text = response.content.decode()
+    assert response.status_code == 400
+    assert "letters, digits" in text
+    assert "from 1 to 1024" in text
+    assert 'value="a b"' in text
+
+
+@pytest.mark.parametrize("name", ["x" * 127, "a", "A-b_c|d%e", "0"])
+def test_names_at_the_bounds_are_taken(operator: Client, name: str) -> None:
+    assert create(operator, name=name).status_code == 202
+
+
+def test_a_topic_that_exists_is_a_conflict(operator: Client) -> None:
+    response = create(operator, name="orders")
+    assert (response.status_code, response.json()["code"]) == (409, "topic-exists")
+
+
+def test_without_a_snapshot_creation_goes_on(operator: Client) -> None:
+    MemorySnapshots.put(None)
+    snapshot.current(fresh=True)
+    assert create(operator, name="orders").status_code == 202
+
+
+def test_a_change_keeps_what_is_not_asked_for(operator: Client) -> None:
+    response = operator.patch("/api/v1/topics/orders", {"queues": 16}, content_type="application/json")
+    assert response.status_code == 202
+    assert Operation.objects.get().parameters == {
+        "name": "orders",
+        "type": "NORMAL",
+        "queues": 16,
+        "perm": 6,
+        "group": None,
+    }
+
+
+def test_a_change_of_something_that_changed_meanwhile_is_refused(operator: Client) -> None:
+    tag = operator.get("/api/v1/topics/orders")["ETag"]
+    more = snapshot_document()
+    more["topics"][0]["queues"].append(
+        {"group": "broker-a", "queue_id": 4, "min_offset": 0, "max_offset": 0, "last_store_ms": None}
+    )
+    MemorySnapshots.put(more)
+    snapshot.current(fresh=True)
+    headers = {"If-Match": tag}
+    response = operator.patch("/api/v1/topics/orders", {"queues": 8}, content_type="application/json", headers=headers)
+    assert (response.status_code, response.json()["code"]) == (412, "state-moved")
+    assert operator.delete("/api/v1/topics/orders", headers=headers).status_code == 412
+    fresh = operator.get("/api/v1/topics/orders")["ETag"]
+    assert operator.delete("/api/v1/topics/orders", headers={"If-Match": fresh}).status_code == 202
+
+
+def test_new_messages_do_not_change_the_etag(operator: Client) -> None:
+    before = operator.get("/api/v1/topics/orders")["ETag"]
+    more = snapshot_document()
+    more["topics"][0]["queues"][0]["max_offset"] = 99
+    MemorySnapshots.put(more)
+    snapshot.current(fresh=True)
+    assert operator.get("/api/v1/topics/orders")["ETag"] == before
+
+
+def test_deleting_by_form_needs_the_name_typed(operator: Client) -> None:
+    response = operator.post("/topics/orders/delete", {"confirmation": "order"})
+    assert response.status_code == 400
+    assert b"must be the topic&#x27;s name" in response.content
+    assert not RecordingQueue.sent
+    operator.post("/topics/orders/delete", {"confirmation": "orders"})
+    assert Operation.objects.get().parameters == {"name": "orders"}
+
+
+def test_the_deletion_says_what_it_touches(operator: Client) -> None:
+    text = operator.get("/topics/orders/delete").content.decode()
+    assert "600 messages" in text
+    assert "billing" in text
+
+
+@pytest.mark.parametrize("method", ["patch", "delete"])
+def test_system_topics_are_left_alone(admin: Client, method: str) -> None:
+    send = getattr(admin, method)
+    response = send("/api/v1/topics/rmq_sys_logboom_metadata", {"queues": 2}, content_type="application/json")
+    assert (response.status_code, response.json()["code"]) == (400, "system-topic")
+
+
+def test_the_list_filters_sorts_and_pages(viewer: Client) -> None:
+    plain = {"type": "NORMAL", "system": False, "queues": [], "in_per_s": None}
+    topics = [{"name": f"t{index:03}", "message_count": index, **plain} for index in range(120)]
+    topics.append({"name": "unknown", "message_count": None, **plain})
+    MemorySnapshots.put(snapshot_document(topics=topics))
+    snapshot.current(fresh=True)
+    text = viewer.get("/topics/?sort=-message_count").content.decode()
+    assert text.index("t119") < text.index("t071")
+    assert "t069" not in text
+    assert "page 1 of 3" in text
+    last = viewer.get("/topics/?sort=-message_count&page=99").content.decode()
+    assert "page 3 of 3" in last
+    assert last.index("t000") < last.index(">unknown<"), "what is not known comes last"
+    assert "t005" in viewer.get("/topics/?q=005").content.decode()
+    assert "No topic has this in its name" in viewer.get("/topics/?q=nope").content.decode()
+    for strange in ("?sort=__class__", "?page=-1", "?page=x", "?sort=", "?page=99999999999999999999"):
+        assert viewer.get(f"/topics/{strange}").status_code == 200
+
+
+def test_names_of_others_are_escaped(viewer: Client) -> None:
+    hostile = '<script>alert("x")</script>'
+    MemorySnapshots.put(
+        snapshot_document(timeline=[{"at": "2026-01-01T00:00:00.000Z", "kind": "topic", "text": hostile}])
+    )
+    snapshot.current(fresh=True)
+    assert hostile not in viewer.get("/").content.decode()
+
+
+def test_editing_starts_from_what_the_brokers_have(operator: Client) -> None:
+    text = operator.get("/topics/orders/edit").content.decode()
+    assert 'name="queues" type="number" min="1" max="1024" value="4"' in text
+    FakeCluster.topics.clear()
+    assert operator.get("/topics/orders/edit").status_code == 404
