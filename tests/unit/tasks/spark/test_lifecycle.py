@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from remoting.errors import SettingsError
+from tasks.spark import launch
+from tasks.spark.errors import is_cancelled, reason
+from tasks.spark.lifecycle import (
+    LONGEST_RETRY_MS,
+    MOST_SESSIONS,
+    START_TIMEOUT_MS,
+    STOP_TIMEOUT_MS,
+    Action,
+    Lifecycle,
+    Limits,
+    State,
+)
+from tasks.spark.processes import tree, tree_memory_bytes
+from tasks.spark.settings import SparkSettings
+
+IDLE_MS = 600_000
+LIMITS = Limits(idle_stop_ms=IDLE_MS, most_memory_bytes=1000)
+
+
+def ready(leases: int = 1) -> Lifecycle:
+    """A server that listens, with so many leases."""
+    lifecycle = Lifecycle(LIMITS)
+    for _ in range(leases or 1):
+        lifecycle.lease_opened()
+    lifecycle.started(0)
+    lifecycle.listening(10)
+    if not leases:
+        lifecycle.lease_closed(10)
+    return lifecycle
+
+
+def test_it_starts_when_it_is_wanted_and_not_before() -> None:
+    lifecycle = Lifecycle(LIMITS)
+    assert lifecycle.decide(0)[0] is Action.NOTHING
+    lifecycle.lease_opened()
+    assert lifecycle.decide(0)[0] is Action.START
+
+
+def test_a_start_that_hangs_is_killed_and_the_next_waits_longer_each_time() -> None:
+    lifecycle = Lifecycle(LIMITS)
+    lifecycle.lease_opened()
+    now_ms, waits = 0, []
+    for _ in range(9):
+        lifecycle.started(now_ms)
+        assert lifecycle.decide(now_ms + START_TIMEOUT_MS - 1)[0] is Action.NOTHING
+        now_ms += START_TIMEOUT_MS
+        assert lifecycle.decide(now_ms)[0] is Action.KILL
+        assert lifecycle.exited("killed by SIGKILL", now_ms)
+        waits.append(lifecycle.next_look_ms(now_ms))
+        assert lifecycle.decide(now_ms + waits[-1] - 1)[0] is Action.NOTHING
+        now_ms += waits[-1]
+        assert lifecycle.decide(now_ms)[0] is Action.START
+    assert waits[:3] == [1000, 2000, 4000]
+    assert waits[-1] == LONGEST_RETRY_MS
+
+
+def test_it_stops_when_nobody_needed_it_for_a_while() -> None:
+    lifecycle = ready(leases=0)
+    assert lifecycle.decide(10 + IDLE_MS - 1)[0] is Action.NOTHING
+    assert lifecycle.decide(10 + IDLE_MS) == (Action.STOP, "no report needed it for a while")
+    lifecycle.stop_asked("idle", 20 + IDLE_MS)
+    assert lifecycle.decide(20 + IDLE_MS + STOP_TIMEOUT_MS)[0] is Action.KILL
+    assert not lifecycle.exited("exit code 143", 30 + IDLE_MS)
+    assert lifecycle.state is State.STOPPED
+
+
+def test_a_worn_server_is_replaced_only_between_leases() -> None:
+    lifecycle = ready(leases=2)
+    for _ in range(MOST_SESSIONS):
+        lifecycle.session_created()
+    lifecycle.measured(10_000)
+    lifecycle.found_unhealthy("a report vanished")
+    assert lifecycle.decide(100)[0] is Action.NOTHING
+    lifecycle.lease_closed(100)
+    lifecycle.lease_closed(100)
+    assert lifecycle.decide(100) == (Action.STOP, "a report vanished")
+
+
+@pytest.mark.parametrize(
+    ("sessions", "memory", "told"), [(MOST_SESSIONS, 0, "20 sessions"), (1, 2 << 20, "grew to 2 MiB")]
+)
+def test_sessions_and_memory_wear_it_out(sessions: int, memory: int, told: str) -> None:
+    lifecycle = ready(leases=0)
+    for _ in range(sessions):
+        lifecycle.session_created()
+    lifecycle.measured(memory)
+    action, why = lifecycle.decide(100)
+    assert action is Action.STOP
+    assert told in why
+
+
+def test_a_server_that_does_not_work_is_replaced_at_once_and_leases_are_told() -> None:
+    lifecycle = ready(leases=1)
+    lifecycle.found_broken("its first query failed")
+    assert lifecycle.decide(100)[0] is Action.STOP
+    lifecycle.stop_asked("broken", 100)
+    assert lifecycle.exited("exit code 143", 200)
+    assert lifecycle.decide(200)[0] is Action.START
+
+
+def test_a_lease_that_comes_while_it_stops_gets_the_next_one() -> None:
+    lifecycle = ready(leases=0)
+    lifecycle.stop_asked("idle", 100)
+    lifecycle.lease_opened()
+    assert lifecycle.decide(150)[0] is Action.NOTHING
+    assert not lifecycle.exited("exit code 143", 200)
+    assert lifecycle.decide(200)[0] is Action.START
+    lifecycle.started(200)
+    assert lifecycle.generation == 2
+
+
+def test_an_end_by_itself_says_how() -> None:
+    lifecycle = ready()
+    assert lifecycle.exited("killed by SIGKILL", 100)
+    assert lifecycle.detail == "Spark ended by itself: killed by SIGKILL"
+    lifecycle.start_failed("no such file", 200)
+    assert lifecycle.detail == "no such file"
+    assert lifecycle.decide(300)[0] is Action.NOTHING
+
+
+class AnyLife(RuleBasedStateMachine):
+    """Any order of events: decisions fit the state, and a healthy server with a lease is never taken away."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.now_ms = 0
+        self.lifecycle = Lifecycle(LIMITS)
+        self.broken = False
+
+    @rule()
+    def open(self) -> None:
+        self.lifecycle.lease_opened()
+
+    @precondition(lambda self: self.lifecycle.leases > 0)
+    @rule()
+    def close(self) -> None:
+        self.lifecycle.lease_closed(self.now_ms)
+
+    @rule(memory=st.integers(0, 3000))
+    def measure(self, memory: int) -> None:
+        self.lifecycle.measured(memory)
+
+    @precondition(lambda self: self.lifecycle.state is State.READY)
+    @rule()
+    def wear(self) -> None:
+        self.lifecycle.session_created()
+        self.lifecycle.found_unhealthy("worn")
+
+    @precondition(lambda self: self.lifecycle.state is State.READY)
+    @rule()
+    def break_it(self) -> None:
+        self.broken = True
+        self.lifecycle.found_broken("broken")
+
+    @precondition(lambda self: self.lifecycle.state is State.STARTING)
+    @rule()
+    def listen(self) -> None:
+        self.lifecycle.listening(self.now_ms)
+
+    @precondition(lambda self: self.lifecycle.state is not State.STOPPED)
+    @rule()
+    def die(self) -> None:
+        self.lifecycle.exited("killed", self.now_ms)
+
+    @rule(ms=st.integers(1, 2 * IDLE_MS))
+    def carry_out(self, ms: int) -> None:
+        self.now_ms += ms
+        action, why = self.lifecycle.decide(self.now_ms)
+        if action is Action.START:
+            assert self.lifecycle.leases > 0
+            self.lifecycle.started(self.now_ms)
+            self.broken = False
+        elif action is Action.STOP:
+            assert self.lifecycle.leases == 0 or self.broken
+            assert why
+            self.lifecycle.stop_asked(why, self.now_ms)
+
+    @invariant()
+    def somebody_looks_again(self) -> None:
+        assert self.lifecycle.next_look_ms(self.now_ms) > 0
+
+
+TestAnyLife = AnyLife.TestCase
+TestAnyLife.settings = hypothesis_settings(deadline=None, max_examples=60)
+
+
+# ---- settings and command line
+
+
+def test_settings_have_bounds_and_say_them() -> None:
+    settings = SparkSettings.read({}, cores=64)
+    assert (settings.master, settings.driver_memory_mb, settings.is_local) == ("local[2]", 1024, True)
+    assert SparkSettings.read({"LOGBOOM_SPARK_MASTER": "local[*]"}, cores=1).master == "local[1]"
+    assert SparkSettings.read({"LOGBOOM_SPARK_MASTER": "local[8]"}, cores=1).master == "local[8]"
+    assert SparkSettings.read({"LOGBOOM_SPARK_MASTER": "sc://spark:15002"}, cores=1).is_external
+    assert not SparkSettings.read({"LOGBOOM_SPARK_MASTER": "spark://a:7077"}, cores=1).is_local
+    for name, value in {
+        "LOGBOOM_SPARK_MASTER": "mesos://a",
+        "LOGBOOM_SPARK_DRIVER_MEMORY": "511m",
+        "LOGBOOM_SPARK_IDLE_MINUTES": "0",
+    }.items():
+        with pytest.raises(SettingsError, match=f"{name} is '{value}'; it must be"):
+            SparkSettings.read({name: value}, cores=2)
+
+
+def test_the_token_is_on_no_command_line_and_the_server_on_loopback_only() -> None:
+    settings = SparkSettings.read({"LOGBOOM_DATA_DIR": "/somewhere/data"}, cores=2)
+    argv = launch.command(settings, Path("/spark"), 4711)
+    assert argv[0] == "/spark/bin/spark-submit"
+    assert "spark.connect.grpc.binding.address=127.0.0.1" in argv
+    assert "spark.ui.enabled=false" in argv
+    environ = launch.environment(
+        settings,
+        {"PATH": "/bin", "SPARK_REMOTE": "sc://elsewhere"},
+        spark_home=Path("/spark"),
+        java_home="/java",
+        python="/venv/python",
+        project_dir=Path("/project"),
+        token="secret",
+    )
+    assert environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] == "secret"
+    assert "secret" not in " ".join(argv)
+    assert "SPARK_REMOTE" not in environ
+    assert (environ["PYSPARK_PYTHON"], environ["PYTHONPATH"]) == ("/venv/python", "/project")
+
+
+def test_what_we_ship_to_a_cluster_is_what_the_source_imports() -> None:
+    import io
+    import zipfile
+
+    from tasks.spark.session import shipped_code
+
+    names = set(zipfile.ZipFile(io.BytesIO(shipped_code())).namelist())
+    assert {"tasks/__init__.py", "tasks/spark/source.py", "remoting/message.py"} <= names
+    assert not any(name.startswith(("webapp", "tasks/reports")) for name in names)
+
+
+def test_memory_of_a_process_tree_counts_descendants() -> None:
+    assert os.getpid() in tree(os.getppid())
+    assert tree_memory_bytes(os.getpid()) > 1_000_000
+    assert tree_memory_bytes(2**22 + 1) == 0
+
+
+# ---- Spark's errors as sentences
+
+PYTHON_FAILURE = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):
+  File "/somewhere/source.py", line 75, in reader
+    raise InvalidParameter("inner: outer")
+remoting.errors.InvalidParameter: give exactly one of subscribe (topics) and assign (queues)
+ SQLSTATE: 38000
+
+JVM stacktrace:
+org.apache.spark.sql.AnalysisException: something else
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (PYTHON_FAILURE, "give exactly one of subscribe (topics) and assign (queues)"),
+        ("[UNRESOLVED] No such column. SQLSTATE: 42703\n\nJVM stacktrace:\nx", "[UNRESOLVED] No such column."),
+        ("(org.apache.spark.SparkException) Job aborted\n\tat x", "Job aborted"),
+        ("", "ValueError"),
+        ("x" * 5000, "x" * 999 + "…"),
+    ],
+)
+def test_the_innermost_sentence_is_the_reason(text: str, expected: str) -> None:
+    assert reason(ValueError(text)) == expected
+
+
+def test_interruption_is_told_apart() -> None:
+    assert is_cancelled(ValueError("(x) [OPERATION_CANCELED] Operation has been canceled. SQLSTATE: HY008"))
+    assert not is_cancelled(ValueError("Job aborted"))
