@@ -14,7 +14,7 @@ from brokerd.replication.frames import MasterDecoder, ReplicaDecoder
 from brokerd.replication.identity import IdentityFiles, Registration, next_incarnation
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.services import PutStatus
+from brokerd.services import Draft, PutStatus, SendOutcome
 from brokerd.store.settings import StoreSettings
 from remoting.disk import Bytes
 from remoting.errors import LogboomError
@@ -23,6 +23,7 @@ from tests.sim.world import Network, Node, Stream, World
 from tests.support.disks import FaultyDisk, PowerLost
 
 if TYPE_CHECKING:
+    from tests.sim.cluster import SimCluster
     from tests.sim.controller import SimController
 
 CLUSTER = "DefaultCluster"
@@ -89,6 +90,7 @@ class SimBroker(Node):
         self._controllers = controllers
         self._settings = settings
         self._wall_offset_ms = 1_700_000_000_000 + world.rng.randrange(-5000, 5000)
+        self.cluster: SimCluster
         peers[self.ha_address] = self
 
     # ---- lives
@@ -208,6 +210,18 @@ class SimBroker(Node):
         return BrokerPosition(
             core.epochs.last_epoch, core.highest_epoch, core.log.end_offset, max(core.confirm_offset, 0)
         )
+
+    # ---- clients
+
+    def take_send(self, drafts: list[Draft], answered: Callable[[list[SendOutcome]], None]) -> None:
+        """A client's send."""
+
+        def done(outcomes: Sequence[SendOutcome]) -> None:
+            if any(outcome.status is PutStatus.PUT_OK for outcome in outcomes):
+                self.cluster.acknowledged(self)
+            answered(list(outcomes))
+
+        self.guarded(lambda: self.core.sender.send(drafts, done))()
 
     # ---- flushing
 

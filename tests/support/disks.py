@@ -309,6 +309,10 @@ class FaultyDisk(MemoryDisk):
         """Fail the given write from now with EIO, 1 being the next one."""
         self._fail_write_in = write
 
+    def no_more_faults(self) -> None:
+        """Take back the orders that have not come true yet."""
+        self._lose_power_in = self._fail_sync_in = self._fail_write_in = None
+
     def crash(self) -> None:
         """Lose power (if it was not lost already) and come back with what the platters hold."""
         self.counters.crashes += 1

@@ -1,0 +1,326 @@
+"""A controller in the simulator: real Raft node, log file, replicas machine, processors and election triggers.
+
+The processors are coroutines that wait for decisions only; `Steps` runs them without an event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from controllerd.metrics import Counters
+from controllerd.processors.heartbeats import HeartbeatProcessor
+from controllerd.processors.replicas import ReplicasProcessor
+from controllerd.raft.core import CoreSettings, RaftCore
+from controllerd.raft.log_file import RaftLogFile
+from controllerd.raft.messages import Message, Role
+from controllerd.raft.node import RaftNode
+from controllerd.raft.quorum import Configuration
+from controllerd.replicas.commands import encode_command
+from controllerd.replicas.heartbeat import HeartbeatTable
+from controllerd.replicas.machine import ReplicasMachine
+from controllerd.replicas.records import MasterElected, Record
+from controllerd.replicas.state import Group
+from controllerd.replicas.triggers import due_elections
+from controllerd.settings import ControllerSettings
+from remoting import codes
+from remoting.errors import LogboomError, StorageError
+from remoting.frame import Command
+from tests.sim.world import Network, Node, World
+from tests.support.disks import FaultyDisk, PowerLost
+
+if TYPE_CHECKING:
+    from brokerd.replication.control import ControlRequest
+    from tests.sim.broker import SimBroker
+    from tests.sim.cluster import SimCluster
+
+Answer = Callable[[int, dict[str, str], bytes], None]
+
+
+class Decision:
+    """Something awaited: a proposal's reply or a confirmed read."""
+
+    def __init__(self) -> None:
+        self.result: Any = None
+        self.resume: Callable[[], None] | None = None
+        self.is_done = False
+
+    def answered(self, result: Any) -> None:
+        self.result, self.is_done = result, True
+        if self.resume is not None:
+            self.resume()
+
+    def __await__(self) -> Generator[Decision, None, Any]:
+        if not self.is_done:
+            yield self
+        if isinstance(self.result, LogboomError):
+            raise self.result
+        return self.result
+
+
+class Steps:
+    """A `TaskOwner` that runs a coroutine until it waits, and goes on in a later turn when it may."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> None:
+        self._step(work)
+
+    def _step(self, work: Coroutine[Any, Any, Any]) -> None:
+        with contextlib.suppress(StopIteration):
+            decision: Decision = work.send(None)
+            decision.resume = lambda: self._node.after(0, lambda: self._step(work))
+
+
+class Connection:
+    """What a processor uses of a connection; its answers go back over the network."""
+
+    def __init__(self, broker: SimBroker) -> None:
+        self.peer = broker.name
+        self._answers: dict[int, Answer] = {}
+
+    def expect(self, request: Command, answer: Answer) -> None:
+        self._answers[request.opaque] = answer
+
+    def respond(
+        self, request: Command, code: int = 0, ext: Any = None, body: bytes = b"", remark: str | None = None
+    ) -> None:
+        answer = self._answers.pop(request.opaque, None)
+        if answer is not None and not request.is_oneway:
+            answer(code, dict(ext or {}), bytes(body))
+
+    def respond_error(self, request: Command, error: LogboomError) -> None:
+        self.respond(request, error.code, remark=str(error))
+
+
+class _NoRoutes:
+    """The name server's part of a heartbeat; routes are not simulated."""
+
+    def heartbeat(self, connection: Connection, request: Command) -> None:
+        connection.respond(request)
+
+
+class SimController(Node):
+    """One controller. Its Raft messages and its requests travel over the simulated network."""
+
+    def __init__(self, world: World, network: Network, name: str, peers: dict[str, SimController]) -> None:
+        super().__init__(world, name)
+        self.network = network
+        self.disk = FaultyDisk(Random(world.rng.random()))
+        self.elections = 0
+        self.cluster: SimCluster
+        self._peers = peers
+        self._brokers: dict[str, SimBroker] = {}
+
+    def meet(self, brokers: dict[str, SimBroker]) -> None:
+        """The brokers by remoting address."""
+        self._brokers = brokers
+
+    # ---- lives
+
+    def start(self) -> None:
+        self.begin_life()
+        addresses = {name: f"{name}:9876" for name in self._peers}
+        self.settings = ControllerSettings(self.name, addresses, Path())
+        self._is_carrying_out = False
+        self._under_way: set[str] = set()
+        self._term = 0
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self.table = HeartbeatTable(grace_ms=self.settings.liveness.grace_ms, pause_ms=self.settings.liveness.pause_ms)
+        self.machine = ReplicasMachine(self._recorded)
+        try:
+            self._build()
+        except PowerLost:
+            self.crash()
+            return
+        self.every(self.settings.raft.tick_ms, self.guarded(self._tick))
+        self.every(self.settings.liveness.scan_ms, self.guarded(self._scan))
+
+    def _build(self) -> None:
+        raft = self.settings.raft
+        self.file = RaftLogFile(self.disk, raft.group, self.name, self._peers)
+        recovered = self.file.open()
+        core = RaftCore(
+            self.name,
+            Configuration.of(tuple(self._peers)),
+            recovered.log,
+            recovered.hard_state,
+            CoreSettings(election_ticks=raft.election_ticks, heartbeat_ticks=raft.heartbeat_ticks),
+            Random(self.world.rng.random()),
+        )
+        self.node = RaftNode(core, self.machine, compact_after_entries=40, keep_entries=10)
+        owner, counters = Steps(self), Counters()
+        self._replicas = ReplicasProcessor(
+            self.settings,
+            self,  # type: ignore[arg-type]
+            self.machine,
+            self.table,
+            self._now_ms,
+            counters,
+            owner,  # type: ignore[arg-type]
+        ).handlers()
+        self._heartbeats = HeartbeatProcessor(
+            self.table,
+            self,  # type: ignore[arg-type]
+            _NoRoutes(),  # type: ignore[arg-type]
+            self._now_ms,
+            counters,
+        )
+
+    def kill(self) -> None:
+        self.world.note(f"{self.name} is killed")
+        self.end_life()
+        self.disk.kill()
+
+    def crash(self) -> None:
+        self.world.note(f"{self.name} loses power")
+        self.end_life()
+        self.disk.crash()
+
+    def guarded(self, action: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                action()
+            except PowerLost:
+                if self.is_up:
+                    self.crash()
+
+        return run
+
+    def _now_ms(self) -> int:
+        return int(self.world.now_ms)
+
+    # ---- what the processors see as the driver
+
+    @property
+    def is_serving(self) -> bool:
+        return self.node.is_serving
+
+    async def propose(self, data: bytes, timeout_ms: int) -> Any:
+        decision = Decision()
+        self.node.propose(data, decision.answered)
+        self._carry_out_soon()
+        return await decision
+
+    async def read_barrier(self, timeout_ms: int) -> None:
+        decision = Decision()
+        self.node.read(decision.answered)
+        self._carry_out_soon()
+        await decision
+
+    # ---- what the heartbeat processor sees as the elections
+
+    def look(self, names: Any = None) -> None:
+        if not self.node.is_serving:
+            return
+        for command in due_elections(self.machine.state, self.table, self._now_ms(), unclean=False, names=names):
+            if command.broker_name in self._under_way:
+                continue
+            name = command.broker_name
+            self._under_way.add(name)
+            with contextlib.suppress(LogboomError):
+                self.node.propose(encode_command(command), lambda _, name=name: self._under_way.discard(name))  # type: ignore[misc]
+                self.elections += 1
+                self._carry_out_soon()
+                continue
+            self._under_way.discard(name)
+
+    def _scan(self) -> None:
+        self.table.scan(self._now_ms())
+        self.look()
+
+    def _recorded(self, record: Record, group: Group | None) -> None:
+        if isinstance(record, MasterElected) and group is not None and self.node.is_serving:
+            self.world.note(f"{self.name}: broker {record.broker_id} is master of epoch {record.master_epoch}")
+            for replica in group.replicas.values():
+                broker = self._brokers.get(replica.address)
+                if broker is not None:
+                    self.network.send(self, broker, broker.notified)
+
+    # ---- raft
+
+    def _tick(self) -> None:
+        self.node.tick()
+        self._carry_out_soon()
+
+    def receive(self, message: Message) -> None:
+        """A Raft message of another controller."""
+        try:
+            self.node.step(message)
+        except StorageError as error:
+            raise AssertionError(f"{self.name} says it lost its log: {error}") from error
+        self._carry_out_soon()
+
+    def _carry_out_soon(self) -> None:
+        if not self._is_carrying_out:
+            self._is_carrying_out = True
+            self.after(0, self.guarded(self._carry_out))
+
+    def _carry_out(self) -> None:
+        """One round: send, write, sync, send; the sync takes time, and nothing else of this node waits for it."""
+        ready = self.node.ready()
+        if ready is None:
+            self._is_carrying_out = False
+            return
+        for message in ready.send_now:
+            self._send(message)
+
+        def finish() -> None:
+            if ready.persist is not None:
+                self.file.persist(ready.persist)
+            for message in ready.send_after_persist:
+                self._send(message)
+            for entry in ready.committed:
+                self.cluster.decided(self, entry.index, entry.data)
+            self.node.finish()
+            self._report()
+            compaction = self.node.compaction()
+            if compaction is not None:
+                self.file.compact(compaction)
+            self._carry_out()
+
+        if ready.persist is None:
+            finish()
+        else:
+            self.after(self.world.rng.uniform(0.2, 3.0), self.guarded(finish))
+
+    def _send(self, message: Message) -> None:
+        target = self._peers[message.to]
+        self.network.send(self, target, target.guarded(lambda: target.receive(message)))
+
+    def _report(self) -> None:
+        state = self.node.core.soft_state
+        if state.role is Role.LEADER and state.term != self._term:
+            self._term = state.term
+            self.world.note(f"{self.name} leads term {state.term}")
+            self.table.lead(self._now_ms())
+
+    # ---- brokers
+
+    def handle(self, broker: SimBroker, life: int, request: ControlRequest, answer: Answer) -> None:
+        """A request of a broker, in one of its lives."""
+        connection = self._connections.setdefault((broker.name, life), Connection(broker))
+        flag = codes.FLAG_ONEWAY if not request.token else 0
+        command = Command(request.code, request.token, dict(request.ext), request.body, flag)
+        connection.expect(command, answer)
+        if request.code == codes.CONTROLLER_GET_METADATA_INFO:
+            leader = self.node.core.soft_state.leader
+            ext = {"controllerLeaderAddress": leader or "", "isLeader": str(self.node.is_serving).lower()}
+            connection.respond(command, ext=ext)
+            return
+        handlers = {**self._replicas, **self._heartbeats.handlers()}
+
+        def run() -> None:
+            handlers[request.code](connection, [command])  # type: ignore[arg-type]
+
+        self.guarded(run)()
+
+    def broker_left(self, broker: SimBroker) -> None:
+        """The broker's connection closed."""
+        for key in [key for key in self._connections if key[0] == broker.name]:
+            connection = self._connections.pop(key)
+            self.guarded(lambda connection=connection: self._heartbeats.connection_closed(connection))()  # type: ignore[arg-type, misc]
