@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 GRPC_STATUS: Final = "grpcStatus"
 MORE_FIELD: Final = "more"
 
+_RETURN_S: Final = 15.0  # longer than the ten seconds between a client's heartbeats
 _NO_HOST: Final = bytes(8)
 
 
@@ -133,6 +135,7 @@ class ForwardedCalls:
         self._closed = closed
         self._calls: dict[RemotingConnection, dict[int, ForwardedCall]] = {}
         self._clients: dict[RemotingConnection, dict[int, ForwardedClient]] = {}
+        self._returning: dict[RemotingConnection, asyncio.TimerHandle] = {}
 
     def handle(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
         """The handler of code PROXY_CALL: the requests of one read event."""
@@ -163,13 +166,31 @@ class ForwardedCalls:
             run(self._handlers[method], calls)
 
     def connection_closed(self, connection: RemotingConnection) -> None:
-        """A replica's connection is gone: nobody waits for its calls any more. Its clients are expected to come back."""
-        self._clients.pop(connection, None)
+        """A replica's connection is gone: nobody waits for its calls any more.
+
+        Its clients get some time to come back, by another connection of the replica or to another broker, before they count as
+        gone: what they hold must not be given to others because of a broken connection between brokers.
+        """
         for call in list(self._calls.pop(connection, {}).values()):
             call.cancel()
+        clients = list(self._clients.pop(connection, {}).values())
+        if clients:
+            timer = asyncio.get_running_loop().call_later(_RETURN_S, self._gone, connection, clients)
+            self._returning[connection] = timer
+
+    def stop(self) -> None:
+        """Wait for nobody's return any more."""
+        for timer in self._returning.values():
+            timer.cancel()
+        self._returning.clear()
 
     def finished(self, call: ForwardedCall) -> None:
         self._calls.get(call.connection, {}).pop(call.origin.call_id, None)
+
+    def _gone(self, connection: RemotingConnection, clients: Sequence[ForwardedClient]) -> None:
+        self._returning.pop(connection, None)
+        for client in clients:
+            self._closed(client)
 
     def _accept(self, connection: RemotingConnection, request: Command, origin: ProxyCall) -> ForwardedCall:
         client = self._clients.setdefault(connection, {}).setdefault(origin.client, ForwardedClient())

@@ -76,9 +76,9 @@ def to_draft(message: Any, topic: str, config: TopicConfig | None, born_host: by
         raise Refusal(
             Code.MESSAGE_BODY_TOO_LARGE, f"the body has {len(body)} bytes; at most {MAX_BODY_BYTES} are accepted"
         )
-    user_properties = dict(message.user_properties)
+    user_properties = dict(message.user_properties) if message.user_properties else {}
     tag: str = system.tag
-    keys = list(system.keys)
+    keys = list(system.keys) if system.keys else []
     _check_properties(user_properties, tag, keys)
     if tag or system.HasField("tag"):
         _check_tag(tag)

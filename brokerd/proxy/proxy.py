@@ -73,6 +73,7 @@ class GrpcProxy:
     async def close(self) -> None:
         """Answer what waits, close the connections, end the background work."""
         self._forwarder.stop()
+        self._forwarded.stop()
         self._methods.receive.stop()
         await self.endpoint.close()
         await self._tasks.close()

@@ -146,6 +146,25 @@ async def test_the_master_knows_who_the_client_is() -> None:
         await until("the master to hear that it is gone", lambda: connection in master.broker.closed)
 
 
+async def test_a_broken_connection_between_brokers_does_not_make_a_client_gone_at_once(monkeypatch) -> None:
+    monkeypatch.setattr("brokerd.proxy.forwarded._RETURN_S", 0.2)
+    async with group_of() as group:
+        master, replica = group.nodes
+        client = await client_of(replica)
+        request = service.HeartbeatRequest(client_type=definition.ClientType.Value("PRODUCER"))
+        assert (await client.call("Heartbeat", request, service.HeartbeatResponse)).status.code == Code.OK
+        _, before = master.broker.live["raw-client"]
+        master.cut()
+        await until("the connection to be gone", lambda: not master.server.connections)
+        assert before not in master.broker.closed
+        assert (await client.call("Heartbeat", request, service.HeartbeatResponse)).status.code == Code.OK
+        _, after = master.broker.live["raw-client"]
+        assert after is not before  # it is there again before its old connection counts as gone
+        await until("the old connection to count as gone", lambda: before in master.broker.closed)
+        assert after not in master.broker.closed
+        await client.close()
+
+
 async def test_every_new_master_hears_of_the_clients_that_are_there() -> None:
     async with group_of(3) as group:
         first, second, replica = group.nodes
