@@ -75,7 +75,7 @@ def build_processors(
 def _replica_state(core: BrokerCore, replica: Replica) -> ReplicaState:
     state = replica.state()
     commitlog = core.store.commitlog
-    errors = state["lastErrors"]
+    following = state.get("following", {})
     return ReplicaState(
         broker_id=state["brokerId"] or 0,
         role=state["role"],
@@ -87,7 +87,8 @@ def _replica_state(core: BrokerCore, replica: Replica) -> ReplicaState:
         confirm_offset=state["confirmOffset"],
         dispatched_offset=core.store.dispatch_offset,
         epochs=[(each["epoch"], each["startOffset"]) for each in state["epochs"]],
-        last_error=state["failure"] or (errors[-1] if errors else None),
+        # what is wrong now; what was wrong once and healed is history, in the log
+        last_error=state["failure"] or following.get("stuck") or following.get("lastError") or None,
     )
 
 
