@@ -68,6 +68,7 @@ class ReplicaCore:
         self.view: RoleView | None = None  # the newest that a controller told
         self.leading: Leading | None = None
         self.following: Following | None = None
+        self.stale_view = ""  # what is wrong with the controllers' view; "" = nothing
         self.failure = ""  # why this broker serves no more; "" = it does
         self._confirm_offset = min(max(confirm_offset, log.min_offset), log.end_offset)
         self._registered: set[int] = set()
@@ -110,8 +111,12 @@ class ReplicaCore:
     def observe(self, view: RoleView, now_ms: int) -> None:
         """A controller told who is master. Older epochs than the highest known are ignored, whoever tells them."""
         assert self.broker_id is not None
-        if self.failure or view.master_epoch < self.highest_epoch:
+        if self.failure:
             return
+        if view.master_epoch < self.highest_epoch:
+            self._observe_stale(view)
+            return
+        self.stale_view = ""
         if self.role is not Role.FENCED and view.master_epoch == self.master_epoch:
             self._observe_again(view, now_ms)
         elif view.master_id is None:
@@ -303,6 +308,15 @@ class ReplicaCore:
             self._leave_role(reason)
 
     # Steps of a switch
+
+    def _observe_stale(self, view: RoleView) -> None:
+        """A controller that is behind, or controllers that lost their data: those go on above what we remember, once asked."""
+        self.stale_view = (
+            f"a controller tells of master epoch {view.master_epoch}, but this broker has seen {self.highest_epoch}: "
+            "it waits for an election above that"
+        )
+        if view.master_id is None and not self.settings.learner:
+            self._outbox.append(RequestElection())
 
     def _observe_again(self, view: RoleView, now_ms: int) -> None:
         if view.master_id is None:

@@ -260,6 +260,14 @@ class ReplicaEngine:
         self.core.fail(reason)
         self._finish(now_ms)
 
+    def break_down(self, reason: str, now_ms: int) -> None:
+        """Something that must hold does not: end the role and have the broker stopped."""
+        already = bool(self.core.failure)
+        self.core.fail(reason)
+        self._finish(now_ms)
+        if not already and self._failure_listener is not None:
+            self._failure_listener(reason)
+
     # Carrying out
 
     def _pump(self, connection: int, now_ms: int) -> None:
@@ -307,6 +315,11 @@ class ReplicaEngine:
         except StorageError as error:
             self._running = False
             self._failed(error, now_ms)
+        except Exception as error:  # a broken invariant, also of a listener: what should have followed must not happen
+            self._running = False
+            log.exception("replication broke")
+            self.break_down(f"replication broke: {error}", now_ms)
+            raise
         finally:
             self._running = False
 
@@ -336,11 +349,7 @@ class ReplicaEngine:
     def _failed(self, error: StorageError, now_ms: int) -> None:
         """The disk refused: what should have followed must not happen, so the role ends here."""
         log.critical("replication stops: %s", error)
-        already = bool(self.core.failure)
-        self.core.fail(str(error))
-        self._finish(now_ms)
-        if not already and self._failure_listener is not None:
-            self._failure_listener(str(error))
+        self.break_down(str(error), now_ms)
 
     def _carry_out(self, effect: Effect, now_ms: int) -> None:
         match effect:
@@ -450,6 +459,7 @@ class ReplicaEngine:
             "acknowledgedOffset": core.acknowledged_offset,
             "waitingSends": len(self.acks),
             "failure": core.failure,
+            "staleView": core.stale_view,
             "epochs": [{"epoch": entry.epoch, "startOffset": entry.start_offset} for entry in core.epochs.entries],
             "lastErrors": self.last_errors[-5:],
         }

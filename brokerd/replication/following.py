@@ -138,9 +138,12 @@ class Following:
             return
         self.last_error = "the connection to the master closed"
         self._connection = None
-        # The master may be gone: ask who is it now, and be back at once if it is still the same.
+        # The master may be gone: ask who is it now. If only the connection is, be back before it proposes us out.
         self._outbox.append(RequestSync())
-        self._wait(now_ms)
+        if self.stage is Stage.TRANSFER:
+            self._dial(now_ms)
+        else:
+            self._wait(now_ms)
 
     def stop(self, reason: str) -> None:
         """This relation ends (another role or master)."""

@@ -33,6 +33,7 @@ from brokerd.replication.sync_state import SyncState
 
 _ASK_AGAIN_MS = 250
 _ASK_MEMBERS_AGAIN_MS = 50
+_SETTLING_PATIENCE = 5
 
 
 class Stage(Enum):
@@ -281,7 +282,9 @@ class Leading:
     def tick(self, now_ms: int) -> None:
         """Heartbeats, silent peers, members that do not keep up."""
         for peer in list(self._peers.values()):
-            if now_ms - peer.received_ms >= self._settings.silence_limit_ms:
+            # A replica that cuts its log and flushes what is left says nothing meanwhile.
+            patience = _SETTLING_PATIENCE if peer.stage is Stage.GREETED else 1
+            if now_ms - peer.received_ms >= patience * self._settings.silence_limit_ms:
                 self._drop(peer, "silent for too long", now_ms)
             elif peer.stage is Stage.STREAMING and (
                 now_ms - peer.sent_ms >= self._settings.heartbeat_ms or peer.confirm_sent != self.confirm_offset

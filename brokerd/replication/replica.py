@@ -259,9 +259,14 @@ class Replica:
 
     def _tick(self) -> None:
         now_ms = self._now_ms()
-        self._engine.tick(now_ms, TICK_MS)
-        self._link.step()
-        self._name_servers.tick(now_ms)
+        try:
+            self._engine.tick(now_ms, TICK_MS)
+            self._link.step()
+            self._name_servers.tick(now_ms)
+        except Exception as error:  # the outermost edge: without its clock the broker must not go on
+            log.exception("replication broke")
+            self._engine.break_down(f"replication broke: {error}", now_ms)
+            return
         self._ticker = self._loop.call_later(TICK_MS / 1000, self._tick)
 
     def _position(self) -> BrokerPosition:

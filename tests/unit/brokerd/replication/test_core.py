@@ -70,11 +70,14 @@ def test_an_epoch_that_this_broker_has_served_is_not_served_again() -> None:
 
 def test_the_highest_epoch_outlives_the_process_whoever_tells_an_older_one() -> None:
     made = core("1@0", end=120, highest=9)
-    for old in (view(2, 8), view(1, 8), view(None, 8)):
+    for old in (view(2, 8), view(1, 8)):
         made.observe(old, 0)
         assert (made.role, made.take_effects()) == (Role.FENCED, [])
+        assert "has seen 9" in made.stale_view
+    made.observe(view(None, 0), 0)
+    assert (made.role, made.take_effects()) == (Role.FENCED, [RequestElection()]), "controllers that lost their data"
     made.observe(view(2, 9), 0)
-    assert made.role is Role.REPLICA
+    assert (made.role, made.stale_view) == (Role.REPLICA, "")
 
 
 def test_demotion_flips_fails_and_closes_before_it_touches_anything() -> None:

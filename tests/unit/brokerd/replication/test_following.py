@@ -255,10 +255,11 @@ def test_a_gap_means_a_new_copy() -> None:
 
 
 def test_it_dials_again_soon_then_less_often_and_asks_who_is_master() -> None:
-    replica = Replica("1@0", end=80)
-    replica.dial()
+    replica = streaming()
     replica.following.lost(replica.wire, 0)
     assert replica.all(RequestSync)
+    assert len(replica.all(Connect)) == 2, "at once, before the master's grace is over"
+    replica.following.connect_failed(replica.last(Connect).attempt, "refused", 0)
     times, now = [], 0
     while now < 5000:
         before = len(replica.all(Connect))
