@@ -19,6 +19,7 @@ from brokerd.metadata.record_log import RecordLog
 from brokerd.metadata.service import as_request_error
 from brokerd.metadata.tables import Change
 from brokerd.pop import copies, records
+from brokerd.pop.admission import admit
 from brokerd.pop.answers import popped_messages, start_offsets
 from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
@@ -26,8 +27,6 @@ from brokerd.pop.finishing import Finishing
 from brokerd.pop.handles import (
     NORMAL_REVIVE_QUEUE_ID,
     ORDERED_REVIVE_QUEUE_ID,
-    retry_topic,
-    retry_topic_v1,
     split_retry_topic,
 )
 from brokerd.pop.ledger import PopLedger
@@ -38,7 +37,6 @@ from brokerd.pop.taking import MessageReads, Taker, Taking
 from brokerd.scheduler import Scheduler
 from brokerd.services import (
     AckStatus,
-    GroupConfig,
     InvisibleTimeOutcome,
     Metadata,
     Parked,
@@ -50,15 +48,13 @@ from brokerd.services import (
 from brokerd.start_offset import StartOffsets
 from brokerd.steady_clock import SteadyClock
 from brokerd.store.dispatcher import Arrival
-from brokerd.tag_filter import MessageFilter, compile_filter
+from brokerd.tag_filter import MessageFilter
 from remoting import codes
-from remoting.errors import InvalidParameter, LogboomError, NotMaster, RequestError
+from remoting.errors import LogboomError, NotMaster, RequestError
 
 log = logging.getLogger(__name__)
 
 PopDone = Callable[[PopOutcome], None]
-
-MAX_MESSAGES = 32
 
 
 class PopMetadata(Metadata, Protocol):
@@ -152,7 +148,9 @@ class PopService:
         """Take messages now, or wait for some; see services.Popper."""
         self.counters.pops += 1
         try:
-            message_filter = self._check(request)
+            if not self._serving:
+                raise NotMaster
+            message_filter = admit(request, self._metadata, self.settings)
         except LogboomError as error:
             self.counters.refused_pops += 1
             done(PopOutcome(PopStatus.REFUSED, error=as_request_error(error)))
@@ -328,42 +326,6 @@ class PopService:
 
     # ---- taking
 
-    def _check(self, request: PopRequest) -> MessageFilter:
-        if not self._serving:
-            raise NotMaster
-        topic = self._metadata.topic(request.topic)
-        if topic is None:
-            raise RequestError(
-                codes.TOPIC_NOT_EXIST, f"topic {request.topic} does not exist; create it before receiving from it"
-            )
-        if not topic.perm & 4:
-            raise RequestError(codes.NO_PERMISSION, f"topic {request.topic} is not readable")
-        if not 1 <= request.max_count <= MAX_MESSAGES:
-            raise InvalidParameter(f"a receive asks for 1 to {MAX_MESSAGES} messages, not {request.max_count}")
-        if not 0 <= request.invisible_time_ms <= self.settings.max_invisible_time_ms:
-            raise InvalidParameter(
-                f"the invisible time is from 0 to {self.settings.max_invisible_time_ms} ms, not {request.invisible_time_ms}"
-            )
-        if not ANY_QUEUE <= request.queue_id < topic.read_queue_nums:
-            raise InvalidParameter(
-                f"topic {request.topic} has queues 0 to {topic.read_queue_nums - 1} to read, not {request.queue_id}"
-            )
-        if not self._group(request.group).consume_enable:
-            raise RequestError(codes.NO_PERMISSION, f"consumer group {request.group} is disabled")
-        return compile_filter(request.expression_type, request.expression)
-
-    def _group(self, name: str) -> GroupConfig:
-        group = self._metadata.group(name)
-        if group is None and self.settings.auto_create_groups:
-            refusals: list[RequestError | None] = []
-            self._metadata.put_group(GroupConfig(name), refusals.append)
-            group = self._metadata.group(name)
-            if group is None and refusals and refusals[0] is not None:
-                raise refusals[0]
-        if group is None:
-            raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {name} does not exist; create it")
-        return group
-
     def _take(self, request: PopRequest, message_filter: MessageFilter, done: PopDone) -> tuple[bool, bool]:
         """Take what is there and answer: (whether the request is answered, whether there is more to look through)."""
         topic = self._metadata.topic(request.topic)
@@ -501,8 +463,3 @@ class PopService:
                 code = codes.TOPIC_NOT_EXIST if group is None else codes.SUBSCRIPTION_GROUP_NOT_EXIST
                 error_answer = RequestError(code, f"{gone} was deleted")
                 waiter.payload.done(PopOutcome(PopStatus.REFUSED, error=error_answer))
-
-
-def retry_topics(group: str, topic: str) -> tuple[str, str]:
-    """The topics in which messages of a topic come back to a group: the present name and the older one."""
-    return retry_topic(group, topic), retry_topic_v1(group, topic)

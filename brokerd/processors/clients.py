@@ -16,9 +16,9 @@ from brokerd.clients import (
     ConsumerData,
     Subscription,
 )
+from brokerd.metadata.groups import ensure_group
 from brokerd.processors import bodies, fields
 from brokerd.processors.bodies import encode
-from brokerd.processors.groups import ensure_group
 from brokerd.services import ClientInfo, Metadata
 from brokerd.tag_filter import compile_filter
 from remoting import codes

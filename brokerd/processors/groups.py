@@ -11,7 +11,6 @@ from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.offsets import ConsumerOffset, QueueRanges
 from brokerd.processors.topics import respond_when_done
 from brokerd.services import GroupConfig, Metadata
-from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
@@ -93,18 +92,6 @@ class GroupProcessor:
             "lastTimestamp": last_ms,
             "pullOffset": offset,
         }
-
-
-def ensure_group(metadata: Metadata, name: str, create: bool) -> GroupConfig:
-    """The group, made when it is not there and may be. Raises RequestError SUBSCRIPTION_GROUP_NOT_EXIST."""
-    group = metadata.group(name)
-    if group is None and create:
-        refusals: list[RequestError | None] = []
-        metadata.put_group(GroupConfig(name), refusals.append)
-        group = metadata.group(name)
-    if group is None:
-        raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {name} does not exist; create it")
-    return group
 
 
 def decode_group(request: Command) -> GroupConfig:

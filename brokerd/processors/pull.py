@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 from brokerd.clients import ClientRegistry, ConsumerGroup
 from brokerd.long_polling import LongPolling, Waiter, WaitTable
+from brokerd.metadata.groups import ensure_group
 from brokerd.processors import fields
-from brokerd.processors.groups import ensure_group
 from brokerd.processors.parked import ParkedRequests
 from brokerd.record_fields import properties_of
 from brokerd.scheduler import Scheduler
@@ -158,7 +158,10 @@ class PullProcessor:
 
     def _check_place(self, group: str, ext: dict[str, str]) -> tuple[str, int, int]:
         """Who may read what; (topic, queue, flags)."""
-        group_config = ensure_group(self._metadata, group, self._auto_create_groups and self._is_master())
+        try:
+            group_config = ensure_group(self._metadata, group, self._auto_create_groups and self._is_master())
+        except InvalidParameter as error:  # a name that no group can have
+            raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, error.message) from error
         if not group_config.consume_enable:
             raise RequestError(codes.NO_PERMISSION, f"consumer group {group} is disabled")
         topic = fields.text(ext, "topic")

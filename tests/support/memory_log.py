@@ -183,6 +183,11 @@ class MemoryLog:
         names = {java_hash(name): name for name in _KINDS}
         return [names[unit[2]] for unit in self._dispatched.get((topic, 0), [])]
 
+    def units_behind(self, end_offset: int) -> list[Unit]:
+        """The entries of the records that start at or after the position, in log order."""
+        units = [unit for units in self._dispatched.values() for unit in units] + [unit for _, _, unit in self._tail]
+        return sorted(unit for unit in units if unit[0] >= end_offset)
+
     def copy(self, end_offset: int | None = None, dispatched: int | None = None) -> MemoryLog:
         """What a replica with the log up to `end_offset` has, when it dispatched it up to `dispatched`."""
         twin = MemoryLog(self._now_ms)

@@ -1,0 +1,39 @@
+"""Whether a pop may be served at all: topic, queue, group, limits and filter."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from brokerd.long_polling import ANY_QUEUE
+from brokerd.metadata.groups import ensure_group
+from brokerd.pop.batch import MAX_BATCH
+from brokerd.pop.settings import PopSettings
+from brokerd.services import Metadata, PopRequest
+from brokerd.tag_filter import MessageFilter, compile_filter
+from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
+
+_READABLE: Final = 4
+
+
+def admit(request: PopRequest, metadata: Metadata, settings: PopSettings) -> MessageFilter:
+    """The request's filter, compiled; its group is there afterwards. Raises RequestError with the rule that it breaks."""
+    topic = metadata.topic(request.topic)
+    if topic is None:
+        raise RequestError(
+            codes.TOPIC_NOT_EXIST, f"topic {request.topic} does not exist; create it before receiving from it"
+        )
+    if not topic.perm & _READABLE:
+        raise RequestError(codes.NO_PERMISSION, f"topic {request.topic} is not readable")
+    if not 1 <= request.max_count <= MAX_BATCH:
+        raise InvalidParameter(f"a receive asks for 1 to {MAX_BATCH} messages, not {request.max_count}")
+    longest_ms = settings.max_invisible_time_ms
+    if not 0 <= request.invisible_time_ms <= longest_ms:
+        raise InvalidParameter(f"the invisible time is from 0 to {longest_ms} ms, not {request.invisible_time_ms}")
+    if not ANY_QUEUE <= request.queue_id < topic.read_queue_nums:
+        raise InvalidParameter(
+            f"topic {request.topic} has queues 0 to {topic.read_queue_nums - 1} to read, not {request.queue_id}"
+        )
+    if not ensure_group(metadata, request.group, settings.auto_create_groups).consume_enable:
+        raise RequestError(codes.NO_PERMISSION, f"consumer group {request.group} is disabled")
+    return compile_filter(request.expression_type, request.expression)

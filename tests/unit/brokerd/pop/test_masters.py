@@ -1,0 +1,194 @@
+"""Leases, and what survives a change of master."""
+
+from __future__ import annotations
+
+from brokerd.pop.records import POP_TOPIC
+from brokerd.services import AckStatus, PopStatus
+from tests.support.pop_broker import PopBroker, master
+
+OK, INVALID, FAILED = AckStatus.OK, AckStatus.INVALID_HANDLE, AckStatus.FAILED
+RETRY = "%RETRY%g+t"
+
+
+# ---- leases
+
+
+def test_a_lease_lasts_while_its_client_lives() -> None:
+    broker = master()
+    broker.alive.add("c1")
+    broker.send("a")
+    message = broker.receive(client_id="c1", auto_renew=True, invisible_time_ms=60_000).messages[0]
+    broker.turns.run(1_000_000)
+    assert broker.receive().outcome.status == PopStatus.NOTHING
+    assert broker.pop_service.counters.renewed >= 15
+    assert broker.ack(message) == [OK], "the handle that the client has stays valid"
+
+
+def test_a_dead_clients_lease_ends_soon() -> None:
+    broker = master()
+    broker.alive.add("c1")
+    broker.send("a", "b")
+    broker.receive(1, client_id="c1", auto_renew=True, invisible_time_ms=60_000)
+    broker.receive(1, client_id="c2", auto_renew=True, invisible_time_ms=60_000)
+    broker.alive.discard("c1")
+    broker.pop_service.client_gone("c1")
+    broker.turns.run(999)
+    assert broker.receive().outcome.status == PopStatus.NOTHING
+    broker.turns.run(1)
+    assert broker.receive().bodies == ["a"]
+
+
+def test_a_client_that_is_back_in_time_keeps_its_lease() -> None:
+    broker = master()
+    broker.alive.add("c1")
+    broker.send("a")
+    message = broker.receive(client_id="c1", auto_renew=True, invisible_time_ms=60_000).messages[0]
+    broker.alive.discard("c1")
+    broker.pop_service.client_gone("c1")
+    broker.turns.run(500)
+    broker.alive.add("c1")
+    broker.turns.run(200_000)
+    assert broker.receive().outcome.status == PopStatus.NOTHING
+    assert broker.ack(message) == [OK]
+
+
+def test_a_lease_has_a_limit() -> None:
+    broker = master(lease_limit_ms=100_000)
+    broker.alive.add("c1")
+    broker.send("a")
+    broker.receive(client_id="c1", auto_renew=True, invisible_time_ms=60_000)
+    broker.turns.run(119_000)
+    assert broker.receive().outcome.status == PopStatus.NOTHING
+    broker.turns.run(1000)
+    assert broker.receive().bodies == ["a"]
+
+
+def test_a_postponed_lease_is_none_any_more() -> None:
+    broker = master()
+    broker.alive.add("c1")
+    broker.send("a")
+    message = broker.receive(client_id="c1", auto_renew=True, invisible_time_ms=60_000).messages[0]
+    assert broker.change(message, 2000).status == OK
+    broker.turns.run(2000)
+    assert broker.receive().bodies == ["a"]
+
+
+# ---- master changes
+
+
+def test_a_new_master_goes_on() -> None:
+    broker = master()
+    broker.send(*"abcdef")
+    taken = broker.receive(4, invisible_time_ms=5000).messages
+    assert broker.ack(taken[0], taken[2]) == [OK, OK]
+    changed = broker.change(taken[3], 20_000).receipt_handle
+    other = PopBroker(broker.log.copy(), broker.turns).become_master()
+    assert other.ack(taken[0]) == [INVALID]
+    assert other.ack(changed) == [OK]
+    other.turns.run(5000)
+    assert sorted(other.receive().bodies) == ["b", "e", "f"]
+
+
+def test_a_replica_that_followed_goes_on_too() -> None:
+    broker = master()
+    replica = PopBroker(broker.log, broker.turns)
+    replica.metadata.rebuild()
+    replica.pop_service.rebuild()
+    broker.send(*"abcd")
+    messages = broker.receive(3).messages
+    broker.ack(messages[1])
+    queue = replica.pop_service.ledger.queue("g", "t", 0)
+    assert queue is not None
+    assert queue.in_flight == 2
+    assert list(replica.pop_service.ledger.snapshot_rows()) == list(broker.pop_service.ledger.snapshot_rows())
+    assert replica.metadata.topics() == broker.metadata.topics()
+
+
+def test_leases_survive_a_change_of_master_for_a_while() -> None:
+    broker = master()
+    broker.send("a", "b")
+    one = broker.receive(1, client_id="c1", auto_renew=True, invisible_time_ms=10_000).messages[0]
+    broker.receive(1, client_id="c2", auto_renew=True, invisible_time_ms=10_000)
+    turns = broker.turns
+    turns.run(9000)
+    other = PopBroker(broker.log.copy(), turns).become_master()
+    other.alive.add("c1")
+    turns.run(29_000)
+    assert other.receive().outcome.status == PopStatus.NOTHING
+    turns.run(1000)
+    assert other.receive().bodies == ["b"]
+    assert other.ack(one) == [OK]
+
+
+def test_the_copy_is_there_whenever_the_record_of_the_revival_is() -> None:
+    broker = master()
+    broker.send("a")
+    broker.receive(invisible_time_ms=1000)
+    broker.turns.run(1000)
+    assert broker.log.kinds(POP_TOPIC) == ["taken", "revived"]
+    for cut in broker.log.positions[-4:]:
+        other = PopBroker(broker.log.copy(cut), broker.turns).become_master()
+        other.turns.run(1000)
+        assert "a" in other.receive().bodies
+
+
+def test_state_of_deleted_topics_and_groups_does_not_come_back() -> None:
+    broker = master()
+    broker.topic("u")
+    broker.group("h")
+    broker.send("a")
+    broker.send("u", topic="u")
+    broker.receive(group="h")
+    broker.receive(topic="u")
+    cut = broker.log.end_offset
+    broker.metadata.delete_topic("u", lambda _: None)
+    broker.metadata.delete_group("h", lambda _: None)
+    assert [queue.group for queue in broker.pop_service.ledger.queues()] == []
+    # a new master whose log ends between the deletion and the record that drops the pop state
+    for end_offset in [position for position in broker.log.positions if position > cut]:
+        other = PopBroker(broker.log.copy(end_offset), broker.turns).become_master()
+        for queue in other.pop_service.ledger.queues():
+            assert other.metadata.topic(queue.topic) is not None
+            assert other.metadata.group(queue.group) is not None
+
+
+def test_snapshots_bound_what_a_new_master_reads() -> None:
+    broker = master()
+    for number in range(50):
+        broker.send(str(number))
+        messages = broker.receive(1, invisible_time_ms=1000_000).messages
+        if number % 3:
+            broker.ack(*messages)
+    broker.pop_service.file_rolled()
+    broker.metadata.file_rolled()
+    broker.turns.run()
+    other = PopBroker(broker.log.copy(), broker.turns).become_master()
+    assert list(other.pop_service.ledger.snapshot_rows()) == list(broker.pop_service.ledger.snapshot_rows())
+    kinds = broker.log.kinds(POP_TOPIC)
+    broker.log.expire(POP_TOPIC, 0, kinds.index("snapshot"))
+    third = PopBroker(broker.log.copy(), broker.turns).become_master()
+    assert list(third.pop_service.ledger.snapshot_rows()) == list(broker.pop_service.ledger.snapshot_rows())
+
+
+def test_what_a_new_master_cannot_read_yet_is_not_lost() -> None:
+    broker = master()
+    broker.group("ordered", fifo=True)
+    before = broker.log.end_offset
+    broker.send("a")
+    broker.receive(invisible_time_ms=1000)
+    broker.receive(group="ordered", fifo=True, invisible_time_ms=1000)
+    message = broker.receive(group="h", invisible_time_ms=60_000).messages[0]
+    broker.turns.run(900)
+    log = broker.log.copy(dispatched=before)
+    log.dispatches = False
+    other = PopBroker(log, broker.turns).become_master()
+    other.turns.run(1000)
+    assert other.receive(group="ordered", fifo=True).outcome.status == PopStatus.NOTHING
+    assert other.forward(message, group="h") == FAILED
+    other.log.dispatch()
+    assert other.forward(message, group="h") == OK
+    assert other.receive(group="ordered", fifo=True).bodies == ["a"]
+    log.dispatches = True
+    other.turns.run(100)
+    assert other.receive().bodies == ["a"]
+    assert other.pop_service.counters.lost == 0

@@ -1,0 +1,214 @@
+"""What is not finished comes back: in time, at once, or to the dead-letter topic."""
+
+from __future__ import annotations
+
+from brokerd.services import AckStatus, PopStatus
+from remoting.errors import InvalidParameter
+from tests.support.pop_broker import master
+
+OK, INVALID, FAILED = AckStatus.OK, AckStatus.INVALID_HANDLE, AckStatus.FAILED
+RETRY = "%RETRY%g+t"
+
+
+# ---- coming back
+
+
+def test_what_is_not_finished_comes_back_in_time() -> None:
+    broker = master()
+    broker.send("a", "b", "c", keys="k")
+    one, two, three = broker.receive(invisible_time_ms=5000).messages
+    assert broker.ack(two) == [OK]
+    broker.turns.run(4999)
+    assert broker.receive().outcome.status == PopStatus.NOTHING
+    assert broker.ack(one) == [OK]
+    broker.turns.run(1)
+    again = broker.receive(invisible_time_ms=5000)
+    assert again.bodies == ["c"]
+    message = again.messages[0]
+    assert message.delivery_attempt == 2
+    assert message.retry_flag == 2
+    assert message.topic == "t"
+    assert broker.ack(three) == [INVALID], "its handle expired"
+    assert broker.ack(message) == [OK]
+    broker.turns.run(60_000)
+    assert broker.receive().outcome.status == PopStatus.NOTHING
+    assert broker.pop_service.committed_offset("g", "t", 0) == 3
+
+
+def test_a_copy_keeps_everything_but_its_count() -> None:
+    broker = master()
+    broker.send("a", tag="x", KEYS="k1 k2", UNIQ_KEY="U", POP_CK="stale", INNER_MULTI_DISPATCH="l")
+    broker.receive(invisible_time_ms=1000)
+    broker.turns.run(1000)
+    original, copy = broker.stored("t")[0], broker.stored(RETRY)[0]
+    assert copy._replace(size=0, queue_offset=0, physical_offset=0, store_timestamp_ms=0) == original._replace(
+        size=0,
+        queue_offset=0,
+        physical_offset=0,
+        store_timestamp_ms=0,
+        topic=RETRY,
+        reconsume_times=1,
+        properties=copy.properties,
+    )
+    properties = copy.property_map()
+    assert properties.pop("1ST_POP_TIME")
+    assert properties == {"TAGS": "x", "KEYS": "k1 k2", "UNIQ_KEY": "U"}
+    assert broker.receive(expression="x").bodies == ["a"]
+
+
+def test_returned_messages_and_new_ones_both_get_their_share() -> None:
+    broker = master()
+    broker.send(*map(str, range(64)))
+    broker.receive(32, invisible_time_ms=1000)
+    broker.receive(32, invisible_time_ms=1000)
+    broker.turns.run(1000)
+    broker.send(*(f"new {number}" for number in range(200)))
+    flags = [broker.receive(1, invisible_time_ms=100_000).messages[0].retry_flag for _ in range(200)]
+    assert 20 <= flags.count(2) <= 60
+
+
+def test_a_full_batch_takes_new_and_returned_messages_together() -> None:
+    broker = master()
+    broker.send("a")
+    broker.receive(invisible_time_ms=1000)
+    broker.turns.run(1000)
+    broker.send("b")
+    receive = broker.receive()
+    assert sorted(receive.bodies) == ["a", "b"]
+    assert receive.outcome.start_offsets == {(0, 0): 1, (2, 0): 0}
+    assert broker.ack(*receive.messages) == [OK, OK]
+
+
+def test_the_attempts_are_limited_and_the_dead_letter_names_its_origin() -> None:
+    broker = master()
+    broker.group("g", retry_max_times=3)
+    broker.send("poison", UNIQ_KEY="UNIQUE")
+    attempts = []
+    for _ in range(6):
+        receive = broker.receive(invisible_time_ms=1000)
+        if receive.outcome.status == PopStatus.FOUND:
+            attempts.append(receive.messages[0].delivery_attempt)
+        broker.turns.run(1000)
+    assert attempts == [1, 2, 3, 4]
+    (dead,) = broker.stored("%DLQ%g")
+    assert dead.body == b"poison"
+    assert dead.reconsume_times == 4
+    assert dead.property_map()["DLQ_ORIGIN_TOPIC"] == "t"
+    assert dead.property_map()["DLQ_ORIGIN_MESSAGE_ID"] == "UNIQUE"
+    assert broker.pop_service.ledger.batch_count == 0
+    assert broker.pop_service.counters.dead_lettered == 1
+
+
+def test_a_dead_letter_that_fails_again_stays_where_it_is() -> None:
+    broker = master()
+    broker.group("g", retry_max_times=1)
+    broker.send("poison")
+    for _ in range(2):
+        broker.receive(invisible_time_ms=1000)
+        broker.turns.run(1000)
+    attempts = []
+    for _ in range(5):
+        receive = broker.receive(topic="%DLQ%g", invisible_time_ms=1000)
+        if receive.outcome.status == PopStatus.FOUND:
+            attempts.append(receive.messages[0].delivery_attempt)
+        broker.turns.run(1000)
+    assert attempts == [1, 2]
+    assert len(broker.stored("%DLQ%g")) == 1
+    again = broker.receive(group="other", topic="%DLQ%g").messages[0]
+    assert broker.forward(again, group="other", topic="%DLQ%g") == OK
+    assert len(broker.stored("%DLQ%g")) == 1
+    assert broker.stored("%DLQ%other") == []
+
+
+def test_a_client_may_give_a_message_up() -> None:
+    broker = master()
+    broker.send("a", "b")
+    one, two = broker.receive(invisible_time_ms=1000).messages
+    assert broker.forward(one) == OK
+    assert broker.forward(one) == INVALID
+    assert broker.ack(two) == [OK]
+    (dead,) = broker.stored("%DLQ%g")
+    assert dead.body == b"a"
+    assert dead.reconsume_times == 1
+    assert dead.property_map()["DLQ_ORIGIN_MESSAGE_ID"]
+    broker.turns.run(10_000)
+    assert broker.receive().outcome.status == PopStatus.NOTHING
+
+
+def test_what_retention_or_deletion_took_is_counted_and_dropped() -> None:
+    broker = master()
+    broker.topic("u")
+    broker.send("a", "b", "c")
+    broker.send("u", topic="u")
+    broker.receive(invisible_time_ms=1000)
+    broker.log.expire("t", 0, 2)
+    broker.turns.run(1000)
+    assert broker.pop_service.counters.lost == 2
+    assert broker.receive().bodies == ["c"]
+    broker.receive(topic="u", invisible_time_ms=1000)
+    broker.metadata.delete_topic("u", lambda _: None)
+    broker.turns.run(2000)
+    assert broker.stored("%RETRY%g+u") == []
+    assert broker.pop_service.ledger.queue("g", "u", 0) is None
+
+
+def test_returning_waits_while_the_log_refuses() -> None:
+    broker = master()
+    broker.send("a")
+    broker.receive(invisible_time_ms=1000)
+    broker.log.refusal = InvalidParameter("the disk is full")
+    broker.turns.run(5500)
+    assert broker.pop_service.counters.revive_failures == 5
+    broker.log.refusal = None
+    broker.turns.run(1000)
+    assert broker.receive().bodies == ["a"]
+
+
+def test_many_due_at_once_come_back_in_slices() -> None:
+    broker = master()
+    for _ in range(40):
+        broker.send(*map(str, range(32)))
+        broker.receive(32, invisible_time_ms=1000)
+    broker.turns.run(1000)
+    assert len(broker.stored(RETRY)) == 40 * 32
+    assert broker.pop_service.counters.revived == 40 * 32
+    assert broker.pop_service.ledger.batch_count == 0
+
+
+# ---- postponing
+
+
+def test_a_new_invisible_time_replaces_the_handle() -> None:
+    broker = master()
+    broker.send("a", "b")
+    one, two = broker.receive(invisible_time_ms=1000).messages
+    changed = broker.change(one, 5000)
+    assert changed.status == OK
+    assert changed.invisible_time_ms == 5000
+    assert broker.ack(one) == [INVALID]
+    assert broker.change(one, 1).status == INVALID
+    broker.turns.run(4999)
+    assert broker.receive().bodies == ["b"]
+    assert broker.ack(changed.receipt_handle) == [OK]
+    assert broker.ack(two) == [INVALID]
+
+
+def test_an_invisible_time_of_zero_returns_the_message_at_once() -> None:
+    broker = master()
+    broker.send("a")
+    waiting = broker.receive(wait_ms=5000, group="other")
+    assert broker.change(waiting.messages[0], 0, group="other").status == OK
+    again = broker.receive(group="other")
+    assert again.bodies == ["a"]
+    assert again.messages[0].delivery_attempt == 2
+
+
+def test_changing_to_the_same_due_time_keeps_the_message() -> None:
+    broker = master()
+    broker.send("a")
+    handle = broker.receive(invisible_time_ms=1000).messages[0].receipt_handle
+    for _ in range(3):
+        handle = broker.change(handle, 1000).receipt_handle
+    broker.turns.run(1100)
+    assert broker.receive().bodies == ["a"]
+    assert len(broker.stored(RETRY)) == 1
