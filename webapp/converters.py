@@ -8,7 +8,7 @@ from django.urls import register_converter
 class NameConverter:
     """A topic's or a group's name. The server has decoded the path already; building an address encodes it again."""
 
-    regex = r"[A-Za-z0-9_%|.-]+"
+    regex = r"[A-Za-z0-9_%|.+-]+"
 
     def to_python(self, value: str) -> str:
         return value
