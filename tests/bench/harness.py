@@ -20,11 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Sample:
-    """One measurement: messages per second, and what else the load saw."""
+    """One measurement: messages per second, what the load saw, and the server's CPU time per message (0: not measured)."""
 
     rate: float
     p50_us: int = 0
     p99_us: int = 0
+    cpu_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,15 @@ def print_row(row: Pairs) -> None:
     p99 = statistics.median(sample.p99_us for sample in row.a)
     print(
         f"{row.name:58} A {a:9.0f}/s  B {b:9.0f}/s  A/B {statistics.median(ratios):5.2f} "
-        f"({ratios[0]:.2f}-{ratios[-1]:.2f})  p99 of A {p99 / 1000:.1f} ms",
+        f"({ratios[0]:.2f}-{ratios[-1]:.2f})  p99 of A {p99 / 1000:.1f} ms{_cpu(row)}",
         flush=True,
     )
+
+
+def _cpu(row: Pairs) -> str:
+    """The servers' CPU time per message, where it was measured."""
+    a, b = (statistics.median(sample.cpu_us for sample in side) for side in (row.a, row.b))
+    return f"  CPU {a:.1f} / {b:.1f} us" if a and b else ""
 
 
 @contextmanager

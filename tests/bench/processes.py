@@ -1,0 +1,44 @@
+"""What a process has used: CPU time and memory, as the kernel counts them.
+
+CPU time per message is the steadier measure on a machine that others use too: a wait for the processor does not count in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_MIB: Final = 1024 * 1024
+_ROLLUP_LINE: Final = re.compile(r"^(Rss|Pss_Anon|Pss|Anonymous):\s+(\d+) kB$", re.MULTILINE)
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all threads of a process since it started."""
+    # the program's name, in parentheses, may have blanks: the fields are counted after it
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    user, system = int(fields[11]), int(fields[12])
+    return (user + system) / _TICKS_PER_SECOND
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident memory in MB: what is the process's own, and what are pages of files (programs, libraries, mapped data)."""
+
+    resident_mb: float
+    anonymous_mb: float
+    shared_once_mb: float  # what is shared with other processes counted in part (PSS)
+
+    @property
+    def file_mb(self) -> float:
+        return self.resident_mb - self.anonymous_mb
+
+
+def memory_of(pid: int) -> Memory:
+    """What a process holds now."""
+    lines = dict(_ROLLUP_LINE.findall(Path(f"/proc/{pid}/smaps_rollup").read_text()))
+    resident, anonymous, proportional = (int(lines[name]) * 1024 / _MIB for name in ("Rss", "Anonymous", "Pss"))
+    return Memory(resident, anonymous, proportional)
