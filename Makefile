@@ -31,17 +31,21 @@ check: .venv/.installed-dev ## format, lint, types and the fast tests
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	$(PYTEST) tests/test_tidy.py tests/unit tests/scenarios tests/contract tests/golden $(ARGS)
+	$(PYTEST) tests/test_tidy.py $(wildcard tests/unit tests/scenarios tests/contract tests/golden) $(ARGS)
 	$(PYTHON) -m tests.sim --seeds 10
 
 sim: .venv/.installed-dev ## replay one simulated cluster: make sim SEED=n
 	$(PYTHON) -m tests.sim --seed $(SEED) $(ARGS)
 
-bench: .venv/.installed-dev ## measure, as ratios of pairs in one run
-	$(PYTHON) -m tests.bench $(ARGS)
+bench: .venv/.installed-dev bench-programs ## measure, as ratios of pairs in one run
+	$(PYTHON) -m tests.bench.sends $(ARGS)
+	$(PYTHON) -m tests.bench.grpc_sends $(ARGS)
 
 h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs Go)
 	$(PYTHON) -m tests.h2spec $(ARGS)
+
+bench-programs:
+	@$(call BOOTSTRAP,programs h2load gcc)
 
 programs:
 	@$(call BOOTSTRAP,programs chromium redis-server java)
@@ -52,4 +56,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim bench h2spec programs
+.PHONY: help up status test check sim bench h2spec programs bench-programs

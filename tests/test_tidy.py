@@ -82,6 +82,11 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse((ROOT / path).read_text(), str(path))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(parsed(path)))
+
+
 def module_name(path: Path) -> str:
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -91,7 +96,7 @@ def imports(path: Path, *, for_types_too: bool = True) -> Iterator[tuple[int, st
     """(line, absolute dotted name) of everything that a file imports, at any depth; `from a import b` gives a.b."""
     package = list(path.parent.parts)
     skipped = set() if for_types_too else _typing_only(parsed(path))
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
@@ -182,7 +187,7 @@ def test_no_print() -> None:
     findings = [
         f"{path}:{node.lineno}"
         for path in python_files(*PROGRAMS, "remoting", "manage.py")
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     report("log, or write to the stream that you were given", findings)
@@ -192,8 +197,8 @@ def test_no_task_without_an_owner() -> None:
     """A started task is kept by somebody who cancels it: a TaskGroup, or whoever holds the returned task."""
     findings = []
     for path in python_files(*PROGRAMS, "remoting"):
-        groups = set(_task_groups(parsed(path)))
-        for node in ast.walk(parsed(path)):
+        groups = set(_task_groups(path))
+        for node in nodes(path):
             if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
                 continue
             function = node.value.func
@@ -204,9 +209,9 @@ def test_no_task_without_an_owner() -> None:
     report("give the task to a TaskGroup or a TaskOwner, or keep it and cancel it", findings)
 
 
-def _task_groups(tree: ast.Module) -> Iterator[str]:
+def _task_groups(path: Path) -> Iterator[str]:
     """The expressions of a file that stand for a TaskGroup: bound by `async with`, annotated, or assigned."""
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.AsyncWith):
             for item in node.items:
                 if item.optional_vars is not None and "TaskGroup" in ast.unparse(item.context_expr):
@@ -266,7 +271,7 @@ def test_no_orphan_modules() -> None:
         if name in reached:
             continue
         reached.add(name)
-        mentioned = {dotted for _, dotted in imports(modules[name])} | set(_dotted_strings(parsed(modules[name])))
+        mentioned = {dotted for _, dotted in imports(modules[name])} | set(_dotted_strings(modules[name]))
         for dotted in mentioned:
             parts = dotted.split(".")
             waiting += [prefix for end in range(len(parts)) if (prefix := ".".join(parts[: end + 1])) in modules]
@@ -274,9 +279,9 @@ def test_no_orphan_modules() -> None:
     report("nothing that runs uses these; delete them, or wire them in", modules.keys() - reached - empty)
 
 
-def _dotted_strings(tree: ast.Module) -> Iterator[str]:
+def _dotted_strings(path: Path) -> Iterator[str]:
     pattern = re.compile(rf"(?:{'|'.join(PROGRAMS)})(?:\.\w+)*")
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             match = pattern.match(node.value)
             if match and (match.end() == len(node.value) or node.value[match.end()] == ":"):

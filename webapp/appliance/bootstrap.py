@@ -4,7 +4,7 @@ Called by the Makefile with any Python of 3.11 or newer, before anything is inst
 library and nothing of ours:
 
     python -P webapp/appliance/bootstrap.py packages [--dev]     .venv from pyproject.toml, at the versions of requirements.lock
-    python -P webapp/appliance/bootstrap.py programs NAME ...    chromium, redis-server, java on this machine
+    python -P webapp/appliance/bootstrap.py programs NAME ...    what tests and benchmarks drive, such as chromium
 
 Running it again when all is there changes nothing and takes no time. What cannot be had is said in one sentence.
 """
@@ -27,11 +27,13 @@ PROJECT = Path(__file__).resolve().parents[2]
 VENV = PROJECT / ".venv"
 LOCK = PROJECT / "requirements.lock"
 
-# What the tests drive: any of these programs will do, else this Debian package brings one.
+# What tests and benchmarks drive: any of these programs will do, else this Debian package brings one.
 PROGRAMS = {
     "chromium": (("chromium", "chromium-browser", "google-chrome"), "chromium", "the browser tests"),
     "redis-server": (("redis-server",), "redis-server", "the tests with a real Redis"),
     "java": (("java",), "openjdk-17-jre-headless", "the tests of Spark reports"),
+    "h2load": (("h2load",), "nghttp2-client", "the benchmarks of the gRPC endpoint"),
+    "gcc": (("gcc", "cc"), "gcc", "the benchmarks' load generator"),
 }
 
 _NETWORK = re.compile(
