@@ -7,7 +7,8 @@
     stored TOPIC                    queue TOPIC [id=0]          records
     switch [cut=N]                  the master dies; the next one has the log without its last N records
 
-A handle is remembered by its message's body; `old:BODY` is the one before the last change. Times are milliseconds since the start.
+A handle is remembered by its message's body; `old:BODY` is the one before the last change. Times are milliseconds since the
+start.
 """
 
 from __future__ import annotations
