@@ -29,12 +29,15 @@ LOCK = PROJECT / "requirements.lock"
 
 # What tests and benchmarks drive: any of these programs will do, else this Debian package brings one.
 PROGRAMS = {
-    "chromium": (("chromium", "chromium-browser", "google-chrome"), "chromium", "the browser tests"),
+    "chromium": (("chromium", "chromium-browser"), "chromium", "the browser tests"),
     "redis-server": (("redis-server",), "redis-server", "the tests with a real Redis"),
     "java": (("java",), "openjdk-17-jre-headless", "the tests of Spark reports"),
     "h2load": (("h2load",), "nghttp2-client", "the benchmarks of the gRPC endpoint"),
     "gcc": (("gcc", "cc"), "gcc", "the benchmarks' load generator"),
 }
+
+# A program that stands elsewhere is named by a variable.
+_NAMED_BY = {"chromium": ("CHROMIUM",), "java": ("JAVA_HOME",)}
 
 _NETWORK = re.compile(
     r"NewConnectionError|NameResolutionError|Temporary failure in name resolution|ConnectTimeout|ReadTimeout|Connection refused"
@@ -189,7 +192,7 @@ def install_programs(names: Sequence[str]) -> None:
 
 
 def _is_there(name: str) -> bool:
-    if name == "java" and os.environ.get("JAVA_HOME"):
+    if any(os.environ.get(variable) for variable in _NAMED_BY.get(name, ())):
         return True
     return any(shutil.which(program) for program in PROGRAMS[name][0])
 

@@ -77,6 +77,7 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "apt").write_text("exit 0\n")
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.delenv("CHROMIUM", raising=False)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     return tmp_path
 
