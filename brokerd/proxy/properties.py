@@ -34,3 +34,5 @@ RESERVED: Final = frozenset(
         "DUP_INFO", "__CRC32#", "LMQ", "__LITE_TOPIC", "_SYS_MSG_PRIORITY_",
     }
 )  # fmt: skip
+# what a user property must not be named: these, or nothing
+FORBIDDEN: Final = RESERVED | {""}

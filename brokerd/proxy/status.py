@@ -88,8 +88,13 @@ def refusal_of(error: RequestError) -> Refusal:
     return Refusal(_CODES.get(error.code, Code.INTERNAL_SERVER_ERROR), error.message)
 
 
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
+
+
 def encode_length(value: int) -> bytes:
     """A protobuf varint."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

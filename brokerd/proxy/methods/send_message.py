@@ -72,7 +72,7 @@ def _answer(accepted: Sequence[tuple[Call, list[str]]], outcomes: Sequence[SendO
 def encode_response(message_ids: Sequence[str], outcomes: Sequence[SendOutcome]) -> bytes:
     """SendMessageResponse{status 1, entries 2 of {status 1, message_id 2, offset 4}}."""
     entries = []
-    statuses = set()
+    statuses: set[bytes] = set()
     for message_id, outcome in zip(message_ids, outcomes, strict=True):
         status = OK if outcome.status is PutStatus.PUT_OK else _status_of(outcome)
         statuses.add(status)
