@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from brokerd.replication.engine import ReplicaEngine
 from remoting.disk import Bytes
@@ -55,6 +55,14 @@ class Hub:
         assert self._engine is not None
         return self._engine
 
+    def tell(self, event: Callable[..., None], *arguments: Any) -> None:
+        """Tell the engine of an event. An unexpected error means that an invariant broke: the broker must not go on."""
+        try:
+            event(*arguments, self.now_ms())
+        except Exception as error:  # the outermost edge of every socket event
+            log.exception("replication broke")
+            self.engine.break_down(f"replication broke: {error}", self.now_ms())
+
     def register(self, link: Link) -> int:
         number = self._next
         self._next += 1
@@ -71,7 +79,7 @@ class Hub:
         if self._drained is not None and not self._sockets:
             self._drained.set()
         if self._links.pop(number, None) is not None:
-            self.engine.lost(number, self.now_ms())
+            self.tell(self.engine.lost, number)
 
     # engine.Outlet
 
@@ -113,4 +121,4 @@ class Hub:
                 await loop.create_connection(lambda: dial(self, attempt), host, port)
         except (OSError, TimeoutError, LogboomError) as error:
             reason = f"cannot connect to the master's replication at {address}: {error or 'no answer'}"
-            self.engine.connect_failed(attempt, reason, self.now_ms())
+            self.tell(self.engine.connect_failed, attempt, reason)

@@ -39,7 +39,10 @@ class ControllerLink:
         request_timeout_ms: int,
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
+        broken: Callable[[str], None],
     ) -> None:
+        """`broken` is called when digesting an answer fails unexpectedly: the broker must not go on."""
+        self._broken = broken
         self.addresses = tuple(addresses)
         self._control = control
         self._request_timeout_ms = request_timeout_ms
@@ -107,10 +110,14 @@ class ControllerLink:
             return
 
         def answered(result: Command | LogboomError) -> None:
-            if isinstance(result, LogboomError):
-                self._control.failed(request.token, str(result), self._now_ms())
-            else:
-                self._control.answered(request.token, result.code, result.ext, bytes(result.body), self._now_ms())
+            try:
+                if isinstance(result, LogboomError):
+                    self._control.failed(request.token, str(result), self._now_ms())
+                else:
+                    self._control.answered(request.token, result.code, result.ext, bytes(result.body), self._now_ms())
+            except Exception as error:  # the outermost edge of an answer
+                log.exception("replication broke")
+                self._broken(f"replication broke: {error}")
             self.step_soon()
 
         if connection is None:

@@ -35,7 +35,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         # A uvloop transport has the methods of asyncio.Transport without being one.
         self.transport = transport = cast(asyncio.Transport, transport)
         self._number = self._hub.register(self)
-        self._hub.engine.connected(self._attempt, self._number, self._hub.now_ms())
+        self._hub.tell(self._hub.engine.connected, self._attempt, self._number)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
@@ -48,9 +48,9 @@ class MasterConnection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             log.warning("leaving the master: %s", error)
             self._hub.close(self._number)
-            self._hub.engine.lost(self._number, self._hub.now_ms())
+            self._hub.tell(self._hub.engine.lost, self._number)
             return
-        self._hub.engine.from_master(self._number, frames, self._hub.now_ms())
+        self._hub.tell(self._hub.engine.from_master, self._number, frames)
 
     def pause_writing(self) -> None:
         self.paused = True

@@ -36,7 +36,7 @@ class ReplicaConnection(asyncio.Protocol):
         self.transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(_HIGH_WATER_BYTES, _LOW_WATER_BYTES)
         self._number = self._hub.register(self)
-        self._hub.engine.accepted(self._number, self._hub.now_ms())
+        self._hub.tell(self._hub.engine.accepted, self._number)
 
     def data_received(self, data: bytes) -> None:
         if not self._hub.knows(self._number):
@@ -46,9 +46,9 @@ class ReplicaConnection(asyncio.Protocol):
         except ProtocolError as error:
             log.warning("closing a replication connection: %s", error)
             self._hub.close(self._number)
-            self._hub.engine.lost(self._number, self._hub.now_ms())
+            self._hub.tell(self._hub.engine.lost, self._number)
             return
-        self._hub.engine.from_replica(self._number, frames, self._hub.now_ms())
+        self._hub.tell(self._hub.engine.from_replica, self._number, frames)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -56,7 +56,7 @@ class ReplicaConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.paused = False
         if self._hub.knows(self._number):
-            self._hub.engine.pump(self._number, self._hub.now_ms())
+            self._hub.tell(self._hub.engine.pump, self._number)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None

@@ -124,7 +124,12 @@ class Replica:
             now_ms=self._now_ms(),
         )
         self._link = ControllerLink(
-            controllers, self._control, settings.controller_request_timeout_ms, self._now_ms, wall_ms
+            controllers,
+            self._control,
+            settings.controller_request_timeout_ms,
+            self._now_ms,
+            wall_ms,
+            lambda reason: self._engine.break_down(reason, self._now_ms()),
         )
         requests.step_soon = self._link.step_soon
         self._name_servers = NameServerLink(self._link, names, topics, settings.name_server_register_ms, wall_ms)
@@ -212,7 +217,11 @@ class Replica:
 
     def on_appended(self, end_offset: int) -> None:
         """The master appended: send it to the replicas. Once per read event's messages; the caller asks for the flush."""
-        self._on_appended(end_offset, int(self._loop.time() * 1000))
+        try:
+            self._on_appended(end_offset, int(self._loop.time() * 1000))
+        except Exception as error:
+            self._engine.break_down(f"replication broke: {error}", self._now_ms())
+            raise
 
     def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
         """Call back once, when everything below `position` is acknowledged or the wait is over."""
@@ -220,7 +229,7 @@ class Replica:
 
     def on_flushed(self) -> None:
         """A flush of the log ended."""
-        self._engine.on_flushed(self._now_ms())
+        self._hub.tell(self._engine.on_flushed)
 
     def on_failure(self, listener: Callable[[str], None]) -> None:
         """Called once when the disk refused what replication had to write: the broker must stop."""

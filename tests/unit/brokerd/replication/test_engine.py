@@ -364,18 +364,3 @@ def test_the_state_has_what_a_person_asks() -> None:
     assert replica["masterId"] == 1
     assert replica["following"]["stage"] == "transfer"
     assert replica["confirmOffset"] == master["confirmOffset"]
-
-
-def test_a_listener_that_breaks_ends_the_role() -> None:
-    group = healthy()
-
-    def broken(offset: int) -> None:
-        raise RuntimeError("a bug")
-
-    group[1].engine.add_confirm_listener(broken)
-    group.append(group[1])
-    with pytest.raises(RuntimeError):
-        group.settle(2)
-    assert group[1].failures == ["replication broke: a bug"]
-    assert group[1].core.role is Role.FENCED
-    assert group.outcomes[-1] is PutStatus.SERVICE_NOT_AVAILABLE

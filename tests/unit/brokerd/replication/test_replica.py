@@ -350,6 +350,25 @@ async def test_the_replication_port_believes_nobody_it_does_not_know() -> None:
         await group.acknowledge(5)
 
 
+async def test_a_broken_invariant_stops_the_broker() -> None:
+    async with cluster() as group:
+        await group.has_master()
+        await group.all_in_sync()
+        master = group.master
+        failures: list[str] = []
+        master.replica.on_failure(failures.append)
+
+        def broken(offset: int) -> None:
+            raise RuntimeError("a bug")
+
+        master.replica.add_confirm_listener(broken)
+        master.append(b"x")
+        await until(lambda: failures, "the failure")
+        assert failures == ["replication broke: a bug"]
+        assert not master.is_master
+        assert master.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
+
+
 async def test_a_fresh_replica_copies_a_long_log() -> None:
     async with cluster(size=1) as group:
         await group.has_master()
