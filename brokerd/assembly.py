@@ -99,7 +99,7 @@ class Broker:
         )
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, _monotonic_ms)
         self._sends = SendProcessor(
-            core.store, core.appends, core.sender, core.metadata.topics, store_host, core.counters
+            core.store, core.appends, core.sender, core.metadata.topics, store_host, core.counters, loop.call_soon
         )
         core.metadata.listeners.append(self._topics_changed)
         self._topics_changed()

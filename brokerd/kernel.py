@@ -73,11 +73,11 @@ class SendTarget:
 
 
 class Encoded:
-    """What came out: `records` go to the log as they are, `entries` to dispatch, `answers` to the clients when acknowledged.
+    """What comes out, of one call after the other: `records` go to the log as they are, `entries` to dispatch, `answers` (two
+    parts each) to the clients when acknowledged; `answered` are the requests that they answer.
 
-    `answered` are the requests that `answers` answers, for the case that another answer must be given. `next_index` is the first
-    request that was not laid out: the end of the run, or one for the general path (`is_slow`), or one that needs a new segment.
-    Stopping there keeps the order of a producer's messages.
+    Of the last call, `next_index` is the first request that was not laid out: the end of the run, or one for the general path
+    (`is_slow`), or one that needs a new segment. Stopping there keeps the order of a producer's messages.
     """
 
     __slots__ = ("answered", "answers", "end_offset", "entries", "is_slow", "next_index", "records")
@@ -93,22 +93,23 @@ class Encoded:
 
 
 def encode_sends(
+    out: Encoded,
     requests: Sequence[Command],
     first: int,
     targets: Mapping[str, SendTarget],
     offsets: dict[tuple[str, int], int],
-    position: int,
     segment_end: int,
     now_ms: int,
     born_host: tuple[int, int],
     store_host: tuple[int, int],
-) -> Encoded:
-    """Lay out the sends from `first` on at physical offset `position`.
+) -> None:
+    """Lay out the sends from `first` on behind what `out` holds already.
 
     `segment_end` is the last position a record may end at (the filler's eight bytes are already taken off). Hosts are the
     (IPv4 address as an integer, port) of the connection and of this broker.
     """
-    out = Encoded(position)
+    out.is_slow = False
+    out.next_index = first
     records, entries, answers = out.records, out.entries, out.answers
     born_ip, born_port = born_host
     store_ip, store_port = store_host
@@ -120,7 +121,7 @@ def encode_sends(
         target = targets.get(ext.get("b", ""))
         if target is None:
             out.is_slow = True
-            return out
+            return
         try:
             queue_id = int(ext["e"])
             sys_flag = 0 if (text := ext["f"]) == "0" else int(text)
@@ -129,7 +130,7 @@ def encode_sends(
             reconsume_times = 0 if (text := ext.get("j") or "0") == "0" else int(text)
         except (KeyError, ValueError):
             out.is_slow = True
-            return out
+            return
         if queue_id < 0:
             queue_id = target.turn = (target.turn + 1) % target.write_queue_nums
         body = request.body
@@ -144,7 +145,7 @@ def encode_sends(
             or not 0 <= born_timestamp < 1 << 62
         ):
             out.is_slow = True
-            return out
+            return
         if ext.get("m") == "true":
             laid_out = _lay_out_batch(
                 out, request, target, offsets, queue_id, sys_flag, born_timestamp, reconsume_times,
@@ -152,7 +153,7 @@ def encode_sends(
             )  # fmt: skip
             if laid_out:
                 continue
-            return out
+            return
         common = _COMMON.fullmatch(properties)
         if common is not None:
             key, tag = common.groups()
@@ -161,16 +162,16 @@ def encode_sends(
             key, code = _odd_properties(properties)
         if key is None:
             out.is_slow = True
-            return out
+            return
         properties += STAMP
         properties_length = len(properties)
         size = RECORD_OVERHEAD_BYTES - 1 + len(target.field) + body_length + properties_length
         position = out.end_offset
         if properties_length > MAX_PROPERTIES_BYTES:
             out.is_slow = True
-            return out
+            return
         if position + size > segment_end:
-            return out
+            return
         slot = (target.name, queue_id)
         queue_offset = offsets.get(slot, 0)
         offsets[slot] = queue_offset + 1
@@ -191,7 +192,6 @@ def encode_sends(
             answers += (_PREFIX.pack(4 + len(header), len(header)), header)
             out.answered.append(request)
     out.next_index = len(requests)
-    return out
 
 
 def _odd_properties(properties: bytes) -> tuple[bytes | None, int]:

@@ -29,6 +29,11 @@ _STATUS_CODES: Final = {
 }
 
 
+_NO_TARGETS: Final[Mapping[str, SendTarget]] = {}
+_NO_HOST: Final = (0, 0)
+_MAX_RUN_BYTES: Final = 4 * 1024 * 1024
+
+
 class SendProcessor:
     """The handler of send frames."""
 
@@ -40,7 +45,10 @@ class SendProcessor:
         topics: Callable[[], Mapping[str, TopicConfig]],
         store_host: tuple[str, int],
         counters: Counters,
+        call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
+        self._waiting: list[tuple[RemotingConnection, Sequence[Command]]] = []
+        self._call_soon = call_soon
         self._store = store
         self._log = store.commitlog
         self._acknowledger = acknowledger
@@ -64,23 +72,11 @@ class SendProcessor:
         self._targets = targets
 
     def handle(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
-        """Handle send requests with short field names (codes 310 and 320) of one read event."""
-        error = self._acknowledger.refusal()
-        if error is not None:
-            for request in requests:
-                connection.respond_error(request, error)
-            return
-        try:
-            born_host = _HOST.unpack(pack_host(connection.peer_host, connection.peer_port))
-        except struct.error:  # an IPv6 peer: the general path encodes its records
-            born_host = None
-        index = 0
-        while index < len(requests):
-            if born_host is None:
-                self._send_request(connection, requests[index])
-                index += 1
-                continue
-            index = self._append_run(connection, requests, index, born_host)
+        """Take send requests with short field names (codes 310 and 320): what all connections sent in this turn of the loop is
+        appended together in the next."""
+        self._waiting.append((connection, requests))
+        if len(self._waiting) == 1:
+            self._call_soon(self._process)
 
     def handle_long_names(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
         """Handle send requests with long field names (code 10)."""
@@ -89,30 +85,51 @@ class SendProcessor:
             request.ext = {short: ext[long] for short, long in _LONG_NAMES.items() if long in ext}
         self.handle(connection, requests)
 
-    def _append_run(
-        self, connection: RemotingConnection, requests: Sequence[Command], first: int, born_host: tuple[int, int]
-    ) -> int:
-        """Append as many requests as go in one write; returns the index of the first that is still to do."""
-        start = self._log.end_offset
-        out = kernel.encode_sends(
-            requests,
-            first,
-            self._targets,
-            self._store.queue_offsets.table,
-            start,
-            start + self._log.segment_remaining() - 8,
-            self._store.next_timestamp(),
-            born_host,
-            self._store_host,
-        )
-        if out.records and not self._append(connection, requests[first : out.next_index], start, out):
-            return out.next_index
-        if out.is_slow:
-            self._send_request(connection, requests[out.next_index])
-            return out.next_index + 1
-        if out.next_index == first:
-            return self._roll(connection, requests, first)
-        return out.next_index
+    def _process(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        error = self._acknowledger.refusal()
+        if error is not None:
+            for connection, requests in waiting:
+                for request in requests:
+                    connection.respond_error(request, error)
+            return
+        run = _Run(self._log.end_offset)
+        for connection, requests in waiting:
+            run = self._lay_out(run, connection, requests)
+        self._append(run)
+
+    def _lay_out(self, run: _Run, connection: RemotingConnection, requests: Sequence[Command]) -> _Run:
+        """Lay out the requests behind what the run holds; append it and begin another where something else must come first."""
+        born_host = _born_host(connection)
+        index = 0
+        while index < len(requests):
+            before = len(run.out.answers), len(run.out.answered)
+            kernel.encode_sends(
+                run.out,
+                requests,
+                index,
+                self._targets if born_host is not None else _NO_TARGETS,
+                self._store.queue_offsets.table,
+                self._log.end_offset + self._log.segment_remaining() - 8,
+                self._store.next_timestamp(),
+                born_host or _NO_HOST,
+                self._store_host,
+            )
+            reached, is_slow = run.out.next_index, run.out.is_slow
+            if reached > index:
+                run.parts.append((connection, requests[index:reached], *before))
+            if reached == len(requests) and run.total < _MAX_RUN_BYTES:
+                return run
+            was_empty = not run.out.records
+            self._append(run)
+            if is_slow:
+                self._send_request(connection, requests[reached])
+                reached += 1
+            elif was_empty and reached < len(requests):
+                reached = self._roll(connection, requests, reached)
+            run = _Run(self._log.end_offset)
+            index = reached
+        return run
 
     def _roll(self, connection: RemotingConnection, requests: Sequence[Command], first: int) -> int:
         """The request has no room in this file: begin the next one; the general path refuses what no file has room for."""
@@ -127,31 +144,32 @@ class SendProcessor:
             return first + 1
         return first
 
-    def _append(
-        self, connection: RemotingConnection, requests: Sequence[Command], start: int, out: kernel.Encoded
-    ) -> bool:
-        total = out.end_offset - start
+    def _append(self, run: _Run) -> None:
+        """Append what the run holds in one write, and have its answers sent when it is acknowledged."""
+        out = run.out
+        if not out.records:
+            return
         try:
-            self._log.append(b"".join(out.records), total)
+            self._log.append(b"".join(out.records), run.total)
         except StorageError as failure:
             self._store.note_append_error(failure)
             for topic, queue_id, queue_offset, *_ in reversed(out.entries):
                 self._store.queue_offsets.table[topic, queue_id] = queue_offset
-            for request in requests:
-                connection.respond_error(request, as_request_error(failure))
-            return False
-        self._store.dispatcher.offer(start, out.entries, out.end_offset)
+            for connection, requests, _, _ in run.parts:
+                for request in requests:
+                    connection.respond_error(request, as_request_error(failure))
+            return
+        self._store.dispatcher.offer(run.start, out.entries, out.end_offset)
         self._counters.in_messages += len(out.entries)
-        self._counters.in_bytes += total
+        self._counters.in_bytes += run.total
         self._acknowledger.appended(out.end_offset)
         if out.answered:
-            self._acknowledger.wait(out.end_offset, _Answer(connection, out))
-        return True
+            self._acknowledger.wait(out.end_offset, run.answer)
 
     def _send_request(self, connection: RemotingConnection, request: Command) -> None:
         """The general path of one request."""
         try:
-            drafts = drafts_of_request(request, pack_host(connection.peer_host, connection.peer_port))
+            drafts = drafts_of_request(request, connection.packed_peer)
         except LogboomError as error:
             connection.respond_error(request, error)
             return
@@ -181,25 +199,44 @@ class SendProcessor:
         connection.respond(request, _RESPONSE_CODES[outcomes[0].status], ext)
 
 
-class _Answer:
-    """The answers of one append, sent when it is acknowledged or failed."""
+class _Run:
+    """What is appended in one write: the kernel's output, and which part of it came from which connection.
 
-    __slots__ = ("_connection", "_out")
+    A part is (connection, its requests, index of its first answer, index of its first answered request).
+    """
 
-    def __init__(self, connection: RemotingConnection, out: kernel.Encoded) -> None:
-        self._connection = connection
-        self._out = out
+    __slots__ = ("out", "parts", "start")
 
-    def __call__(self, status: PutStatus) -> None:
-        out = self._out
-        if status is PutStatus.PUT_OK:
-            self._connection.respond_encoded(b"".join(out.answers), len(out.answered))
-        elif status in _STATUS_CODES:
-            answers = b"".join(out.answers).replace(kernel.ANSWER_OK, _STATUS_CODES[status])
-            self._connection.respond_encoded(answers, len(out.answered))
-        else:
-            for request in out.answered:
-                self._connection.respond(request, codes.SERVICE_NOT_AVAILABLE, remark=ROLE_CHANGED)
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.out = kernel.Encoded(start)
+        self.parts: list[tuple[RemotingConnection, Sequence[Command], int, int]] = []
+
+    @property
+    def total(self) -> int:
+        return self.out.end_offset - self.start
+
+    def answer(self, status: PutStatus) -> None:
+        """The append was acknowledged, or failed: tell everybody."""
+        out = self.out
+        end, answered_end = len(out.answers), len(out.answered)
+        for connection, _, first, first_answered in reversed(self.parts):
+            count = answered_end - first_answered
+            if status is PutStatus.PUT_OK:
+                connection.respond_encoded(b"".join(out.answers[first:end]), count)
+            elif status in _STATUS_CODES:
+                answers = b"".join(out.answers[first:end]).replace(kernel.ANSWER_OK, _STATUS_CODES[status])
+                connection.respond_encoded(answers, count)
+            else:
+                for request in out.answered[first_answered:answered_end]:
+                    connection.respond(request, codes.SERVICE_NOT_AVAILABLE, remark=ROLE_CHANGED)
+            end, answered_end = first, first_answered
+
+
+def _born_host(connection: RemotingConnection) -> tuple[int, int] | None:
+    """The peer's address as the kernel wants it; None for an IPv6 peer, whose records the general path encodes."""
+    packed = connection.packed_peer
+    return _HOST.unpack(packed) if len(packed) == _HOST.size else None
 
 
 _RESPONSE_CODES: Final = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -19,6 +20,7 @@ from remoting import codes, frame
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestTimeout
 from remoting.frame import Command
+from remoting.message import pack_host
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,7 @@ Answered = Callable[[Command | LogboomError], None]
 
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _LOW_WATER_BYTES: Final = 1024 * 1024
+_MAX_RUN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class RemotingConnection(asyncio.Protocol):
     ) -> None:
         self.peer_host = ""
         self.peer_port = 0
+        self.packed_peer = bytes(8)  # address and port as a record's host field has them
         self.last_active = 0.0
         self._handlers = handlers
         self._limits = limits
@@ -59,7 +63,9 @@ class RemotingConnection(asyncio.Protocol):
         self._received: list[bytes] = []
         self._received_bytes = 0
         self._wanted_bytes = frame.PREFIX_BYTES
+        self._backlog: deque[Command] = deque()
         self._out: list[Bytes] = []
+        self._out_bytes = 0
         self._write_scheduled = False
         self._in_flight = 0
         self._write_paused = False
@@ -86,6 +92,7 @@ class RemotingConnection(asyncio.Protocol):
         address = transport.get_extra_info("peername")
         if address:
             self.peer_host, self.peer_port = address[0], address[1]
+            self.packed_peer = pack_host(self.peer_host, self.peer_port)
         if self._opened is not None:
             self._opened(self)
 
@@ -119,10 +126,11 @@ class RemotingConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._regulate_reading()
+        self._work_off()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._backlog.clear()
         pending, self._pending = self._pending, {}
         for answered, timer in pending.values():
             timer.cancel()
@@ -153,8 +161,6 @@ class RemotingConnection(asyncio.Protocol):
         """Send already encoded answers of `count` two-way requests."""
         self._in_flight -= count
         self._write(frames)
-        if self._reading_paused:
-            self._regulate_reading()
 
     # ---- requesting
 
@@ -210,19 +216,26 @@ class RemotingConnection(asyncio.Protocol):
     # ---- inside
 
     def _dispatch(self, commands: list[Command]) -> None:
-        start = 0
-        count = len(commands)
-        while start < count:
-            first = commands[start]
-            if first.flag & codes.FLAG_RESPONSE:
-                self._resolve(first)
-                start += 1
-                continue
-            end = start + 1
-            while end < count and commands[end].code == first.code and not commands[end].flag & codes.FLAG_RESPONSE:
-                end += 1
-            self._handle(first.code, commands[start:end] if end - start < count else commands)
-            start = end
+        for command in commands:
+            if command.flag & codes.FLAG_RESPONSE:
+                self._resolve(command)
+            else:
+                self._backlog.append(command)
+        self._work_off()
+
+    def _work_off(self) -> None:
+        """Hand requests to their handlers in runs, until none is left or the peer has to read or wait first."""
+        backlog = self._backlog
+        while backlog and not self._is_congested():
+            code = backlog[0].code
+            run: list[Command] = []
+            while backlog and len(run) < _MAX_RUN and backlog[0].code == code:
+                run.append(backlog.popleft())
+            self._handle(code, run)
+        self._regulate_reading()
+
+    def _is_congested(self) -> bool:
+        return self._write_paused or self._out_bytes > _HIGH_WATER_BYTES or self._in_flight > self._limits.max_in_flight
 
     def _handle(self, code: int, requests: Sequence[Command]) -> None:
         self._in_flight += sum(1 for request in requests if not request.flag & codes.FLAG_ONEWAY)
@@ -236,8 +249,6 @@ class RemotingConnection(asyncio.Protocol):
             except Exception:
                 log.exception("the handler of request code %d failed; closing the connection of %s", code, self.peer)
                 self.close()
-        if self._in_flight > self._limits.max_in_flight:
-            self._regulate_reading()
 
     def _resolve(self, response: Command) -> None:
         entry = self._pending.pop(response.opaque, None)
@@ -254,6 +265,7 @@ class RemotingConnection(asyncio.Protocol):
         if self._transport is None:
             return
         self._out.append(data)
+        self._out_bytes += len(data)
         if not self._write_scheduled:
             self._write_scheduled = True
             self._loop.call_soon(self._flush)
@@ -265,12 +277,15 @@ class RemotingConnection(asyncio.Protocol):
             return
         out = self._out
         self._out = []
+        self._out_bytes = 0
         self.last_active = self._loop.time()
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if self._backlog or self._reading_paused:
+            self._work_off()
 
     def _regulate_reading(self) -> None:
         """Read only while the peer reads our answers and has not too many requests open."""
-        pause = self._write_paused or self._in_flight > self._limits.max_in_flight
+        pause = bool(self._backlog) or self._is_congested()
         if self._transport is None or pause == self._reading_paused or self._transport.is_closing():
             return
         self._reading_paused = pause

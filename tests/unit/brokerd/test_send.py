@@ -62,7 +62,7 @@ class Connection:
     """What a processor uses of a connection; answers are kept decoded."""
 
     def __init__(self, host: str = "10.0.0.1") -> None:
-        self.peer_host, self.peer_port, self.peer = host, 40000, f"{host}:40000"
+        self.packed_peer = pack_host(host, 40000)
         self.answers: list[Command] = []
 
     def respond(
@@ -90,14 +90,27 @@ class Broker:
         self.store.set_appendable(True)
         self.acknowledger = Acknowledger()
         self.counters = Counters()
+        self.turn: list[Callable[[], None]] = []
         self.sender = MessageSender(self.store, self.acknowledger, TOPICS.get, self.counters)
         self.processor = SendProcessor(
-            self.store, self.acknowledger, self.sender, lambda: TOPICS, STORE_HOST, self.counters
+            self.store,
+            self.acknowledger,
+            self.sender,
+            lambda: TOPICS,
+            STORE_HOST,
+            self.counters,
+            self.turn.append,
         )
         self.processor.topics_changed()
 
     def handle(self, connection: Connection, requests: list[Command]) -> None:
+        """One read event, and the turn of the loop after it."""
         self.processor.handle(connection, requests)  # type: ignore[arg-type]
+        self.next_turn()
+
+    def next_turn(self) -> None:
+        while self.turn:
+            self.turn.pop()()
 
     def records(self) -> list[bytes]:
         while self.store.dispatch(self.store.commitlog.end_offset):
@@ -226,6 +239,19 @@ def test_the_kernel_and_the_general_path_store_and_answer_the_same(choices: list
     assert fast_log.read(0, 1 << 16) == slow_log.read(0, 1 << 16)
 
 
+def test_connections_of_one_turn_share_an_append_and_get_their_own_answers(broker: Broker) -> None:
+    connections = [Connection(f"10.0.0.{n}") for n in range(5)]
+    for n, connection in enumerate(connections):
+        sent = [request(10 * n + m, properties={"KEYS": "general path"} if m == n == 2 else None) for m in range(3)]
+        broker.processor.handle(connection, sent)  # type: ignore[arg-type]
+    broker.next_turn()
+    assert len(broker.acknowledger.waiting) == 3, "one append before the odd request, the odd one, and one for the rest"
+    broker.acknowledger.complete()
+    for n, connection in enumerate(connections):
+        assert sorted(answer.opaque for answer in connection.answers) == [10 * n, 10 * n + 1, 10 * n + 2]
+    assert len(broker.records()) == 15
+
+
 def test_records_go_to_the_next_file_when_one_is_full() -> None:
     broker = Broker(segment_size_bytes=8192)
     connection = Connection()
@@ -311,6 +337,7 @@ def test_long_field_names_and_missing_unique_keys_are_accepted(broker: Broker) -
     }
     commands = [Command(codes.SEND_MESSAGE, n, dict(ext), b"x") for n in range(4)]
     broker.processor.handle_long_names(connection, commands)  # type: ignore[arg-type]
+    broker.next_turn()
     broker.acknowledger.complete()
     assert sorted(answer.ext["queueId"] for answer in connection.answers) == ["0", "1", "2", "3"]
     keys = {decode_record(record).property_map()["UNIQ_KEY"] for record in broker.records()}
