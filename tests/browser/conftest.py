@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +63,18 @@ class Console:
         self._directory = directory
         self._processes: list[subprocess.Popen[bytes]] = []
         self.sequence = 0
+        self._document: dict[str, Any] | None = None
+        self._feeding = threading.Lock()
+        self._stopping = threading.Event()
+        self._feeder = threading.Thread(target=self._keep_feeding, daemon=True)
 
     def start(self) -> None:
         redis_server = shutil.which("redis-server")
         assert redis_server, "the browser tests need redis-server: apt-get install redis-server"
         self._run([redis_server, "--port", str(self.redis_port), "--save", "", "--appendonly", "no"], "redis")
         self.python("-m", "webapp.appliance.prepare")
-        daphne = [
-            sys.executable,
-            "-m",
-            "daphne",
-            "-b",
-            "127.0.0.1",
-            "-p",
-            str(self.http_port),
-            "webapp.asgi:application",
-        ]
-        self._run(daphne, "daphne")
-        wait_until(self._answers, "the console answers")
+        self.start_web()
+        self._feeder.start()
 
     def python(self, *arguments: str) -> str:
         """Run a program with the console's settings and give back what it printed."""
@@ -94,9 +89,24 @@ class Console:
         return self.python("-c", f"import django; django.setup()\n{code}")
 
     def feed(self, document: dict[str, Any]) -> None:
+        """Let the collector see this from now on; a `pinned` one is written once, as by a collector that died."""
+        with self._feeding:
+            self._document = document
+            self._write()
+
+    def _keep_feeding(self) -> None:
+        while not self._stopping.wait(1.0):
+            with self._feeding:
+                if self._document is not None and not self._document.get("pinned"):
+                    self._write()
+
+    def _write(self) -> None:
         """Write a snapshot and announce it, as the collector does."""
+        assert self._document is not None
         self.sequence += 1
-        document = {**document, "seq": self.sequence}
+        document = {**self._document, "seq": self.sequence}
+        if not document.get("pinned"):
+            document["as_of"] = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         store = redis.Redis(port=self.redis_port)
         store.set("logboom:snapshot", json.dumps(document))
         store.close()
@@ -115,20 +125,14 @@ class Console:
         self._end(self._processes.pop())
 
     def start_web(self) -> None:
-        daphne = [
-            sys.executable,
-            "-m",
-            "daphne",
-            "-b",
-            "127.0.0.1",
-            "-p",
-            str(self.http_port),
-            "webapp.asgi:application",
-        ]
+        daphne = [sys.executable, "-m", "daphne", "-p", str(self.http_port), "webapp.asgi:application"]
         self._run(daphne, "daphne")
         wait_until(self._answers, "the console answers")
 
     def stop(self) -> None:
+        self._stopping.set()
+        if self._feeder.is_alive():
+            self._feeder.join()
         for process in reversed(self._processes):
             self._end(process)
         self._processes.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
@@ -47,7 +48,7 @@ def handle_exception(exception: Exception, context: dict[str, Any]) -> Response 
     code = {401: "not-authenticated", 405: "method-not-allowed", 415: "unsupported-media-type"}.get(
         exception.status_code, str(getattr(exception, "default_code", "error")).replace("_", "-")
     )
-    title = str(exception.default_detail).rstrip(".")
+    title = HTTPStatus(exception.status_code).phrase
     return answer(exception.status_code, code, title, str(exception.detail), headers=headers)
 
 
