@@ -97,6 +97,7 @@ class ReplicaEngine:
         position = LogPosition(replicated_log.min_offset, replicated_log.end_offset, replicated_log.flushed_offset)
         self.core = ReplicaCore(settings, epochs, highest_epoch, position, confirm_offset, now_ms)
         self.acks = AckQueue(settings.ack_timeout_ms, settings.max_waiting_acks)
+        self.draining = False  # the broker is about to stop: nothing new is accepted
         self.last_errors: list[str] = []
         self._settings = settings
         self._log = replicated_log
@@ -121,7 +122,7 @@ class ReplicaEngine:
     def accepts_messages(self) -> bool:
         """A master with enough replicas and room for another waiting append."""
         leading = self.core.leading
-        return leading is not None and leading.enough_replicas and not self.acks.is_full
+        return leading is not None and leading.enough_replicas and not self.acks.is_full and not self.draining
 
     @property
     def refusal(self) -> PutStatus:

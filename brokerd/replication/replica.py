@@ -15,6 +15,7 @@ Everything happens on the loop's thread. The parts: `engine` (which drives the p
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +46,7 @@ from remoting.transport.server import each
 log = logging.getLogger(__name__)
 
 TICK_MS = 50
+_DRAIN_S = 0.5
 
 
 class _Control:
@@ -152,15 +154,27 @@ class Replica:
         self._tick()
 
     async def stop(self) -> None:
-        """Leave the routes and the role, fail who waits, close every connection."""
+        """Leave the routes, let what was sent be acknowledged, leave the role, fail who still waits, close every connection."""
+        self._name_servers.stop()
+        await self._drain()
         if self._ticker is not None:
             self._ticker.cancel()
-        self._name_servers.stop()
         self._engine.stop("this broker stops", self._now_ms())
         if self._listener is not None:
             await self._listener.close()
         await self._hub.close_all()
         await self._link.close()
+
+    async def _drain(self) -> None:
+        """Take nothing new, and give the replicas a moment to acknowledge what producers wait for."""
+        self._engine.draining = True
+        if not self._engine.is_master or not len(self._engine.acks):
+            return
+        answered = asyncio.Event()
+        self._engine.wait(self._engine.core.log.end_offset, lambda status: answered.set(), self._now_ms())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                await answered.wait()
 
     def handlers(self) -> dict[int, Handler]:
         """For the broker's remoting server: what controllers and tools ask about replication."""

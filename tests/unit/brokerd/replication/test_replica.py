@@ -235,6 +235,22 @@ async def test_a_stopped_replica_leaves_the_set_and_sends_go_on() -> None:
         await group.equal_logs()
 
 
+async def test_a_stop_lets_what_was_sent_be_acknowledged() -> None:
+    async with cluster() as group:
+        await group.has_master()
+        await group.all_in_sync()
+        master = group.master
+        replica = master.replica
+        for _ in range(5):
+            master.append(b"sent just before")
+        stopped = asyncio.create_task(replica.stop())
+        await until(lambda: len(master.statuses) == 5, "the answers")
+        assert master.statuses == [PutStatus.PUT_OK] * 5
+        assert not replica.accepts_messages
+        await stopped
+        assert not replica.is_master
+
+
 async def test_without_controllers_everything_goes_on() -> None:
     async with cluster() as group:
         await group.has_master()
