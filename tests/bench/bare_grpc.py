@@ -1,6 +1,6 @@
 """The yardstick of the gRPC rows: a bare grpc.aio server that parses a SendMessage and answers. It stores nothing.
 
-    python -m tests.bench.bare_grpc PORT
+python -m tests.bench.bare_grpc PORT
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ async def main(port: int) -> None:
     async def send_message(request: Any, context: Any) -> Any:
         response = service.SendMessageResponse(status=ok)
         for message in request.messages:
-            response.entries.add(
-                status=ok, message_id=message.system_properties.message_id, offset=next(offsets)
-            )
+            response.entries.add(status=ok, message_id=message.system_properties.message_id, offset=next(offsets))
         return response
 
     handler = grpc.unary_unary_rpc_method_handler(

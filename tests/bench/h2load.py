@@ -30,7 +30,9 @@ _HEADERS: Final = (
     "x-mq-request-id: 01234567-89ab-cdef-0123-456789abcdef",
 )
 _FINISHED: Final = re.compile(r"^finished in ([0-9.]+)(us|ms|s|m),", re.MULTILINE)
-_REQUESTS: Final = re.compile(r"^requests: .* (\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", re.MULTILINE)
+_REQUESTS: Final = re.compile(
+    r"^requests: .* (\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", re.MULTILINE
+)
 _UNIT_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 _WARM_UP: Final = 2000
 
