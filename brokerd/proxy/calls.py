@@ -19,9 +19,6 @@ class GrpcStatus(IntEnum):
     """The transport's own status; what a method decided is in its response's `status` instead, with the transport's OK."""
 
     OK = 0
-    CANCELLED = 1
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     INTERNAL = 13

@@ -189,7 +189,6 @@ class GrpcProtocol(asyncio.Protocol):
         self._tls: tls.TlsLayer | None = None
         self._grpc: GrpcConnection | None = None
         self._going_away = False
-        self._paused = False
         self._opened_ms = self._active_ms = self._progress_ms = monotonic_ms()
         self._unwritten = (0, 0)
         self.address = "?"
@@ -324,7 +323,6 @@ class GrpcProtocol(asyncio.Protocol):
 
     def _pause(self, paused: bool) -> None:
         """A peer that does not read its answers is not listened to either."""
-        self._paused = paused
         if self._grpc is not None:
             self._grpc.write_paused = paused
             if not paused:

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from brokerd.proxy.calls import Call, GrpcStatus, Kind, run
 from brokerd.proxy.forwarded import GRPC_STATUS, MORE_FIELD
 from brokerd.proxy.methods.base import CLIENT_ID
+from brokerd.proxy.methods.receive_message import changes_that_give_back
 from brokerd.proxy.methods.table import KINDS, Methods
 from brokerd.proxy.proxy_call import (
     CANCEL,
@@ -58,6 +59,7 @@ ANSWERED_HERE: Final = frozenset({"QueryRoute", "QueryAssignment"})
 LOCAL: Final = frozenset({"EndTransaction", "RecallMessage", "QueryOffset", "PullMessage", "SyncLiteSubscription"})
 
 _RETRY_S: Final = 0.02
+_WATCH_S: Final = 0.1
 _DIAL_TIMEOUT_MS: Final = 1000
 _ANSWER_RESERVE_MS: Final = 200
 _ROUTE_HOLD_MS: Final = 1000
@@ -125,25 +127,27 @@ class Forwarder:
         self._held: deque[_Held] = deque()
         self._held_bytes = 0
         self._retry: asyncio.TimerHandle | None = None
+        self._in_flight: dict[int, tuple[RemotingConnection, Callable[[Command | LogboomError], None]]] = {}
+        self._watcher: asyncio.TimerHandle | None = None
         self._stopped = False
 
     # ---- the handlers of the endpoint
 
     def execute(self, name: str, calls: Sequence[Call]) -> None:
         """Carry out the calls of one read event for one method."""
-        if self._is_master() or name in LOCAL:
-            self._methods.handlers[name](calls)
-            return
+        here = self._is_master()
+        connection = None if here else self._master()
         if name == "Telemetry":
-            # settings are answered from the replica's own copy, at once; the master is told who is there
+            # settings are answered from this broker's own tables, at once; a master elsewhere is told who is there
             self._methods.handlers[name](calls)
-            connection = self._master()
             for call in calls:
                 self._remember(call)
                 if connection is not None:
                     self._tell(connection, call)
             return
-        connection = self._master()
+        if here or name in LOCAL:
+            self._methods.handlers[name](calls)
+            return
         for call in calls:
             if connection is not None and not self._held:
                 self._forward(connection, name, call)
@@ -161,8 +165,9 @@ class Forwarder:
     def stop(self) -> None:
         """Refuse what is held; nothing is carried out any more."""
         self._stopped = True
-        if self._retry is not None:
-            self._retry.cancel()
+        for timer in (self._retry, self._watcher):
+            if timer is not None:
+                timer.cancel()
         held, self._held = self._held, deque()
         for each in held:
             self._refuse(each.name, each.call, Refusal(Code.HA_NOT_AVAILABLE, "this broker is stopping"))
@@ -281,17 +286,43 @@ class Forwarder:
                 connection.notify(codes.PROXY_CALL, ProxyCall(CANCEL, origin.call_id).to_ext())
 
         def answered(result: Command | LogboomError) -> None:
-            call.on_cancel = None
-            self._answered(connection, name, call, origin, result)
+            if self._in_flight.pop(origin.call_id, None) is not None:
+                call.on_cancel = None
+                self._answered(connection, name, call, origin, result)
+            elif name == "ReceiveMessage" and not isinstance(result, LogboomError):
+                self._give_back(connection, call, result)  # given up because the master had changed
 
         call.on_cancel = cancelled
+        self._in_flight[origin.call_id] = connection, answered
+        self._watch()
         timeout_ms = (origin.timeout_ms or _CALL_TIMEOUT_MS) + 1000
         connection.request(codes.PROXY_CALL, origin.to_ext(), call.message, timeout_ms, answered)
+
+    def _watch(self) -> None:
+        """While calls wait for an answer, look whether their master is the master still.
+
+        A frozen master answers nothing and closes nothing: only the election of another one shows that waiting is in vain.
+        """
+        if self._watcher is None and self._in_flight and not self._stopped:
+            self._watcher = self._loop.call_later(_WATCH_S, self._look)
+
+    def _look(self) -> None:
+        self._watcher = None
+        here = self._is_master()
+        address = self._master_address()
+        if here or (address is not None and address != self._connected_to):
+            lost = ConnectionLost(f"{self._connected_to} is not the master any more")
+            for connection, answered in list(self._in_flight.values()):
+                if here or connection is not self._connection or self._connected_to != address:
+                    answered(lost)
+        self._watch()
 
     def _answered(
         self, connection: RemotingConnection, name: str, call: Call, origin: ProxyCall, result: Command | LogboomError
     ) -> None:
         if not call.live:
+            if name == "ReceiveMessage" and not isinstance(result, LogboomError):
+                self._give_back(connection, call, result)
             return
         if isinstance(result, LogboomError):
             if name in REPEATABLE and not self._stopped:
@@ -306,6 +337,14 @@ class Forwarder:
             call.fail(GrpcStatus.INTERNAL, result.remark or "the master failed")
         else:
             self._refuse(name, call, refusal_of(RequestError(result.code, result.remark or "the master failed")))
+
+    def _give_back(self, connection: RemotingConnection, call: Call, result: Command) -> None:
+        """The client left while the master took messages for it: let them be seen again soon."""
+        if result.code != codes.SUCCESS or not connection.is_open:
+            return
+        for change in changes_that_give_back(call.message, decode_messages(bytes(result.body))):
+            origin = self._origin("ChangeInvisibleDuration", call)
+            connection.notify(codes.PROXY_CALL, origin.to_ext(), change)
 
     def _deliver(
         self, connection: RemotingConnection, name: str, call: Call, origin: ProxyCall, result: Command

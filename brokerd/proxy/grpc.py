@@ -311,11 +311,6 @@ class GrpcConnection:
             if isinstance(stream.context, _MessageReader):
                 stream.context.call.fail(GrpcStatus.UNAVAILABLE, "this broker is stopping")
 
-    @property
-    def has_telemetry(self) -> bool:
-        """A bidirectional stream is open: the client lives even when it asks nothing for long."""
-        return any(isinstance(stream.context, _MessageReader) for stream in self.http2.streams.values())
-
     # ---- heads
 
     def _read_head(self, fields: Fields) -> GrpcHead:

@@ -75,7 +75,7 @@ class ReceiveMessage:
             receive.give_up()
 
     def refuse(self, call: Call, request: Any, refusal: Refusal) -> None:
-        self.finish(call, [status_frame(status_field(refusal.code, refusal.text))])
+        self.finish(call, [status_field(refusal.code, refusal.text)])
 
     def finish(self, call: Call, frames: list[bytes]) -> None:
         """Send the frames and the delivery timestamp that has to follow, and end the call."""
@@ -147,7 +147,7 @@ class _Receive:
     def give_up(self) -> None:
         """Stop waiting and say that nothing came."""
         self._forget(cancel=True)
-        self._method.finish(self._call, [status_frame(_NO_MESSAGE)])
+        self._method.finish(self._call, [_NO_MESSAGE])
 
     def _take(self) -> None:
         self._rounds += 1
@@ -186,11 +186,11 @@ class _Receive:
             return
         frames = [frame for popped in outcome.messages if (frame := self._frame(popped, outcome)) is not None]
         if frames:
-            self._method.finish(self._call, [status_frame(OK), *frames])
+            self._method.finish(self._call, [OK, *frames])
         elif outcome.messages and self._rounds < _MAX_ROUNDS and self._method.monotonic_ms() < self._pop.deadline_ms:
             self._take()
         else:
-            self._method.finish(self._call, [status_frame(_NO_MESSAGE)])
+            self._method.finish(self._call, [_NO_MESSAGE])
 
     def _frame(self, popped: PoppedMessage, outcome: PopOutcome) -> bytes | None:
         """The response frame of a message; None when it is not for this client."""
@@ -262,9 +262,19 @@ def wanted_tags(pop: PopRequest) -> frozenset[str] | None:
     return frozenset(filter(None, (tag.strip() for tag in pop.expression.split("||"))))
 
 
-def status_frame(status: bytes) -> bytes:
-    """The first frame: its status is field 1, as in every response."""
-    return status
+def changes_that_give_back(receive: bytes, answers: Sequence[bytes]) -> list[bytes]:
+    """The requests that make the messages of an answer visible again soon; `receive` is the request they were taken for."""
+    asked = service.ReceiveMessageRequest.FromString(receive)
+    changes = []
+    for answer in answers:
+        handle = service.ReceiveMessageResponse.FromString(answer).message.system_properties.receipt_handle
+        if handle:
+            change = service.ChangeInvisibleDurationRequest(
+                group=asked.group, topic=asked.message_queue.topic, receipt_handle=handle
+            )
+            change.invisible_duration.FromMilliseconds(RETURNED_INVISIBLE_MS)
+            changes.append(change.SerializeToString())
+    return changes
 
 
 def _ignore(result: object) -> None:

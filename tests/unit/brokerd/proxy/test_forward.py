@@ -178,6 +178,18 @@ async def test_every_new_master_hears_of_the_clients_that_are_there() -> None:
         await client.close()
 
 
+async def test_a_master_that_steps_down_tells_its_successor_of_its_clients() -> None:
+    async with group_of(2) as group:
+        first, second = group.nodes
+        client = await client_of(first)
+        client.start("Telemetry", settings_of(producer("Normal")), end=False)
+        await until("the first master to know", lambda: "raw-client" in first.broker.live)
+        group.master = second
+        assert await send(client) == Code.OK
+        await until("the second master to know", lambda: "raw-client" in second.broker.live)
+        await client.close()
+
+
 async def test_a_waiting_call_is_woken_and_a_cancelled_one_is_forgotten_by_the_master() -> None:
     async with group_of() as group:
         master, replica = group.nodes
@@ -351,6 +363,60 @@ async def test_a_receive_goes_on_at_the_next_master() -> None:
         assert message.body == b"after the switch"
         await client.close()
         await other.close()
+
+
+async def test_a_master_that_is_replaced_while_it_is_frozen_is_not_waited_for() -> None:
+    async with group_of(3) as group:
+        first, second, replica = group.nodes
+        client = await client_of(replica)
+        waiting = client.start("ReceiveMessage", receiving())
+        await until("a parked call", lambda: first.broker.parked)
+        first.broker.send = lambda drafts, done: None  # frozen: takes, and never answers
+        stuck = client.start("SendMessage", sending(b"x"))
+        await until("a second call", lambda: len(replica.proxy._forwarder._in_flight) == 2)
+        group.master = second
+        ((response,), _) = await client.answer(stuck, service.SendMessageResponse)
+        assert response.status.code == Code.HA_NOT_AVAILABLE
+        await until("a parked call at the new one", lambda: second.broker.parked)
+        assert await send(client, b"to the new one") == Code.OK
+        _, (message,) = await receive(client, waiting)
+        assert message.body == b"to the new one"
+        # the old one wakes up and takes a message for a call that it does not serve any more
+        late = await client_of(first)
+        del first.broker.send
+        group.master = first
+        assert await send(late, b"late") == Code.OK
+        await until("the message to be given back", lambda: " 1000 " in first.broker.log[0].taken["G"].handle)
+        await late.close()
+        await client.close()
+
+
+async def test_messages_that_cross_a_cancelled_call_are_given_back() -> None:
+    async with group_of() as group:
+        master, replica = group.nodes
+        held = []
+        master.broker.pop = lambda request, done: held.append((request, done))
+        client = await client_of(replica)
+        stream_id = client.start("ReceiveMessage", receiving())
+        await until("a pop", lambda: held)
+        direct = await client_of(master)
+        assert await send(direct, b"x") == Code.OK
+        # the answer is on its way when the client leaves: the replica's word does not reach the master in time
+        forwarder = replica.proxy._forwarder
+        connection = forwarder._connection
+        connection.notify, notify = lambda *args: True, connection.notify
+        client.writer.write(frames.encode_rst_stream(stream_id, ErrorCode.CANCEL))
+        await until("the stream to be gone", lambda: not stream_is_live(replica, stream_id))
+        connection.notify = notify
+        request, done = held[0]
+        done(master.broker.take(request))
+        await until("the message to be given back", lambda: " 1000 " in master.broker.log[0].taken["G"].handle)
+        await client.close()
+        await direct.close()
+
+
+def stream_is_live(node: Node, stream_id: int) -> bool:
+    return any(stream_id in protocol._grpc.http2.streams for protocol in node.proxy.endpoint.connections)
 
 
 async def test_a_broker_that_is_not_master_any_more_says_so_and_the_call_waits_on() -> None:
