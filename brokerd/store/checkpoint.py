@@ -1,11 +1,11 @@
 """The store checkpoint: one page that says how far the files of the store are durable, and the `abort` file.
 
     0 physicMsgTimestamp  8 logicsMsgTimestamp  16 indexMsgTimestamp  24 masterFlushedOffset  32 confirmPhyOffset   (RocketMQ's)
-    40 flushedOffset  48 queuesOffset  56 crc32 of the bytes before it                                               (ours)
+    40 flushedOffset  48 queuesOffset  56 recheckOffset  64 crc32 of the bytes before it                             (ours)
 
 All are 8-byte integers but the CRC (4). Only positions that are already durable are ever written, so whatever version of the
 page survives a crash is true, if perhaps behind. The page fits one sector and is overwritten in place. When another program
-wrote RocketMQ's part, the CRC no longer fits and our two positions count as unknown: the whole log is then read at start.
+wrote RocketMQ's part, the CRC no longer fits and our positions count as unknown: the whole log is then read at start.
 
 `abort` exists while a store is open; when it is there at start, the last run did not end cleanly.
 """
@@ -22,14 +22,15 @@ PATH = "checkpoint"
 ABORT_PATH = "abort"
 SIZE_BYTES = 4096
 
-_PAGE = struct.Struct(">7q")
+_PAGE = struct.Struct(">8q")
 _CRC = struct.Struct(">I")
 
 
 @dataclass(slots=True)
 class Positions:
-    """What the page holds. `flushed_offset` is the last record boundary known durable in the commitlog; the consume queues hold,
-    durably, everything derived from before `queues_offset`."""
+    """What the page holds. `flushed_offset` is the last record boundary known durable in the commitlog; the consume queues
+    hold, durably, everything derived from before `queues_offset`. A start verifies the log from the record boundary
+    `recheck_offset`, some way before both."""
 
     physic_timestamp_ms: int = 0
     logics_timestamp_ms: int = 0
@@ -38,6 +39,7 @@ class Positions:
     confirm_offset: int = 0
     flushed_offset: int = 0
     queues_offset: int = 0
+    recheck_offset: int = 0
 
 
 def encode_page(positions: Positions) -> bytes:

@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from brokerd.store.layout import FILLER_BYTES, MIN_RECORD_BYTES, file_start
@@ -75,7 +76,9 @@ class RecordShape(NamedTuple):
 def derive(data: Bytes, physical_offset: int, shape: RecordShape) -> Derived:
     """Walk the records in `data`, the log bytes that start at the record boundary `physical_offset`."""
     entries: list[Entry] = []
-    position, length = 0, len(data)
+    position, length, view = 0, len(data), memoryview(data)
+    file_size, max_record_bytes, check_content = shape
+    file_end = file_start(physical_offset, file_size) + file_size
     store_timestamp = -1
     needs = 0
     while True:
@@ -84,82 +87,90 @@ def derive(data: Bytes, physical_offset: int, shape: RecordShape) -> Derived:
             break
         size, magic = _SIZE_AND_MAGIC.unpack_from(data, position)
         start = physical_offset + position
-        left_in_file = shape.file_size - start % shape.file_size
-        is_filler = magic == MAGIC_BLANK and size == left_in_file
-        if not is_filler and (
-            magic not in (MAGIC_V1, MAGIC_V2)
-            or not MIN_RECORD_BYTES <= size <= shape.max_record_bytes
-            or size + FILLER_BYTES > left_in_file
-        ):
+        if start >= file_end:
+            file_end += file_size
+        is_record = (
+            magic in (MAGIC_V1, MAGIC_V2)
+            and MIN_RECORD_BYTES <= size <= max_record_bytes
+            and start + size + FILLER_BYTES <= file_end
+        )
+        if not is_record and (magic != MAGIC_BLANK or start + size != file_end):
             stop = Stop.DAMAGED
             break
         if position + size > length:
             stop, needs = Stop.PARTIAL, size
             break
-        if is_filler:
-            position += size
-            continue
-        record = data[position : position + size]
-        parsed = _parse(record, start, magic, shape.check_content)
-        if parsed is None:
-            stop = Stop.DAMAGED
-            break
-        entry, sys_flag = parsed
-        store_timestamp = entry[6]
-        if sys_flag & SYS_TRANSACTION_MASK not in _NO_QUEUE:
-            entries.append(entry)
+        if is_record:
+            parsed = _parse(data, view, position, size, start, check_content)
+            if parsed is None:
+                stop = Stop.DAMAGED
+                break
+            entry, sys_flag = parsed
+            store_timestamp = entry[6]
+            if sys_flag & SYS_TRANSACTION_MASK not in _NO_QUEUE:
+                entries.append(entry)
         position += size
     return Derived(entries, physical_offset + position, stop, needs, store_timestamp)
 
 
-def _parse(record: Bytes, start: int, magic: int, check_content: bool) -> tuple[Entry, int] | None:
-    """The entry and sysFlag of one record of known size, or None when its parts do not add up."""
-    size = len(record)
-    _, _, crc, queue_id, queue_offset, physical_offset, sys_flag, timestamp, body_length = _HEAD.unpack_from(record)
+def _parse(
+    data: Bytes, view: memoryview, at: int, size: int, start: int, check_content: bool
+) -> tuple[Entry, int] | None:
+    """The entry and sysFlag of the record of that size at position `at` of the data, or None when its parts do not add up.
+
+    `start` is the physical offset of that position, `view` a view of the data.
+    """
+    _, magic, crc, queue_id, queue_offset, physical_offset, sys_flag, timestamp, body_length = _HEAD.unpack_from(
+        data, at
+    )
     if physical_offset != start:
         return None
-    body_start = 88
+    end = at + size
+    body_start = at + 88
     if sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6):
-        store_time_at = 68 if sys_flag & SYS_BORN_HOST_V6 else 56
+        store_time_at = at + (68 if sys_flag & SYS_BORN_HOST_V6 else 56)
         body_start = store_time_at + (40 if sys_flag & SYS_STORE_HOST_V6 else 28) + 4
-        if body_start > size:
+        if body_start > end:
             return None
-        (timestamp,) = _LONG.unpack_from(record, store_time_at)
-        (body_length,) = _INT.unpack_from(record, body_start - 4)
+        (timestamp,) = _LONG.unpack_from(data, store_time_at)
+        (body_length,) = _INT.unpack_from(data, body_start - 4)
     body_end = body_start + body_length
-    if body_length < 0 or body_end + 3 > size:
+    if body_length < 0 or body_end + 3 > end:
         return None
     if magic == MAGIC_V1:
         topic_start = body_end + 1
-        topic_length = record[body_end]
+        topic_length = data[body_end]
     else:
         topic_start = body_end + 2
-        (topic_length,) = _SHORT.unpack_from(record, body_end)
+        (topic_length,) = _SHORT.unpack_from(data, body_end)
     topic_end = topic_start + topic_length
-    if topic_length < 1 or topic_end + 2 > size:
+    if topic_length < 1 or topic_end + 2 > end:
         return None
-    (properties_length,) = _SHORT.unpack_from(record, topic_end)
-    if properties_length < 0 or topic_end + 2 + properties_length != size:
+    (properties_length,) = _SHORT.unpack_from(data, topic_end)
+    if properties_length < 0 or topic_end + 2 + properties_length != end:
         return None
-    properties = bytes(record[topic_end + 2 :])
-    if check_content and not _is_intact(record, crc, body_start, body_end, topic_start, properties):
-        return None
-    topic = str(record[topic_start:topic_end], "utf-8", "surrogateescape")
-    return (topic, queue_id, queue_offset, start, size, tags_code(properties), timestamp), sys_flag
+    topic, properties = bytes(data[topic_start:topic_end]), bytes(data[topic_end + 2 : end])
+    if check_content:
+        if zlib.crc32(view[body_start:body_end]) & 0x7FFFFFFF != crc:
+            return None
+        # Nothing else covers topic and properties, but a sector of zeros, which is what a torn write leaves, gives itself
+        # away: no stored name or property holds a zero byte.
+        if b"\0" in topic or b"\0" in properties:
+            return None
+        if b"__CRC32#" in properties and not _is_intact(view[at:end], properties):
+            return None
+    return (_topic_name(topic), queue_id, queue_offset, start, size, tags_code(properties), timestamp), sys_flag
 
 
-def _is_intact(record: Bytes, crc: int, body_start: int, body_end: int, topic_start: int, properties: bytes) -> bool:
-    """Whether the checksums hold. Topic and properties are covered only by the optional whole-record checksum; without it a
-    sector of zeros, which is what a torn write leaves, gives itself away: no stored name or property holds a zero byte."""
-    view = memoryview(record)
-    if zlib.crc32(view[body_start:body_end]) & 0x7FFFFFFF != crc:
-        return False
-    if b"\0" in properties or b"\0" in bytes(view[topic_start : len(view) - len(properties) - 2]):
-        return False
+@lru_cache(maxsize=4096)
+def _topic_name(topic: bytes) -> str:
+    return str(topic, "utf-8", "surrogateescape")
+
+
+def _is_intact(record: memoryview, properties: bytes) -> bool:
+    """Whether the checksum over the whole record holds, where the properties end with one."""
     found = _WHOLE_RECORD_CRC.fullmatch(properties[-_WHOLE_RECORD_CRC_BYTES:])
-    if found is None:
-        return True
-    return zlib.crc32(view[:-_WHOLE_RECORD_CRC_BYTES]) & 0x7FFFFFFF == int(found[1][::-1])
+    return found is None or zlib.crc32(record[:-_WHOLE_RECORD_CRC_BYTES]) & 0x7FFFFFFF == int(found[1][::-1])
 
 
 def walk(

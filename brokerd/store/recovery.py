@@ -22,11 +22,11 @@ _CHUNK_BYTES = 1 << 20
 Read = Callable[[int, int], bytes]
 
 
-def decide_start(known: Positions | None, min_offset: int, end_offset: int, file_size: int) -> int:
-    """Where checking begins: at the file from which queues are derived again; with the whole log when nothing is known."""
+def decide_start(known: Positions | None, min_offset: int, end_offset: int) -> int:
+    """Where checking begins: some way before what is not proven; with the whole log when nothing is known."""
     if known is None:
         return min_offset
-    return max(min_offset, file_start(min(known.flushed_offset, known.queues_offset, end_offset), file_size))
+    return max(min_offset, min(known.recheck_offset, known.flushed_offset, known.queues_offset, end_offset))
 
 
 def decide_queues_start(known: Positions | None, min_offset: int, end: int) -> int:

@@ -38,7 +38,7 @@ from brokerd.store.consume_queues import ConsumeQueues, QueueWrite
 from brokerd.store.dispatch import Entry, walk
 from brokerd.store.dispatcher import Arrival, Dispatcher
 from brokerd.store.drafts import check_draft, draft_size, encode_draft, takes_queue_offset
-from brokerd.store.layout import must_roll
+from brokerd.store.layout import file_start, must_roll
 from brokerd.store.queue_offsets import QueueKey, QueueOffsets
 from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, offset_by_time, read_messages
 from brokerd.store.retention import FileAge, RetentionDecision
@@ -52,6 +52,10 @@ log = logging.getLogger(__name__)
 
 # Units that may wait in memory for a checkpoint: 20 MB.
 _MAX_BUFFERED_UNITS = 1 << 20
+# A start verifies at least this much of the log before the last checkpoint, when there is that much.
+_RECHECK_BYTES = 32 << 20
+# How far behind the end leftovers are looked for, to mention them.
+_LEFTOVER_BYTES = 1 << 16
 
 
 class AppendResult(NamedTuple):
@@ -90,6 +94,7 @@ class MessageStore:
         self._appendable = False
         self._full = False
         self._failure: StorageError | None = None
+        self._boundaries = (0, 0)  # record boundaries, the second at least _RECHECK_BYTES behind the first
         self.commitlog = CommitLog(disk, settings)
         self.queues = ConsumeQueues(disk, settings)
         self.queue_offsets = QueueOffsets()
@@ -153,6 +158,8 @@ class MessageStore:
             recovery.judge_end(end, known, later)
         if known is not None and end < known.flushed_offset:
             log.error("the log is damaged at %d; %d durable bytes are given up", end, known.flushed_offset - end)
+        if any(commitlog.read(end, _LEFTOVER_BYTES)):
+            log.warning("the log ends at %d; what a crash left of unsynced writes behind it is removed", end)
         commitlog.recovered(end)
         commitlog.mark_flushed(commitlog.sync())
         return end
@@ -160,7 +167,8 @@ class MessageStore:
     def _find_end(self, known: Positions | None) -> int:
         """The end of the last whole, intact record; also learns the last store timestamp."""
         commitlog = self.commitlog
-        start = recovery.decide_start(known, commitlog.min_offset, commitlog.end_offset, commitlog.segment_size_bytes)
+        start = recovery.decide_start(known, commitlog.min_offset, commitlog.end_offset)
+        self._boundaries = (start, start)
         while True:
             end, timestamp = start, -1
             chunk_bytes = self._settings.dispatch_chunk_bytes
@@ -169,7 +177,8 @@ class MessageStore:
             if timestamp >= 0 or start == commitlog.min_offset:
                 self.last_timestamp_ms = max(0, timestamp)
                 return end
-            start = max(commitlog.min_offset, start - commitlog.segment_size_bytes)
+            # Not one record: the last store timestamp is in an earlier file.
+            start = max(commitlog.min_offset, file_start(start - 1, commitlog.segment_size_bytes))
 
     def _recover_queues(self, start: int, *, clean: bool) -> bool:
         if not self.queues.recover(self.commitlog, start, clean=clean):
@@ -415,11 +424,15 @@ class MessageStore:
         if offset > present.flushed_offset:
             # Units of unsynced records are written too, but not vouched for; the time stays at what was vouched for.
             timestamp, offset = present.logics_timestamp_ms, present.flushed_offset
+        older, newer = self._boundaries
+        if offset - newer >= _RECHECK_BYTES:
+            self._boundaries = (newer, offset)
         positions = Positions(
             physic_timestamp_ms=timestamp,
             logics_timestamp_ms=timestamp,
             confirm_offset=self.confirm_offset,
             queues_offset=offset,
+            recheck_offset=older,
         )
         return StoreCheckpoint(self, self.queues.begin_write(), positions, self.commitlog.generation)
 
@@ -468,6 +481,8 @@ class MessageStore:
             positions.flushed_offset = min(positions.flushed_offset, offset)
             positions.queues_offset = min(positions.queues_offset, offset)
             positions.confirm_offset = min(positions.confirm_offset, offset)
+            positions.recheck_offset = min(positions.recheck_offset, offset)
+            self._boundaries = (min(self._boundaries[0], offset), min(self._boundaries[1], offset))
             # First on the page: the cut log must not look like one that lost durable bytes.
             self._checkpoint.write(durable=True)
             self.commitlog.truncate(offset)
@@ -483,6 +498,7 @@ class MessageStore:
         assert not self._appendable, "a master does not throw its log away"
         with self._positions_lock:
             self._checkpoint.positions = Positions()
+            self._boundaries = (0, 0)
             self._checkpoint.write(durable=True)
             self.commitlog.reset(offset)
         self.queues.clear()

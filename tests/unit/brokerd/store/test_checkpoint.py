@@ -15,6 +15,7 @@ POSITIONS = Positions(
     confirm_offset=5000,
     flushed_offset=6000,
     queues_offset=4000,
+    recheck_offset=1000,
 )
 
 

@@ -39,12 +39,12 @@ ACCEPTING = replace(SETTINGS, truncate_damaged_log=True)
 # -- decisions ---------------------------------------------------------------------------------------------------------------
 
 
-def test_checking_begins_at_the_file_from_which_queues_are_derived() -> None:
-    known = Positions(flushed_offset=15_000, queues_offset=9000)
-    assert decide_start(known, 0, 20_000, 4096) == 8192
-    assert decide_start(known, 12288, 20_000, 4096) == 12288
-    assert decide_start(known, 0, 4096, 4096) == 4096
-    assert decide_start(None, 4096, 20_000, 4096) == 4096
+def test_checking_begins_some_way_before_what_is_not_proven() -> None:
+    known = Positions(flushed_offset=15_000, queues_offset=9000, recheck_offset=5000)
+    assert decide_start(known, 0, 20_000) == 5000
+    assert decide_start(known, 12288, 20_000) == 12288
+    assert decide_start(known, 0, 4096) == 4096
+    assert decide_start(None, 4096, 20_000) == 4096
 
 
 def test_queues_are_derived_from_where_their_files_end() -> None:
@@ -143,6 +143,30 @@ def test_recovering_twice_is_recovering_once() -> None:
         disk.kill()
     assert found[0] == found[1] == found[2]
     assert found[0][0] == log
+
+
+def test_a_start_verifies_a_bounded_part_of_what_was_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brokerd.store.store._RECHECK_BYTES", 5000)
+    disk, read = FaultyDisk(Random(1)), 0
+    store = open_store(disk)
+    for body in payloads(200, 150):
+        put(store, draft(body))
+        store.checkpoint()
+    end = store.commitlog.end_offset
+    store.close()
+    disk.kill()
+    store = make_store(disk)
+    original = store.commitlog.read
+
+    def counting(offset: int, length: int) -> bytes:
+        nonlocal read
+        read += length
+        return original(offset, length)
+
+    store.commitlog.read = counting  # type: ignore[method-assign]
+    store.load()
+    assert store.commitlog.end_offset == end > 30_000
+    assert 5000 < read < 12_000 + 2 * SEGMENT_BYTES
 
 
 def test_what_a_start_found_it_also_makes_durable() -> None:
@@ -298,7 +322,7 @@ def test_without_a_page_a_record_behind_the_damage_tells_damage_from_a_torn_tail
     assert store.commitlog.end_offset < len(log)
 
 
-def test_damage_behind_what_was_durable_is_a_torn_tail() -> None:
+def test_damage_behind_what_was_durable_is_a_torn_tail(caplog: pytest.LogCaptureFixture) -> None:
     disk = FaultyDisk(Random(3))
     store = open_store(disk)
     durable = put(store, *(draft(body) for body in payloads(20, 150)))[-1].end_offset
@@ -310,6 +334,7 @@ def test_damage_behind_what_was_durable_is_a_torn_tail() -> None:
     store = open_store(disk)
     dispatch_all(store)
     assert store.commitlog.end_offset == results[2].physical_offset >= durable
+    assert f"the log ends at {results[2].physical_offset}; what a crash left" in caplog.text
     assert bodies(store) == list(payloads(22, 150))
 
 
