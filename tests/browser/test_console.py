@@ -243,13 +243,15 @@ def test_a_report_is_seen_as_it_runs_also_by_who_comes_late(
 ) -> None:
     tab.go(f"/reports/runs/{run_id}/")
     tab.sees("Starting Spark", "#run-progress")
-    progress = {"stages": [{"id": 1, "name": "Read orders", "done": 3, "total": 8, "running": 2}], "rows_read": 1500}
+    progress = {"stages": [{"id": 1, "name": "Read orders", "done": 3, "total": 8, "running": True}]}
+    progress.update(rows_read=1500, rows_total=6000, text="Reading orders")
     console.django(
         REPORT
         + f"stream.running('{run_id}'); stream.publish('{run_id}', [row(m, m + 1) for m in range(5)], {progress!r})"
     )
-    tab.sees("3 of 8 tasks, 2 running", "#run-progress")
-    tab.sees("1\u202f500 messages read", "#run-text")
+    tab.sees("3 of 8 tasks, running", "#run-progress")
+    tab.sees("1\u202f500 of 6\u202f000", "#run-progress")
+    tab.sees("Reading orders", "#run-text")
     tab.sees("5 rows so far", '[data-section="throughput"]')
     tab.page.wait_for_selector('[data-section="throughput"] canvas')
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -305,6 +306,29 @@ def test_parquet_has_types(viewer: Client, finished: ReportRun) -> None:
     assert table.num_rows == 4
     assert str(table.schema.field("minute").type) == "timestamp[ms, tz=UTC]"
     assert table.column("messages").to_pylist() == [None, 5, 4, 3], "newest minute first"
+
+
+def test_the_whole_first_section_comes_from_the_workers_file(
+    viewer: Client, finished: ReportRun, settings: Any, tmp_path: Path
+) -> None:
+    settings.REPORTS_DIR = tmp_path
+    path = tmp_path / "run.parquet"
+    section = catalogue.THROUGHPUT.section("throughput")
+    path.write_bytes(results.parquet_bytes(section, [minute(number, number).data for number in range(60)]))
+    ReportRun.objects.update(parquet_path=str(path))
+    address = f"/api/v1/report-runs/{finished.pk}/download"
+    lines = viewer.get(address, {"as": "csv"}).content.decode().splitlines()
+    assert len(lines) == 61
+    assert lines[3] == "orders,broker-a,0,2026-01-01T00:02:00Z,2,10"
+    assert viewer.get(address, {"as": "parquet"}).content == path.read_bytes()
+    assert len(viewer.get(address, {"section": "keys"}).content.decode().splitlines()) == 9, "the others from the rows"
+    path.unlink()
+    assert len(viewer.get(address).content.decode().splitlines()) == 5, "a file that is gone is made from the rows"
+
+
+def test_files_from_elsewhere_are_not_given_out(viewer: Client, finished: ReportRun) -> None:
+    ReportRun.objects.update(parquet_path="/etc/passwd")
+    assert b"root:" not in viewer.get(f"/api/v1/report-runs/{finished.pk}/download").content
 
 
 def test_half_a_result_is_no_file(viewer: Client, run: ReportRun) -> None:

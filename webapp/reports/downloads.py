@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpResponse
 
 from webapp.errors import Conflict
@@ -25,13 +27,27 @@ def download(run: ReportRun, asked: Mapping[str, Any]) -> HttpResponse:
     if not run.finished:
         raise Conflict("The run is still going on; download it when it is over.", code="run-not-finished")
     section = report.section(name)
-    data = results.rows(run, section)
-    content = (
-        "".join(results.csv_lines(section, data)).encode() if form == "csv" else results.parquet_bytes(section, data)
-    )
+    whole = _whole_file(run) if section is report.sections[0] else None
+    if whole is None:
+        data = results.rows(run, section)
+        content = (
+            "".join(results.csv_lines(section, data)).encode()
+            if form == "csv"
+            else results.parquet_bytes(section, data)
+        )
+    else:
+        content = results.csv_of_parquet(section, whole) if form == "csv" else whole.read_bytes()
     file_name = f"{run.report}-{name}-{run.created_at:%Y%m%d-%H%M%S}.{form}"
     return HttpResponse(
         content,
         content_type=CONTENT_TYPES[form],
         headers={"Content-Disposition": f'attachment; filename="{file_name}"'},
     )
+
+
+def _whole_file(run: ReportRun) -> Path | None:
+    """The file with all rows of the first section, if the worker left one and it is still there."""
+    if not run.parquet_path:
+        return None
+    path = Path(run.parquet_path).resolve()
+    return path if path.is_relative_to(Path(settings.REPORTS_DIR).resolve()) and path.is_file() else None

@@ -8,7 +8,8 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from webapp.reports.catalogue import Column, Section
@@ -80,6 +81,25 @@ def parquet_bytes(section: Section, data: list[dict[str, Any]]) -> bytes:
             ]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
     return sink.getvalue()
+
+
+def csv_of_parquet(section: Section, path: Path) -> bytes:
+    """A Parquet file of the section as CSV, read in parts."""
+    import pyarrow.parquet as pq
+
+    def parts() -> Iterator[dict[str, Any]]:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_BATCH_ROWS):
+                for row in batch.to_pylist():
+                    yield {name: _text_of(value) for name, value in row.items()}
+
+    return "".join(csv_lines(section, parts())).encode()
+
+
+def _text_of(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return value
 
 
 def _typed(column: Column, value: Any) -> Any:

@@ -99,7 +99,7 @@
     if (content.data[0].length) Charts.draw(place, content);
   }
 
-  function bar(label, done, total, running) {
+  function bar(label, done, total, running, unit = "tasks") {
     const line = document.createElement("div");
     line.className = "stage";
     const name = document.createElement("span");
@@ -111,7 +111,7 @@
     }
     const numbers = document.createElement("span");
     numbers.className = "number";
-    numbers.textContent = total ? `${count(done)} of ${count(total)} tasks${running ? `, ${running} running` : ""}` : "";
+    numbers.textContent = total ? `${count(done)} of ${count(total)} ${unit}${running ? ", running" : ""}` : "";
     line.append(name, progress, numbers);
     return line;
   }
@@ -121,13 +121,11 @@
     if (!place) return;
     const progress = message.progress || {};
     const lines = (progress.stages || []).map((stage) =>
-      bar(stage.name || `Stage ${stage.id}`, stage.done || 0, stage.total || 0, stage.running || 0));
-    if (!lines.length && !message.finished) lines.push(bar(message.state === "queued" ? "Waiting for a worker" : "Starting Spark", 0, 0, 0));
+      bar(stage.name || `Stage ${stage.id}`, stage.done || 0, stage.total || 0, stage.running || false));
+    if (progress.rows_total) lines.unshift(bar("Messages read", progress.rows_read || 0, progress.rows_total, false, ""));
+    if (!lines.length && !message.finished) lines.push(bar(message.state === "queued" ? "Waiting for a worker" : "Starting Spark", 0, 0, false));
     place.replaceChildren(...lines);
-    const parts = [];
-    if (progress.text) parts.push(progress.text);
-    if (progress.rows_read !== undefined && progress.rows_read !== null) parts.push(`${count(progress.rows_read)} messages read`);
-    $("#run-text").textContent = parts.join(" · ");
+    $("#run-text").textContent = progress.text || "";
     if (message.cancel_requested) {
       const button = $("#run-cancel");
       if (button) button.disabled = true;

@@ -1,0 +1,53 @@
+"""What the console and the worker must agree on, though neither imports the other's part of it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from django.core.management import call_command
+
+from tasks.app import app
+from tasks.changes import CHANGES
+from tests.web.fakes import FakeCluster
+from webapp import queue, snapshot
+from webapp.gateway import ClusterClient
+from webapp.operations.kinds import kinds
+from webapp.reports.catalogue import CATALOGUE
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def test_every_change_for_the_worker_is_one_that_it_can_make() -> None:
+    assert {kind.name for kind in kinds().values() if kind.by_worker} == set(CHANGES)
+
+
+def test_every_task_that_is_sent_exists_and_goes_to_the_same_queue() -> None:
+    app.loader.import_default_modules()
+    for name in (queue.RUN_OPERATION, queue.RUN_REPORT, queue.CANCEL_REPORT, queue.RUN_REPORT_SCHEDULE):
+        assert name in app.tasks
+        theirs = app.amqp.router.route({}, name)["queue"].name
+        mine = queue.CeleryQueue()._celery.amqp.router.route({}, name)["queue"].name
+        assert theirs == mine, name
+
+
+def test_every_report_of_the_catalogue_has_its_job() -> None:
+    for name in CATALOGUE:
+        assert (PROJECT / "tasks" / "reports" / name / "job.py").exists()
+
+
+def test_the_snapshot_has_one_version_and_one_place() -> None:
+    from tasks import collector
+    from tasks.snapshot.inputs import VERSION
+
+    assert VERSION == snapshot.VERSION
+    assert snapshot.KEY in vars(collector).values()
+
+
+def test_the_fake_cluster_obeys_the_protocol() -> None:
+    cluster: ClusterClient = FakeCluster()
+    assert cluster.queue_offsets("orders")
+
+
+def test_no_migration_is_missing(db: None) -> None:
+    call_command("makemigrations", "--check", "--dry-run", stdout=io.StringIO())
