@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _MIB: Final = 1024 * 1024
-_ROLLUP_LINE: Final = re.compile(r"^(Rss|Pss_Anon|Pss|Anonymous):\s+(\d+) kB$", re.MULTILINE)
+_ROLLUP_LINE: Final = re.compile(r"^(Rss|Pss|Anonymous):\s+(\d+) kB$", re.MULTILINE)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -22,6 +23,22 @@ def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     user, system = int(fields[11]), int(fields[12])
     return (user + system) / _TICKS_PER_SECOND
+
+
+def family_cpu_seconds(pid: int) -> float:
+    """The same of a process, all that descend from it, and what those used that have ended."""
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                fields = (entry / "stat").read_text().rpartition(") ")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+                used[int(entry.name)] = sum(map(int, fields[11:15])) / _TICKS_PER_SECOND
+    family = {pid}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sum(used.get(member, 0.0) for member in family)
 
 
 @dataclass(frozen=True)
