@@ -1,4 +1,4 @@
-"""Who waits for a position of the log to be acknowledged: one ordered line of waiters, completed by position.
+"""Who waits for a position of the log to be acknowledged: one ordered line of waiters, completed by position (pure).
 
 Positions are ends of appends, so they arrive in order; every waiter has the same patience, so deadlines arrive in order too. One
 deque therefore serves both: completing costs one comparison plus one call per completed waiter, whatever the length of the line.
@@ -7,7 +7,7 @@ A waiter stands for everything that one read event appended, not for a message.
 Each waiter is completed exactly once: acknowledged, expired, or failed by a change of role. A callback may add waiters (they are
 not looked at before the callback returned) and must not raise.
 
-Pure. Owned by `engine`.
+Owned by `engine`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a broker says to its controllers, and what it makes of the answers.
+"""What a broker says to its controllers, and what it makes of the answers (pure).
 
 One request to the leader at a time, the most urgent first: registration steps, a change of the sync-state set, an election, the
 group's view, its members. Heartbeats go to every controller, one-way; discovery asks every controller who leads. Whoever answers
@@ -7,7 +7,7 @@ group's view, its members. Heartbeats go to every controller, one-way; discovery
 A request is sent once. If its outcome is not known (no answer, connection lost) that is what the core is told: it must not be
 sent again behind the core's back, because a later refusal of the copy would prove nothing about the original.
 
-Pure: `now_ms` and wall time come in; requests go out through `take_requests`; the shell answers each with `answered` or `failed`.
+`now_ms` and wall time come in; requests go out through `take_requests`; the shell answers each with `answered` or `failed`.
 Nothing here decides about roles: views go to the `ControlSink`, which is the engine.
 """
 

@@ -1,4 +1,4 @@
-"""One broker's role in its group, and the switch from one role to another.
+"""One broker's role in its group, and the switch from one role to another (pure).
 
     FENCED ----elected----> PROMOTING --log settled--> MASTER
       |  ^                      ^                        |
@@ -13,7 +13,7 @@ replicas have may be gone here), so it asks for an election instead.
 The order of a switch is always the same, and it is the order of the effects: the role flips (at once, this object is asked by
 everyone), every waiting send fails, replication connections close, the epoch is persisted, and only then is the log touched.
 
-Pure: `now_ms` comes in, effects go out through `take_effects`, in the order in which they must be carried out. `engine` is the
+`now_ms` comes in, effects go out through `take_effects`, in the order in which they must be carried out. `engine` is the
 one caller (and the simulator). Frames of connections that this role does not know are ignored: they were closed and are late.
 """
 

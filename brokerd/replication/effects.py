@@ -1,4 +1,4 @@
-"""What the pure replication core wants done, in the order in which it must be done.
+"""What the pure replication core wants done, in the order in which it must be done (pure).
 
 `engine` carries these out one after the other; an effect that touches the disk has taken place, durably, before the next one is
 looked at. Network effects may be lost (that is what networks do), disk effects may not: if one fails the broker stops.

@@ -1,11 +1,11 @@
-"""The epoch list: which master epoch wrote which part of the log, and what two logs therefore have in common.
+"""The epoch list: which master epoch wrote which part of the log, and what two logs therefore have in common (pure).
 
 The whole of replication rests on one lemma. A master epoch has one incarnation of one master; it begins at a fixed position
 and only appends. So when two replicas both have an entry (epoch, start), their logs are byte-identical on [0, min of that
 epoch's two ends). The rules here keep the premises true: epochs and starts strictly increase, a start never moves once a byte
 of its epoch was sent, and an epoch that got no byte leaves no entry behind.
 
-Pure. Owned by `core`, which persists every change through `epoch_file` before it acts on it.
+Owned by `core`, which persists every change through `epoch_file` before it acts on it.
 """
 
 from __future__ import annotations

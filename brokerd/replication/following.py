@@ -1,4 +1,4 @@
-"""The replica's side of replication: find the master, cut what it does not have, copy what it has.
+"""The replica's side of replication: find the master, cut what it does not have, copy what it has (pure).
 
 One object per (master, master epoch). Its connection moves IDLE -> DIALLING -> HANDSHAKE -> SETTLING -> TRANSFER and from
 anywhere back to IDLE; what does not fit the stage closes the connection. Invariants:
@@ -9,7 +9,7 @@ anywhere back to IDLE; what does not fit the stage closes the connection. Invari
 - bytes are taken only at the own end, within one epoch, whose entry is durable before its first byte;
 - `confirm_offset` is at most what the master confirmed and what is safe here.
 
-Pure. Owned by `core`, whose outbox receives the effects.
+Owned by `core`, whose outbox receives the effects.
 """
 
 from __future__ import annotations

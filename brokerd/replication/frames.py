@@ -1,4 +1,4 @@
-"""The bytes between a master and its replicas, both directions, and their incremental decoders.
+"""The bytes between a master and its replicas, both directions, and their incremental decoders (pure).
 
 One TCP connection, dialled by the replica; each direction is framed on its own. Integers are big-endian.
 
@@ -20,7 +20,7 @@ How a stale master is refused although neither the handshake nor the ack carries
 - the master answers only ids that a controller registered in its group, never its own, and before a complete handshake a
   connection acks nothing (`leading`).
 
-Pure. A decoder that raised ProtocolError is finished: close the connection.
+A decoder that raised ProtocolError is finished: close the connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The master's side of replication: who follows, how far each one is, and what is therefore acknowledged.
+"""The master's side of replication: who follows, how far each one is, and what is therefore acknowledged (pure).
 
 One object per mastership (one master epoch), so nothing of an earlier epoch can be counted in it. Invariants:
 
@@ -8,7 +8,7 @@ One object per mastership (one master epoch), so nothing of an earlier epoch can
 - a replica joins the required set in the very call that finds it to have everything acknowledged;
 - a connection that breaks a rule is closed, never argued with.
 
-Pure. Owned by `core`, whose outbox receives the effects.
+Owned by `core`, whose outbox receives the effects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The master's view of its sync-state set, and the set that must have a message before it is acknowledged.
+"""The master's view of its sync-state set, and the set that must have a message before it is acknowledged (pure).
 
 The controller owns the set and elects only its members; the master proposes changes and learns the outcome late, or never. The
 required set R is therefore wider than what the master believes the set to be:
@@ -16,7 +16,7 @@ R contains the controller's set at every instant, so whoever is elected has all 
    again proves nothing, the request may still be on its way.
 4. A member leaves R only when the controller has accepted a set without it.
 
-Pure. One object per mastership, owned by `leading`.
+One object per mastership, owned by `leading`.
 """
 
 from __future__ import annotations
