@@ -66,6 +66,8 @@ class Context:
     started_ms: int
     controllers: Sequence[str]
     spark: Any
+    tag: str
+    """Every Spark action carries it, and nothing else does: whoever interrupts the tag must not hit the cleaning up."""
     progress: Progress
     stop: Stop
     result_path: Path
@@ -81,11 +83,14 @@ class Context:
         from pyspark.errors import PySparkException
 
         self.stop.check()
+        self.spark.addTag(self.tag)
         try:
             rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
         except PySparkException:
             self.stop.check()
             raise
+        finally:
+            self.spark.removeTag(self.tag)
         self.stop.check()
         return rows
 

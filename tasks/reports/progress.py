@@ -46,6 +46,9 @@ class Progress:
                 known["done"] = int(stage.num_completed_tasks)
                 known["total"] = int(stage.num_tasks)
                 known["running"] = not (stage.done or done)
+                if done:
+                    # what Spark found unnecessary in the end (skipped stages, merged tasks) is not waited for
+                    known["total"] = known["done"]
 
     def document(self) -> dict[str, Any]:
         """As the run's row stores it; what is not known is absent."""

@@ -146,7 +146,7 @@ def _tag(run_id: str) -> str:
 def _run_job(found: ReportRun, store: Store, progress: Progress, stop: Stop, watch: Watch) -> Result:
     if found.report not in JOBS:
         raise ReportFailed(f"The worker knows no report {found.report}; are console and worker of one version?")
-    run_id, tag = str(found.pk), _tag(str(found.pk))
+    run_id = str(found.pk)
     module = job(found.report)
     progress.say("waiting for Spark")
     spark_settings = SparkSettings.read(os.environ, os.cpu_count() or 1)
@@ -161,15 +161,16 @@ def _run_job(found: ReportRun, store: Store, progress: Progress, stop: Stop, wat
             started_ms=int(found.started_at.timestamp() * 1000),
             controllers=settings.CONTROLLERS,
             spark=spark.session,
+            tag=_tag(run_id),
             progress=progress,
             stop=stop,
             result_path=_result_path(run_id),
             publish=store.publish_rows,
         )
-        return _within_spark(module, context, spark, tag, watch)
+        return _within_spark(module, context, spark, watch)
 
 
-def _within_spark(module: Any, context: Context, spark: SparkHandle, tag: str, watch: Watch) -> Result:
+def _within_spark(module: Any, context: Context, spark: SparkHandle, watch: Watch) -> Result:
     """The job with everything that may interrupt it or hear of it switched on, and off again."""
     session = spark.session
 
@@ -177,14 +178,12 @@ def _within_spark(module: Any, context: Context, spark: SparkHandle, tag: str, w
         context.progress.stages_changed(operation_id or "", stages or (), inflight_tasks, done)
 
     session.registerProgressHandler(heard)
-    session.addTag(tag)
-    watch.use_spark(lambda: _interrupt(session, tag), spark.problem)
+    watch.use_spark(lambda: _interrupt(session, context.tag), spark.problem)
     try:
         result: Result = module.run(context)
         return result
     finally:
         watch.release_spark()
-        session.removeTag(tag)
         session.removeProgressHandler(heard)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 CONNECT_TIMEOUT_S = 2.0
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 240.0
 _LINE_BYTES = 8192
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-START_TIMEOUT_MS = 90_000
+START_TIMEOUT_MS = 180_000
 STOP_TIMEOUT_MS = 4_000
 MOST_SESSIONS = 20
 MOST_LEASES = 500

@@ -106,6 +106,7 @@ class Server:
                         await self._changed.wait()
         finally:
             listener.close()
+            await self._dismiss()
             await self._stop_at_once()
             await self._owner.close()
             self._settings.socket_path.unlink(missing_ok=True)
@@ -197,6 +198,7 @@ class Server:
         jvm = self._jvm
         if jvm is None or jvm.process.returncode is not None:
             return
+        self._lifecycle.stop_asked("it ends with the appliance", now_ms())
         jvm.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(4):
@@ -204,6 +206,21 @@ class Server:
         except TimeoutError:
             jvm.send(signal.SIGKILL)
             await jvm.process.wait()
+
+    async def _dismiss(self) -> None:
+        """End all leases; their handlers notice the closed connection and end by themselves."""
+        for writer in self._clients:
+            detail = "Spark was stopped with the appliance; run the report again"
+            _write(writer, {"state": "failed", "detail": detail, "url": "", "generation": self._lifecycle.generation})
+            writer.close()
+        try:
+            async with asyncio.timeout(1):
+                while self._clients:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            for writer in self._clients:
+                writer.transport.abort()  # one that does not read what it is told
 
     async def _measure(self) -> None:
         while True:
@@ -250,10 +267,10 @@ class Server:
         except (OSError, ValueError) as error:
             log.warning("a lease ended badly: %s", error)
         finally:
-            self._clients.discard(writer)
             if not clean and self._lifecycle.state is State.READY:
                 self._lifecycle.found_unhealthy("a report ended without cleaning up, so a fresh one takes its place")
             self._lifecycle.lease_closed(now_ms())
+            self._clients.discard(writer)
             writer.close()
             self._changed.set()
 

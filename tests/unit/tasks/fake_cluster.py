@@ -49,6 +49,8 @@ class FakeBroker:
         self.visible_end: int | None = None
         self.pulls = 0
         self.refuse_pulls = 0
+        self.break_records = False
+        self.on_pull: Callable[[], None] | None = None
         self.drop_pulls = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake broker")
@@ -161,6 +163,8 @@ class FakeBroker:
 
     def _pull(self, request: Command) -> tuple[int, dict[str, str], bytes] | None:
         self.pulls += 1
+        if self.on_pull is not None:
+            self.on_pull()
         if self.drop_pulls:
             self.drop_pulls -= 1
             return None
@@ -175,4 +179,5 @@ class FakeBroker:
             code = codes.PULL_NOT_FOUND if offset == high else codes.PULL_OFFSET_MOVED
             following = min(max(offset, low), high)
         ext = {"nextBeginOffset": str(following), "minOffset": str(low), "maxOffset": str(high)}
-        return code, {**ext, "suggestWhichBrokerId": "0"}, b"".join(record for _, record in found)
+        body = b"".join(record for _, record in found)
+        return code, {**ext, "suggestWhichBrokerId": "0"}, b"\0" * len(body) if self.break_records else body

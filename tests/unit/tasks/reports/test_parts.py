@@ -150,6 +150,9 @@ def test_progress_is_absent_until_it_is_known() -> None:
     rows = 999
     document = progress.document()
     assert [each["running"] for each in document["stages"]] == [False, False]
+    progress.stages_changed("b", [stage(8, 2, 2, True), stage(9, 0, 4)], 0, True)
+    document = progress.document()
+    assert document["tasks_done"] == document["tasks_total"] == 6, "skipped tasks are not waited for"
     assert document["rows_read"] == 10, "a task that was tried again may have told more"
 
 

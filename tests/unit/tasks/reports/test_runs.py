@@ -33,7 +33,6 @@ class FakeSpark:
 
     def __init__(self) -> None:
         self.session_id = "session-1"
-        self.tags: list[str] = []
         self.work: Callable[[Context], Result] = lambda context: Result([], "done")
         self.unavailable: str | None = None
         self.closed = 0
@@ -57,12 +56,6 @@ class FakeSpark:
 
     def removeProgressHandler(self, handler: Any) -> None:
         assert handler is self.handler
-
-    def addTag(self, tag: str) -> None:
-        self.tags.append(tag)
-
-    def removeTag(self, tag: str) -> None:
-        self.tags.remove(tag)
 
     def interruptTag(self, tag: str) -> None:
         self.interrupted.append(tag)
@@ -125,7 +118,7 @@ def test_a_run_goes_from_queued_to_its_final_rows(spark: FakeSpark) -> None:
 
     def work(context: Context) -> Result:
         found = after(made)
-        seen.append((found.state, found.spark_session_id, found.spark_tag, list(spark.tags)))
+        seen.append((found.state, found.spark_session_id, found.spark_tag, context.tag))
         context.progress.say("reading")
         context.publish(
             [PartialRow("throughput", "a", {"messages": 1}), PartialRow("throughput", "b", {"messages": 1})]
@@ -137,12 +130,11 @@ def test_a_run_goes_from_queued_to_its_final_rows(spark: FakeSpark) -> None:
     spark.work = work
     runs.run(str(made.pk))
     tag = f"report-{made.pk}"
-    assert seen == [("running", "session-1", tag, [tag]), ("reading", 2)]
+    assert seen == [("running", "session-1", tag, tag), ("reading", 2)]
     ended = after(made)
     assert (ended.state, ended.rows_count, ended.progress["text"]) == ("succeeded", 1, "5 messages counted.")
     assert [(row.key, row.final, row.data) for row in ended.rows.all()] == [("a", True, {"messages": 5})]
     assert ended.parquet_path.endswith(f"reports/{made.pk}.parquet")
-    assert spark.tags == []
     assert spark.closed == 0
 
 
