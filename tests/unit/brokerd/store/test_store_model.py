@@ -16,7 +16,7 @@ from brokerd.store.retention import RetentionDecision
 from brokerd.store.store import AppendResult, MessageStore
 from remoting.message import decode_record, java_hash
 from tests.support.disks import FaultyDisk
-from tests.unit.brokerd.store.stores import Clock, draft, log_bytes, make_store, open_store, sync
+from tests.unit.brokerd.store.stores import SEGMENT_BYTES, Clock, draft, log_bytes, make_store, open_store, sync
 
 TOPICS = ("A", "%RETRY%B")
 
@@ -121,7 +121,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.crash(self.replica_disk, power_lost)
         self.replica = make_store(self.replica_disk, self.clock)
         self.replica.load()
-        assert self.replica.commitlog.end_offset == whole
+        # A filler of which only the begin had arrived is whole on disk: zeros follow it there anyway.
+        file_end = -(-whole // SEGMENT_BYTES) * SEGMENT_BYTES
+        assert self.replica.commitlog.end_offset in ({whole, file_end} if end > whole else {whole})
 
     @rule()
     def process_dies(self) -> None:
