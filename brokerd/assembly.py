@@ -82,6 +82,8 @@ class Broker:
             scheduler=loop,
             wall_ms=_wall_ms,
             rng=random.Random(),
+            pop_settings=settings.pop,
+            journal_settings=settings.journal,
         )
         assert isinstance(core.replica, Replica)
         self.replica = core.replica
@@ -112,6 +114,9 @@ class Broker:
             self._client,
             is_master=lambda: self.replica.is_master,
             master_address=lambda: self.replica.master_address or None,
+            settings=settings.grpc,
+            forward_settings=settings.forward,
+            auto_create_groups=settings.pop.auto_create_groups,
         )
         self._processors = build_processors(
             core,
@@ -121,6 +126,7 @@ class Broker:
             lambda: len(self._server.connections),
             settings.cluster,
             settings.name,
+            auto_create_groups=settings.pop.auto_create_groups,
         )
         handlers = {
             **handlers_of(entries(self._processors), lambda: self.replica.is_master),
@@ -198,7 +204,7 @@ class Broker:
 
 
 def _is_numeric(host: str) -> bool:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(ValueError):
         pack_host(host, 0)
         return True
     return False

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from brokerd.log_access import Appends, ReplicaView, StoreRecordLog, StoreReplicatedLog
+from brokerd.metadata.journal import JournalSettings
 from brokerd.metadata.names import METADATA_TOPIC, SystemNames
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import Change
 from brokerd.pop.records import POP_TOPIC
 from brokerd.pop.service import PopService
+from brokerd.pop.settings import PopSettings
 from brokerd.progress import ConsumerProgress
 from brokerd.replication.effects import Role
 from brokerd.replication.log import ReplicatedLog
@@ -65,6 +67,8 @@ class BrokerCore:
         scheduler: Scheduler,
         wall_ms: Callable[[], int],
         rng: random.Random,
+        pop_settings: PopSettings | None = None,
+        journal_settings: JournalSettings | None = None,
     ) -> None:
         """Load the store and read the tables. `make_replica` gets the log and the confirm offset that is known.
 
@@ -77,7 +81,7 @@ class BrokerCore:
         self.appends = Appends(store, self.replica, request_flush)
         record_log = StoreRecordLog(store, self.appends, wall_ms, identity.store_host)
         names = SystemNames(identity.cluster, identity.broker_name, development=identity.development)
-        self.metadata = MetadataService(record_log, names, scheduler, wall_ms)
+        self.metadata = MetadataService(record_log, names, scheduler, wall_ms, journal_settings)
         self.pop = PopService(
             broker_name=identity.broker_name,
             metadata=self.metadata,
@@ -88,6 +92,8 @@ class BrokerCore:
             scheduler=scheduler,
             now_ms=wall_ms,
             rng=rng,
+            settings=pop_settings,
+            journal_settings=journal_settings,
         )
         self.sender = MessageSender(store, self.appends, self.metadata.topic, self.counters)
         self.arrival_listeners: list[Callable[[Sequence[Arrival]], None]] = [self.pop.arrived]

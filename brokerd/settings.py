@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brokerd.metadata.journal import JournalSettings
+from brokerd.pop.settings import PopSettings
+from brokerd.proxy.endpoint import EndpointSettings
+from brokerd.proxy.forward import ForwardSettings
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from remoting import settings
@@ -30,6 +34,10 @@ class BrokerSettings:
     store: StoreSettings
     retention: RetentionSettings
     replication: ReplicationSettings
+    pop: PopSettings
+    journal: JournalSettings
+    grpc: EndpointSettings
+    forward: ForwardSettings
 
 
 def parse(arguments: Sequence[str]) -> BrokerSettings:
@@ -38,6 +46,10 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         "store": StoreSettings(),
         "retention": RetentionSettings(),
         "replication": ReplicationSettings(),
+        "pop": PopSettings(),
+        "journal": JournalSettings(),
+        "grpc": EndpointSettings(),
+        "forward": ForwardSettings(),
     }
     parser = argparse.ArgumentParser(
         prog="python -m brokerd",
@@ -81,7 +93,5 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         grpc_listen=chosen.grpc_listen,
         controllers=controllers,
         data=chosen.data,
-        store=groups["store"],
-        retention=groups["retention"],
-        replication=groups["replication"],
+        **groups,
     )

@@ -29,6 +29,8 @@ def build_processors(
     connections: Callable[[], int],
     cluster: str,
     broker_name: str,
+    *,
+    auto_create_groups: bool,
 ) -> Processors:
     """All processors beside the senders. `connections` counts the open remoting connections."""
     progress = core.progress
@@ -56,12 +58,14 @@ def build_processors(
         in_flight=pop.in_flight,
         consumed=progress.consumed,
     )
-    pull = PullProcessor(metadata, clients, store, counters, scheduler, is_master)
+    pull = PullProcessor(
+        metadata, clients, store, counters, scheduler, is_master, auto_create_groups=auto_create_groups
+    )
     core.arrival_listeners.append(pull.arrived)
     return Processors(
         pull=pull,
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts),
-        clients=ClientProcessor(metadata, clients, is_master),
+        clients=ClientProcessor(metadata, clients, is_master, auto_create_groups=auto_create_groups),
         topics=TopicProcessor(metadata, broker_name, data_version, store),
         groups=GroupProcessor(
             metadata, broker_name, data_version, progress.consumer_offset, progress.consumed_by, store

@@ -11,8 +11,8 @@ An IPv6 host takes 16 bytes instead of 4 and sets its bit in sysFlag, which shif
 
 from __future__ import annotations
 
+import ipaddress
 import re
-import socket
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -311,18 +311,15 @@ def tags_code(properties: bytes) -> int:
 
 def pack_host(host: str, port: int) -> bytes:
     """A record's host field: packed IPv4 or IPv6 address and a 4-byte port. An IPv4 address mapped into IPv6 is unmapped."""
-    if ":" not in host:
-        return socket.inet_pton(socket.AF_INET, host) + _INT.pack(port)
-    packed = socket.inet_pton(socket.AF_INET6, host)
-    if packed.startswith(b"\0" * 10 + b"\xff\xff"):
-        packed = packed[12:]
-    return packed + _INT.pack(port)
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.packed + _INT.pack(port)
 
 
 def unpack_host(packed: bytes) -> tuple[str, int]:
     """The address and port of a record's host field."""
-    family = socket.AF_INET if len(packed) == 8 else socket.AF_INET6
-    return socket.inet_ntop(family, packed[:-4]), _INT.unpack_from(packed, len(packed) - 4)[0]
+    return str(ipaddress.ip_address(packed[:-4])), _INT.unpack_from(packed, len(packed) - 4)[0]
 
 
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
@@ -337,6 +334,6 @@ def decode_offset_message_id(message_id: str) -> tuple[str, int, int]:
         if len(packed) not in (16, 28):
             raise ProtocolError(f"{message_id!r} is not an offset message id: it has 32 or 56 hexadecimal digits")
         host, port = unpack_host(packed[:-8])
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise ProtocolError(f"{message_id!r} is not an offset message id: {error}") from error
     return host, port, _LONG.unpack_from(packed, len(packed) - 8)[0]
