@@ -60,6 +60,11 @@ def is_system_topic(name: str) -> bool:
     return name in RESERVED_TOPICS or name.lower().startswith("rmq_sys_")
 
 
+def is_system_group(name: str) -> bool:
+    """Whether the protocol's own tools use this consumer group."""
+    return name in RESERVED_GROUPS
+
+
 class Rules:
     """Checks the fields of one input and remembers what is wrong with each."""
 

@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 from webapp import snapshot
 from webapp.api.base import LIST_PARAMETERS, Int64Field, body_of, change, changes, listed, page_by_name, reads
 from webapp.errors import NotFound
-from webapp.rules import Rules
+from webapp.rules import Rules, is_system_group
 
 
 class GroupQueueSerializer(serializers.Serializer):
@@ -62,15 +62,25 @@ class ConsumerGroupsView(APIView):
         "consumer_groups",
         "The consumer groups with their lag",
         ConsumerGroupPage,
-        [*LIST_PARAMETERS, OpenApiParameter("q", OpenApiTypes.STR, description="Part of the name.")],
+        [
+            *LIST_PARAMETERS,
+            OpenApiParameter("q", OpenApiTypes.STR, description="Part of the name."),
+            OpenApiParameter(
+                "system", OpenApiTypes.BOOL, description="Include the groups of the protocol's own tools."
+            ),
+        ],
     )
     def get(self, request: Request) -> Response:
         present = snapshot.current()
         rules = Rules(request.query_params)
-        wanted = rules.text("q", most=120).lower()
+        wanted, with_system = rules.text("q", most=120).lower(), rules.flag("system")
         rules.finish()
         found = sorted(
-            (group for group in present.list("consumer_groups") if wanted in group["name"].lower()),
+            (
+                group
+                for group in present.list("consumer_groups")
+                if wanted in group["name"].lower() and (with_system or not is_system_group(group["name"]))
+            ),
             key=lambda group: group["name"],
         )
         items, following = page_by_name(request, found)

@@ -12,6 +12,7 @@ from webapp.accounts.permissions import Actor
 from webapp.live import live
 from webapp.reports import cron
 from webapp.reports.models import ReportRun, ReportSchedule
+from webapp.rules import is_system_group
 from webapp.snapshot import Snapshot
 
 TIMELINE_SHOWN = 12
@@ -23,10 +24,9 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
     """Everything on the landing page."""
     groups = snapshot.list("groups")
     controllers = snapshot.list("controllers")
-    lags = [group["lag"] for group in snapshot.list("consumer_groups") if group.get("lag") is not None]
-    lagging = sorted(
-        (group for group in snapshot.list("consumer_groups") if group.get("lag")), key=lambda group: -group["lag"]
-    )
+    consumer_groups = [group for group in snapshot.list("consumer_groups") if not is_system_group(group["name"])]
+    lags = [group["lag"] for group in consumer_groups if group.get("lag") is not None]
+    lagging = sorted((group for group in consumer_groups if group.get("lag")), key=lambda group: -group["lag"])
     return {
         "verdict": snapshot.verdict,
         "controllers": controllers,
@@ -35,7 +35,7 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
         "groups_led": sum(1 for group in groups if group.get("master_id") is not None),
         "rates": snapshot.dict("rates"),
         "topic_count": sum(1 for topic in snapshot.list("topics") if not topic.get("system")),
-        "consumer_group_count": len(snapshot.list("consumer_groups")),
+        "consumer_group_count": len(consumer_groups),
         "total_lag": sum(lags) if lags else None,
         "lagging": lagging[:LAGGING_SHOWN],
         "timeline": snapshot.list("timeline")[:TIMELINE_SHOWN],
