@@ -6,6 +6,7 @@
 
 ARGS ?=
 SEED ?= 1
+BENCH ?= sends grpc_sends receive_ack failover memory startup
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 
@@ -37,9 +38,8 @@ check: .venv/.installed-dev ## format, lint, types and the fast tests
 sim: .venv/.installed-dev ## replay one simulated cluster: make sim SEED=n
 	$(PYTHON) -m tests.sim --seed $(SEED) $(ARGS)
 
-bench: .venv/.installed-dev bench-programs ## measure, as ratios of pairs in one run
-	$(PYTHON) -m tests.bench.sends $(ARGS)
-	$(PYTHON) -m tests.bench.grpc_sends $(ARGS)
+bench: .venv/.installed-dev bench-programs ## measure, as ratios of pairs in one run (BENCH="sends failover" chooses)
+	for name in $(BENCH); do $(PYTHON) -m tests.bench.$$name $(ARGS) || exit 1; done
 
 h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs Go)
 	$(PYTHON) -m tests.h2spec $(ARGS)

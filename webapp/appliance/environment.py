@@ -1,8 +1,8 @@
 """The environment variables of the appliance: names, meanings, defaults (pure)
 
 There are two kinds. A person may set the first kind before `make up`; the supervisor hands it on. The supervisor sets the
-second kind for the processes it starts. `webapp/settings.py` reads them through `Environment.read`; everything under `tasks`
-gets them from Django's settings or from its own process environment by the same names.
+second kind for the processes it starts. `webapp/settings.py` reads what the console needs through `Environment.read` (and names
+a few more that concern its pages alone); Spark's are checked in `tasks/spark/settings.py`.
 
 | variable | set by | meaning |
 |---|---|---|
@@ -11,7 +11,8 @@ gets them from Django's settings or from its own process environment by the same
 | DATABASE_URL | person | the console's database; absent: SQLite in the data directory |
 | JAVA_HOME | person, else supervisor | Java 17 or newer for Spark |
 | LOGBOOM_SPARK_MASTER | person | `local[*]` (default), `spark://`, `k8s://`, `yarn`, or `sc://` for Spark Connect |
-| LOGBOOM_SPARK_DRIVER_MEMORY | person | memory of a report's driver, default `1g` |
+| LOGBOOM_SPARK_DRIVER_MEMORY | person | heap of the Spark server, default `1g` |
+| LOGBOOM_SPARK_IDLE_MINUTES | person | how long the Spark server stays without work, default 10 |
 | LOGBOOM_ALLOWED_HOSTS | person | further host names under which browsers reach the console, separated by commas |
 | LOGBOOM_SECRET_KEY | person | Django's signing key; absent: a file in DATA/secrets |
 | LOGBOOM_DATA_DIR | supervisor | the data directory, absolute |
@@ -35,6 +36,7 @@ DATABASE_URL = "DATABASE_URL"
 JAVA_HOME = "JAVA_HOME"
 SPARK_MASTER = "LOGBOOM_SPARK_MASTER"
 SPARK_DRIVER_MEMORY = "LOGBOOM_SPARK_DRIVER_MEMORY"
+SPARK_IDLE_MINUTES = "LOGBOOM_SPARK_IDLE_MINUTES"
 ALLOWED_HOSTS = "LOGBOOM_ALLOWED_HOSTS"
 SECRET_KEY = "LOGBOOM_SECRET_KEY"
 DATA_DIR = "LOGBOOM_DATA_DIR"
@@ -50,7 +52,7 @@ DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The variables as one process sees them, with defaults filled in."""
+    """The variables as the console sees them, with defaults filled in."""
 
     data: DataLayout
     controllers: tuple[str, ...]
@@ -59,16 +61,10 @@ class Environment:
     database_url: str | None
     secret_key: str | None
     allowed_hosts: tuple[str, ...]
-    spark_master: str
-    spark_driver_memory: str
-    java_home: str | None
-    java_problem: str | None
-    heartbeat_file: Path | None
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> Environment:
         """Read from the process environment (or a test's own mapping); an empty value counts as absent."""
-        heartbeat_file = variables.get(HEARTBEAT_FILE)
         return cls(
             data=DataLayout(Path(variables.get(DATA_DIR) or DEFAULT_DATA_DIR)),
             controllers=_split(variables.get(CONTROLLERS) or DEFAULT_CONTROLLERS),
@@ -77,11 +73,6 @@ class Environment:
             database_url=variables.get(DATABASE_URL) or None,
             secret_key=variables.get(SECRET_KEY) or None,
             allowed_hosts=_split(variables.get(ALLOWED_HOSTS) or ""),
-            spark_master=variables.get(SPARK_MASTER) or "local[*]",
-            spark_driver_memory=variables.get(SPARK_DRIVER_MEMORY) or "1g",
-            java_home=variables.get(JAVA_HOME) or None,
-            java_problem=variables.get(JAVA_PROBLEM) or None,
-            heartbeat_file=Path(heartbeat_file) if heartbeat_file else None,
         )
 
 

@@ -33,6 +33,7 @@ class Kind(StrEnum):
     WORKER = "worker"
     BEAT = "beat"
     COLLECTOR = "collector"
+    SPARK = "spark"
 
 
 class StopStage(IntEnum):
@@ -282,6 +283,7 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
             (*celery, "worker", "-Q", "reports", "-n", "reports@%h", "--concurrency", "1", *worker),
         ),
         background("beat", Kind.BEAT, (*celery, "beat", "--pidfile", "", "--loglevel", "INFO")),
+        background("spark", Kind.SPARK, (python, "-m", "tasks.spark.server")),
     ]
 
 

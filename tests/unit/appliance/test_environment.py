@@ -12,7 +12,6 @@ def test_absent_and_empty_variables_give_the_defaults() -> None:
     assert read.controllers == ("127.0.0.1:9876", "127.0.0.1:9877", "127.0.0.1:9878")
     assert read.redis_url == "redis://127.0.0.1:6379/0"
     assert read.allowed_hosts == ()
-    assert read.spark_master == "local[*]"
     assert read.database_url is None
     assert read.data.root.name == "data"
 
@@ -22,12 +21,10 @@ def test_what_is_set_is_read() -> None:
         {
             "LOGBOOM_DATA_DIR": "/srv/boom",
             "LOGBOOM_CONTROLLERS": "10.0.0.1:1, 10.0.0.2:2",
-            "LOGBOOM_HEARTBEAT_FILE": "/srv/boom/run/beat.heartbeat",
         }
     )
     assert read.data.console_database == Path("/srv/boom/console.sqlite3")
     assert read.controllers == ("10.0.0.1:1", "10.0.0.2:2")
-    assert read.heartbeat_file == read.data.heartbeat_file("beat")
 
 
 def test_the_table_names_every_variable() -> None:

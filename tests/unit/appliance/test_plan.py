@@ -28,7 +28,7 @@ def test_the_default_appliance() -> None:
         "redis",
         *("controller-n0", "controller-n1", "controller-n2"),
         *("broker-a-1", "broker-a-2", "broker-a-3"),
-        *("web", "collector", "worker-default", "worker-reports", "beat"),
+        *("web", "collector", "worker-default", "worker-reports", "beat", "spark"),
     ]
     assert plan.controllers == ("127.0.0.1:9876", "127.0.0.1:9877", "127.0.0.1:9878")
     assert plan.grpc_endpoints == ("127.0.0.1:8081", "127.0.0.1:8082", "127.0.0.1:8083")
