@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from brokerd.send_rules import STAMP, unique_key
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.frame import Command
@@ -29,16 +30,10 @@ from remoting.message import (
     tags_code,
 )
 
-# Properties that change what the broker must do, or that it must not store as they came. Unanchored, which is faster: what it
-# finds by accident takes the general path, where every rule is applied to names.
-_SPECIAL: Final = re.compile(
-    rb"POP_CK|TRAN_MSG|DELAY|TIMER_|INNER_|__CRC32#|MSG_REGION|TRACE_ON|WAIT\x01false|\x01\x02|\x00"
-)
 # The properties that most messages have and no others: one match says that nothing is special, and finds the key and the tag
 _COMMON: Final = re.compile(
     rb"(?:(?:UNIQ_KEY\x01([0-9A-Za-z]+)|WAIT\x01true|TAGS\x01([^\x00-\x02]+)|KEYS\x01[^\x00-\x02]+)\x02)+"
 )
-_UNIQUE_KEY: Final = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([0-9A-Za-z]+)\x02")
 _BATCH_ITEM: Final = struct.Struct(">iIIii")
 _SHORT: Final = struct.Struct(">h")
 _PREFIX: Final = struct.Struct(">iI")
@@ -53,7 +48,6 @@ _BATCH_ANSWER: Final = (
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"JAVA","opaque":%d,"version":479}'
 )
 ANSWER_OK: Final = b'{"code": 0,'
-STAMP: Final = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02"
 
 # (topic, queue_id, queue_offset, physical_offset, size, tags_code, store_timestamp_ms)
 Entry = tuple[str, int, int, int, int, int, int]
@@ -196,10 +190,8 @@ def encode_sends(
 
 def _odd_properties(properties: bytes) -> tuple[bytes | None, int]:
     """(unique key, tags code) of properties that are not only the common ones; no key when the general path must look."""
-    key = _UNIQUE_KEY.search(properties)
-    if key is None or not properties.endswith(b"\x02") or _SPECIAL.search(properties):
-        return None, 0
-    return key[1], tags_code(properties)
+    key = unique_key(properties)
+    return key, tags_code(properties) if key is not None else 0
 
 
 def _lay_out_batch(

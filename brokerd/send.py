@@ -40,7 +40,7 @@ class Store(Protocol):
 
     def check_draft(self, draft: Draft) -> None: ...
 
-    def append_messages(self, drafts: Sequence[Draft]) -> Sequence[Appended]: ...
+    def append_checked(self, drafts: Sequence[Draft]) -> Sequence[Appended]: ...
 
     def next_timestamp(self) -> int: ...
 
@@ -127,7 +127,7 @@ class MessageSender:
     ) -> None:
         """Append what `prepare` found ready; `done` gets all outcomes, as in `send`."""
         try:
-            appended = self._store.append_messages([draft for _, draft in ready])
+            appended = self._store.append_checked([draft for _, draft in ready])
         except StorageError as failure:
             log.error("cannot append: %s", failure)
             done([SendOutcome(PutStatus.SERVICE_NOT_AVAILABLE, error=as_request_error(failure))] * len(outcomes))

@@ -5,6 +5,7 @@ The kernel handles the common case with the same outcome; a test holds the two a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -30,6 +31,14 @@ _SENDABLE: Final = frozenset({"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"})
 _DROPPED: Final = ("POP_CK", "__CRC32#", "MSG_REGION", "TRACE_ON")
 _TIMED: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
 _STAMP: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+STAMP: Final = encode_properties(_STAMP)
+
+# Properties that change what the broker must do, or that it must not store as they came. Unanchored, which is faster: what it
+# finds by accident is looked at again, name by name.
+_SPECIAL: Final = re.compile(
+    rb"POP_CK|TRAN_MSG|DELAY|TIMER_|INNER_|__CRC32#|MSG_REGION|TRACE_ON|WAIT\x01false|\x01\x02|\x00"
+)
+_UNIQUE_KEY: Final = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([0-9A-Za-z]+)\x02")
 
 
 def check_destination(topic: str) -> None:
@@ -75,13 +84,22 @@ def prepare(
             f"queueId {draft.queue_id} must be below {queues}, the number of queues of {draft.topic}"
         )
     queue_id = draft.queue_id if draft.queue_id >= 0 else choose_queue(queues)
-    properties = _stamp(draft.properties, unique_id)
+    ordinary = unique_key(draft.properties) is not None and len(draft.properties) + len(STAMP) <= MAX_PROPERTIES_BYTES
+    properties = draft.properties + STAMP if ordinary else _stamp(draft.properties, unique_id)
     return replace(draft, queue_id=queue_id, properties=properties)
 
 
 def waits_for_store(properties: bytes) -> bool:
     """Whether the producer wants its answer after the message is stored everywhere (WAIT absent or not false)."""
     return b"WAIT\x01false" not in properties or decode_properties(properties).get("WAIT") != "false"
+
+
+def unique_key(properties: bytes) -> bytes | None:
+    """The unique key of properties that may be stored as they came, with the stamp behind them; None for all others."""
+    key = _UNIQUE_KEY.search(properties)
+    if key is None or not properties.endswith(b"\x02") or _SPECIAL.search(properties):
+        return None
+    return key[1]
 
 
 def _stamp(encoded: bytes, unique_id: Callable[[], str]) -> bytes:

@@ -240,6 +240,12 @@ class MessageStore:
                 )
             if must_roll(total, self.commitlog.segment_remaining()):
                 self._roll()
+        return self.append_checked(drafts)
+
+    def append_checked(self, drafts: Sequence[Draft]) -> list[AppendResult]:
+        """Append messages that passed `check_draft`; raises like `append_messages`."""
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
         timestamp = self.next_timestamp()
         results: list[AppendResult] = []
         remaining = list(drafts)

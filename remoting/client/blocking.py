@@ -312,6 +312,8 @@ class AdminClient:
     def _change(self, change: Callable[[SocketConnection], Command], only: str | None = None) -> list[NodeOutcome]:
         outcomes = []
         names = sorted(each["brokerName"] for each in self.cluster_view()["groups"])
+        if not names:
+            raise RequestError(codes.SERVICE_NOT_AVAILABLE, "no broker has registered yet; start one and try again")
         masters = self.masters()
         for name in names:
             if only is not None and name != only:
