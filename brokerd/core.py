@@ -101,6 +101,7 @@ class BrokerCore:
         self._advance_scheduled = False
         self._file_number = -1
         self._deleted: list[tuple[int, str]] = []
+        store.position_holders += [self.metadata.journal.held_offset, self.pop.journal.held_offset]
         store.truncate_listeners += [self.metadata.truncated, self.pop.truncated]
         store.dispatcher.listeners.append(self._dispatched)
         self.metadata.listeners += [self._metadata_changed, self.pop.metadata_changed]
@@ -159,8 +160,8 @@ class BrokerCore:
 
     def _role_changed(self, role: Role, _master_epoch: int) -> None:
         if role is Role.MASTER:
+            self.metadata.catch_up()  # first: a topic deleted in the unread part of the log starts its queues again
             self.store.set_appendable(True)
-            self.metadata.catch_up()
             self.pop.start_serving()
             self._file_number = -1
             return

@@ -18,7 +18,16 @@ from typing import Any
 import orjson
 
 from brokerd.metadata.record_log import RecordLog
-from brokerd.metadata.replay import SNAPSHOT, Position, Table, apply_units, encode_snapshot, follow, rebuild
+from brokerd.metadata.replay import (
+    SNAPSHOT,
+    Position,
+    Table,
+    apply_units,
+    encode_snapshot,
+    find_snapshot,
+    follow,
+    rebuild,
+)
 from brokerd.services import PutStatus
 from remoting.errors import LogboomError
 from remoting.settings import check, setting
@@ -122,6 +131,15 @@ class Journal:
         """Write the snapshot that is wanted, on the master; elsewhere it stays wanted."""
         if self._snapshot_wanted:
             self._write_snapshot()
+
+    def held_offset(self) -> int | None:
+        """From where on the log must be kept so that the table can be read from it; None while the topic is empty."""
+        low, high = self._log.queue_range(self.topic, 0)
+        if low == high:
+            return None
+        found = find_snapshot(self._log, self.topic, low, high)
+        first = found[0] if found is not None else low
+        return self._log.read_units(self.topic, 0, first, 1)[0][0]
 
     # ---- inside
 

@@ -201,3 +201,20 @@ def test_a_new_master_knows_what_was_not_confirmed_yet() -> None:
         assert promoted.applied_offset == log.end_offset
         promoted.follow()
         assert len(state.applied) == len(set(state.applied))
+
+
+def test_what_retention_must_keep_is_enough_to_rebuild() -> None:
+    log = MemoryLog()
+    master, table = journal(log)
+    assert master.held_offset() is None
+    for number in range(23):
+        master.append("add", {"v": 1, "n": f"n{number % 3}", "by": number})
+        log.dispatch()
+    held = master.held_offset()
+    assert held is not None
+    units = log.read_units(TOPIC, 0, 0, 1000)
+    assert held > units[0][0], "old records may go"
+    log.expire(TOPIC, 0, [unit[0] for unit in units].index(held))
+    rebuilt, again = journal(log)
+    rebuilt.rebuild()
+    assert again.numbers == table.numbers
