@@ -34,7 +34,7 @@ async def serve(settings: BrokerSettings) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    # The flusher's thread needs the interpreter for microseconds between two syncs; it should not wait for a long turn of the loop.
+    # The flusher needs the interpreter for microseconds between two syncs; it should not wait for a long turn of the loop.
     sys.setswitchinterval(0.0005)
     await broker.start()
     await asyncio.wait((stopping, broker.failed), return_when=asyncio.FIRST_COMPLETED)
