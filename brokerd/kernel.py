@@ -36,6 +36,11 @@ _COMMON: Final = re.compile(
 )
 _BATCH_ITEM: Final = struct.Struct(">iIIii")
 _SHORT: Final = struct.Struct(">h")
+_INT: Final = struct.Struct(">i")
+# the head of a record with IPv4 hosts, cut where a batch's messages differ and where they do not (the body's length follows)
+_HEAD_START: Final = struct.Struct(">IIIiiqq")
+_HEAD_MIDDLE: Final = struct.Struct(">iqIIqIIiq")
+MAX_BATCH_COUNT: Final = 32767
 _PREFIX: Final = struct.Struct(">iI")
 
 # The space after "code": keeps the frame's length when the caller turns 0 into a two-digit put status.
@@ -210,70 +215,67 @@ def _lay_out_batch(
     id_prefix: bytes,
 ) -> bool:
     """Lay out a batch as records at consecutive queue offsets; False (and nothing laid out) when the loop must stop."""
-    view = memoryview(request.body)
-    end = len(view)
-    items = []
-    at = 0
-    total = 0
-    fixed = RECORD_OVERHEAD_BYTES - 1 + len(target.field)
-    while at < end:
-        if end - at < 22:
-            out.is_slow = True
-            return False
-        item_size, _, _, flag, body_length = _BATCH_ITEM.unpack_from(view, at)
-        body_at = at + 20
-        properties_at = body_at + body_length
-        if body_length <= 0 or properties_at + 2 > end:
-            out.is_slow = True
-            return False
-        (properties_length,) = _SHORT.unpack_from(view, properties_at)
-        properties = bytes(view[properties_at + 2 : at + item_size])
-        if (
-            at + item_size > end
-            or properties_at + 2 + properties_length != at + item_size
-            or properties_length + len(STAMP) > MAX_PROPERTIES_BYTES
-        ):
-            out.is_slow = True
-            return False
-        common = _COMMON.fullmatch(properties)
-        if common is not None:
-            key, tag = common.groups()
-            code = 0 if tag is None else java_hash(tag.decode("utf-8", "replace"))
-        else:
-            key, code = _odd_properties(properties)
-        if key is None:
-            out.is_slow = True
-            return False
-        properties += STAMP
-        items.append((flag, view[body_at:properties_at], properties, code))
-        total += fixed + body_length + len(properties)
-        at += item_size
+    name, field = target.name, target.field
+    fixed = RECORD_OVERHEAD_BYTES - 1 + len(field) + len(STAMP)
+    same_in_all = _HEAD_MIDDLE.pack(sys_flag & ~1, born_timestamp, *born_host, now_ms, *store_host, reconsume_times, 0)
+    slot = (name, queue_id)
+    first_offset = queue_offset = offsets.get(slot, 0)
     position = out.end_offset
-    if not items or len(items) > 32767:
+    view = memoryview(request.body)
+    at, end = 0, len(view)
+    records: list[Bytes] = []
+    entries: list[Entry] = []
+    ids = []
+    try:
+        while at < end:
+            item_size, _, _, flag, body_length = _BATCH_ITEM.unpack_from(view, at)
+            properties_at = at + 20 + body_length
+            item_end = at + item_size
+            properties = bytes(view[properties_at + 2 : item_end])
+            properties_length = len(properties)
+            if (
+                body_length <= 0
+                or item_end > end
+                or item_size != 22 + body_length + properties_length
+                or _SHORT.unpack_from(view, properties_at)[0] != properties_length
+                or properties_length + len(STAMP) > MAX_PROPERTIES_BYTES
+            ):
+                out.is_slow = True
+                return False
+            common = _COMMON.fullmatch(properties)
+            if common is not None:
+                key, tag = common.groups()
+                code = 0 if tag is None else java_hash(tag.decode("utf-8", "replace"))
+            else:
+                key, code = _odd_properties(properties)
+            if key is None:
+                out.is_slow = True
+                return False
+            body = view[at + 20 : properties_at]
+            size = fixed + body_length + properties_length
+            records += (
+                _HEAD_START.pack(size, MAGIC_V1, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position),
+                same_in_all,
+                _INT.pack(body_length),
+                body,
+                field + _SHORT.pack(properties_length + len(STAMP)) + properties + STAMP,
+            )
+            entries.append((name, queue_id, queue_offset, position, size, code, now_ms))
+            ids.append(b"%b%016X" % (id_prefix, position))
+            position += size
+            queue_offset += 1
+            at = item_end
+    except struct.error:
         out.is_slow = True
         return False
-    if position + total > segment_end:
+    if not ids or len(ids) > MAX_BATCH_COUNT:
+        out.is_slow = True
         return False
-    slot = (target.name, queue_id)
-    first_offset = queue_offset = offsets.get(slot, 0)
-    ids = []
-    for flag, body, properties, code in items:
-        size = fixed + len(body) + len(properties)
-        out.records += (
-            HEAD_V4.pack(
-                size, MAGIC_V1, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag & ~1,
-                born_timestamp, *born_host, now_ms, *store_host, reconsume_times, 0, len(body),
-            ),
-            body,
-            target.field,
-            _SHORT.pack(len(properties)),
-            properties,
-        )  # fmt: skip
-        out.entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms))
-        ids.append(b"%b%016X" % (id_prefix, position))
-        position += size
-        queue_offset += 1
+    if position > segment_end:
+        return False
     offsets[slot] = queue_offset
+    out.records += records
+    out.entries += entries
     out.end_offset = position
     if not request.flag & codes.FLAG_ONEWAY:
         header = _BATCH_ANSWER % (b",".join(ids), queue_id, first_offset, request.opaque)

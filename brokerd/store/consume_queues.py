@@ -89,9 +89,12 @@ class ConsumeQueues:
         """Append the entries' units, in log order, and add to `arrivals` which queues got messages with which tags codes."""
         table = self.table
         pack = UNIT.pack
+        key = ("", -1)
+        queue: ConsumeQueue | None = None
         for topic, queue_id, queue_offset, physical_offset, size, tags_code, _ in entries:
-            key = (topic, queue_id)
-            queue = table.get(key)
+            if queue is None or queue_id != key[1] or topic != key[0]:  # a batch stays in one queue
+                key = (topic, queue_id)
+                queue = table.get(key)
             if queue is None:
                 queue = self._create(key, queue_offset)
                 if queue is None:
