@@ -6,7 +6,7 @@
 
 ARGS ?=
 SEED ?= 1
-BENCH ?= sends grpc_sends receive_ack failover memory startup
+BENCH ?=
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 
@@ -38,8 +38,8 @@ check: .venv/.installed-dev ## format, lint, types and the fast tests
 sim: .venv/.installed-dev ## replay one simulated cluster: make sim SEED=n
 	$(PYTHON) -m tests.sim --seed $(SEED) $(ARGS)
 
-bench: .venv/.installed-dev bench-programs ## measure, as ratios of pairs in one run (BENCH="sends failover" chooses)
-	for name in $(BENCH); do $(PYTHON) -m tests.bench.$$name $(ARGS) || exit 1; done
+bench: .venv/.installed-dev bench-programs ## measure, in pairs, into one table (BENCH="sends failover" chooses; see docs/benchmarks.md)
+	$(PYTHON) -m tests.bench $(BENCH) $(ARGS)
 
 h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs Go)
 	$(PYTHON) -m tests.h2spec $(ARGS)

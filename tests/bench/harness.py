@@ -1,6 +1,7 @@
 """Measuring in pairs: A and B in turn, a ratio per pair, medians. One run on a shared machine proves only ratios.
 
-Nothing here judges; the numbers are printed as a table and, with `--json FILE`, kept.
+Rows are printed as they are measured; what a row means beside its goal is in `Row`, of which `python -m tests.bench` makes one
+table.
 """
 
 from __future__ import annotations
@@ -29,19 +30,56 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Row:
+    """One line of the final table; `met` is None where there is no goal."""
+
+    name: str
+    figure: str
+    goal: str = ""
+    met: bool | None = None
+
+
+@dataclass(frozen=True)
 class Pairs:
-    """The samples of A and B of one row, in the order they were taken."""
+    """The samples of A and B of one row, in the order they were taken. `goal` is the least that the median ratio should be."""
 
     name: str
     a: list[Sample]
     b: list[Sample]
+    goal: float | None = None
 
     @property
     def ratios(self) -> list[float]:
         return [a.rate / b.rate for a, b in zip(self.a, self.b, strict=True)]
 
+    @property
+    def rates(self) -> tuple[float, float]:
+        """The median rates of A and B."""
+        return _medians(self, lambda sample: sample.rate)
 
-def in_pairs(name: str, pairs: int, a: Callable[[], Sample], b: Callable[[], Sample]) -> Pairs:
+    @property
+    def cpu_us(self) -> tuple[float, float]:
+        """The median CPU time per message of A's and B's servers; 0 where it was not measured."""
+        return _medians(self, lambda sample: sample.cpu_us)
+
+    @property
+    def row(self) -> Row:
+        ratio = statistics.median(self.ratios)
+        a_us, b_us = self.cpu_us
+        cpu = f"; by CPU time {b_us / a_us:.2f} ({a_us:.1f} / {b_us:.1f} us)" if a_us and b_us else ""
+        figure = f"A/B {ratio:.2f} ({min(self.ratios):.2f}-{max(self.ratios):.2f}), A {self.rates[0]:.0f}/s{cpu}"
+        if self.goal is None:
+            return Row(self.name, figure)
+        return Row(self.name, figure, f"A/B >= {self.goal}", ratio >= self.goal)
+
+
+def _medians(row: Pairs, value: Callable[[Sample], float]) -> tuple[float, float]:
+    return statistics.median(map(value, row.a)), statistics.median(map(value, row.b))
+
+
+def in_pairs(
+    name: str, pairs: int, a: Callable[[], Sample], b: Callable[[], Sample], goal: float | None = None
+) -> Pairs:
     """Take A and B in turn, after one uncounted round of each."""
     a()
     b()
@@ -49,26 +87,22 @@ def in_pairs(name: str, pairs: int, a: Callable[[], Sample], b: Callable[[], Sam
     for _ in range(pairs):
         samples_a.append(a())
         samples_b.append(b())
-    result = Pairs(name, samples_a, samples_b)
+    result = Pairs(name, samples_a, samples_b, goal)
     print_row(result)
     return result
 
 
 def print_row(row: Pairs) -> None:
     ratios = sorted(row.ratios)
-    a, b = (statistics.median(sample.rate for sample in side) for side in (row.a, row.b))
+    a, b = row.rates
+    a_us, b_us = row.cpu_us
     p99 = statistics.median(sample.p99_us for sample in row.a)
     print(
         f"{row.name:58} A {a:9.0f}/s  B {b:9.0f}/s  A/B {statistics.median(ratios):5.2f} "
-        f"({ratios[0]:.2f}-{ratios[-1]:.2f})  p99 of A {p99 / 1000:.1f} ms{_cpu(row)}",
+        f"({ratios[0]:.2f}-{ratios[-1]:.2f})  p99 of A {p99 / 1000:.1f} ms"
+        + (f"  CPU {a_us:.1f} / {b_us:.1f} us" if a_us and b_us else ""),
         flush=True,
     )
-
-
-def _cpu(row: Pairs) -> str:
-    """The servers' CPU time per message, where it was measured."""
-    a, b = (statistics.median(sample.cpu_us for sample in side) for side in (row.a, row.b))
-    return f"  CPU {a:.1f} / {b:.1f} us" if a and b else ""
 
 
 @contextmanager

@@ -11,13 +11,15 @@ import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError
-from tests.bench.harness import Sample, in_pairs, load_program, python_server, run_load
+from tests.bench.harness import Pairs, Sample, in_pairs, load_program, python_server, run_load
+from tests.bench.processes import cpu_seconds
 from tests.support.cluster import Cluster, eventually, free_ports
 from tests.support.workload import call_until
 
@@ -26,14 +28,14 @@ BACKGROUND = ("replication.ack_after=append",)
 
 
 @contextmanager
-def prototype(mode: str) -> Iterator[str]:
-    """The bare prototype, listening."""
+def prototype(mode: str) -> Iterator[tuple[str, int]]:
+    """The address and process of the bare prototype, listening."""
     [port] = free_ports(1)
     directory = Path(tempfile.mkdtemp(prefix="bench"))
     try:
-        with python_server("tests.bench.prototype", str(port), str(directory / "log"), mode):
+        with python_server("tests.bench.prototype", str(port), str(directory / "log"), mode) as process:
             eventually("the prototype listens", lambda: _listens(f"127.0.0.1:{port}"))
-            yield f"127.0.0.1:{port}"
+            yield f"127.0.0.1:{port}", process.pid
     finally:
         shutil.rmtree(directory)
 
@@ -60,6 +62,14 @@ def broker(replicas: int, settings: tuple[str, ...] = ()) -> Iterator[tuple[Clus
         shutil.rmtree(directory)
 
 
+def timed(load: Callable[[str], tuple[Sample, int]], address: str, pids: Sequence[int]) -> tuple[Sample, int]:
+    """The load's sample with the CPU time per message of the processes that served it."""
+    before_s = sum(map(cpu_seconds, pids))
+    sample, acknowledged = load(address)
+    used_s = sum(map(cpu_seconds, pids)) - before_s
+    return replace(sample, cpu_us=used_s * 1e6 / acknowledged), acknowledged
+
+
 def measured(
     replicas: int, settings: tuple[str, ...], load: Callable[[str], tuple[Sample, int]]
 ) -> Callable[[], Sample]:
@@ -67,7 +77,7 @@ def measured(
 
     def measure() -> Sample:
         with broker(replicas, settings) as (cluster, address):
-            sample, acknowledged = load(address)
+            sample, acknowledged = timed(load, address, [each.pid for each in cluster.brokers])
             deadline = time.monotonic() + 10
             while (stored := sum(each.max_offset for each in cluster.admin.queue_offsets(TOPIC))) < acknowledged:
                 if time.monotonic() > deadline:
@@ -79,29 +89,19 @@ def measured(
     return measure
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4)
-    parser.add_argument("--only", default="", help="rows whose name contains this")
-    options = parser.parse_args()
+def run(pairs: int, seconds: float, only: str = "") -> list[Pairs]:
+    """All rows whose name contains `only`."""
     with load_program() as program:
 
         def load(batch: int = 0, connections: int = 1, in_flight: int = 64) -> Callable[[str], tuple[Sample, int]]:
             return lambda address: run_load(
-                program,
-                address,
-                TOPIC,
-                seconds=options.seconds,
-                batch=batch,
-                connections=connections,
-                in_flight=in_flight,
+                program, address, TOPIC, seconds=seconds, batch=batch, connections=connections, in_flight=in_flight
             )
 
         def bare(mode: str, the_load: Callable[[str], tuple[Sample, int]]) -> Callable[[], Sample]:
             def measure() -> Sample:
-                with prototype(mode) as address:
-                    return the_load(address)[0]
+                with prototype(mode) as (address, pid):
+                    return timed(the_load, address, [pid])[0]
 
             return measure
 
@@ -110,20 +110,34 @@ def main() -> None:
                 "1 x 64, background flush: broker / prototype",
                 measured(1, BACKGROUND, load()),
                 bare("background", load()),
+                0.5,
             ),
-            ("1 x 64, fdatasync: broker / prototype", measured(1, (), load()), bare("sync", load())),
+            ("1 x 64, fdatasync: broker / prototype", measured(1, (), load()), bare("sync", load()), 0.5),
             (
                 "batches of 32, background: broker / prototype (as one unit)",
                 measured(1, BACKGROUND, load(32)),
                 bare("background", load(32)),
+                0.5,
             ),
-            ("1 x 64, fdatasync: three replicas / one", measured(3, (), load()), measured(1, (), load())),
-            ("64 x 1, fdatasync: broker / prototype", measured(1, (), load(0, 64, 1)), bare("sync", load(0, 64, 1))),
-            ("1 x 1, fdatasync: broker / prototype", measured(1, (), load(0, 1, 1)), bare("sync", load(0, 1, 1))),
+            ("1 x 64, fdatasync: three replicas / one", measured(3, (), load()), measured(1, (), load()), 0.4),
+            (
+                "64 x 1, fdatasync: broker / prototype",
+                measured(1, (), load(0, 64, 1)),
+                bare("sync", load(0, 64, 1)),
+                None,
+            ),
+            ("1 x 1, fdatasync: broker / prototype", measured(1, (), load(0, 1, 1)), bare("sync", load(0, 1, 1)), None),
         ]
-        for name, a, b in rows:
-            if options.only in name:
-                in_pairs(name, options.pairs, a, b)
+        return [in_pairs(name, pairs, a, b, goal) for name, a, b, goal in rows if only in name]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    options = parser.parse_args()
+    run(options.pairs, options.seconds, options.only)
 
 
 if __name__ == "__main__":

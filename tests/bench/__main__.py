@@ -1,0 +1,77 @@
+"""All benchmarks in one run, and one table of what they found beside the goals.
+
+    python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--minutes M] [--json FILE]
+
+Names are those of the modules: sends, grpc_sends, receive_ack, failover, memory, startup. When the time is up, the benchmarks
+that were not begun are left out, and the table says so. The exit code is 0 whether goals are met or not: a run on a shared
+machine is read, not obeyed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.bench import failover, grpc_sends, memory, receive_ack, sends, startup
+from tests.bench.harness import Row
+
+_MESSAGES_PER_SECOND = 10_000  # how many messages a receive benchmark gets for each second that a send benchmark lasts
+
+
+def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Row]]]:
+    """Name -> what to run, in the order of running."""
+    messages = int(options.seconds * _MESSAGES_PER_SECOND)
+    return {
+        "sends": lambda: [pairs.row for pairs in sends.run(options.pairs, options.seconds)],
+        "grpc_sends": lambda: [pairs.row for pairs in grpc_sends.run(options.pairs, options.seconds)],
+        "receive_ack": lambda: [pairs.row for pairs in receive_ack.run(options.pairs, messages)],
+        "failover": lambda: failover.rows(failover.run(options.kills)),
+        "memory": lambda: [reading.row for reading in memory.run(options.sends)],
+        "startup": lambda: startup.rows(startup.run(options.starts)),
+    }
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    names = max(len(row.name) for row in rows)
+    figures = max(len(row.figure) for row in rows)
+    print()
+    for row in rows:
+        verdict = "" if row.met is None else "  met" if row.met else "  MISSED"
+        print(f"{row.name:{names}}  {row.figure:{figures}}  {row.goal}{verdict}".rstrip(), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which benchmarks; all when none is named")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of each row that compares two (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=3, help="how long a load lasts (%(default)s)")
+    parser.add_argument("--kills", type=int, default=20, help="kills of the master (%(default)s)")
+    parser.add_argument("--sends", type=int, default=200_000, help="sends before memory is read again (%(default)s)")
+    parser.add_argument(
+        "--starts", type=int, default=1, help="starts of the appliance with existing data (%(default)s)"
+    )
+    parser.add_argument("--minutes", type=float, default=25, help="begin no benchmark after this time (%(default)s)")
+    parser.add_argument("--json", type=Path, help="write the table's rows to this file, too")
+    options = parser.parse_args()
+    known = benchmarks(options)
+    unknown = sorted(set(options.names) - set(known))
+    if unknown:
+        parser.error(f"no benchmark is named {', '.join(unknown)}; there are {', '.join(known)}")
+    deadline_s = time.monotonic() + options.minutes * 60
+    rows: list[Row] = []
+    for name in options.names or known:
+        if time.monotonic() > deadline_s:
+            rows.append(Row(name, f"not measured: {options.minutes:g} minutes were over"))
+        else:
+            rows += known[name]()
+    print_table(rows)
+    if options.json is not None:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
