@@ -117,6 +117,8 @@ def consumer_groups(look: Look, speaking: Speakers) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for broker_group, state in speaking.states.items():
         for each in state.get("groups") or ():
+            if each.get("system") and not (each.get("topics") or each.get("members")):
+                continue  # the protocol's own, used by nobody
             group = found.setdefault(
                 each["name"],
                 {

@@ -48,22 +48,18 @@ def plan(ranges: Sequence[QueueRange], min_partitions: int, max_records: int) ->
     return partitions
 
 
-def slices(ranges: Sequence[QueueRange], count: int) -> list[list[QueueRange]]:
-    """Cut every range into `count` parts and group the first parts, the second parts, and so on.
+def part(ranges: Sequence[QueueRange], start: int, end: int) -> list[QueueRange]:
+    """Of all messages together those from the `start`-th to before the `end`-th, taken evenly from every range.
 
-    Queues fill side by side, so the n-th group holds about the n-th part of the time: results of the groups arrive in the
-    order of time. Groups without a message are left out.
+    Queues fill side by side, so parts in order are about in the order of time. Parts that follow one another cover every
+    message once.
     """
-    assert count >= 1, count
-    found = []
-    for index in range(count):
-        part = [
-            each._replace(
-                start=each.start + each.size * index // count, end=each.start + each.size * (index + 1) // count
-            )
-            for each in ranges
-        ]
-        part = [each for each in part if each.size > 0]
-        if part:
-            found.append(part)
-    return found
+    total = sum(each.size for each in ranges)
+    assert 0 <= start <= end <= total, (start, end, total)
+    if total == 0:
+        return []
+    found = [
+        each._replace(start=each.start + each.size * start // total, end=each.start + each.size * end // total)
+        for each in ranges
+    ]
+    return [each for each in found if each.size > 0]

@@ -7,6 +7,7 @@ and the counts so far are shown; sizes and keys, which do not add up from parts,
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -15,7 +16,7 @@ from tasks.reports.context import Context, ReportFailed, Result
 from tasks.reports.throughput import read, transforms, write
 from tasks.reports.throughput.minutes import Minutes, TooMany
 from tasks.spark.meter import MeterReceiver
-from tasks.spark.planning import QueueRange, slices
+from tasks.spark.planning import QueueRange, part
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +34,7 @@ def run(context: Context) -> Result:
     try:
         with MeterReceiver() as meter:
             context.progress.expect_rows(total, lambda: meter.totals()[0])
-            parts = slices(ranges, read.slice_count(total))
-            for index, part in enumerate(parts):
-                _count_slice(context, kept, minutes, part, f"slice {index + 1} of {len(parts)}", meter)
+            _count_all(context, kept, minutes, ranges, meter)
         return _finish(context, kept, minutes, total)
     except TooMany as error:
         raise ReportFailed(f"The report would have {error}.") from error
@@ -43,15 +42,33 @@ def run(context: Context) -> Result:
         kept.forget()
 
 
+def _count_all(
+    context: Context, kept: _Kept, minutes: Minutes, ranges: Sequence[QueueRange], meter: MeterReceiver
+) -> None:
+    total = sum(each.size for each in ranges)
+    begun = time.monotonic()
+    position, rows, number = 0, read.FIRST_SLICE, 1
+    while position < total:
+        started = time.monotonic()
+        end = min(position + rows, total)
+        name = f"slice {number}"
+        context.progress.enter(name)
+        context.progress.say(f"reading {name}: messages {position + 1:,} to {end:,} of {total:,}")
+        _count_slice(context, kept, minutes, part(ranges, position, end), meter)
+        now = time.monotonic()
+        rows = read.next_slice(rows, now - started, now - begun)
+        position, number = end, number + 1
+
+
 def _count_slice(
-    context: Context, kept: _Kept, minutes: Minutes, part: Sequence[QueueRange], name: str, meter: MeterReceiver
+    context: Context, kept: _Kept, minutes: Minutes, ranges: Sequence[QueueRange], meter: MeterReceiver
 ) -> None:
     context.check()
-    context.progress.enter(name)
-    context.progress.say(f"reading {name}")
-    messages = kept.keep(read.frame(context.spark, context.controllers, part, (meter.address, meter.token)))
+    if not ranges:
+        return
+    messages = kept.keep(read.frame(context.spark, context.controllers, ranges, (meter.address, meter.token)))
     changed = minutes.add(context.collect(transforms.per_minute(messages)))
-    # beyond the cap the newest are shown in the end; until then the first ones do
+    # beyond the cap the newest are shown in the end; until then the first ones are
     shown = changed if len(minutes.counts) <= write.MOST_ROWS else []
     context.publish(write.minute_rows(minutes, shown))
 

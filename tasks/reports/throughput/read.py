@@ -13,8 +13,9 @@ from tasks.spark.options import Options
 from tasks.spark.planning import QueueRange
 
 MINUTE_MS: Final = 60_000
-LEAST_SLICE: Final = 2_000
-MOST_SLICES: Final = 20
+FIRST_SLICE: Final = 2_000
+SLICE_S: Final = 2.0
+SLICE_SHARE: Final = 0.1
 # two tasks at a time read beside the brokers; a task that reads more than this would not be told apart from one that hangs
 TASKS_PER_SLICE: Final = 2
 MOST_RECORDS_PER_TASK: Final = 250_000
@@ -51,9 +52,13 @@ def find(controllers: Sequence[str], parameters: Mapping[str, Any], started_ms: 
         return find_ranges(cluster, options)
 
 
-def slice_count(total: int) -> int:
-    """In how many steps to read: enough for something to appear early, few enough that steps cost little."""
-    return max(1, min(MOST_SLICES, total // LEAST_SLICE))
+def next_slice(rows: int, took_s: float, elapsed_s: float) -> int:
+    """How many messages to read in the next step, after one that read `rows` in `took_s`, `elapsed_s` after the start.
+
+    Something is to appear early and again and again, but each step costs something, whatever it reads: steps double until one
+    takes about two seconds, or a tenth of the time so far.
+    """
+    return rows if took_s >= max(SLICE_S, SLICE_SHARE * elapsed_s) else 2 * rows
 
 
 def frame(spark: Any, controllers: Sequence[str], ranges: Sequence[QueueRange], meter: tuple[str, str]) -> Any:

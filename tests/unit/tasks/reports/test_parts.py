@@ -111,8 +111,16 @@ def test_the_time_range(parameters: dict[str, Any], expected: tuple[int, int]) -
     assert read.window(parameters, NOON_MS) == expected
 
 
-def test_slices_are_few_and_not_too_small() -> None:
-    assert [read.slice_count(total) for total in (1, 1999, 4000, 10_000, 10**9)] == [1, 1, 2, 5, 20]
+def test_steps_grow_until_they_take_a_while_and_are_few() -> None:
+    rows, elapsed, steps, done = read.FIRST_SLICE, 0.0, 0, 0
+    while done < 100_000_000:
+        took = 0.3 + rows / 50_000
+        elapsed, steps, done = elapsed + took, steps + 1, done + rows
+        rows = read.next_slice(rows, took, elapsed)
+    assert steps < 60
+    assert read.next_slice(2_000, 0.3, 0.3) == 4_000
+    assert read.next_slice(2_000, 2.5, 10) == 2_000
+    assert read.next_slice(2_000, 2.5, 100) == 4_000
 
 
 def test_console_and_worker_know_the_same_reports() -> None:

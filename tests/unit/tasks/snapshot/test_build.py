@@ -194,6 +194,13 @@ def test_lag_is_unknown_without_a_committed_offset_unless_there_is_nothing_to_co
     assert (group["lag"], group["in_flight"], group["fifo"]) == (3, 2, True)
 
 
+def test_the_protocols_own_groups_are_shown_only_when_somebody_uses_them() -> None:
+    tools = {"name": "TOOLS_CONSUMER", "system": True, "fifo": False, "topics": [], "members": []}
+    used = {**tools, "name": "CID_RMQ_SYS_X", "members": [{"clientId": "c9"}]}
+    snapshot, _ = build(look(states={1: state(1, "master", groups=[tools, used])}), Memory())
+    assert [each["name"] for each in snapshot["consumer_groups"]] == ["CID_RMQ_SYS_X"]
+
+
 def test_members_of_all_brokers_are_joined() -> None:
     other = [
         {"clientId": "c2", "address": None, "language": None},

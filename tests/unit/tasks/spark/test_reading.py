@@ -15,7 +15,7 @@ from remoting.errors import ConnectionLost, InvalidParameter, RequestError
 from tasks.spark.cluster import Cluster, find_ranges
 from tasks.spark.meter import Meter, MeterReceiver
 from tasks.spark.options import Options
-from tasks.spark.planning import QueueRange, plan, slices
+from tasks.spark.planning import QueueRange, part, plan
 from tasks.spark.reader import DataLoss, read_ranges
 from tests.unit.tasks.fake_cluster import FakeBroker
 
@@ -107,11 +107,15 @@ def test_partitions_cover_every_message_once_and_are_bounded(
 
 
 @settings(deadline=None)
-@given(ranges_of_queues, st.integers(1, 12))
-def test_slices_cover_every_message_once_in_order(ranges: list[QueueRange], count: int) -> None:
-    found = slices(ranges, count)
+@given(ranges_of_queues, st.lists(st.integers(1, 200), min_size=1, max_size=40))
+def test_parts_in_order_cover_every_message_once_in_order(ranges: list[QueueRange], steps: list[int]) -> None:
+    total = sum(each.size for each in ranges)
+    found, position = [], 0
+    for step in [*steps, total]:
+        end = min(position + step, total)
+        found.append(part(ranges, position, end))
+        position = end
     assert sorted(messages(found)) == sorted(messages([ranges]))
-    assert len(found) <= count
     for queue_id in {each.queue_id for each in ranges}:
         offsets = [offset for queue, offset in messages(found) if queue == queue_id]
         assert offsets == sorted(offsets)

@@ -1,0 +1,233 @@
+"""The whole of it with real processes: brokers, Redis, Celery workers, beat, Spark, and the console's database.
+
+The test sees what a person would: rows of the database, files, processes that are there or not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from celery import Celery
+
+from remoting import codes
+from remoting.client.socket_connection import SocketConnection
+from remoting.message import encode_batch_body, encode_properties
+from tests.reports.conftest import ROOT, SparkProcess
+from tests.support.cluster import Cluster, eventually, free_ports
+
+pytestmark = pytest.mark.slow
+
+MESSAGES = 60_000
+BATCH = 100
+
+
+class Appliance:
+    """What `make up` starts, without web and supervisor."""
+
+    def __init__(self, root: Path, spark: SparkProcess) -> None:
+        self.cluster = Cluster(root / "cluster", controllers=1, replicas=1)
+        self.redis_port = free_ports(1)[0]
+        self.redis_url = f"redis://127.0.0.1:{self.redis_port}/0"
+        self.environ = {
+            **spark.environ,
+            "REDIS_URL": self.redis_url,
+            "LOGBOOM_CONTROLLERS": ",".join(self.cluster.controller_addresses),
+            "DJANGO_SETTINGS_MODULE": "webapp.settings",
+            "PYTHONUNBUFFERED": "1",
+        }
+        self.data = Path(self.environ["LOGBOOM_DATA_DIR"])
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.celery = Celery("tests", broker=self.redis_url, set_as_current=False)
+
+    def start(self) -> None:
+        redis = shutil.which("redis-server")
+        assert redis is not None, "install redis-server"
+        self.spawn("redis", redis, "--port", str(self.redis_port), "--save", "", "--bind", "127.0.0.1")
+        self.run("-m", "webapp.appliance.prepare")
+        self.cluster.start()
+        self.celery_process("worker", "worker", "-Q", "default,reports", "--concurrency", "1")
+        self.celery_process("beat", "beat", "--pidfile", "")
+
+    def celery_process(self, name: str, *arguments: str) -> None:
+        heartbeat = self.data / f"{name}.heartbeat"
+        heartbeat.unlink(missing_ok=True)
+        self.spawn(
+            name,
+            *(sys.executable, "-m", "celery", "-A", "tasks", *arguments, "--loglevel", "INFO"),
+            LOGBOOM_HEARTBEAT_FILE=str(heartbeat),
+        )
+        eventually(f"{name} beats", heartbeat.exists, 120)
+
+    def spawn(self, name: str, *argv: str, **variables: str) -> None:
+        with open(self.data / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                argv,
+                cwd=ROOT,
+                env={**self.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def run(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=ROOT, env=self.environ, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait(10)
+        for each in self.cluster.processes:
+            each.close()
+        self.celery.close()
+
+    # ---- what a person does and sees
+
+    def fill(self, topic: str, count: int) -> None:
+        with SocketConnection(self.cluster.broker_addresses[0]) as broker:
+            for start in range(0, count, BATCH):
+                items = [
+                    (0, b"x" * (1 + index % 200), encode_properties({"KEYS": f"k{index % 7}"}))
+                    for index in range(start, start + BATCH)
+                ]
+                ext = {"a": "test", "b": topic, "c": "TBW102", "d": "4", "e": str(start // BATCH % 4), "f": "0"}
+                ext |= {"g": str(time.time_ns() // 1_000_000), "h": "0", "i": "", "j": "0", "k": "false", "m": "true"}
+                broker.call(codes.SEND_BATCH_MESSAGE, ext, encode_batch_body(items), timeout_ms=10_000)
+
+    def query(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        database = sqlite3.connect(self.data / "console.sqlite3", timeout=20)
+        try:
+            return database.execute(sql, arguments).fetchall()
+        finally:
+            database.close()
+
+    def make_run(self, **parameters: Any) -> str:
+        run_id = str(uuid.uuid4())
+        program = (
+            "import django, json, sys; django.setup()\n"
+            "from webapp.reports.models import ReportRun\n"
+            "ReportRun.objects.create(pk=sys.argv[1], report='throughput', parameters=json.loads(sys.argv[2]))"
+        )
+        given = {"topics": ["orders"], "start": None, "end": None, "minutes": 600, "top_keys": 3, **parameters}
+        self.run("-c", program, run_id, json.dumps(given))
+        self.celery.send_task("tasks.reports.run", [run_id], queue="reports")
+        return run_id
+
+    def report(self, run_id: str) -> dict[str, Any]:
+        fields = ("state", "reason", "progress", "rows_count", "parquet_path", "spark_session_id", "last_seq")
+        (row,) = self.query(f"select {', '.join(fields)} from reports_reportrun where id = ?", uuid.UUID(run_id).hex)
+        found = dict(zip(fields, row, strict=True))
+        found["progress"] = json.loads(found["progress"])
+        return found
+
+    def rows(self, run_id: str, section: str) -> list[dict[str, Any]]:
+        sql = "select data from reports_reportrow where run_id = ? and section = ?"
+        return [json.loads(data) for (data,) in self.query(sql, uuid.UUID(run_id).hex, section)]
+
+    def wait_state(self, run_id: str, *states: str, timeout_s: float = 240) -> dict[str, Any]:
+        def reached() -> dict[str, Any] | None:
+            found = self.report(run_id)
+            return found if found["state"] in states else None
+
+        return eventually(f"run {run_id} is {' or '.join(states)}", reached, timeout_s)
+
+    def wait_reading(self, run_id: str) -> None:
+        """Until the run has shown some of its rows but not all."""
+
+        def reads() -> bool:
+            found = self.report(run_id)
+            assert found["state"] in ("queued", "starting", "running"), found
+            return bool(found["progress"].get("rows_read")) and bool(self.rows(run_id, "throughput"))
+
+        eventually("the report shows partial rows", reads, 240)
+
+
+@pytest.fixture(scope="module")
+def appliance(tmp_path_factory: pytest.TempPathFactory, spark_process: SparkProcess) -> Iterator[Appliance]:
+    found = Appliance(tmp_path_factory.mktemp("appliance"), spark_process)
+    try:
+        found.start()
+        found.cluster.admin.create_topic("orders", 4)
+        eventually("the topic has a route", lambda: found.cluster.admin.queue_offsets("orders"))
+        found.fill("orders", MESSAGES)
+        yield found
+    finally:
+        found.close()
+
+
+def test_a_report_runs_and_leaves_rows_and_a_file(appliance: Appliance) -> None:
+    run_id = appliance.make_run()
+    found = appliance.wait_state(run_id, "succeeded", "failed")
+    assert found["state"] == "succeeded", found["reason"]
+    assert found["progress"]["text"] == f"{MESSAGES:,} messages counted."
+    assert sum(row["messages"] for row in appliance.rows(run_id, "throughput")) == MESSAGES
+    assert [row["key"] for row in appliance.rows(run_id, "keys")] == ["k0", "k1", "k2"]
+    assert len(appliance.rows(run_id, "sizes")) == 1
+    assert found["last_seq"] > 10, "progress and partial rows were stored while it ran"
+    table = pq.read_table(found["parquet_path"])
+    assert sum(table["messages"].to_pylist()) == MESSAGES
+
+
+def test_cancelling_ends_it_and_the_next_report_works_in_the_same_session(appliance: Appliance) -> None:
+    run_id = appliance.make_run()
+    appliance.wait_reading(run_id)
+    appliance.run(
+        "-c",
+        "import django, sys; django.setup()\nfrom webapp.reports import stream\nstream.request_cancel(sys.argv[1])",
+        run_id,
+    )
+    found = appliance.wait_state(run_id, "cancelled", "succeeded", "failed", timeout_s=60)
+    assert (found["state"], found["reason"]) == ("cancelled", "cancelled on request")
+    assert appliance.rows(run_id, "throughput"), "what was shown stays"
+    again = appliance.wait_state(appliance.make_run(), "succeeded", "failed")
+    assert again["state"] == "succeeded", again["reason"]
+    assert again["spark_session_id"] == found["spark_session_id"]
+
+
+def test_a_stopped_worker_ends_its_report_with_the_reason(appliance: Appliance) -> None:
+    run_id = appliance.make_run()
+    appliance.wait_reading(run_id)
+    worker = appliance.processes["worker"]
+    worker.terminate()
+    worker.wait(60)
+    found = appliance.report(run_id)
+    assert found["state"] == "failed"
+    assert "The appliance was stopped while this report ran" in found["reason"]
+    appliance.celery_process("worker", "worker", "-Q", "default,reports", "--concurrency", "1")
+
+
+def test_a_killed_worker_leaves_no_job_and_the_janitor_says_what_happened(
+    appliance: Appliance, spark_process: SparkProcess
+) -> None:
+    run_id = appliance.make_run()
+    appliance.wait_reading(run_id)
+    generation = _jvm(spark_process)
+    os.killpg(appliance.processes["worker"].pid, 9)
+    appliance.processes["worker"].wait(10)
+    eventually("Spark is replaced, since the report left things behind", lambda: _jvm(spark_process) != generation, 60)
+    appliance.celery_process("worker", "worker", "-Q", "default,reports", "--concurrency", "1")
+    found = appliance.wait_state(run_id, "failed", timeout_s=120)
+    assert found["reason"].startswith("The worker that ran this report ended without a word")
+    again = appliance.wait_state(appliance.make_run(), "succeeded", "failed")
+    assert again["state"] == "succeeded", again["reason"]
+
+
+def _jvm(spark_process: SparkProcess) -> Any:
+    return json.loads(spark_process.settings.state_path.read_bytes())["jvm_pid"]
