@@ -59,6 +59,11 @@ def test_a_wrong_password_and_a_wrong_name_sound_alike(client: Client, users: di
     assert AuditEntry.objects.filter(outcome="refused").count() == 2
 
 
+def test_strange_names_are_just_wrong(client: Client, users: dict[str, User]) -> None:
+    for name in ("view\x00er", "x" * 5000, "", "\U0001f600"):
+        assert log_in(client, name, "wrong") == 400
+
+
 def test_the_limit_is_per_person_and_address_and_says_when_to_try_again(client: Client, users: dict[str, User]) -> None:
     for _ in range(login_limit.PER_USER_AND_IP):
         assert log_in(client, "viewer", "wrong") == 400

@@ -123,6 +123,13 @@ def test_the_same_key_replaces_and_gets_a_new_seq(run: ReportRun) -> None:
     assert (run.last_seq, run.progress) == (4, {"text": "reading"})
 
 
+def test_a_row_may_hold_any_text(run: ReportRun) -> None:
+    stream.starting(run.pk)
+    stream.running(run.pk)
+    stream.publish(run.pk, [Row("keys", "a\x00b", {"topic": "t", "key": "\x00\ud7ff", "messages": 1})])
+    assert run.rows.get().data["key"] == "\ufffd\ud7ff"
+
+
 def test_the_end_keeps_final_rows_only(run: ReportRun) -> None:
     stream.starting(run.pk)
     stream.running(run.pk)

@@ -24,13 +24,16 @@ WRONG = "The name or the password is wrong."
 def log_in(request: HttpRequest, username: str, password: str) -> None:
     """Log a person in, or raise InvalidInput or TooMany. Both outcomes are audited."""
     ip = client_ip(request)
+    username = "".join(
+        character for character in username[:150] if character.isprintable()
+    )  # a database may refuse others
     attempt = login_limit.begin(username, ip)
     user = authenticate(request, username=username, password=password)
     if user is None or not role_of(user):
         audit.record(
             actor_of(request),
             "login",
-            target=username[:150],
+            target=username,
             outcome=audit.Outcome.REFUSED,
             detail="wrong name or password",
         )

@@ -1,6 +1,6 @@
-"""Cron expressions: checking, saying in words, and the next runs (pure).
+"""Cron expressions: checking, saying in words, and the next runs, as celery beat reads them.
 
-Five fields: minute hour day-of-month month day-of-week, as celery beat reads them. Unlike in Vixie cron, a day must match both
+Five fields: minute hour day-of-month month day-of-week. Unlike in Vixie cron, a day must match both
 day fields when both are restricted. A local time that the clock skips in spring does not run; one that it shows twice runs once.
 """
 

@@ -128,16 +128,27 @@ def _lock(run_id: UUID | str) -> ReportRun:
 
 
 def _store(run: ReportRun, rows: Iterable[Row]) -> None:
+    """Keep rows. PostgreSQL takes no NUL in text, and keys of messages may hold anything."""
+    by_name = {(row.section, _text(row.key)): row for row in rows}  # one statement may not touch a name twice
     ReportRow.objects.bulk_create(
         [
-            ReportRow(run=run, section=row.section, key=row.key, seq=run.last_seq, final=row.final, data=row.data)
-            for row in {(row.section, row.key): row for row in rows}.values()  # one statement may not touch a key twice
+            ReportRow(run=run, section=section, key=key, seq=run.last_seq, final=row.final, data=_data(row.data))
+            for (section, key), row in by_name.items()
         ],
         update_conflicts=True,
         unique_fields=["run", "section", "key"],
         update_fields=["seq", "final", "data"],
         batch_size=200,
     )
+
+
+def _text(value: str) -> str:
+    assert len(value) <= 300, "a row's key has at most 300 characters"
+    return value.replace("\x00", "\ufffd")
+
+
+def _data(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.replace("\x00", "\ufffd") if isinstance(value, str) else value for name, value in data.items()}
 
 
 def group_name(run_id: UUID | str) -> str:
