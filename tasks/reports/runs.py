@@ -65,7 +65,14 @@ def execute(run_id: str, claim: Claim) -> None:
         return
     store, progress, stop = Store(run_id), Progress(), Stop()
     try:
-        with Watch(store, progress, stop, extend_claim=claim.extend, is_worker_stopping=is_worker_stopping) as watch:
+        with Watch(
+            store,
+            progress,
+            stop,
+            extend_claim=claim.extend,
+            is_worker_stopping=is_worker_stopping,
+            give_up=lambda: os._exit(os.EX_SOFTWARE),
+        ) as watch:
             result = _run_job(found, store, progress, stop, watch)
         stop.check()
         progress.say(result.text)

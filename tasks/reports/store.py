@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from django.db import connections
 
-from tasks.reports.context import PartialRow
+from tasks.reports.context import PartialRow, Stop
 from tasks.reports.watch import RunOver
 from webapp.reports import stream
 from webapp.reports.models import ReportRun
@@ -52,7 +52,20 @@ class Store:
     def succeed(self, rows: Sequence[PartialRow], result_path: Path) -> None:
         """The final rows, in the place of all partial ones."""
         final = [stream.Row(row.section, row.key, dict(row.data), final=True) for row in rows]
-        stream.succeeded(self._run_id, rows=final, parquet_path=str(result_path))
+        try:
+            stream.succeeded(self._run_id, rows=final, parquet_path=str(result_path))
+        except stream.RunFinished as error:
+            raise RunOver(str(error)) from error
+
+    def end(self, stop: Stop) -> None:
+        """End the run as it was asked for; nothing happens when it is over."""
+        try:
+            if stop.failed:
+                stream.failed(self._run_id, stop.reason)
+            else:
+                stream.cancelled(self._run_id, stop.reason)
+        except stream.RunFinished as error:
+            log.info("report run %s: %s", self._run_id, error)
 
     def wants_cancel(self) -> bool:
         """Whether somebody asked for the end."""

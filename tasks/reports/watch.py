@@ -3,6 +3,10 @@
 The job itself blocks inside Spark. Several times a second this thread stores the progress (which announces it), reads whether
 somebody asked for the end, and then interrupts the run's Spark jobs by their tag, again and again until the job has noticed: an
 interrupt that falls between two jobs hits nothing.
+
+Some calls cannot be interrupted (a query being planned while no broker answers, say). So if the job does not react, the row is
+ended without it after a moment; and if it still does not, the process is given up, for a report worker that hangs would keep all
+later reports waiting.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 0.25
 CLAIM_EVERY_TICKS = 8
+END_WITHOUT_JOB_TICKS = 6
+GIVE_UP_TICKS = 240
 
 
 class RunStore(Protocol):
@@ -30,6 +36,9 @@ class RunStore(Protocol):
 
     def wants_cancel(self) -> bool:
         """Whether somebody asked for the end. Raises RunOver."""
+
+    def end(self, stop: Stop) -> None:
+        """Write the end that was asked for, if the run is not over."""
 
     def close(self) -> None:
         """Give back what the calling thread holds of the database."""
@@ -50,12 +59,15 @@ class Watch:
         *,
         extend_claim: Callable[[], bool],
         is_worker_stopping: Callable[[], bool],
+        give_up: Callable[[], None],
     ) -> None:
         self._store = store
         self._progress = progress
         self._stop = stop
         self._extend_claim = extend_claim
         self._is_worker_stopping = is_worker_stopping
+        self._give_up = give_up
+        self._stopping_for = 0
         self._interrupt: Callable[[], None] | None = None
         self._spark_problem: Callable[[], str | None] | None = None
         self._ended = threading.Event()
@@ -96,7 +108,18 @@ class Watch:
         self._look_for_end()
         if tick % CLAIM_EVERY_TICKS == 0 and not self._extend_claim():
             log.warning("the claim of this run was lost")
-        if self._stop.event.is_set() and self._interrupt is not None:
+        if self._stop.event.is_set():
+            self._press()
+
+    def _press(self) -> None:
+        """The end was asked for: make the job notice, or end without it."""
+        self._stopping_for += 1
+        if self._stopping_for == END_WITHOUT_JOB_TICKS:
+            self._store.end(self._stop)
+        if self._stopping_for == GIVE_UP_TICKS:
+            log.error("the report does not react to its end; giving up this process")
+            self._give_up()
+        if self._interrupt is not None:
             self._interrupt()
 
     def _look_for_end(self) -> None:

@@ -67,6 +67,13 @@ class Lifecycle:
         self._failures = 0
         self._retry_at_ms = 0
 
+    @property
+    def shown(self) -> tuple[str, str]:
+        """State and detail for a person. A server is called ready when a query has succeeded, not when its port is open."""
+        if self.state is State.READY and not self._sessions:
+            return str(State.STARTING), "Spark listens; its first query is on its way"
+        return str(self.state), self.detail
+
     # ---- events
 
     def lease_opened(self) -> None:

@@ -284,6 +284,7 @@ class Server:
             return False
         if event == "session":
             self._lifecycle.session_created()
+            self._changed.set()
         elif event == "broken":
             self._lifecycle.found_broken(f"it does not work: {str(said.get('why'))[:300]}")
             self._changed.set()
@@ -310,13 +311,11 @@ class Server:
     # ---- what a person is shown
 
     def _publish(self) -> None:
-        if self._problem is not None:
-            shown = {"state": "unavailable", "detail": self._problem}
-        else:
-            shown = {"state": str(self._lifecycle.state), "detail": self._lifecycle.detail}
+        state, detail = self._lifecycle.shown if self._problem is None else ("unavailable", self._problem)
         content = {
             "version": 1,
-            **shown,
+            "state": state,
+            "detail": detail,
             "pid": os.getpid(),
             "jvm_pid": self._jvm.process.pid if self._jvm is not None else None,
             "master": self._settings.master,

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import redis
 from celery import Celery
 
 from remoting import codes
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.slow
 
 MESSAGES = 60_000
 BATCH = 100
+ENDED = ("succeeded", "failed", "cancelled")
 
 
 class Appliance:
@@ -52,9 +54,9 @@ class Appliance:
         self.celery = Celery("tests", broker=self.redis_url, set_as_current=False)
 
     def start(self) -> None:
-        redis = shutil.which("redis-server")
-        assert redis is not None, "install redis-server"
-        self.spawn("redis", redis, "--port", str(self.redis_port), "--save", "", "--bind", "127.0.0.1")
+        program = shutil.which("redis-server")
+        assert program is not None, "install redis-server"
+        self.spawn("redis", program, "--port", str(self.redis_port), "--save", "", "--bind", "127.0.0.1")
         self.run("-m", "webapp.appliance.prepare")
         self.cluster.start()
         self.celery_process("worker", "worker", "-Q", "default,reports", "--concurrency", "1")
@@ -130,6 +132,26 @@ class Appliance:
         self.celery.send_task("tasks.reports.run", [run_id], queue="reports")
         return run_id
 
+    def make_operation(self, kind: str, **parameters: Any) -> str:
+        operation_id = str(uuid.uuid4())
+        program = (
+            "import django, json, sys; django.setup()\n"
+            "from webapp.operations.models import Operation\n"
+            "Operation.objects.create(pk=sys.argv[1], kind=sys.argv[2], parameters=json.loads(sys.argv[3]))"
+        )
+        self.run("-c", program, operation_id, kind, json.dumps(parameters))
+        self.celery.send_task("tasks.operations.run", [operation_id], queue="default")
+        return operation_id
+
+    def wait_operation(self, operation_id: str) -> dict[str, Any]:
+        sql = "select state, error, nodes from operations_operation where id = ?"
+
+        def ended() -> dict[str, Any] | None:
+            ((state, error, nodes),) = self.query(sql, uuid.UUID(operation_id).hex)
+            return {"state": state, "error": error, "nodes": json.loads(nodes)} if state in ENDED else None
+
+        return eventually(f"operation {operation_id} is over", ended, 120)
+
     def report(self, run_id: str) -> dict[str, Any]:
         fields = ("state", "reason", "progress", "rows_count", "parquet_path", "spark_session_id", "last_seq")
         (row,) = self.query(f"select {', '.join(fields)} from reports_reportrun where id = ?", uuid.UUID(run_id).hex)
@@ -199,6 +221,39 @@ def test_cancelling_ends_it_and_the_next_report_works_in_the_same_session(applia
     again = appliance.wait_state(appliance.make_run(), "succeeded", "failed")
     assert again["state"] == "succeeded", again["reason"]
     assert again["spark_session_id"] == found["spark_session_id"]
+
+
+def test_the_collector_publishes_what_the_cluster_is(appliance: Appliance) -> None:
+    heartbeat = appliance.data / "collector.heartbeat"
+    arguments = (sys.executable, "-m", "tasks.collector")
+    appliance.spawn("collector", *arguments, LOGBOOM_HEARTBEAT_FILE=str(heartbeat))
+    store = redis.Redis.from_url(appliance.redis_url)
+
+    def published() -> dict[str, Any] | None:
+        raw = store.get("logboom:snapshot")
+        return None if raw is None else json.loads(raw)
+
+    first = eventually("there is a snapshot", published, 120)
+    assert first["verdict"] == {"status": "healthy", "reasons": []}
+    (group,) = first["groups"]
+    assert (group["master_id"], group["replicas"][0]["role"]) == (1, "master")
+    assert {each["name"]: each["message_count"] for each in first["topics"]}["orders"] == MESSAGES
+    assert first["spark"]["state"] in ("ready", "stopped", "starting", "stopping")
+    assert first["consumer_groups"] == []
+    assert heartbeat.exists()
+    made = appliance.make_operation("topic.create", name="bills", type="NORMAL", queues=2, perm=6, group=None)
+    assert appliance.wait_operation(made)["state"] == "succeeded"
+
+    def shown() -> bool:
+        snapshot = published() or {}
+        created = [each for each in snapshot["timeline"] if each["text"] == "topic bills was created"]
+        return bool(created) and "bills" in {each["name"] for each in snapshot["topics"]}
+
+    eventually("the new topic is on the page", shown, 30)
+    collector = appliance.processes["collector"]
+    collector.terminate()
+    assert collector.wait(20) == 0
+    store.close()
 
 
 def test_a_stopped_worker_ends_its_report_with_the_reason(appliance: Appliance) -> None:

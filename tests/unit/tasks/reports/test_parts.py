@@ -198,6 +198,7 @@ class MemoryStore:
         self.over = False
         self.broken = 0
         self.closed = False
+        self.ended: list[str] = []
 
     def publish_progress(self, progress: dict[str, Any]) -> bool:
         self.progress.append(progress)
@@ -211,6 +212,9 @@ class MemoryStore:
             raise RunOver("ended by somebody else")
         return self.cancel
 
+    def end(self, stop: Stop) -> None:
+        self.ended.append(stop.reason)
+
     def close(self) -> None:
         self.closed = True
 
@@ -222,6 +226,7 @@ class Watched:
         monkeypatch.setattr("tasks.reports.watch.EVERY_S", 0.001)
         self.store, self.progress, self.stop = MemoryStore(), Progress(), Stop()
         self.interrupted = threading.Event()
+        self.given_up = threading.Event()
         self.extended = 0
         self.stopping = False
         self.problem: str | None = None
@@ -233,6 +238,7 @@ class Watched:
             self.stop,
             extend_claim=self._extend,
             is_worker_stopping=lambda: self.stopping,
+            give_up=self.given_up.set,
         )
         found.use_spark(self.interrupted.set, lambda: self.problem)
         return found
@@ -276,6 +282,13 @@ def test_a_stopping_worker_and_a_lost_spark_fail_the_run(watched: Watched, field
         assert watched.stop.event.wait(10)
     assert watched.stop.failed
     assert told in watched.stop.reason
+
+
+def test_a_job_that_does_not_react_is_ended_without_it_and_then_given_up(watched: Watched) -> None:
+    with watched.watch():
+        watched.store.cancel = True
+        assert watched.given_up.wait(20)
+    assert watched.store.ended == ["cancelled on request"]
 
 
 def test_a_run_that_somebody_else_ended_stops_the_work(watched: Watched) -> None:

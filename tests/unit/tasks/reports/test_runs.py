@@ -166,6 +166,22 @@ def test_cancelling_interrupts_spark_by_the_tag_and_ends_the_run(spark: FakeSpar
     assert spark.interrupted == [f"report-{made.pk}"]
 
 
+@pytest.mark.parametrize(("failed", "state"), [(False, "cancelled"), (True, "failed")])
+def test_an_end_that_the_job_does_not_notice_is_written_without_it(spark: FakeSpark, failed: bool, state: str) -> None:
+    made = queued()
+
+    def work(context: Context) -> Result:
+        context.stop.ask("the reason", failed=failed)
+        for _ in range(10):
+            StillWatch.latest.look()
+        assert (after(made).state, made.reason) == (state, "the reason")
+        return Result([], "too late")
+
+    spark.work = work
+    runs.run(str(made.pk))
+    assert (after(made).state, made.reason) == (state, "the reason")
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

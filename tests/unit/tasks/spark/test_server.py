@@ -116,6 +116,9 @@ async def test_it_starts_on_demand_and_dies_with_its_keeper(appliance: Appliance
             port = int(url.split(":")[2].split("/")[0])
             with socket.create_connection(("127.0.0.1", port), 5):
                 pass
+            await until("it is shown", lambda: "first query" in appliance.state()["detail"])
+            assert appliance.state()["state"] == "starting"
+            held.say("session")
             await until("ready is shown", lambda: appliance.state()["state"] == "ready")
             jvm = appliance.state()["jvm_pid"]
             assert held.problem() is None
