@@ -87,6 +87,7 @@ def page(request: HttpRequest, status: int, title: str, detail: str, code: str =
     """An error as a page, as a banner when htmx asked, or as problem+json below /api/."""
     if request.path.startswith("/api/"):
         body = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
+        body["request_id"] = getattr(request, "id", "")
         return JsonResponse(body, status=status, content_type="application/problem+json")
     template = "problem_banner.html" if getattr(request, "htmx", False) else "problem.html"
     return render(request, template, {"status": status, "title": title, "detail": detail, "code": code}, status=status)

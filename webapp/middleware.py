@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
 import zoneinfo
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +17,8 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 
 from webapp import errors
 
+log = logging.getLogger(__name__)
+
 GetResponse = Callable[[HttpRequest], HttpResponse]
 
 # No inline script or style, no eval, nothing from elsewhere, and nobody may frame us.
@@ -23,6 +27,21 @@ CONTENT_SECURITY_POLICY = (
     "connect-src 'self' {sockets}; manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 PERMISSIONS_POLICY = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
+
+
+class RequestId:
+    """A name for each request, in the answer's header, in problem documents, and in the log when we fail."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        request.id = secrets.token_hex(8)
+        response = self.get_response(request)
+        response.headers["X-Request-Id"] = request.id
+        if response.status_code >= 500:
+            log.error("request %s: %s %s answered %d", request.id, request.method, request.path, response.status_code)
+        return response
 
 
 class SecurityHeaders:

@@ -58,6 +58,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "webapp.middleware.RequestId",
     "django.middleware.security.SecurityMiddleware",
     "webapp.middleware.SecurityHeaders",
     "webapp.middleware.StaticFiles",
@@ -212,6 +213,7 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": os.environ.get("LOGBOOM_LOG_LEVEL", "INFO")},
     "loggers": {
         "django.request": {"level": "ERROR"},
+        "django.security.DisallowedHost": {"level": "CRITICAL"},  # anybody can cause it; the answer says it
         "daphne.http_protocol": {"level": "WARNING"},
     },
 }

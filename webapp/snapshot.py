@@ -7,7 +7,6 @@ The collector writes it about once a second to Redis. Nobody here asks a broker;
 from __future__ import annotations
 
 import enum
-import json
 import logging
 import threading
 import time
@@ -16,6 +15,7 @@ from datetime import UTC, datetime
 from functools import cache, cached_property
 from typing import Any, Protocol
 
+import orjson
 import redis
 from django.conf import settings
 from django.utils.module_loading import import_string
@@ -130,13 +130,15 @@ class SnapshotReader:
         self._source = source
         self._lock = threading.Lock()
         self._read_at = 0.0
+        self._raw: bytes | None = None
         self._data: dict[str, Any] | None = None
         self._problem = ""
+        self._silent = False
 
     def read(self, *, fresh: bool = False) -> Snapshot:
-        """The present snapshot; `fresh` reads the source in any case (an announcement said that there is a newer one)."""
+        """The present snapshot; `fresh` reads a source that answers in any case (somebody said that there is a newer one)."""
         with self._lock:
-            if fresh or time.monotonic() - self._read_at > KEPT_S:
+            if (fresh and not self._silent) or time.monotonic() - self._read_at > KEPT_S:
                 self._refresh()
                 self._read_at = time.monotonic()
             return Snapshot(self._data, _age_ms(self._data), self._problem)
@@ -145,8 +147,13 @@ class SnapshotReader:
         try:
             raw = self._source.get()
         except OSError as error:
-            self._data, self._problem = None, f"The snapshot cannot be read: {error}"
+            self._raw, self._data, self._problem = None, None, f"The snapshot cannot be read: {error}"
+            self._silent = True
             return
+        self._silent = False
+        if raw is not None and raw == self._raw:
+            return  # many viewers hear of the same one: it is decoded once
+        self._raw = raw
         if raw is None:
             self._data, self._problem = (
                 None,
@@ -163,7 +170,7 @@ class SnapshotReader:
 def _decode(raw: bytes) -> dict[str, Any]:
     if len(raw) > MAX_BYTES:
         raise ValueError(f"it has {len(raw)} bytes, more than {MAX_BYTES}")
-    data = json.loads(raw)
+    data = orjson.loads(raw)
     if not isinstance(data, dict) or data.get("version") != VERSION:
         found = data.get("version") if isinstance(data, dict) else None
         raise ValueError(f"its version is {found}, this console reads {VERSION}")

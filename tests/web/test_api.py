@@ -163,6 +163,25 @@ def test_wrong_method_type_and_json_are_problems(viewer: Client) -> None:
     assert (response.status_code, response["Content-Type"]) == (400, "application/problem+json")
 
 
+def test_every_problem_names_its_request(viewer: Client) -> None:
+    response = viewer.get("/api/v1/topics/nothing")
+    assert response.json()["request_id"] == response["X-Request-Id"]
+    assert viewer.get("/api/v1/topics").headers["X-Request-Id"] != response["X-Request-Id"]
+
+
+def test_our_own_error_is_a_problem_without_details(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("secret internals")
+
+    monkeypatch.setattr(snapshot, "current", broken)
+    viewer.raise_request_exception = False
+    for address in ("/api/v1/topics", "/topics/"):
+        response = viewer.get(address)
+        assert response.status_code == 500
+        assert b"secret" not in response.content
+    assert viewer.get("/api/v1/topics").json()["code"] == "internal-error"
+
+
 def test_schema_is_the_committed_one_and_complete() -> None:
     """After a change of the API: `manage.py spectacular --file webapp/api/openapi.yaml`, and look at the difference."""
     out = io.StringIO()

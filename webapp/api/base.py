@@ -47,6 +47,7 @@ class ProblemSerializer(serializers.Serializer):
     status = serializers.IntegerField()
     code = serializers.CharField(help_text="Stable; compare this.")
     detail = serializers.CharField(help_text="For a person: which rule was broken, or what to do.")
+    request_id = serializers.CharField(help_text="As in the header X-Request-Id and in the console's log.")
     errors = serializers.DictField(
         child=serializers.ListField(child=serializers.CharField()), required=False, help_text="Per field."
     )

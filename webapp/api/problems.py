@@ -22,6 +22,13 @@ CONTENT_TYPE = "application/problem+json"
 def handle_exception(exception: Exception, context: dict[str, Any]) -> Response | None:
     """The answer to whatever a REST view raised; None (a 500 that is logged) for what nobody foresaw."""
     set_rollback()
+    response = _answer_to(exception)
+    if response is not None:
+        response.data["request_id"] = context["request"].id
+    return response
+
+
+def _answer_to(exception: Exception) -> Response | None:
     headers: dict[str, str] = {}
     if isinstance(exception, errors.Problem):
         if isinstance(exception, errors.TooMany):
