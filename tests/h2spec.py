@@ -70,7 +70,7 @@ async def run_h2spec(program: str) -> tuple[str, tuple[int, int, int, int]]:
         process = await asyncio.create_subprocess_exec(
             program,
             *SECTIONS,
-            *("--host", "127.0.0.1", "--port", str(proxy.endpoint.port), "--timeout", "3"),
+            *("--host", "127.0.0.1", "--port", str(proxy.endpoint.port), "--timeout", "15"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
