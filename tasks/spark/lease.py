@@ -48,8 +48,7 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.say("done")
+        self.say("done")  # also after an error: who gets here has cleaned up; who was killed has not
         self.close()
 
     def wait_ready(
