@@ -15,6 +15,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import logging.config
 import os
 import signal
 import time
@@ -399,8 +400,9 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    # settings and channels only: loading the console's models would cost a second and half of the memory
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
-    import django
+    from django.conf import settings as _settings
 
-    django.setup()
+    logging.config.dictConfig(_settings.LOGGING)
     asyncio.run(main())
