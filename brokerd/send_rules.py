@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from brokerd.metadata.names import RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX, check_topic_name
@@ -86,7 +85,7 @@ def prepare(
     queue_id = draft.queue_id if draft.queue_id >= 0 else choose_queue(queues)
     ordinary = unique_key(draft.properties) is not None and len(draft.properties) + len(STAMP) <= MAX_PROPERTIES_BYTES
     properties = draft.properties + STAMP if ordinary else _stamp(draft.properties, unique_id)
-    return replace(draft, queue_id=queue_id, properties=properties)
+    return draft._replace(queue_id=queue_id, properties=properties)
 
 
 def waits_for_store(properties: bytes) -> bool:

@@ -31,8 +31,7 @@ class PutStatus(IntEnum):
     MESSAGE_ILLEGAL = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """A message to append. `queue_id` -1 lets the broker choose; `properties` is the encoded property string."""
 
     topic: str
@@ -47,8 +46,7 @@ class Draft:
     prepared_transaction_offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SendOutcome:
+class SendOutcome(NamedTuple):
     """What became of one draft. Offsets are -1 when nothing was stored; `error` says why and what to do."""
 
     status: PutStatus

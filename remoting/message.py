@@ -12,7 +12,6 @@ An IPv6 host takes 16 bytes instead of 4 and sets its bit in sysFlag, which shif
 from __future__ import annotations
 
 import ipaddress
-import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -55,8 +54,6 @@ _BATCH_HEAD: Final = struct.Struct(">iIIii")
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _SHORT: Final = struct.Struct(">h")
-
-_TAGS = re.compile(rb"(?:^|\x02)TAGS\x01([^\x02]*)")
 
 
 class Record(NamedTuple):
@@ -301,12 +298,11 @@ def java_hash(text: str) -> int:
 
 def tags_code(properties: bytes) -> int:
     """The consume-queue tags code of a property string: the hash of its TAGS, 0 without."""
-    if b"TAGS\x01" not in properties:
+    start = properties.rfind(b"\x02TAGS\x01") + 1  # the last of a name wins
+    if not start and not properties.startswith(b"TAGS\x01"):
         return 0
-    found = None
-    for found in _TAGS.finditer(properties):  # noqa: B007  the last of a name wins
-        pass
-    return java_hash(str(found[1], "utf-8", "replace")) if found is not None and found[1] else 0
+    tag, _, _ = properties[start + 5 :].partition(b"\x02")
+    return java_hash(str(tag, "utf-8", "replace")) if tag else 0
 
 
 def pack_host(host: str, port: int) -> bytes:
@@ -317,6 +313,7 @@ def pack_host(host: str, port: int) -> bytes:
     return address.packed + _INT.pack(port)
 
 
+@lru_cache(maxsize=4096)
 def unpack_host(packed: bytes) -> tuple[str, int]:
     """The address and port of a record's host field."""
     return str(ipaddress.ip_address(packed[:-4])), _INT.unpack_from(packed, len(packed) - 4)[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from brokerd import kernel
@@ -176,7 +175,7 @@ class SendProcessor:
         if len(drafts) > 1 and drafts[0].queue_id < 0:  # a batch stays together
             topic = self._topics().get(drafts[0].topic)
             queue_id = self._sender.turn_of(drafts[0].topic)(max(1, topic.write_queue_nums) if topic else 1)
-            drafts = [replace(draft, queue_id=queue_id) for draft in drafts]
+            drafts = [draft._replace(queue_id=queue_id) for draft in drafts]
         outcomes, ready = self._sender.prepare(drafts)
         if len(ready) < len(drafts):  # all of a batch or nothing
             self._answer(connection, request, outcomes)
