@@ -352,7 +352,7 @@ def test_the_page_shows_tables_and_chart(viewer: Client, finished: ReportRun) ->
     text = viewer.get(f"/reports/runs/{finished.pk}/").content.decode()
     chart = json.loads(text.split('<script id="chart-throughput" type="application/json">')[1].split("</script>")[0])
     assert chart["series"] == ["orders", "payments"]
-    assert chart["data"][1:] == [[3, 5], [None, 4]], "a minute without a known value is a gap"
+    assert chart["data"][1:] == [[3, 5, None], [0, 4, 0]], "no row: nothing happened; not known: a gap"
     assert "&quot;quoted&quot;" in text
 
 

@@ -27,11 +27,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over a time column: one line per distinct `series`, summing `value`."""
+    """Lines over a time column: one line per distinct `series`, summing `value`.
+
+    With `step_s` the absence of a row means that nothing happened in that step, so the line is at 0 there; a row whose value is
+    not known is a gap.
+    """
 
     x: str
     series: str
     value: str
+    step_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ THROUGHPUT = Report(
                 Column("bytes", "Body bytes", "bytes"),
             ),
             sort=("-minute", "topic", "group", "queue_id"),
-            chart=Chart("minute", "topic", "messages"),
+            chart=Chart("minute", "topic", "messages", step_s=60),
         ),
         Section(
             "sizes",

@@ -17,6 +17,7 @@ from webapp.reports.models import ReportRun
 
 MAX_SHOWN_ROWS = 500
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+MAX_CHART_POINTS = 10_000
 _BATCH_ROWS = 5000
 
 
@@ -117,28 +118,42 @@ def chart_data(section: Section, data: Iterable[dict[str, Any]], most_series: in
     chart = section.chart
     if chart is None:
         return None
-    sums: dict[str, dict[float, float]] = {}
+    sums: dict[str, dict[float, float | None]] = {}
     for row in data:
-        moment, value = row.get(chart.x), row.get(chart.value)
-        if moment is None or value is None:
+        if row.get(chart.x) is None:
             continue
-        at = datetime.fromisoformat(moment).timestamp()
-        series = sums.setdefault(str(row.get(chart.series)), {})
-        series[at] = series.get(at, 0) + value
+        at = datetime.fromisoformat(row[chart.x]).timestamp()
+        _add(sums.setdefault(str(row.get(chart.series)), {}), at, row.get(chart.value))
     if not sums:
         return None
-    by_size = sorted(sums, key=lambda name: (-sum(sums[name].values()), name))
+    by_size = sorted(sums, key=lambda name: (-sum(value or 0 for value in sums[name].values()), name))
     named, rest = by_size[:most_series], by_size[most_series:]
     if rest:
-        others: dict[float, float] = {}
+        others: dict[float, float | None] = {}
         for name in rest:
             for at, value in sums[name].items():
-                others[at] = others.get(at, 0) + value
+                _add(others, at, value)
         sums["(others)"] = others
         named = [*named, "(others)"]
-    times = sorted({at for name in named for at in sums[name]})
+    times = _times({at for name in named for at in sums[name]}, chart.step_s)
+    absent = 0 if chart.step_s else None
     return {
         "title": section.title,
         "series": named,
-        "data": [times, *[[sums[name].get(at) for at in times] for name in named]],
+        "data": [times, *[[sums[name].get(at, absent) for at in times] for name in named]],
     }
+
+
+def _add(series: dict[float, float | None], at: float, value: float | None) -> None:
+    """Add a value; what is not known stays so until something known comes."""
+    known = series.get(at)
+    series[at] = known if value is None else (known or 0) + value
+
+
+def _times(found: set[float], step_s: int) -> list[float]:
+    """The times in order; with a step also those in between, unless they are too many to draw."""
+    first, last = min(found), max(found)
+    if not step_s or (last - first) / step_s > MAX_CHART_POINTS:
+        return sorted(found)
+    steps = int((last - first) // step_s)
+    return sorted(found | {first + number * step_s for number in range(steps + 1)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -107,9 +108,7 @@ def _layout(report: catalogue.Report) -> list[dict[str, Any]]:
             "name": section.name,
             "columns": [{"name": column.name, "type": column.type} for column in section.columns],
             "sort": list(section.sort),
-            "chart": None
-            if section.chart is None
-            else {"x": section.chart.x, "series": section.chart.series, "value": section.chart.value},
+            "chart": None if section.chart is None else dataclasses.asdict(section.chart),
         }
         for section in report.sections
     ]

@@ -8,6 +8,7 @@
   const layout = JSON.parse(document.getElementById("run-layout").textContent);
   const SHOWN_ROWS = 200;
   const SERIES = 8;
+  const CHART_POINTS = 10000;
   const rows = new Map(layout.map((section) => [section.name, new Map()]));
 
   const $ = (selector, root = page) => root.querySelector(selector);
@@ -73,23 +74,29 @@
     }
     $("[data-rows]", place).replaceChildren(...body.childNodes);
     $("[data-count]", place).textContent =
-      `${count(all.length)} rows so far${all.length > SHOWN_ROWS ? `, the first ${SHOWN_ROWS} shown` : ""}`;
+      `${count(all.length)} row${all.length === 1 ? "" : "s"} so far${all.length > SHOWN_ROWS ? `, the first ${SHOWN_ROWS} shown` : ""}`;
   }
 
+  /* As the server does it (webapp/reports/results.py): with a step, a time without a row is a 0, a value not known is a gap. */
   function chartOf(section) {
-    const { x, series, value } = section.chart;
+    const { x, series, value, step_s: step } = section.chart;
     const sums = new Map();
+    const add = (line, at, amount) => line.set(at, amount === null || amount === undefined ? line.get(at) ?? null : (line.get(at) || 0) + amount);
     for (const { data } of rows.get(section.name).values()) {
-      if (data[x] === null || data[x] === undefined || data[value] === null || data[value] === undefined) continue;
-      const at = Date.parse(data[x]) / 1000;
+      if (data[x] === null || data[x] === undefined) continue;
       const name = String(data[series]);
       if (!sums.has(name)) sums.set(name, new Map());
-      sums.get(name).set(at, (sums.get(name).get(at) || 0) + data[value]);
+      add(sums.get(name), Date.parse(data[x]) / 1000, data[value]);
     }
-    const total = (name) => [...sums.get(name).values()].reduce((sum, each) => sum + each, 0);
+    const total = (name) => [...sums.get(name).values()].reduce((sum, each) => sum + (each || 0), 0);
     const names = [...sums.keys()].sort((a, b) => total(b) - total(a) || compare(a, b)).slice(0, SERIES);
-    const times = [...new Set(names.flatMap((name) => [...sums.get(name).keys()]))].sort((a, b) => a - b);
-    return { series: names, data: [times, ...names.map((name) => times.map((at) => sums.get(name).get(at) ?? null))] };
+    const found = new Set(names.flatMap((name) => [...sums.get(name).keys()]));
+    const first = Math.min(...found);
+    const last = Math.max(...found);
+    if (step && (last - first) / step <= CHART_POINTS) for (let at = first; at <= last; at += step) found.add(at);
+    const times = [...found].sort((a, b) => a - b);
+    const at = (line, time) => (line.has(time) ? line.get(time) : step ? 0 : null);
+    return { series: names, data: [times, ...names.map((name) => times.map((time) => at(sums.get(name), time)))] };
   }
 
   function drawChart(section) {
