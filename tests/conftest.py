@@ -10,6 +10,9 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from pathlib import Path
+
+import pytest
 
 import hypothesis
 
@@ -29,3 +32,17 @@ hypothesis.settings.register_profile(
     "logboom", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
 hypothesis.settings.load_profile("logboom")
+
+# Fast and pure first, real processes later. Browsers come last for a reason of their own: while Playwright runs, an event loop
+# runs in the main thread, and no other test could start one.
+_ORDER = ("test_tidy.py", "unit", "scenarios", "golden", "contract", "sim", "web", "reports", "integration", "browser")
+_TESTS = Path(__file__).resolve().parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    kind = item.path.relative_to(_TESTS).parts[0]
+    return _ORDER.index(kind) if kind in _ORDER else 0
