@@ -6,15 +6,14 @@ The variables are set when this file is imported, which is before pytest-django 
 from __future__ import annotations
 
 import atexit
-import importlib.util
+import importlib
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
-import pytest
-
 import hypothesis
+import pytest
 
 _DATA_DIR = tempfile.mkdtemp(prefix="logboom-tests-")
 atexit.register(shutil.rmtree, _DATA_DIR, ignore_errors=True)
@@ -22,11 +21,8 @@ atexit.register(shutil.rmtree, _DATA_DIR, ignore_errors=True)
 for _name in [name for name in os.environ if name.startswith("LOGBOOM_") or name in ("REDIS_URL", "DATABASE_URL")]:
     del os.environ[_name]
 os.environ["LOGBOOM_DATA_DIR"] = _DATA_DIR
-if importlib.util.find_spec("webapp.settings") is not None:
-    os.environ["DJANGO_SETTINGS_MODULE"] = "webapp.settings"
-    importlib.import_module(
-        "django"
-    )  # pytest-django sets Django up only where it is loaded before the tests are collected
+os.environ["DJANGO_SETTINGS_MODULE"] = "webapp.settings"
+importlib.import_module("django")  # pytest-django sets up only a Django that is loaded before tests are collected
 
 hypothesis.settings.register_profile(
     "logboom", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
