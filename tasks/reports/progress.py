@@ -53,7 +53,7 @@ class Progress:
     def document(self) -> dict[str, Any]:
         """As the run's row stores it; what is not known is absent."""
         with self._lock:
-            stages = list(self._stages.values())
+            stages = [stage for stage in self._stages.values() if stage["total"]]
             document: dict[str, Any] = {"text": self._text}
             if stages:
                 document["stages"] = [dict(stage) for stage in stages[-STAGES_SHOWN:]]

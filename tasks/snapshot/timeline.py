@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 EVENTS_KEPT = 100
@@ -67,9 +67,14 @@ def _group(before: Mapping[str, Any] | None, group: Mapping[str, Any]) -> Iterat
     if before["sync_state_set"] != group["sync_state_set"]:
         left = sorted(set(before["sync_state_set"]) - set(group["sync_state_set"]))
         joined = sorted(set(group["sync_state_set"]) - set(before["sync_state_set"]))
-        moves = [*(f"replica {each} left" for each in left), *(f"replica {each} joined" for each in joined)]
+        moves = [f"{_replicas(ids)} {verb}" for ids, verb in ((left, "left"), (joined, "joined")) if ids]
         members = ", ".join(map(str, group["sync_state_set"])) or "nobody"
-        yield "sync_set", f"{name}: {', '.join(moves)} the sync-state set, now {members}"
+        yield "sync_set", f"{name}: {' and '.join(moves)} the sync-state set, now {members}"
+
+
+def _replicas(ids: Sequence[int]) -> str:
+    numbers = ", ".join(map(str, ids))
+    return f"replica {numbers}" if len(ids) == 1 else f"replicas {numbers}"
 
 
 def _mastered(group: Mapping[str, Any]) -> str:

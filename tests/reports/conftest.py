@@ -14,6 +14,7 @@ import pytest
 
 from tasks.spark.session import Sessions
 from tasks.spark.settings import SparkSettings
+from webapp.appliance.processes import dying_with_this_process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,6 +35,7 @@ class SparkProcess:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=dying_with_this_process(),  # also when the test run is killed
             )
 
     def close(self) -> None:

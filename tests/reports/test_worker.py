@@ -27,6 +27,7 @@ from remoting.client.socket_connection import SocketConnection
 from remoting.message import encode_batch_body, encode_properties
 from tests.reports.conftest import ROOT, SparkProcess
 from tests.support.cluster import Cluster, eventually, free_ports
+from webapp.appliance.processes import dying_with_this_process
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +83,7 @@ class Appliance:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=dying_with_this_process(),  # also when the test run is killed
             )
 
     def run(self, *arguments: str) -> str:

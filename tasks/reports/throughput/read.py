@@ -14,6 +14,7 @@ from tasks.spark.planning import QueueRange
 
 MINUTE_MS: Final = 60_000
 FIRST_SLICE: Final = 2_000
+SMALL_SLICE: Final = 16_000
 SLICE_S: Final = 2.0
 SLICE_SHARE: Final = 0.1
 # two tasks at a time read beside the brokers; a task that reads more than this would not be told apart from one that hangs
@@ -56,9 +57,10 @@ def next_slice(rows: int, took_s: float, elapsed_s: float) -> int:
     """How many messages to read in the next step, after one that read `rows` in `took_s`, `elapsed_s` after the start.
 
     Something is to appear early and again and again, but each step costs something, whatever it reads: steps double until one
-    takes about two seconds, or a tenth of the time so far.
+    takes about two seconds, or a tenth of the time so far. A small one that takes longer shows a busy machine: it doubles too.
     """
-    return rows if took_s >= max(SLICE_S, SLICE_SHARE * elapsed_s) else 2 * rows
+    is_long = took_s >= max(SLICE_S, SLICE_SHARE * elapsed_s)
+    return rows if is_long and rows >= SMALL_SLICE else 2 * rows
 
 
 def frame(spark: Any, controllers: Sequence[str], ranges: Sequence[QueueRange], meter: tuple[str, str]) -> Any:

@@ -119,8 +119,9 @@ def test_steps_grow_until_they_take_a_while_and_are_few() -> None:
         rows = read.next_slice(rows, took, elapsed)
     assert steps < 60
     assert read.next_slice(2_000, 0.3, 0.3) == 4_000
-    assert read.next_slice(2_000, 2.5, 10) == 2_000
-    assert read.next_slice(2_000, 2.5, 100) == 4_000
+    assert read.next_slice(2_000, 9, 10) == 4_000
+    assert read.next_slice(16_000, 2.5, 10) == 16_000
+    assert read.next_slice(16_000, 2.5, 100) == 32_000
 
 
 def test_console_and_worker_know_the_same_reports() -> None:
@@ -161,6 +162,7 @@ def test_progress_is_absent_until_it_is_known() -> None:
     progress.stages_changed("b", [stage(8, 2, 2, True), stage(9, 0, 4)], 0, True)
     document = progress.document()
     assert document["tasks_done"] == document["tasks_total"] == 6, "skipped tasks are not waited for"
+    assert [each["id"] for each in document["stages"]] == [0, 1, 2], "a skipped stage is not shown"
     assert document["rows_read"] == 10, "a task that was tried again may have told more"
 
 
