@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tasks.snapshot.build import build, differs, recall, timestamp
 from tasks.snapshot.inputs import Memory
+from tests.unit.tasks.patience import patient
 from tests.unit.tasks.snapshot.cluster import CONTROLLERS, NOW_MS, look, process, replica, state, topic, view
 
 
@@ -254,6 +255,7 @@ def test_what_a_person_waits_for_is_announced_at_once() -> None:
     assert differs(third, second)
 
 
+@patient
 @given(
     views=st.sets(st.sampled_from(CONTROLLERS)),
     states=st.sets(st.integers(1, 3)),

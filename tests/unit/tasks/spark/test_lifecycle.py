@@ -23,6 +23,7 @@ from tasks.spark.lifecycle import (
 )
 from tasks.spark.processes import tree, tree_memory_bytes
 from tasks.spark.settings import SparkSettings
+from tests.unit.tasks.patience import patient
 
 IDLE_MS = 600_000
 LIMITS = Limits(idle_stop_ms=IDLE_MS, most_memory_bytes=1000)
@@ -192,7 +193,7 @@ class AnyLife(RuleBasedStateMachine):
 
 
 TestAnyLife = AnyLife.TestCase
-TestAnyLife.settings = hypothesis_settings(deadline=None, max_examples=60)
+TestAnyLife.settings = hypothesis_settings(patient, max_examples=60)
 
 
 # ---- settings and command line

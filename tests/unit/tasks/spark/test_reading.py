@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting import codes
@@ -18,6 +18,7 @@ from tasks.spark.options import Options
 from tasks.spark.planning import QueueRange, part, plan
 from tasks.spark.reader import DataLoss, read_ranges
 from tests.unit.tasks.fake_cluster import FakeBroker
+from tests.unit.tasks.patience import patient
 
 BASE = {"controllers": "127.0.0.1:9876", "subscribe": "orders"}
 
@@ -91,7 +92,7 @@ def messages(parts: list[list[QueueRange]]) -> list[tuple[int, int]]:
     return [(each.queue_id, offset) for part in parts for each in part for offset in range(each.start, each.end)]
 
 
-@settings(deadline=None)
+@patient
 @given(ranges_of_queues, st.integers(1, 12), st.integers(1, 400))
 def test_partitions_cover_every_message_once_and_are_bounded(
     ranges: list[QueueRange], min_partitions: int, max_records: int
@@ -106,7 +107,7 @@ def test_partitions_cover_every_message_once_and_are_bounded(
         assert max(sizes) - min(sizes[:-1] or sizes) == 0, "all but the last are of one size"
 
 
-@settings(deadline=None)
+@patient
 @given(ranges_of_queues, st.lists(st.integers(1, 200), min_size=1, max_size=40))
 def test_parts_in_order_cover_every_message_once_in_order(ranges: list[QueueRange], steps: list[int]) -> None:
     total = sum(each.size for each in ranges)

@@ -8,13 +8,14 @@ from typing import Any
 import lz4.frame
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.errors import ProtocolError
 from remoting.message import Record, decode_records, encode_record, offset_message_id, pack_host
 from tasks.spark import records
 from tasks.spark.bodies import MAX_UNPACKED_BYTES, unpack
+from tests.unit.tasks.patience import patient
 
 ALL = tuple(records.COLUMN_TYPES)
 GOLDEN = bytes.fromhex(
@@ -86,14 +87,14 @@ def fast(buffer: bytes, columns: tuple[str, ...] = ALL) -> list[dict[str, Any]]:
     return rows
 
 
-@settings(deadline=None)
+@patient
 @given(st.lists(encoded_records(), min_size=1, max_size=6))
 def test_decodes_like_the_shared_decoder(encoded: list[bytes]) -> None:
     buffer = b"".join(encoded)
     assert fast(buffer) == [slow(record) for record in decode_records(buffer)]
 
 
-@settings(deadline=None)
+@patient
 @given(st.lists(encoded_records(), min_size=1, max_size=3), st.sets(st.sampled_from(ALL), min_size=1))
 def test_a_projection_has_only_the_columns_asked_for(encoded: list[bytes], chosen: set[str]) -> None:
     columns = tuple(sorted(chosen))
@@ -103,7 +104,7 @@ def test_a_projection_has_only_the_columns_asked_for(encoded: list[bytes], chose
     assert rows == [{name: slow(record)[name] for name in columns} for record in decode_records(buffer)]
 
 
-@settings(deadline=None)
+@patient
 @given(st.lists(encoded_records(), min_size=1, max_size=3), st.data())
 def test_damage_is_refused_or_decoded_never_anything_else(encoded: list[bytes], data: st.DataObject) -> None:
     buffer = bytearray(b"".join(encoded))
