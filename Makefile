@@ -44,6 +44,9 @@ bench: .venv/.installed-dev bench-programs ## measure, in pairs, into one table 
 h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs Go)
 	$(PYTHON) -m tests.h2spec $(ARGS)
 
+interop: .venv/.installed-dev ## brokers, controllers and tools of Apache RocketMQ against ours (needs a JDK and Maven)
+	$(PYTEST) tests/interop --least-checks 1 $(ARGS)
+
 bench-programs:
 	@$(call BOOTSTRAP,programs h2load gcc)
 
@@ -56,4 +59,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim bench h2spec programs bench-programs
+.PHONY: help up status test check sim bench h2spec interop programs bench-programs

@@ -33,6 +33,14 @@ hypothesis.settings.load_profile("logboom")
 # runs in the main thread, and no other test could start one.
 _ORDER = ("test_tidy.py", "unit", "scenarios", "golden", "contract", "sim", "web", "reports", "integration", "browser")
 _TESTS = Path(__file__).resolve().parent
+_ON_REQUEST = (_TESTS / "interop",)  # needs more than Debian's and Python's packages: collected only when it is named
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if collection_path not in _ON_REQUEST:
+        return None
+    named = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
+    return None if any(collection_path in (path, *path.parents) for path in named) else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

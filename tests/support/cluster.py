@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,10 +54,19 @@ def eventually(what: str, condition: Callable[[], T | None], timeout_s: float = 
 class Process:
     """One daemon: started again with the same arguments and data after it died."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        *,
+        program: str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.starts = 0
-        self._arguments = list(arguments)
+        self._command = [program, *arguments]
+        self._environment = environment
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -80,7 +89,7 @@ class Process:
         self.starts += 1
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *self._arguments], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+                self._command, cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True
             )
 
     def kill(self) -> None:

@@ -1,0 +1,66 @@
+"""What the interoperability tests share, and the count that keeps them from passing by not running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.apache import Apache, Session, Unavailable
+
+
+class _Counted:
+    passed = 0
+
+
+_counted = _Counted()
+_UNAVAILABLE = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--least-checks", type=int, default=0, help="fail when fewer tests against the original passed than this"
+    )
+
+
+@pytest.fixture(scope="session")
+def apache(request: pytest.FixtureRequest) -> Apache:
+    """The original; everything that needs it is skipped with one sentence where it cannot be run."""
+    try:
+        return Apache.find()
+    except Unavailable as reason:
+        request.config.stash[_UNAVAILABLE] = str(reason)
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def session(apache: Apache, tmp_path: Path) -> Iterator[Session]:
+    """Processes of the original that one test starts."""
+    with apache.session(tmp_path / "apache") as running:
+        yield running
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and report.passed:
+        _counted.passed += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    least = session.config.getoption("--least-checks")
+    if (
+        session.exitstatus == pytest.ExitCode.OK
+        and _counted.passed < least
+        and _UNAVAILABLE not in session.config.stash
+    ):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if (reason := config.stash.get(_UNAVAILABLE, None)) is not None:
+        terminalreporter.write_line(f"nothing was checked: {reason}")
+    elif _counted.passed < config.getoption("--least-checks"):
+        least = config.getoption("--least-checks")
+        terminalreporter.write_line(f"{_counted.passed} checks passed, but there should be at least {least}", red=True)
+    else:
+        terminalreporter.write_line(f"{_counted.passed} checks against the original passed")
