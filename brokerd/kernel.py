@@ -10,14 +10,14 @@ comes out, whole, before anybody else appends.
 
 from __future__ import annotations
 
-import re
 import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from brokerd.send_rules import STAMP, unique_key
+from brokerd.kernel_batch import Entry, lay_out_batch, pack_shared
+from brokerd.send_rules import STAMP, Pattern, pattern_of
 from remoting import codes
+from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.frame import Command
 from remoting.message import (
@@ -26,21 +26,9 @@ from remoting.message import (
     MAX_BODY_BYTES,
     MAX_PROPERTIES_BYTES,
     RECORD_OVERHEAD_BYTES,
-    java_hash,
-    tags_code,
 )
 
-# The properties that most messages have and no others: one match says that nothing is special, and finds the key and the tag
-_COMMON: Final = re.compile(
-    rb"(?:(?:UNIQ_KEY\x01([0-9A-Za-z]+)|WAIT\x01true|TAGS\x01([^\x00-\x02]+)|KEYS\x01[^\x00-\x02]+)\x02)+"
-)
-_BATCH_ITEM: Final = struct.Struct(">iIIii")
 _SHORT: Final = struct.Struct(">h")
-_INT: Final = struct.Struct(">i")
-# the head of a record with IPv4 hosts, cut where a batch's messages differ and where they do not (the body's length follows)
-_HEAD_START: Final = struct.Struct(">IIIiiqq")
-_HEAD_MIDDLE: Final = struct.Struct(">iqIIqIIiq")
-MAX_BATCH_COUNT: Final = 32767
 _PREFIX: Final = struct.Struct(">iI")
 
 # The space after "code": keeps the frame's length when the caller turns 0 into a two-digit put status.
@@ -54,14 +42,13 @@ _BATCH_ANSWER: Final = (
 )
 ANSWER_OK: Final = b'{"code": 0,'
 
-# (topic, queue_id, queue_offset, physical_offset, size, tags_code, store_timestamp_ms)
-Entry = tuple[str, int, int, int, int, int, int]
+_NO_PATTERN: Final = Pattern(b"\0", 0, 0, b"\0", 0)  # no message follows it
 
 
 class SendTarget:
-    """A topic that accepts ordinary sends, prepared for the loop."""
+    """A topic that accepts ordinary sends, prepared for the loop. `pattern` is what its last message's properties followed."""
 
-    __slots__ = ("field", "name", "turn", "write_queue_nums")
+    __slots__ = ("field", "name", "pattern", "turn", "write_queue_nums")
 
     def __init__(self, name: str, write_queue_nums: int) -> None:
         encoded = name.encode()
@@ -69,6 +56,7 @@ class SendTarget:
         self.field = bytes((len(encoded),)) + encoded
         self.write_queue_nums = write_queue_nums
         self.turn = 0
+        self.pattern = _NO_PATTERN
 
 
 class Encoded:
@@ -146,22 +134,22 @@ def encode_sends(
             out.is_slow = True
             return
         if ext.get("m") == "true":
-            laid_out = _lay_out_batch(
+            laid_out = _add_batch(
                 out, request, target, offsets, queue_id, sys_flag, born_timestamp, reconsume_times,
                 segment_end, now_ms, born_host, store_host, id_prefix,
             )  # fmt: skip
             if laid_out:
                 continue
             return
-        common = _COMMON.fullmatch(properties)
-        if common is not None:
-            key, tag = common.groups()
-            code = 0 if tag is None else java_hash(tag.decode("utf-8", "replace"))
-        else:
-            key, code = _odd_properties(properties)
-        if key is None:
-            out.is_slow = True
-            return
+        head, key_at, key_end, rest, code = target.pattern
+        key = properties[key_at:key_end]
+        if properties[key_end:] != rest or properties[:key_at] != head or not key.isalnum():
+            pattern = pattern_of(properties)
+            if pattern is None:
+                out.is_slow = True
+                return
+            target.pattern = pattern
+            key, code = properties[pattern.key_at : pattern.key_end], pattern.tags_code
         properties += STAMP
         properties_length = len(properties)
         size = RECORD_OVERHEAD_BYTES - 1 + len(target.field) + body_length + properties_length
@@ -176,7 +164,7 @@ def encode_sends(
         offsets[slot] = queue_offset + 1
         records += (
             HEAD_V4.pack(
-                size, MAGIC_V1, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag,
+                size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag,
                 born_timestamp, born_ip, born_port, now_ms, store_ip, store_port, reconsume_times, 0, body_length,
             ),
             body,
@@ -193,13 +181,7 @@ def encode_sends(
     out.next_index = len(requests)
 
 
-def _odd_properties(properties: bytes) -> tuple[bytes | None, int]:
-    """(unique key, tags code) of properties that are not only the common ones; no key when the general path must look."""
-    key = unique_key(properties)
-    return key, tags_code(properties) if key is not None else 0
-
-
-def _lay_out_batch(
+def _add_batch(
     out: Encoded,
     request: Command,
     target: SendTarget,
@@ -214,71 +196,26 @@ def _lay_out_batch(
     store_host: tuple[int, int],
     id_prefix: bytes,
 ) -> bool:
-    """Lay out a batch as records at consecutive queue offsets; False (and nothing laid out) when the loop must stop."""
-    name, field = target.name, target.field
-    fixed = RECORD_OVERHEAD_BYTES - 1 + len(field) + len(STAMP)
-    same_in_all = _HEAD_MIDDLE.pack(sys_flag & ~1, born_timestamp, *born_host, now_ms, *store_host, reconsume_times, 0)
-    slot = (name, queue_id)
-    first_offset = queue_offset = offsets.get(slot, 0)
-    position = out.end_offset
-    view = memoryview(request.body)
-    at, end = 0, len(view)
-    records: list[Bytes] = []
-    entries: list[Entry] = []
-    ids = []
-    try:
-        while at < end:
-            item_size, _, _, flag, body_length = _BATCH_ITEM.unpack_from(view, at)
-            properties_at = at + 20 + body_length
-            item_end = at + item_size
-            properties = bytes(view[properties_at + 2 : item_end])
-            properties_length = len(properties)
-            if (
-                body_length <= 0
-                or item_end > end
-                or item_size != 22 + body_length + properties_length
-                or _SHORT.unpack_from(view, properties_at)[0] != properties_length
-                or properties_length + len(STAMP) > MAX_PROPERTIES_BYTES
-            ):
-                out.is_slow = True
-                return False
-            common = _COMMON.fullmatch(properties)
-            if common is not None:
-                key, tag = common.groups()
-                code = 0 if tag is None else java_hash(tag.decode("utf-8", "replace"))
-            else:
-                key, code = _odd_properties(properties)
-            if key is None:
-                out.is_slow = True
-                return False
-            body = view[at + 20 : properties_at]
-            size = fixed + body_length + properties_length
-            records += (
-                _HEAD_START.pack(size, MAGIC_V1, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position),
-                same_in_all,
-                _INT.pack(body_length),
-                body,
-                field + _SHORT.pack(properties_length + len(STAMP)) + properties + STAMP,
-            )
-            entries.append((name, queue_id, queue_offset, position, size, code, now_ms))
-            ids.append(b"%b%016X" % (id_prefix, position))
-            position += size
-            queue_offset += 1
-            at = item_end
-    except struct.error:
+    """Lay out a batch; False, and nothing laid out, when the loop must stop."""
+    slot = (target.name, queue_id)
+    queue_offset = offsets.get(slot, 0)
+    shared = pack_shared(sys_flag & ~1, born_timestamp, born_host, now_ms, store_host, reconsume_times)
+    laid_out = lay_out_batch(
+        request.body, target.name, target.field, queue_id, queue_offset, out.end_offset, now_ms, shared
+    )
+    if laid_out is None:
         out.is_slow = True
         return False
-    if not ids or len(ids) > MAX_BATCH_COUNT:
-        out.is_slow = True
+    records, entries, positions, end_offset = laid_out
+    if end_offset > segment_end:
         return False
-    if position > segment_end:
-        return False
-    offsets[slot] = queue_offset
+    offsets[slot] = queue_offset + len(entries)
     out.records += records
     out.entries += entries
-    out.end_offset = position
+    out.end_offset = end_offset
     if not request.flag & codes.FLAG_ONEWAY:
-        header = _BATCH_ANSWER % (b",".join(ids), queue_id, first_offset, request.opaque)
+        ids = b",".join([b"%b%016X" % (id_prefix, position) for position in positions])
+        header = _BATCH_ANSWER % (ids, queue_id, queue_offset, request.opaque)
         out.answers += (_PREFIX.pack(4 + len(header), len(header)), header)
         out.answered.append(request)
     return True

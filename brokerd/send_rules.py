@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from brokerd.metadata.names import RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX, check_topic_name
 from brokerd.services import Draft, TopicConfig
@@ -21,6 +21,8 @@ from remoting.message import (
     SYS_TRANSACTION_MASK,
     decode_properties,
     encode_properties,
+    java_hash,
+    tags_code,
 )
 
 PERM_WRITE: Final = 2
@@ -38,6 +40,10 @@ _SPECIAL: Final = re.compile(
     rb"POP_CK|TRAN_MSG|DELAY|TIMER_|INNER_|__CRC32#|MSG_REGION|TRACE_ON|WAIT\x01false|\x01\x02|\x00"
 )
 _UNIQUE_KEY: Final = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([0-9A-Za-z]+)\x02")
+# The properties that most messages have and no others: one match says that nothing is special, and finds the key and the tag
+_COMMON: Final = re.compile(
+    rb"(?:(?:UNIQ_KEY\x01([0-9A-Za-z]+)|WAIT\x01true|TAGS\x01([^\x00-\x02]+)|KEYS\x01[^\x00-\x02]+)\x02)+"
+)
 
 
 def check_destination(topic: str) -> None:
@@ -83,7 +89,9 @@ def prepare(
             f"queueId {draft.queue_id} must be below {queues}, the number of queues of {draft.topic}"
         )
     queue_id = draft.queue_id if draft.queue_id >= 0 else choose_queue(queues)
-    ordinary = unique_key(draft.properties) is not None and len(draft.properties) + len(STAMP) <= MAX_PROPERTIES_BYTES
+    ordinary = (
+        _find_unique_key(draft.properties) is not None and len(draft.properties) + len(STAMP) <= MAX_PROPERTIES_BYTES
+    )
     properties = draft.properties + STAMP if ordinary else _stamp(draft.properties, unique_id)
     return draft._replace(queue_id=queue_id, properties=properties)
 
@@ -93,12 +101,42 @@ def waits_for_store(properties: bytes) -> bool:
     return b"WAIT\x01false" not in properties or decode_properties(properties).get("WAIT") != "false"
 
 
-def unique_key(properties: bytes) -> bytes | None:
-    """The unique key of properties that may be stored as they came, with the stamp behind them; None for all others."""
-    key = _UNIQUE_KEY.search(properties)
-    if key is None or not properties.endswith(b"\x02") or _SPECIAL.search(properties):
+def _find_unique_key(properties: bytes) -> re.Match[bytes] | None:
+    """The unique key in properties that may be stored as they came, with the stamp behind them; None for all others."""
+    if not properties.endswith(b"\x02") or _SPECIAL.search(properties):
         return None
-    return key[1]
+    return _UNIQUE_KEY.search(properties)
+
+
+class Pattern(NamedTuple):
+    """Properties that may be stored as they came, with a hole for the unique key: `head`, letters and digits, `rest`.
+
+    Messages of one producer mostly differ in that key alone, so one look at the first speaks for the others.
+    """
+
+    head: bytes
+    key_at: int
+    key_end: int
+    rest: bytes
+    tags_code: int
+
+
+def pattern_of(properties: bytes) -> Pattern | None:
+    """The pattern that properties follow; None when the general path must see them."""
+    common = _COMMON.fullmatch(properties)
+    if common is not None:
+        key_at, key_end = common.span(1)
+        if key_at < 0:
+            return None
+        tag = common[2]
+        code = 0 if tag is None else java_hash(tag.decode("utf-8", "replace"))
+    else:
+        key = _find_unique_key(properties)
+        if key is None:
+            return None
+        key_at, key_end = key.span(1)
+        code = tags_code(properties)
+    return Pattern(properties[:key_at], key_at, key_end, properties[key_end:], code)
 
 
 def _stamp(encoded: bytes, unique_id: Callable[[], str]) -> bytes:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-import zlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
 
@@ -116,7 +116,7 @@ def encode_record(
             _HEAD.pack(
                 size,
                 MAGIC_V2 if long_topic else MAGIC_V1,
-                zlib.crc32(body) & 0x7FFFFFFF,
+                crc32(body) & 0x7FFFFFFF,
                 queue_id,
                 flag,
                 queue_offset,
@@ -220,7 +220,7 @@ def decode_records(buffer: Bytes) -> Iterator[Record]:
 
 def body_is_intact(record: Record) -> bool:
     """Whether the body's CRC is the one in the record."""
-    return zlib.crc32(record.body) & 0x7FFFFFFF == record.body_crc
+    return crc32(record.body) & 0x7FFFFFFF == record.body_crc
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

@@ -7,9 +7,8 @@ replaced atomically and durably. Whoever calls `save_*` may act on the new value
 
 from __future__ import annotations
 
-import zlib
-
 from brokerd.replication.epochs import EpochEntry, EpochList, decode_epochs, encode_epochs
+from remoting.checksum import crc32
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile
 
@@ -37,7 +36,7 @@ class EpochFile:
 
     def save_master_epoch(self, epoch: int) -> None:
         digits = str(epoch).encode("ascii")
-        self._disk.replace_bytes(MASTER_EPOCH_FILE, b"%s %d\n" % (digits, zlib.crc32(digits)))
+        self._disk.replace_bytes(MASTER_EPOCH_FILE, b"%s %d\n" % (digits, crc32(digits)))
 
     def _load_entries(self) -> list[EpochEntry]:
         backup = self._disk.read_bytes(EPOCH_FILE + _BACKUP_SUFFIX)
@@ -56,6 +55,6 @@ class EpochFile:
         if content is None:
             return 0
         digits, _, checksum = content.strip().partition(b" ")
-        if not digits.isdigit() or checksum != str(zlib.crc32(digits)).encode("ascii"):
+        if not digits.isdigit() or checksum != str(crc32(digits)).encode("ascii"):
             raise CorruptedFile(f"{MASTER_EPOCH_FILE}: bad checksum; restore it, or let this replica start empty")
         return int(digits)

@@ -10,11 +10,11 @@ Owned by `core`, which persists every change through `epoch_file` before it acts
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from remoting.checksum import crc32
 from remoting.errors import CorruptedFile
 
 MAX_ENTRIES_READ = 100_000
@@ -144,7 +144,7 @@ def is_increasing(entries: Sequence[EpochEntry]) -> bool:
 def encode_epochs(entries: Sequence[EpochEntry]) -> bytes:
     """The epoch file: the number of entries, the CRC of the entry lines, one `epoch-startOffset` line each."""
     lines = "".join(f"{entry.epoch}-{entry.start_offset}\n" for entry in entries).encode("ascii")
-    return b"%d\n%d\n%s" % (len(entries), zlib.crc32(lines) & 0x7FFFFFFF, lines)
+    return b"%d\n%d\n%s" % (len(entries), crc32(lines) & 0x7FFFFFFF, lines)
 
 
 def decode_epochs(content: bytes, path: str) -> list[EpochEntry]:
@@ -156,7 +156,7 @@ def decode_epochs(content: bytes, path: str) -> list[EpochEntry]:
         if count != len(body) or count > MAX_ENTRIES_READ:
             raise CorruptedFile(f"{path}: {len(body)} epoch entries where its first line says {count}")
         covered = "".join(f"{line}\n" for line in body).encode("ascii")
-        if checksum not in (0, zlib.crc32(covered) & 0x7FFFFFFF):
+        if checksum not in (0, crc32(covered) & 0x7FFFFFFF):
             raise CorruptedFile(f"{path}: the checksum {checksum} does not fit the epoch entries")
         entries = [_decode_entry(line) for line in body]
     except (IndexError, ValueError) as error:

@@ -9,7 +9,6 @@ whatever their clocks say.
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from brokerd.replication.control import BrokerNames
 from brokerd.replication.effects import Role
 from brokerd.services import TopicConfig
 from remoting import codes
+from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.errors import LogboomError
 from remoting.frame import Command
@@ -133,7 +133,7 @@ class NameServerLink:
             "haServerAddr": self._names.ha_address,
             "grpcAddress": self._names.grpc_address,
             "compressed": "false",
-            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
             "complete": "true" if is_master else "false",
         }
         return ext, body

@@ -13,9 +13,9 @@ wrote RocketMQ's part, the CRC no longer fits and our positions count as unknown
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import astuple, dataclass
 
+from remoting.checksum import crc32
 from remoting.disk import Disk, FileSegment
 
 PATH = "checkpoint"
@@ -45,7 +45,7 @@ class Positions:
 def encode_page(positions: Positions) -> bytes:
     """The used bytes of the page."""
     page = _PAGE.pack(*astuple(positions))
-    return page + _CRC.pack(zlib.crc32(page))
+    return page + _CRC.pack(crc32(page))
 
 
 def decode_page(page: bytes) -> Positions | None:
@@ -53,7 +53,7 @@ def decode_page(page: bytes) -> Positions | None:
     if len(page) < _PAGE.size + _CRC.size:
         return None
     (crc,) = _CRC.unpack_from(page, _PAGE.size)
-    if crc != zlib.crc32(page[: _PAGE.size]):
+    if crc != crc32(page[: _PAGE.size]):
         return None
     positions = Positions(*_PAGE.unpack_from(page))
     return positions if min(astuple(positions)) >= 0 else None

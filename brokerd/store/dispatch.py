@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from brokerd.store.layout import FILLER_BYTES, MIN_RECORD_BYTES, file_start
+from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.message import (
     MAGIC_BLANK,
@@ -151,7 +151,7 @@ def _parse(
         return None
     topic, properties = bytes(data[topic_start:topic_end]), bytes(data[topic_end + 2 : end])
     if check_content:
-        if zlib.crc32(view[body_start:body_end]) & 0x7FFFFFFF != crc:
+        if crc32(view[body_start:body_end]) & 0x7FFFFFFF != crc:
             return None
         # Nothing else covers topic and properties, but a sector of zeros, which is what a torn write leaves, gives itself
         # away: no stored name or property holds a zero byte.
@@ -170,7 +170,7 @@ def _topic_name(topic: bytes) -> str:
 def _is_intact(record: memoryview, properties: bytes) -> bool:
     """Whether the checksum over the whole record holds, where the properties end with one."""
     found = _WHOLE_RECORD_CRC.fullmatch(properties[-_WHOLE_RECORD_CRC_BYTES:])
-    return found is None or zlib.crc32(record[:-_WHOLE_RECORD_CRC_BYTES]) & 0x7FFFFFFF == int(found[1][::-1])
+    return found is None or crc32(record[:-_WHOLE_RECORD_CRC_BYTES]) & 0x7FFFFFFF == int(found[1][::-1])
 
 
 def walk(

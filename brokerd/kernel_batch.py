@@ -1,0 +1,157 @@
+"""The send path's inner loop for batches: one request's messages in, records at consecutive queue offsets out (pure).
+
+A batch is handled in columns, one pass over all of its messages for each field: in CPython that takes a third of the time of one
+pass with all fields of a message. What is not ordinary (see `send_rules`) is left to the general path.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, chain, repeat
+from typing import Final, NamedTuple
+
+from brokerd.send_rules import STAMP, pattern_of
+from remoting.checksum import crc32
+from remoting.disk import Bytes
+from remoting.message import MAGIC_V1, MAX_PROPERTIES_BYTES, RECORD_OVERHEAD_BYTES
+
+MAX_BATCH_COUNT: Final = 32767
+_ITEM: Final = struct.Struct(">i8xii")  # size, flag, body length; magic and CRC are not looked at
+_ITEM_OVERHEAD_BYTES: Final = 22
+_BODY_AT: Final = 20
+_SHORT: Final = struct.Struct(">h")
+# size magic crc queueId flag queueOffset physicalOffset, what all messages of a batch share (`pack_shared`), body length
+_HEAD: Final = struct.Struct(">IIIiiqq48si")
+_SHARED: Final = struct.Struct(">iqIIqIIiq")
+
+# (topic, queue_id, queue_offset, physical_offset, size, tags_code, store_timestamp_ms)
+Entry = tuple[str, int, int, int, int, int, int]
+
+
+class LaidOut(NamedTuple):
+    """A batch as it goes to the log, to dispatch, and into the answer."""
+
+    records: list[Bytes]
+    entries: list[Entry]
+    positions: Sequence[int]
+    end_offset: int
+
+
+class _Items(NamedTuple):
+    flags: Sequence[int]
+    bodies: Sequence[bytes]
+    properties: Sequence[bytes]
+
+
+def pack_shared(
+    sys_flag: int, born_timestamp: int, born_host: tuple[int, int], now_ms: int, store_host: tuple[int, int], times: int
+) -> bytes:
+    """The middle of a record's head, from sysFlag to preparedTransactionOffset, for IPv4 hosts; `times` is reconsumeTimes."""
+    return _SHARED.pack(sys_flag, born_timestamp, *born_host, now_ms, *store_host, times, 0)
+
+
+def lay_out_batch(
+    body: Bytes, topic: str, field: bytes, queue_id: int, queue_offset: int, position: int, now_ms: int, shared: bytes
+) -> LaidOut | None:
+    """Lay out the messages in a batch's body behind the log position; None when one of them is not ordinary, or none is there.
+
+    `field` is the topic as a record holds it, length first.
+    """
+    data = bytes(body)
+    try:
+        items = _split_uniform(data) or _split(data)
+    except struct.error:
+        return None
+    if items is None:
+        return None
+    flags, bodies, properties = items
+    codes = _tags_codes(properties)
+    if codes is None:
+        return None
+    lengths = set(map(len, properties))
+    if max(lengths) + len(STAMP) > MAX_PROPERTIES_BYTES:
+        return None
+    ends_of_head = {length: field + _SHORT.pack(length + len(STAMP)) for length in lengths}
+    fixed = RECORD_OVERHEAD_BYTES - 1 + len(field) + len(STAMP)
+    body_lengths = [len(body) for body in bodies]
+    sizes = [fixed + length + len(text) for length, text in zip(body_lengths, properties, strict=True)]
+    *positions, end_offset = accumulate(sizes, initial=position)
+    queue_offsets = range(queue_offset, queue_offset + len(bodies))
+    pack = _HEAD.pack
+    heads = [
+        pack(size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, shared, length)
+        for size, body, flag, queue_offset, position, length in zip(
+            sizes, bodies, flags, queue_offsets, positions, body_lengths, strict=True
+        )
+    ]
+    between = [ends_of_head[len(text)] for text in properties] if len(lengths) > 1 else repeat(*ends_of_head.values())
+    records: list[Bytes] = list(
+        chain.from_iterable(zip(heads, bodies, between, properties, repeat(STAMP), strict=False))
+    )
+    entries: list[Entry] = list(
+        zip(repeat(topic), repeat(queue_id), queue_offsets, positions, sizes, codes, repeat(now_ms), strict=False)
+    )
+    return LaidOut(records, entries, positions, end_offset)
+
+
+def _split_uniform(data: bytes) -> _Items | None:
+    """The messages of a batch in which all bodies and all properties are as long as the first; None when they are not."""
+    item_size, _, body_length = _ITEM.unpack_from(data)
+    properties_length = item_size - _ITEM_OVERHEAD_BYTES - body_length
+    if body_length <= 0 or properties_length < 0 or len(data) % item_size or len(data) // item_size > MAX_BATCH_COUNT:
+        return None
+    rows = _uniform_item(body_length, properties_length).iter_unpack(data)
+    sizes, flags, body_lengths, bodies, properties_lengths, properties = zip(*rows, strict=True)
+    if {*sizes} != {item_size} or {*body_lengths} != {body_length} or {*properties_lengths} != {properties_length}:
+        return None
+    return _Items(flags, bodies, properties)
+
+
+@lru_cache(maxsize=256)
+def _uniform_item(body_length: int, properties_length: int) -> struct.Struct:
+    return struct.Struct(f">i8xii{body_length}sh{properties_length}s")
+
+
+def _split(data: bytes) -> _Items | None:
+    """The messages of any batch; None when their sizes do not add up, or there are too many. Raises struct.error."""
+    flags: list[int] = []
+    bodies: list[bytes] = []
+    properties: list[bytes] = []
+    at, end = 0, len(data)
+    unpack, unpack_short = _ITEM.unpack_from, _SHORT.unpack_from
+    while at < end:
+        item_size, flag, body_length = unpack(data, at)
+        body_at = at + _BODY_AT
+        properties_at = body_at + body_length
+        at += item_size
+        if body_length <= 0 or at > end or properties_at + 2 > at:
+            return None
+        if properties_at + 2 + unpack_short(data, properties_at)[0] != at:
+            return None
+        flags.append(flag)
+        bodies.append(data[body_at:properties_at])
+        properties.append(data[properties_at + 2 : at])
+    return _Items(flags, bodies, properties) if 0 < len(bodies) <= MAX_BATCH_COUNT else None
+
+
+def _tags_codes(properties: Sequence[bytes]) -> Sequence[int] | None:
+    """The tags code of each message; None when one of them has properties that the general path must see."""
+    pattern = pattern_of(properties[0])
+    if pattern is None:
+        return None
+    head, key_at, key_end, rest, code = pattern
+    if (
+        {text[:key_at] for text in properties} == {head}
+        and {text[key_end:] for text in properties} == {rest}
+        and b"".join([text[key_at:key_end] for text in properties]).isalnum()
+    ):
+        return [code] * len(properties)
+    codes = []
+    for text in properties:
+        pattern = pattern_of(text)
+        if pattern is None:
+            return None
+        codes.append(pattern.tags_code)
+    return codes
