@@ -1,8 +1,8 @@
 """Who waits for a position of the log to be acknowledged: one ordered line of waiters, completed by position (pure).
 
-Positions are ends of appends, so they arrive in order; every waiter has the same patience, so deadlines arrive in order too. One
-deque therefore serves both: completing costs one comparison plus one call per completed waiter, whatever the length of the line.
-A waiter stands for everything that one read event appended, not for a message.
+Positions are ends of appends, so they arrive in order, and so does the time since when each waits: whoever is late is at the head
+of the line. One deque therefore serves both: completing costs one comparison plus one call per completed waiter, whatever the
+length of the line. A waiter stands for everything that one read event appended, not for a message.
 
 Each waiter is completed exactly once: acknowledged, expired, or failed by a change of role. A callback may add waiters (they are
 not looked at before the callback returned) and must not raise.
@@ -18,15 +18,15 @@ from collections.abc import Callable
 from brokerd.services import PutStatus
 
 Callback = Callable[[PutStatus], None]
+Verdict = Callable[[int, int], PutStatus | None]  # (position, milliseconds waited) -> how to answer now
 
 
 class AckQueue:
     """The waiters of one broker, across roles. `limit` bounds their number."""
 
-    __slots__ = ("_limit", "_timeout_ms", "_waiters", "acknowledged")
+    __slots__ = ("_limit", "_waiters", "acknowledged")
 
-    def __init__(self, timeout_ms: int, limit: int) -> None:
-        self._timeout_ms = timeout_ms
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiters: deque[tuple[int, int, Callback]] = deque()
         self.acknowledged = 0
@@ -40,7 +40,8 @@ class AckQueue:
         return len(self._waiters) >= self._limit
 
     @property
-    def next_deadline_ms(self) -> int | None:
+    def waiting_since_ms(self) -> int | None:
+        """Since when the first in line waits."""
         return self._waiters[0][1] if self._waiters else None
 
     def wait(self, position: int, now_ms: int, callback: Callback) -> None:
@@ -52,7 +53,7 @@ class AckQueue:
         if waiters and waiters[-1][0] > position:
             # A late waiter for an earlier position may as well wait for the last one's: acknowledged means all below it.
             position = waiters[-1][0]
-        waiters.append((position, now_ms + self._timeout_ms, callback))
+        waiters.append((position, now_ms, callback))
 
     def acknowledge(self, position: int) -> int:
         """Everything below `position` is acknowledged: complete whom that satisfies and return their number."""
@@ -66,12 +67,18 @@ class AckQueue:
             count += 1
         return count
 
-    def expire(self, now_ms: int, status: PutStatus) -> int:
-        """Complete those whose time is over with `status` (stored here, not known to be safe)."""
+    def expire(self, now_ms: int, verdict: Verdict) -> int:
+        """Answer those whose time is over (stored here, not known to be safe) as `verdict` says; the first for whom it says
+        None waits on, and so does everybody behind."""
         waiters = self._waiters
         count = 0
-        while waiters and waiters[0][1] <= now_ms:
-            waiters.popleft()[2](status)
+        while waiters:
+            position, since_ms, callback = waiters[0]
+            status = verdict(position, now_ms - since_ms)
+            if status is None:
+                break
+            waiters.popleft()
+            callback(status)
             count += 1
         return count
 

@@ -31,6 +31,7 @@ from brokerd.replication.frames import (
     encode_transfer_header,
 )
 from brokerd.replication.log import LogPosition, ReplicatedLog
+from brokerd.replication.quorum import overdue, patience_ms
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import Proposal
 from brokerd.services import PutStatus
@@ -96,7 +97,7 @@ class ReplicaEngine:
         epochs, highest_epoch = epoch_file.load()
         position = LogPosition(replicated_log.min_offset, replicated_log.end_offset, replicated_log.flushed_offset)
         self.core = ReplicaCore(settings, epochs, highest_epoch, position, confirm_offset, now_ms)
-        self.acks = AckQueue(settings.ack_timeout_ms, settings.max_waiting_acks)
+        self.acks = AckQueue(settings.max_waiting_acks)
         self.draining = False  # the broker is about to stop: nothing new is accepted
         self.last_errors: list[str] = []
         self._settings = settings
@@ -248,13 +249,18 @@ class ReplicaEngine:
             self.core.prefix_removed(self._log.min_offset)
         self.core.tick(now_ms, interval_ms)
         self._finish(now_ms)
-        deadline_ms = self.acks.next_deadline_ms
+        since_ms = self.acks.waiting_since_ms
         leading = self.core.leading
-        if deadline_ms is not None and deadline_ms <= now_ms and leading is not None:
-            own_disk_is_late = leading.enough_replicas and leading.own_position <= leading.replicas_position()
-            status = PutStatus.FLUSH_DISK_TIMEOUT if own_disk_is_late else PutStatus.FLUSH_SLAVE_TIMEOUT
-            self.acks.expire(now_ms, status)
-            self._finish(now_ms)
+        if since_ms is None or leading is None or now_ms - since_ms < patience_ms(self._settings):
+            return
+        own_position, replicas_position = leading.own_position, leading.replicas_position()
+
+        def verdict(position: int, waited_ms: int) -> PutStatus | None:
+            flushed, replicated = position <= own_position, leading.enough_replicas and position <= replicas_position
+            return overdue(self._settings, waited_ms, flushed=flushed, replicated=replicated)
+
+        self.acks.expire(now_ms, verdict)
+        self._finish(now_ms)
 
     def stop(self, reason: str, now_ms: int) -> None:
         """The broker stops: no role, no connection, no waiter is left."""

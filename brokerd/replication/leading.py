@@ -28,6 +28,7 @@ from brokerd.replication.effects import (
 from brokerd.replication.epochs import EpochList
 from brokerd.replication.frames import Handshake, Reply, TransferHeader
 from brokerd.replication.log import LogPosition
+from brokerd.replication.quorum import ALL, Quorum, decide, position_of
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import SyncState
 
@@ -139,21 +140,22 @@ class Leading:
         return list(self._peers.values())
 
     @property
+    def quorum(self) -> Quorum:
+        """How many copies an acknowledgement means now, and whether messages are refused."""
+        return decide(self._settings, len(self.sync.required), self._near() if self._settings.acting_master else 0)
+
+    @property
     def enough_replicas(self) -> bool:
-        """The required set is large enough for a message to be accepted."""
-        return len(self.sync.required) >= self._settings.min_in_sync_replicas
+        """Enough of the group is in sync for a message to be accepted."""
+        return not self.quorum.refused
 
     @property
     def own_position(self) -> int:
         return self._log.flushed_offset if self._settings.ack_after_flush else self._log.end_offset
 
     def replicas_position(self) -> int:
-        """How far all the other required members are known to be (the own end when there are none)."""
-        low = self._log.end_offset
-        for broker_id in self.sync.required:
-            if broker_id != self._self_id:
-                low = min(low, self._position(broker_id))
-        return low
+        """How far the replicas that the quorum waits for are known to be (the own end when it waits for none)."""
+        return position_of(self.quorum, self._log.end_offset, self._positions())
 
     # Connections
 
@@ -331,12 +333,11 @@ class Leading:
                     low = position
         if low > self.confirm_offset:
             self.confirm_offset = low
-        if len(required) < self._settings.min_in_sync_replicas:
+        quorum = self.quorum
+        if quorum.refused:
             return
-        if not self._settings.all_ack_in_sync_state_set:
-            positions = sorted((self._position(each) for each in required if each != self._self_id), reverse=True)
-            wanted = min(self._settings.in_sync_replicas - 1, len(positions))
-            low = min(own, positions[wanted - 1]) if wanted else own
+        if quorum.needed != ALL:
+            low = position_of(quorum, own, self._positions())
         if low > self.acknowledged_offset:
             self.acknowledged_offset = low
 
@@ -347,6 +348,19 @@ class Leading:
         """The replica's last ack on its present connection; -1 = not known, which confirms nothing new."""
         peer = self._by_id.get(broker_id)
         return peer.ack_offset if peer is not None else -1
+
+    def _positions(self) -> list[int]:
+        """Of the members that count, without this one."""
+        return [self._position(each) for each in self.sync.required if each != self._self_id]
+
+    def _near(self) -> int:
+        """How many replicas lack little; learners are none."""
+        floor = self._log.end_offset - self._settings.max_gap_not_in_sync_bytes
+        return sum(
+            1
+            for peer in self._by_id.values()
+            if not peer.learner and peer.stage is Stage.STREAMING and peer.ack_offset >= floor
+        )
 
     def _lagging(self, now_ms: int) -> frozenset[int]:
         lagging = []

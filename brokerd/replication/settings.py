@@ -12,6 +12,19 @@ from remoting.settings import check, setting
 class ReplicationSettings:
     """How a broker acknowledges, follows and notices failures."""
 
+    roles: str = setting(
+        "controllers",
+        "who decides the roles of this group: controllers elect, or they are fixed: broker_id 0 is the master",
+        choices=("controllers", "fixed"),
+    )
+    broker_id: int = setting(0, "fixed roles: this broker's id, 0 = the master", minimum=0, maximum=98)
+    total_replicas: int = setting(
+        1, "fixed roles: brokers in the group, the master included; ids are 0 to this - 1", minimum=1, maximum=99
+    )
+    acting_master: bool = setting(
+        False, "fixed roles: while the master is away the replica with the lowest id serves reads in its place"
+    )
+
     ack_after: str = setting(
         "flush",
         "what a replica's acknowledgement means: flush = on its disk, append = in its memory",
@@ -21,12 +34,24 @@ class ReplicationSettings:
         True,
         "every member of the sync-state set must have a message; false is weak: a failover may lose what was acknowledged",
     )
-    in_sync_replicas: int = setting(1, "how many members must have a message when not all must", minimum=1, maximum=99)
+    in_sync_replicas: int = setting(
+        1,
+        "copies that make an acknowledgement when not all members must have it, the master's included",
+        minimum=1,
+        maximum=99,
+    )
     min_in_sync_replicas: int = setting(
         1, "with fewer members than this in the sync-state set nothing is accepted", minimum=1, maximum=99
     )
+    auto_in_sync_replicas: bool = setting(
+        False, "fixed roles: ask for fewer copies while fewer replicas are in sync, down to min_in_sync_replicas"
+    )
+    max_gap_not_in_sync_bytes: int = setting(
+        256 << 20, "fixed roles: a replica that lacks less than this is in sync", minimum=0, maximum=1 << 50
+    )
     learner: bool = setting(False, "copy the log, but never enter the sync-state set and never become master")
     ack_timeout_ms: int = setting(3000, "how long a send waits for replicas", minimum=100, maximum=600_000)
+    flush_timeout_ms: int = setting(5000, "how long a send waits for the own disk", minimum=100, maximum=600_000)
     max_waiting_acks: int = setting(
         100_000, "appends that may wait for replicas at once", minimum=1, maximum=10_000_000
     )

@@ -530,7 +530,25 @@ class Group:
                 return
         raise AssertionError("events without end")
 
+    def settle_without_controllers(self) -> None:
+        """The same while no controller handles a request."""
+        for _ in range(1000):
+            if not self.one_round_without_controllers():
+                return
+        raise AssertionError("events without end")
+
     def _one_round(self) -> bool:
+        busy = self.one_round_without_controllers()
+        while self.requests:
+            self.process(self.requests[0])
+            busy = True
+        while self.answers:
+            self.deliver(self.answers[0])
+            busy = True
+        return busy
+
+    def one_round_without_controllers(self) -> bool:
+        """Dials, flushes and everything on the wires, once; says whether anything happened."""
         busy = False
         for node in self.nodes.values():
             while node.alive and node.dials:
@@ -550,12 +568,6 @@ class Group:
             if wire.to_replica:
                 self.deliver_to_replica(wire)
                 busy = True
-        while self.requests:
-            self.process(self.requests[0])
-            busy = True
-        while self.answers:
-            self.deliver(self.answers[0])
-            busy = True
         return busy
 
     def push_all(self) -> None:

@@ -5,27 +5,32 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.replication.acks import AckQueue
+from brokerd.replication.acks import AckQueue, Verdict
 from brokerd.services import PutStatus
+
+
+def late_after(timeout_ms: int) -> Verdict:
+    return lambda _, waited_ms: LATE if waited_ms >= timeout_ms else None
+
 
 OK, LATE, FAILED = PutStatus.PUT_OK, PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.SERVICE_NOT_AVAILABLE
 
 
 def test_completion_by_position_and_deadline() -> None:
-    queue, done = AckQueue(100, 10), []
+    queue, done = AckQueue(10), []
     for position, now in ((10, 0), (20, 50), (30, 60)):
         queue.wait(position, now, lambda status, position=position: done.append((position, status)))
     assert queue.acknowledge(15) == 1
-    assert queue.next_deadline_ms == 150
-    assert queue.expire(149, LATE) == 0
-    assert queue.expire(150, LATE) == 1
+    assert queue.waiting_since_ms == 50
+    assert queue.expire(149, late_after(100)) == 0
+    assert queue.expire(150, late_after(100)) == 1
     assert queue.acknowledge(12) == 0, "never backwards"
     assert queue.fail_all(FAILED) == 1
     assert done == [(10, OK), (20, LATE), (30, FAILED)]
 
 
 def test_what_is_acknowledged_already_is_completed_at_once() -> None:
-    queue, done = AckQueue(100, 10), []
+    queue, done = AckQueue(10), []
     queue.acknowledge(50)
     queue.wait(50, 0, done.append)
     assert done == [OK]
@@ -33,7 +38,7 @@ def test_what_is_acknowledged_already_is_completed_at_once() -> None:
 
 
 def test_a_waiter_for_an_earlier_position_keeps_the_order() -> None:
-    queue, done = AckQueue(100, 10), []
+    queue, done = AckQueue(10), []
     queue.wait(30, 0, lambda _: done.append("a"))
     queue.wait(20, 0, lambda _: done.append("b"))
     queue.acknowledge(29)
@@ -43,7 +48,7 @@ def test_a_waiter_for_an_earlier_position_keeps_the_order() -> None:
 
 
 def test_callbacks_may_wait_again_and_fail_the_rest() -> None:
-    queue, done = AckQueue(100, 10), []
+    queue, done = AckQueue(10), []
 
     def again(status: PutStatus) -> None:
         done.append(("first", status))
@@ -57,7 +62,7 @@ def test_callbacks_may_wait_again_and_fail_the_rest() -> None:
 
 
 def test_it_is_bounded() -> None:
-    queue = AckQueue(100, 2)
+    queue = AckQueue(2)
     for _ in range(2):
         assert not queue.is_full
         queue.wait(5, 0, lambda _: None)
@@ -66,7 +71,7 @@ def test_it_is_bounded() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("waft"), st.integers(0, 30)), max_size=60))
 def test_every_waiter_is_completed_exactly_once(steps: list[tuple[str, int]]) -> None:
-    queue, counts, position, now = AckQueue(50, 1000), [], 0, 0
+    queue, counts, position, now = AckQueue(1000), [], 0, 0
 
     def add(at: int) -> None:
         index = len(counts)
@@ -86,7 +91,7 @@ def test_every_waiter_is_completed_exactly_once(steps: list[tuple[str, int]]) ->
             queue.acknowledge(min(position, queue.acknowledged + amount))
         elif kind == "t":
             now += amount
-            queue.expire(now, LATE)
+            queue.expire(now, late_after(50))
         else:
             queue.fail_all(FAILED)
     queue.fail_all(FAILED)

@@ -418,6 +418,22 @@ def test_the_weak_mode_counts_members_and_never_learners() -> None:
     assert (master.acknowledged, master.leading.confirm_offset) == (150, 120)
 
 
+def test_the_weak_mode_asks_for_as_many_copies_when_members_are_missing() -> None:
+    """Not even when all the others are gone: with controllers the number is never lowered."""
+    master = Master(2, all_ack_in_sync_state_set=False, in_sync_replicas=3)
+    two, four = master.join(2, 100), master.join(4, 100, learner=True)
+    assert not master.leading.quorum.refused
+    master.append(50)
+    master.ack(two, 150)
+    master.ack(four, 150)
+    assert (master.acknowledged, master.leading.replicas_position()) == (0, -1)
+    three = master.join(3, 150)
+    assert master.acknowledged == 150
+    master.append(10)
+    master.ack(three, 160)
+    assert master.acknowledged == 150
+
+
 def test_a_refused_replica_waits_before_it_joins_again() -> None:
     master = Master()
     two = master.join(2, 100)

@@ -211,6 +211,43 @@ def test_the_game_catches_a_master_that_forgets_unanswered_proposals(
     assert losses(replicas)[0] > 0
 
 
+def overwrite_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One slot for what was proposed last; whoever was in it before is required no more."""
+    original = SyncState.propose
+
+    def propose(self: SyncState, lagging: frozenset[int], now_ms: int) -> Proposal | None:
+        before, self._in_flight = self._in_flight, None
+        proposal = original(self, lagging, now_ms)
+        if proposal is None:
+            self._in_flight = before
+        else:
+            self._joining.clear()
+            self._recompute()
+        return proposal
+
+    monkeypatch.setattr(SyncState, "propose", propose)
+
+
+def test_the_game_catches_proposals_that_overwrite_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    overwrite_proposals(monkeypatch)
+    assert losses(3)[0] > 0
+
+
+@pytest.mark.parametrize(("replicas", "share"), [(2, 0.02), (3, 0.05), (4, 0.05)])
+def test_the_game_catches_all_three_rules_of_the_usual_design_together(
+    replicas: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot that is overwritten, proposals without an answer forgotten, and "caught up" judged before the ack is counted."""
+    overwrite_proposals(monkeypatch)
+
+    def unknown(self: SyncState, token: int, now_ms: int) -> None:
+        self._answered(token)
+
+    monkeypatch.setattr(SyncState, "unknown", unknown)
+    monkeypatch.setattr(Leading, "_join_floor", lambda self: self._epoch_start)
+    assert losses(replicas)[0] > SCHEDULES * share
+
+
 def test_the_game_catches_a_read_that_is_taken_for_the_end_of_a_proposal(monkeypatch: pytest.MonkeyPatch) -> None:
     original = SyncState.observed
 

@@ -1,0 +1,63 @@
+"""`docs/RELIABILITY.md` names the code that closes each window of loss and the tests that prove it: all of it must exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from brokerd.replication.settings import ReplicationSettings
+from remoting.settings import describe
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs/RELIABILITY.md").read_text()
+ROWS = {cells[0]: cells for line in PAGE.splitlines() if (cells := [cell.strip() for cell in line.split("|")[1:-1]])}
+WINDOWS = [f"W{number}" for number in range(1, 26)]
+CODE = re.compile(r"`((?:brokerd|controllerd|remoting|tasks|webapp)/[\w/]+\.py):([\w.]+)`")
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+FILE = re.compile(r"`((?:tests|docs|brokerd|controllerd)/[\w/.]+)`")
+
+
+@cache
+def names_of(path: str) -> frozenset[str]:
+    """Every function and class of a file, methods as Class.method."""
+    return frozenset(_names(ast.parse((ROOT / path).read_text()).body, ""))
+
+
+def _names(body: list[ast.stmt], prefix: str) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield prefix + node.name
+        elif isinstance(node, ast.ClassDef):
+            yield prefix + node.name
+            yield from _names(node.body, f"{prefix}{node.name}.")
+
+
+def test_every_window_has_a_row_with_code_or_consequence_and_a_test() -> None:
+    for window in WINDOWS:
+        assert window in ROWS, f"{window} is missing"
+        _, _, code, tests, remains = ROWS[window]
+        assert CODE.search(code) or remains, f"{window}: neither code that closes it nor what the user sees"
+        assert TEST.search(tests), f"{window}: no test"
+        if not CODE.search(code):
+            assert code in ("cannot be closed", "not in the default mode, where k is all"), f"{window}: {code}"
+
+
+def test_everything_that_the_page_names_exists() -> None:
+    missing = [
+        f"{path}: {name}"
+        for path, name in [*CODE.findall(PAGE), *TEST.findall(PAGE)]
+        if not (ROOT / path).is_file() or name not in names_of(path)
+    ]
+    missing += [path for path in FILE.findall(PAGE) if not (ROOT / path).exists()]
+    assert not missing, "docs/RELIABILITY.md names what is not there:\n  " + "\n  ".join(missing)
+    assert len(CODE.findall(PAGE)) > 25
+    assert len(TEST.findall(PAGE)) > 40
+
+
+def test_the_settings_that_the_page_names_exist() -> None:
+    text = describe({"replication": ReplicationSettings()})
+    missing = [name for name in set(re.findall(r"`(replication\.\w+)", PAGE)) if name not in text]
+    assert not missing, missing

@@ -1,0 +1,138 @@
+"""The broker without its sockets: what a cut of the log means for what was derived from it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brokerd.core import BrokerCore, BrokerIdentity
+from brokerd.replication.effects import Role
+from brokerd.replication.log import ReplicatedLog
+from brokerd.services import GroupConfig, PutStatus, TopicConfig
+from tests.support.disks import MemoryDisk
+from tests.support.turns import Turns
+from tests.unit.brokerd.store.stores import SETTINGS, STORE_HOST, draft
+
+QUEUES = 2
+
+
+class AloneReplica:
+    """A replica that acknowledges at once; its role is what the test says."""
+
+    def __init__(self, replicated: ReplicatedLog, confirm_offset: int) -> None:
+        self.log = replicated
+        self.is_master = False
+        self.confirm_offset = confirm_offset
+        self.refusal = PutStatus.SERVICE_NOT_AVAILABLE
+        self._roles: list[Callable[[Role, int], None]] = []
+        self._confirmed: list[Callable[[int], None]] = []
+
+    @property
+    def accepts_messages(self) -> bool:
+        return self.is_master
+
+    def add_role_listener(self, listener: Callable[[Role, int], None]) -> None:
+        self._roles.append(listener)
+
+    def add_confirm_listener(self, listener: Callable[[int], None]) -> None:
+        self._confirmed.append(listener)
+
+    def become(self, role: Role, epoch: int = 1) -> None:
+        self.is_master = role is Role.MASTER
+        for listener in self._roles:
+            listener(role, epoch)
+
+    def on_appended(self, end_offset: int) -> None:
+        self.confirm_offset = end_offset
+        for listener in self._confirmed:
+            listener(end_offset)
+
+    def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
+        callback(PutStatus.PUT_OK)
+
+
+class Broker:
+    """A core on a memory disk, master from the start."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.replica: AloneReplica
+
+        def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> AloneReplica:
+            self.replica = AloneReplica(replicated, confirm_offset)
+            return self.replica
+
+        self.core = BrokerCore(
+            BrokerIdentity("c", "broker-a", STORE_HOST),
+            MemoryDisk(),
+            SETTINGS,
+            make_replica,
+            request_flush=lambda: None,
+            is_alive=lambda _: False,
+            scheduler=self.turns,
+            wall_ms=self.turns.wall_ms,
+            rng=random.Random(1),
+        )
+        self.replica.become(Role.MASTER)
+        self.change(lambda done: self.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))
+        self.change(lambda done: self.core.metadata.put_group(GroupConfig("g"), done))
+
+    def change(self, ask: Callable[[Callable[[object], None]], None]) -> None:
+        answers: list[object] = []
+        ask(answers.append)
+        self.turns.run(100)
+        assert answers == [None]
+
+    def send(self, queue_id: int) -> None:
+        outcomes: list[object] = []
+        self.core.sender.send([draft(b"x" * 20, topic="T", queue_id=queue_id)], outcomes.extend)
+        self.turns.run(10)
+        assert [outcome.status for outcome in outcomes] == [PutStatus.PUT_OK]  # type: ignore[attr-defined]
+
+    def consume_all(self, queue_id: int) -> int:
+        """Commit the end of what a consumer can read."""
+        high = self.core.store.max_offset("T", queue_id)
+        self.change(lambda done: self.core.metadata.commit_offset("g", "T", queue_id, high, done))
+        return high
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["send", "send", "consume"]), st.integers(0, QUEUES - 1)), max_size=25))
+def test_wherever_the_log_is_cut_no_consumer_is_ahead_of_it_and_no_topic_is_missing(
+    steps: list[tuple[str, int]],
+) -> None:
+    broker = Broker()
+    boundaries: list[tuple[int, dict[int, int]]] = []
+    committed: dict[int, int] = {}
+    for step, queue_id in steps:
+        if step == "send":
+            broker.send(queue_id)
+        else:
+            committed[queue_id] = broker.consume_all(queue_id)
+        boundaries.append((broker.core.store.commitlog.end_offset, dict(committed)))
+    broker.replica.become(Role.FENCED)
+    for offset, expected in reversed(boundaries):
+        broker.core.store.truncate(offset)
+        broker.replica.confirm_offset = min(broker.replica.confirm_offset, offset)
+        for queue_id in range(QUEUES):
+            at = broker.core.metadata.consumer_offset("g", "T", queue_id)
+            assert at == expected.get(queue_id), f"queue {queue_id} after the cut at {offset}"
+            assert (at or 0) <= broker.core.store.max_offset("T", queue_id)
+        assert broker.core.metadata.topic("T") is not None
+
+
+def test_a_replica_that_lost_its_role_takes_no_message_and_none_waits() -> None:
+    broker = Broker()
+    end = broker.core.store.commitlog.end_offset
+    broker.replica.become(Role.REPLICA, 2)
+    outcomes: list[object] = []
+    broker.core.sender.send([draft(topic="T")], outcomes.extend)
+    assert [outcome.status for outcome in outcomes] == [PutStatus.SERVICE_NOT_AVAILABLE]  # type: ignore[attr-defined]
+    assert broker.core.store.commitlog.end_offset == end
+    with pytest.raises(Exception, match="master"):
+        broker.core.store.append_messages([draft(topic="T")])
+    assert broker.core.store.commitlog.end_offset == end
