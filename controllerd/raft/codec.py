@@ -3,9 +3,12 @@
 Whatever a peer or a disk hands in is checked before it becomes a value: every length against what is left, every kind against
 its table, entries for consecutive indexes. A violation is a ProtocolError; the shells decide what that means for them.
 
+    configuration  flags u8 (1: leave a joint configuration without being asked) · cluster (length u8 · text)
+              · voters, outgoing, learners, next learners, retired: count u16 · (length u8 · name) * count
+              · addresses: count u16 · (length u8 · name · length u8 · address) * count
     entry     index u64 · term u64 · kind u8 · length u32 · data
-    snapshot  index u64 · term u64 · voters u16 · (length u8 · name) * voters · length u32 · data
-    message   version u8 · kind u8 · reject u8 · term, index, log_term, commit, reject_hint, context u64
+    snapshot  index u64 · term u64 · configuration · length u32 · data
+    message   version u8 · kind u8 · flags u8 (1: reject, 2: forced) · term, index, log_term, commit, reject_hint, context u64
               · sender, to (length u8 · name) · entries u32 · entry * entries · has_snapshot u8 · snapshot?
 """
 
@@ -14,16 +17,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from controllerd.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, NodeId, Snapshot
+from controllerd.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, Snapshot
+from controllerd.raft.quorum import MAX_RETIRED, Configuration, NodeId
 from remoting.errors import ProtocolError
 
-_VERSION = 1
+_VERSION = 2
 _ENTRY = struct.Struct(">QQBI")
-_SNAPSHOT = struct.Struct(">QQH")
+_SNAPSHOT = struct.Struct(">QQ")
 _MESSAGE = struct.Struct(">BBBQQQQQQ")
 _COUNT = struct.Struct(">I")
+_NAMES = struct.Struct(">H")
 _HARD_STATE = struct.Struct(">QQ")
-_MAX_VOTERS = 64
+_AUTO_LEAVE = 1
+_REJECT = 1
+_FORCED = 2
 _ENTRY_KINDS = frozenset(EntryKind)
 _MESSAGE_KINDS = frozenset(MessageKind)
 
@@ -93,27 +100,84 @@ def decode_entries(reader: Reader) -> tuple[Entry, ...]:
             raise ProtocolError(f"raft entry {index} has the unknown kind {kind}")
         if entries and (index != entries[-1].index + 1 or term < entries[-1].term):
             raise ProtocolError(f"raft entry {index} of term {term} does not follow the one before it")
-        entries.append(Entry(index, term, reader.take(length), EntryKind(kind)))
+        entry = Entry(index, term, reader.take(length), EntryKind(kind))
+        if entry.kind is EntryKind.MEMBERSHIP:
+            decode_configuration(entry.data)  # refused here, where it can be, and not where it is applied
+        entries.append(entry)
     return tuple(entries)
 
 
 def encode_snapshot(snapshot: Snapshot) -> list[bytes]:
     """A snapshot as buffers."""
-    buffers = [_SNAPSHOT.pack(snapshot.index, snapshot.term, len(snapshot.voters))]
-    buffers.extend(encode_name(voter) for voter in snapshot.voters)
-    buffers.append(_COUNT.pack(len(snapshot.data)))
-    buffers.append(snapshot.data)
-    return buffers
+    return [
+        _SNAPSHOT.pack(snapshot.index, snapshot.term),
+        encode_configuration(snapshot.configuration),
+        _COUNT.pack(len(snapshot.data)),
+        snapshot.data,
+    ]
 
 
 def decode_snapshot(reader: Reader) -> Snapshot:
     """A snapshot as written by `encode_snapshot`."""
-    index, term, voter_count = reader.unpack(_SNAPSHOT)
-    if index < 1 or term < 1 or not 1 <= voter_count <= _MAX_VOTERS:
-        raise ProtocolError(f"a raft snapshot of index {index}, term {term} and {voter_count} voters")
-    voters = tuple(reader.name() for _ in range(voter_count))
+    index, term = reader.unpack(_SNAPSHOT)
+    if index < 1 or term < 1:
+        raise ProtocolError(f"a raft snapshot of index {index} and term {term}")
+    configuration = read_configuration(reader)
     (length,) = reader.unpack(_COUNT)
-    return Snapshot(index, term, voters, reader.take(length))
+    return Snapshot(index, term, configuration, reader.take(length))
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    """A membership, as an entry carries it."""
+    buffers = [bytes([_AUTO_LEAVE if configuration.auto_leave else 0]), encode_name(configuration.cluster)]
+    for names in (
+        configuration.voters,
+        configuration.outgoing,
+        configuration.learners,
+        configuration.learners_next,
+        configuration.retired,
+    ):
+        buffers.append(_NAMES.pack(len(names)))
+        buffers.extend(encode_name(name) for name in names)
+    buffers.append(_NAMES.pack(len(configuration.addresses)))
+    for name, address in configuration.addresses:
+        buffers += [encode_name(name), encode_name(address)]
+    return b"".join(buffers)
+
+
+def decode_configuration(content: bytes) -> Configuration:
+    """A membership as written by `encode_configuration`; raises ProtocolError for one that cannot be."""
+    reader = Reader(content)
+    configuration = read_configuration(reader)
+    reader.finish()
+    return configuration
+
+
+def read_configuration(reader: Reader) -> Configuration:
+    """A membership inside of something else."""
+    flags = reader.byte()
+    if flags & ~_AUTO_LEAVE:
+        raise ProtocolError(f"a raft membership with the unknown flags {flags}")
+    cluster = reader.name()
+    voters, outgoing, learners, learners_next, retired = (_read_names(reader) for _ in range(5))
+    addresses = tuple((reader.name(), reader.name()) for _ in range(_read_count(reader)))
+    try:
+        return Configuration(
+            voters, outgoing, learners, learners_next, bool(flags & _AUTO_LEAVE), addresses, retired, cluster
+        )
+    except ValueError as error:
+        raise ProtocolError(f"{error}") from error
+
+
+def _read_count(reader: Reader) -> int:
+    (count,) = reader.unpack(_NAMES)
+    if count > MAX_RETIRED or count > reader.left:
+        raise ProtocolError(f"a raft membership announces {count} names where {reader.left} bytes are left")
+    return count
+
+
+def _read_names(reader: Reader) -> tuple[NodeId, ...]:
+    return tuple(reader.name() for _ in range(_read_count(reader)))
 
 
 def encode_hard_state(hard_state: HardState) -> bytes:
@@ -133,7 +197,7 @@ def encode_message(message: Message) -> bytes:
         _MESSAGE.pack(
             _VERSION,
             message.kind,
-            message.reject,
+            (_REJECT if message.reject else 0) | (_FORCED if message.forced else 0),
             message.term,
             message.index,
             message.log_term,
@@ -154,11 +218,13 @@ def encode_message(message: Message) -> bytes:
 def decode_message(content: bytes | memoryview) -> Message:
     """One message; raises ProtocolError for anything that `encode_message` does not write."""
     reader = Reader(content)
-    version, kind, reject, term, index, log_term, commit, reject_hint, context = reader.unpack(_MESSAGE)
+    version, kind, flags, term, index, log_term, commit, reject_hint, context = reader.unpack(_MESSAGE)
     if version != _VERSION:
         raise ProtocolError(f"raft messages of version {version} are not understood, only {_VERSION}")
     if kind not in _MESSAGE_KINDS:
         raise ProtocolError(f"a raft message of the unknown kind {kind}")
+    if flags & ~(_REJECT | _FORCED):
+        raise ProtocolError(f"a raft message with the unknown flags {flags}")
     sender: NodeId = reader.name()
     to: NodeId = reader.name()
     entries = decode_entries(reader)
@@ -178,9 +244,10 @@ def decode_message(content: bytes | memoryview) -> Message:
         index,
         log_term,
         commit,
-        bool(reject),
+        bool(flags & _REJECT),
         reject_hint,
         context,
         entries,
         snapshot,
+        bool(flags & _FORCED),
     )

@@ -4,26 +4,30 @@ A shell calls `step`, `tick`, `propose` and `read_index` whenever something happ
 order of its fields, then calls `advance`. Input may go on while a `Ready` is being carried out.
 
 Rules beyond the paper's: elections are preceded by a pre-vote that changes no term; a voter that heard its leader within the
-minimum election timeout ignores candidates; a leader that does not hear a majority for that long steps down; a new leader appends
-an empty entry and serves nothing before it is committed; reads are confirmed by a round of heartbeats, never by a lease. The node
-counts its own entries and its own vote only once they are durable: both come back to it through `advance`.
+minimum election timeout ignores candidates, except those that the leader itself chose; a leader that does not hear a majority for
+that long steps down; a new leader appends an empty entry and serves nothing before it is committed; reads are confirmed by a
+round of heartbeats, never by a lease. The node counts its own entries and its own vote only once they are durable: both come back
+to it through `advance`. The rules for changes of the membership are in `membership`; what only a leader has is in `leading`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from controllerd.raft import membership
+from controllerd.raft.codec import decode_configuration, encode_configuration
+from controllerd.raft.leading import CoreSettings, Leading
 from controllerd.raft.log import RaftLog
+from controllerd.raft.membership import ChangeKind, ChangeRefused, MemberChange, Transition
 from controllerd.raft.messages import (
     LEADER_TRAFFIC,
-    RESPONSES,
     Entry,
     EntryKind,
     HardState,
     Message,
     MessageKind,
-    NodeId,
     Persist,
     Proposed,
     ReadState,
@@ -32,47 +36,32 @@ from controllerd.raft.messages import (
     Snapshot,
     SoftState,
 )
-from controllerd.raft.progress import Progress, ProgressState
-from controllerd.raft.quorum import Configuration, VoteResult
+from controllerd.raft.progress import Progress
+from controllerd.raft.quorum import Configuration, NodeId, VoteResult
 from remoting import codes
-from remoting.errors import LogboomError, NotLeader
+from remoting.errors import LogboomError, NotLeader, RequestError
 
 if TYPE_CHECKING:
     from random import Random
+
+__all__ = ["Compaction", "CoreSettings", "ProposalRefused", "RaftCore", "TransferRefused"]
 
 _VOTES = frozenset({MessageKind.VOTE, MessageKind.PRE_VOTE})
 
 
 class ProposalRefused(LogboomError):
-    """The leader cannot take the proposal now (too much is uncommitted) or at all (too large). Nothing was logged."""
+    """The leader cannot take the proposal now (too much is uncommitted, it hands over) or at all (too large). Nothing was
+    logged."""
 
     code = codes.SYSTEM_BUSY
     retriable = True
 
 
-@dataclass(frozen=True, slots=True)
-class CoreSettings:
-    """Timers in ticks, and the bounds of everything that grows."""
+class TransferRefused(RequestError):
+    """Leadership cannot go to that node, or did not; the text says why."""
 
-    election_ticks: int = 10
-    heartbeat_ticks: int = 1
-    max_entry_bytes: int = 1 << 20
-    max_append_bytes: int = 1 << 20
-    max_inflight_messages: int = 64
-    max_inflight_bytes: int = 8 << 20
-    max_uncommitted_bytes: int = 16 << 20
-    max_apply_bytes: int = 4 << 20
-
-    def __post_init__(self) -> None:
-        assert 1 <= self.heartbeat_ticks < self.election_ticks
-        assert 0 < self.max_entry_bytes <= self.max_uncommitted_bytes
-
-
-@dataclass(slots=True)
-class _PendingRead:
-    context: int
-    index: int
-    confirmed_by: set[NodeId]
+    def __init__(self, message: str) -> None:
+        super().__init__(codes.CONTROLLER_INVALID_REQUEST, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +76,7 @@ class Compaction:
 
 
 class RaftCore:
-    """One node of one group."""
+    """One node of one group. `configuration` is what the group was made of, if the log has no snapshot that knows better."""
 
     def __init__(
         self,
@@ -99,7 +88,7 @@ class RaftCore:
         rng: Random,
     ) -> None:
         self.id = node_id
-        self.configuration = configuration
+        self.configuration = log.snapshot.configuration if log.snapshot else configuration
         self.log = log
         self.settings = settings
         self._rng = rng
@@ -107,14 +96,11 @@ class RaftCore:
         self.vote = hard_state.vote
         self.leader: NodeId | None = None
         self.role = Role.FOLLOWER
-        self.progress: dict[NodeId, Progress] = {}
+        self._leading: Leading | None = None
         self._votes: dict[NodeId, bool] = {}
         self._election_elapsed = 0
-        self._heartbeat_elapsed = 0
         self._randomized_election_ticks = 0
-        self._uncommitted_bytes = 0
         self._read_context = 0
-        self._pending_reads: list[_PendingRead] = []
         self._confirmed_reads: list[ReadState] = []
         self._send_now: list[Message] = []
         self._send_after_persist: list[Message] = []
@@ -129,10 +115,14 @@ class RaftCore:
 
     def tick(self) -> None:
         """One unit of time passed."""
+        if self._leading is not None:
+            if not self._leading.tick():
+                self._become_follower(self.term, None)
+                return
+            self._end_joint_change()
+            return
         self._election_elapsed += 1
-        if self.role is Role.LEADER:
-            self._tick_leader()
-        elif self._election_elapsed >= self._randomized_election_ticks and self._is_voter:
+        if self._election_elapsed >= self._randomized_election_ticks and self._is_voter:
             self.campaign()
 
     def campaign(self) -> None:
@@ -140,7 +130,21 @@ class RaftCore:
         if self.role is Role.LEADER or not self._is_voter:
             return
         self._election_elapsed = 0
-        self._become_pre_candidate()
+        if self._may_campaign:
+            self._become_pre_candidate()
+
+    def forget_leader(self) -> None:
+        """A follower has reason to think that its leader is gone: let others be elected without waiting until it is missed.
+
+        Changes no term and no timer, and nothing on a candidate or leader.
+        """
+        if self.role is Role.FOLLOWER:
+            self.leader = None
+
+    def step_down(self) -> None:
+        """This node cannot do a leader's work any more (its disk fails)."""
+        if self.role is not Role.FOLLOWER:
+            self._become_follower(self.term, None)
 
     def step(self, message: Message) -> None:
         """Take a message from another node. Raises LostLog when this node's disk lost what it had acknowledged."""
@@ -154,47 +158,96 @@ class RaftCore:
             self._on_vote_request(message)
         elif message.kind in LEADER_TRAFFIC:
             self._on_leader_traffic(message)
-        elif self.role is Role.LEADER:
-            self._on_response_as_leader(message)
-        else:
+        elif message.kind is MessageKind.TIMEOUT_NOW:
+            self._on_timeout_now()
+        elif self._leading is None:
             self._on_ballot(message)
+        elif message.kind is MessageKind.APPEND_RESPONSE:
+            self._leading.on_append_response(message)
+        elif message.kind is MessageKind.HEARTBEAT_RESPONSE:
+            self._leading.on_heartbeat_response(message)
 
     def propose(self, data: bytes) -> Proposed:
         """Append a command to the log.
 
         Raises NotLeader (also before the empty entry of the own term is applied) and ProposalRefused.
         """
-        self._require_serving()
+        leading = self._serving()
+        if leading.transferee is not None:
+            raise ProposalRefused(f"leadership is being handed to {leading.transferee}; try again in a moment")
         if len(data) > self.settings.max_entry_bytes:
             raise ProposalRefused(
                 f"a command of {len(data)} bytes exceeds the limit of {self.settings.max_entry_bytes}"
             )
-        if self._uncommitted_bytes + len(data) > self.settings.max_uncommitted_bytes:
+        if leading.uncommitted_bytes + len(data) > self.settings.max_uncommitted_bytes:
             raise ProposalRefused("too many commands wait to be committed; try again later")
-        self._append_entry(EntryKind.COMMAND, data)
-        self._broadcast_append()
-        return Proposed(self.log.last_index, self.term)
+        return self._append(leading, EntryKind.COMMAND, data)
+
+    def propose_change(
+        self,
+        changes: Sequence[MemberChange],
+        transition: Transition = Transition.AUTO,
+        addresses: Mapping[NodeId, str] | None = None,
+    ) -> Proposed:
+        """Append a change of the membership. `addresses` are those of present members that the membership does not name yet.
+
+        Raises NotLeader, ProposalRefused and ChangeRefused.
+        """
+        leading = self._ready_for_change()
+        after = membership.change(self.configuration, changes, transition, addresses or {})
+        for each in changes:
+            if each.kind is ChangeKind.PROMOTE:
+                self._require_caught_up(leading, each.node)
+        return self._append(leading, EntryKind.MEMBERSHIP, encode_configuration(after))
+
+    def propose_leave_joint(self) -> Proposed:
+        """End a joint configuration that does not end by itself. Raises as `propose_change` does."""
+        leading = self._ready_for_change()
+        after = membership.leave_joint(self.configuration)
+        return self._append(leading, EntryKind.MEMBERSHIP, encode_configuration(after))
+
+    def propose_founding(self, cluster: str, addresses: Mapping[NodeId, str]) -> Proposed:
+        """Put the first configuration into the log: the cluster's id, and where its founders are. Raises as `propose_change`."""
+        leading = self._ready_for_change()
+        after = membership.found(self.configuration, cluster, addresses)
+        return self._append(leading, EntryKind.MEMBERSHIP, encode_configuration(after))
 
     def read_index(self) -> int:
         """Start to confirm that this node still leads; the answer is a `ReadState` with the returned context.
 
         Raises NotLeader as `propose` does. A read whose leader steps down is never confirmed.
         """
-        self._require_serving()
+        leading = self._serving()
         self._read_context += 1
-        # The whole log, not only what is decided: who lost the answer to a proposal reads to learn what became of it, and must
-        # not be told the state before it while it can still be decided.
-        read = _PendingRead(self._read_context, self.log.last_index, {self.id})
-        self._pending_reads.append(read)
-        if not self._release_reads(read):
-            self._broadcast_heartbeat()
-        return read.context
+        leading.read(self._read_context)
+        return self._read_context
+
+    def transfer_leader(self, target: NodeId) -> None:
+        """Hand leadership to another voter: proposals are refused until it leads, or for an election timeout.
+
+        Raises NotLeader, and TransferRefused when the target cannot lead.
+        """
+        leading = self._serving()
+        if target == self.id:
+            raise TransferRefused(f"{target} leads already")
+        if target not in self.configuration.voters:
+            raise TransferRefused(
+                f"{target} is no voter of this group, whose voters are {', '.join(self.configuration.voters)}"
+            )
+        if target not in leading.active():
+            raise TransferRefused(f"{target} is not heard at the moment; start it or choose another controller")
+        if leading.transferee != target:
+            leading.transfer(target)
 
     def report_unreachable(self, node: NodeId) -> None:
         """Messages to the node get lost: stop sending ahead."""
-        progress = self.progress.get(node)
-        if self.role is Role.LEADER and progress is not None and progress.state is ProgressState.REPLICATE:
-            progress.become_probe()
+        if self._leading is not None:
+            self._leading.report_unreachable(node)
+
+    def report_snapshot(self, node: NodeId, *, delivered: bool) -> None:
+        """What became of the snapshot that was sent to the node."""
+        if self._leading is not None:
+            self._leading.report_snapshot(node, delivered=delivered)
 
     # Output
 
@@ -202,6 +255,21 @@ class RaftCore:
     def is_serving(self) -> bool:
         """Whether this node leads and has applied an entry of its own term, so that its state is not an old one."""
         return self.role is Role.LEADER and self.log.term(self.log.applied) == self.term
+
+    @property
+    def progress(self) -> Mapping[NodeId, Progress]:
+        """The other members as this node sees them while it leads; empty otherwise."""
+        return self._leading.progress if self._leading is not None else {}
+
+    @property
+    def transferee(self) -> NodeId | None:
+        """To whom this leader is handing over."""
+        return self._leading.transferee if self._leading is not None else None
+
+    @property
+    def active(self) -> set[NodeId]:
+        """The members that this leader heard lately; empty otherwise."""
+        return self._leading.active() if self._leading is not None else set()
 
     @property
     def soft_state(self) -> SoftState:
@@ -258,14 +326,12 @@ class RaftCore:
                 last = ready.persist.entries[-1]
                 self.log.stable_to(last.index, last.term)
         if ready.committed:
-            self.log.applied_to(ready.committed[-1].index)
-            self._uncommitted_bytes = max(
-                0, self._uncommitted_bytes - sum(len(entry.data) for entry in ready.committed)
-            )
+            self._applied(ready.committed)
         for message in self._own_messages:
             self.step(message)
-        if self.role is Role.LEADER:
-            self._count_own_entries()
+        if self._leading is not None:
+            self._leading.count_own_entries()
+            self._end_joint_change()
 
     @property
     def can_compact(self) -> bool:
@@ -277,7 +343,7 @@ class RaftCore:
         assert self.can_compact
         term = self.log.term(self.log.applied)
         assert term is not None
-        snapshot = Snapshot(self.log.applied, term, self.configuration.voters, data)
+        snapshot = Snapshot(self.log.applied, term, self.configuration, data)
         self.log.compact(snapshot, keep_entries)
         return Compaction(
             snapshot, self.hard_state, self.log.compacted_index, self.log.compacted_term, self.log.kept_entries()
@@ -295,9 +361,9 @@ class RaftCore:
 
     def _accept_later_term(self, message: Message) -> bool:
         """Deal with the higher term; False when the message must not be looked at further."""
-        if message.kind in _VOTES and self.leader is not None and self._election_elapsed < self.settings.election_ticks:
-            # This node hears its leader, or is it: whoever asks was cut off. A leader transfer will need a way around this.
-            return False
+        hears_leader = self.leader is not None and self._election_elapsed < self.settings.election_ticks
+        if message.kind in _VOTES and hears_leader and not message.forced:
+            return False  # this node hears its leader, or is it: whoever asks was cut off
         if message.kind is MessageKind.PRE_VOTE:
             return True
         if message.kind is MessageKind.PRE_VOTE_RESPONSE and not message.reject:
@@ -321,13 +387,11 @@ class RaftCore:
             self.vote = None
         self.leader = None
         self._election_elapsed = 0
-        self._heartbeat_elapsed = 0
         self._randomized_election_ticks = self._rng.randint(
             self.settings.election_ticks, 2 * self.settings.election_ticks - 1
         )
         self._votes = {}
-        self._pending_reads = []
-        self.progress = {}
+        self._leading = None
 
     def _become_follower(self, term: int, leader: NodeId | None) -> None:
         assert term >= self.term
@@ -341,44 +405,106 @@ class RaftCore:
         self._votes = {}
         self._ask_for_votes(MessageKind.PRE_VOTE, self.term + 1)
 
-    def _become_candidate(self) -> None:
+    def _become_candidate(self, *, forced: bool = False) -> None:
         self._reset(self.term + 1)
         self.role = Role.CANDIDATE
         self.vote = self.id
-        self._ask_for_votes(MessageKind.VOTE, self.term)
+        self._ask_for_votes(MessageKind.VOTE, self.term, forced=forced)
 
-    def _ask_for_votes(self, kind: MessageKind, term: int) -> None:
+    def _ask_for_votes(self, kind: MessageKind, term: int, *, forced: bool = False) -> None:
         own = MessageKind.VOTE_RESPONSE if kind is MessageKind.VOTE else MessageKind.PRE_VOTE_RESPONSE
         self._send_after_persist.append(Message(own, self.id, self.id, term))
-        for voter in self.configuration.voters:
+        for voter in self.configuration.all_voters:
             if voter != self.id:
-                self._send(kind, voter, term=term, index=self.log.last_index, log_term=self.log.last_term)
+                self._send(
+                    kind, voter, term=term, index=self.log.last_index, log_term=self.log.last_term, forced=forced
+                )
 
     def _become_leader(self) -> None:
         assert self.role is Role.CANDIDATE
         self._reset(self.term)
         self.role = Role.LEADER
         self.leader = self.id
-        self.progress = {
-            voter: Progress(
-                self.log.last_index + 1, self.settings.max_inflight_messages, self.settings.max_inflight_bytes
-            )
-            for voter in self.configuration.voters
-        }
-        own = self.progress[self.id]
-        own.is_recently_active = True
-        own.acknowledged(self.log.stable_index)
-        self._uncommitted_bytes = 0
-        self._append_entry(EntryKind.EMPTY, b"")
-        self._broadcast_append()
+        self._leading = Leading(
+            self.id,
+            self.term,
+            self.log,
+            self.configuration,
+            self.settings,
+            lambda message: self._send_now.append(message),  # the list is a new one for every Ready
+            lambda read: self._confirmed_reads.append(read),
+        )
+        self._append(self._leading, EntryKind.EMPTY, b"")
 
     @property
     def _is_voter(self) -> bool:
-        return self.id in self.configuration.voters
+        return self.id in self.configuration.all_voters
 
-    def _require_serving(self) -> None:
-        if not self.is_serving:
+    @property
+    def _may_campaign(self) -> bool:
+        """Whether this node knows the membership that it would be elected by."""
+        if self.log.pending_snapshot is not None:
+            return False
+        decided = self.log.slice(self.log.applied + 1, self.log.committed + 1, 1 << 62)
+        return not any(entry.kind is EntryKind.MEMBERSHIP for entry in decided)
+
+    def _serving(self) -> Leading:
+        if self._leading is None or not self.is_serving:
             raise NotLeader()
+        return self._leading
+
+    # Membership
+
+    def _ready_for_change(self) -> Leading:
+        leading = self._serving()
+        if leading.transferee is not None:
+            raise ProposalRefused(f"leadership is being handed to {leading.transferee}; try again in a moment")
+        if self.log.applied < leading.last_change_index:
+            raise ChangeRefused("another change of the membership is under way; wait until it is finished")
+        return leading
+
+    def _require_caught_up(self, leading: Leading, node: NodeId) -> None:
+        progress = leading.progress[node]
+        behind = self.log.committed - progress.match
+        if not progress.was_active or behind > self.settings.promote_lag_entries:
+            how = f"it is {behind} entries behind" if progress.was_active else "it is not heard"
+            raise ChangeRefused(f"{node} has not caught up ({how}); promote it later")
+
+    def _applied(self, entries: Sequence[Entry]) -> None:
+        self.log.applied_to(entries[-1].index)
+        if self._leading is not None:
+            self._leading.applied(sum(len(entry.data) for entry in entries))
+        snapshot_index = self.log.snapshot.index if self.log.snapshot else 0
+        for entry in entries:
+            # A snapshot that came meanwhile brought a later configuration.
+            if entry.kind is EntryKind.MEMBERSHIP and entry.index > snapshot_index:
+                self._adopt(decode_configuration(entry.data))
+
+    def _adopt(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        if self._leading is None:
+            return
+        self._leading.adopt(configuration)
+        if not self._is_voter:
+            self._leading.hand_over()
+            self._become_follower(self.term, None)
+
+    def _end_joint_change(self) -> None:
+        """Leave a joint configuration as soon as it is in effect, whoever entered it."""
+        leading = self._leading
+        if (
+            leading is not None
+            and self.configuration.auto_leave
+            and leading.transferee is None
+            and leading.last_change_index <= self.log.applied
+        ):
+            after = membership.leave_joint(self.configuration)
+            self._append(leading, EntryKind.MEMBERSHIP, encode_configuration(after))
+
+    def _append(self, leading: Leading, kind: EntryKind, data: bytes) -> Proposed:
+        leading.append(kind, data)
+        leading.broadcast_append()
+        return Proposed(self.log.last_index, self.term)
 
     # Votes
 
@@ -415,6 +541,11 @@ class RaftCore:
                 self._become_candidate()
             else:
                 self._become_leader()
+
+    def _on_timeout_now(self) -> None:
+        """The leader hands over to this node: no pre-vote, and the others need not miss the leader first."""
+        if self.role is not Role.LEADER and self._is_voter and self._may_campaign:
+            self._become_candidate(forced=True)
 
     # Following
 
@@ -462,171 +593,8 @@ class RaftCore:
             self._send(MessageKind.APPEND_RESPONSE, message.sender, index=self.log.committed)
             return
         self.log.restore(snapshot)
-        self.configuration = Configuration.of(snapshot.voters)
+        self.configuration = snapshot.configuration
         self._send(MessageKind.APPEND_RESPONSE, message.sender, index=self.log.last_index)
-
-    # Leading
-
-    def _tick_leader(self) -> None:
-        self._heartbeat_elapsed += 1
-        if self._election_elapsed >= self.settings.election_ticks:
-            self._election_elapsed = 0
-            if not self._check_quorum():
-                self._become_follower(self.term, None)
-                return
-        for progress in self.progress.values():
-            if progress.state is ProgressState.SNAPSHOT:
-                progress.waited_ticks += 1
-        if self._heartbeat_elapsed >= self.settings.heartbeat_ticks:
-            self._heartbeat_elapsed = 0
-            self._broadcast_heartbeat()
-
-    def _check_quorum(self) -> bool:
-        """Whether a majority was heard since the last check; the count starts anew."""
-        active = {node for node, progress in self.progress.items() if progress.is_recently_active or node == self.id}
-        for node, progress in self.progress.items():
-            progress.was_active = progress.is_recently_active
-            progress.is_recently_active = node == self.id
-        return self.configuration.has_majority(active)
-
-    def _append_entry(self, kind: EntryKind, data: bytes) -> None:
-        self.log.append([Entry(self.log.last_index + 1, self.term, data, kind)])
-        self._uncommitted_bytes += len(data)
-
-    def _count_own_entries(self) -> None:
-        if self.progress[self.id].acknowledged(self.log.stable_index) and self._try_commit():
-            self._broadcast_append()
-
-    def _try_commit(self) -> bool:
-        index = self.configuration.committed_index({node: progress.match for node, progress in self.progress.items()})
-        # Only an entry of the own term says that no other leader can have decided otherwise.
-        if index <= self.log.committed or self.log.term(index) != self.term:
-            return False
-        self.log.commit_to(index)
-        return True
-
-    def _on_response_as_leader(self, message: Message) -> None:
-        progress = self.progress.get(message.sender)
-        if progress is None or message.kind not in RESPONSES or message.sender == self.id:
-            return
-        if message.kind is MessageKind.APPEND_RESPONSE:
-            progress.is_recently_active = progress.was_active = True
-            if message.reject:
-                self._on_append_refused(message, progress)
-            else:
-                self._on_append_accepted(message, progress)
-        elif message.kind is MessageKind.HEARTBEAT_RESPONSE:
-            progress.is_recently_active = progress.was_active = True
-            self._on_heartbeat_response(message, progress)
-
-    def _on_append_refused(self, message: Message, progress: Progress) -> None:
-        hint = message.reject_hint
-        if message.log_term > 0:
-            # Skip whole terms that the follower cannot have: one round per conflicting term, not per entry.
-            hint, _ = self.log.conflict_hint(min(hint, self.log.last_index), message.log_term)
-        if progress.refused(message.index, hint):
-            if progress.state is ProgressState.REPLICATE:
-                progress.become_probe()
-            self._try_send_append(message.sender, progress, even_if_empty=True)
-
-    def _on_append_accepted(self, message: Message, progress: Progress) -> None:
-        if message.index > self.log.last_index:
-            return  # no correct follower acknowledges what was never sent
-        is_news = progress.acknowledged(message.index)
-        if not is_news and not (progress.match == message.index and progress.state is ProgressState.PROBE):
-            return
-        if progress.state is ProgressState.PROBE:
-            progress.become_replicate()
-        elif progress.state is ProgressState.SNAPSHOT:
-            if progress.match + 1 >= self.log.first_index:
-                progress.become_probe()
-                progress.become_replicate()
-        else:
-            progress.inflights.free_to(message.index)
-        if self._try_commit():
-            self._broadcast_append()
-        while self._try_send_append(message.sender, progress, even_if_empty=progress.needs_commit(self.log.committed)):
-            pass
-
-    def _on_heartbeat_response(self, message: Message, progress: Progress) -> None:
-        if progress.state is ProgressState.SNAPSHOT and progress.waited_ticks >= self.settings.election_ticks:
-            progress.snapshot_failed()
-        progress.paused = False
-        # Even with a full window one empty append goes out, so that the loss of all that filled it is noticed.
-        if progress.match < self.log.last_index or progress.state is ProgressState.PROBE:
-            self._try_send_append(message.sender, progress, even_if_empty=True)
-        self._confirm_reads(message)
-
-    def _try_send_append(self, to: NodeId, progress: Progress, *, even_if_empty: bool) -> bool:
-        if progress.is_paused:
-            return False
-        prev_index = progress.next_index - 1
-        prev_term = self.log.term(prev_index)
-        if prev_term is None:
-            return self._try_send_snapshot(to, progress)
-        entries: tuple[Entry, ...] = ()
-        if progress.state is not ProgressState.REPLICATE or not progress.inflights.is_full:
-            entries = self.log.slice(progress.next_index, self.log.last_index + 1, self.settings.max_append_bytes)
-        if not entries and not even_if_empty:
-            return False
-        self._send_now.append(
-            Message(
-                MessageKind.APPEND,
-                self.id,
-                to,
-                self.term,
-                index=prev_index,
-                log_term=prev_term,
-                commit=self.log.committed,
-                entries=entries,
-            )
-        )
-        progress.sent_entries(
-            prev_index + len(entries), len(entries), sum(entry.size_bytes for entry in entries), self.log.committed
-        )
-        return True
-
-    def _try_send_snapshot(self, to: NodeId, progress: Progress) -> bool:
-        if not progress.is_recently_active:
-            return False  # it would be lost, and it is large
-        snapshot = self.log.snapshot
-        assert snapshot is not None, "entries were compacted without a snapshot"
-        self._send_now.append(Message(MessageKind.SNAPSHOT, self.id, to, self.term, snapshot=snapshot))
-        progress.become_snapshot(snapshot.index)
-        return True
-
-    def _broadcast_append(self) -> None:
-        for node, progress in self.progress.items():
-            if node != self.id:
-                self._try_send_append(node, progress, even_if_empty=True)
-
-    def _broadcast_heartbeat(self) -> None:
-        context = self._pending_reads[-1].context if self._pending_reads else 0
-        for node, progress in self.progress.items():
-            if node != self.id:
-                commit = min(progress.match, self.log.committed)
-                self._send_now.append(
-                    Message(MessageKind.HEARTBEAT, self.id, node, self.term, commit=commit, context=context)
-                )
-
-    # Reads
-
-    def _confirm_reads(self, message: Message) -> None:
-        for read in self._pending_reads:
-            if read.context <= message.context:
-                read.confirmed_by.add(message.sender)
-        for read in reversed(self._pending_reads):
-            if self._release_reads(read):
-                return
-
-    def _release_reads(self, read: _PendingRead) -> bool:
-        """When a majority confirmed this read, it and all earlier ones are good."""
-        if not self.configuration.has_majority(read.confirmed_by):
-            return False
-        done = [earlier for earlier in self._pending_reads if earlier.context <= read.context]
-        self._pending_reads = self._pending_reads[len(done) :]
-        self._confirmed_reads.extend(ReadState(earlier.context, earlier.index) for earlier in done)
-        return True
 
     def _send(
         self,
@@ -639,6 +607,7 @@ class RaftCore:
         reject: bool = False,
         reject_hint: int = 0,
         context: int = 0,
+        forced: bool = False,
     ) -> None:
         """Queue a vote request or a response: both tell what must be durable first, and so leave after the next write."""
         self._send_after_persist.append(
@@ -652,5 +621,6 @@ class RaftCore:
                 reject=reject,
                 reject_hint=reject_hint,
                 context=context,
+                forced=forced,
             )
         )

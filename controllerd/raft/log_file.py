@@ -1,7 +1,8 @@
 """What one Raft node keeps on disk: identity, snapshot, and the log file with hard state and entries.
 
-    raft/identity          JSON {"group", "node", "voters"}: a directory belongs to one node of one group, whose members are fixed
-    raft/snapshot          magic "LBSN" · crc32 u32 · snapshot
+    raft/identity          JSON {"group", "node", "voters"}: a directory belongs to one node of one group, made of these voters
+                           (none: the node was brought into a group that was there already)
+    raft/snapshot          magic "LBS2" · crc32 u32 · snapshot
     raft/log-<generation>  header record, then one record per write
 
     record   magic "LBRL" · sequence u64 · length u32 · crc32 u32 (of sequence, length and payload) · payload
@@ -11,10 +12,11 @@
 Invariants: a write is one record and is synced before `persist` returns, so at most the last record can be torn by a crash. A
 damaged record with a whole one after it is therefore damage to what was synced: opening refuses, instead of forgetting entries
 that this node acknowledged. Compaction writes a new generation whole and atomically, after the snapshot that covers what it
-drops; an older generation is removed only then.
+drops; an older generation is removed only then. Opening writes a new generation too: after a failed sync the kernel may show
+what the disk does not hold, and nothing may count on that.
 
-All calls block; the shell runs them in one helper thread, the simulator calls them directly. After a StorageError the object must
-not be used again: the node stops.
+All calls block; the shell runs them in one helper thread, the simulator calls them directly. After `WriteRefused` the files are
+as they were before the call, and it may be made again. After any other StorageError the object must not be used: the node stops.
 """
 
 from __future__ import annotations
@@ -39,9 +41,10 @@ from controllerd.raft.codec import (
 )
 from controllerd.raft.core import Compaction
 from controllerd.raft.log import RaftLog
-from controllerd.raft.messages import Entry, HardState, NodeId, Persist, Snapshot
+from controllerd.raft.messages import Entry, EntryKind, HardState, Persist, Snapshot
+from controllerd.raft.quorum import Configuration, NodeId
 from remoting.disk import Disk, FileSegment
-from remoting.errors import CorruptedFile, ProtocolError, SettingsError
+from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ _IDENTITY: Final = f"{DIRECTORY}/identity"
 _SNAPSHOT: Final = f"{DIRECTORY}/snapshot"
 _LOG_PREFIX: Final = "log-"
 _RECORD_MAGIC: Final = b"LBRL"
-_SNAPSHOT_MAGIC: Final = b"LBSN"
+_SNAPSHOT_MAGIC: Final = b"LBS2"
 _RECORD = struct.Struct(">4sQII")
 _CHECKED = struct.Struct(">QI")
 _CRC = struct.Struct(">I")
@@ -59,12 +62,17 @@ _MAX_RECORD_BYTES: Final = 256 << 20
 _READ_BYTES: Final = 1 << 20
 
 
+class WriteRefused(StorageError):
+    """The disk took nothing of a write (it is full, say): the files are as before, and the same write may be tried again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a node knew when it stopped."""
+    """What a node knew when it stopped; `founders` is the membership before the log says anything about it."""
 
     hard_state: HardState
     log: RaftLog
+    founders: Configuration
 
 
 class RaftLogFile:
@@ -74,7 +82,7 @@ class RaftLogFile:
         self._disk = disk
         self._group = group
         self._node = node
-        self._voters = sorted(voters)
+        self._voters = sorted(set(voters))
         self._generation = 0
         self._sequence = 0
         self._position = 0
@@ -90,7 +98,7 @@ class RaftLogFile:
 
         Raises SettingsError when the directory is another node's and CorruptedFile when synced content is damaged.
         """
-        self._check_identity()
+        founders = self._check_identity()
         snapshot = self._read_snapshot()
         generations = sorted(
             int(name.removeprefix(_LOG_PREFIX))
@@ -103,14 +111,23 @@ class RaftLogFile:
                     f"{_SNAPSHOT} is there but no log file; restore the directory or start with an empty one"
                 )
             self._start_generation(HardState(), 0, 0, ())
-            return Recovered(HardState(), RaftLog())
+            self._check_founders(founders, is_recorded=False)
+            return Recovered(HardState(), RaftLog(), Configuration.of(founders))
         self._generation = generations[-1]
         for older in generations[:-1]:
             self._disk.remove(_path(older))
-        return self._combine(snapshot, self._read_log())
+        found = self._read_log()
+        hard_state, raft_log = self._combine(snapshot, found)
+        self._check_founders(
+            founders,
+            is_recorded=(snapshot is not None and bool(snapshot.configuration.cluster))
+            or any(entry.kind is EntryKind.MEMBERSHIP for entry in found.entries),
+        )
+        self._start_generation(hard_state, raft_log.compacted_index, raft_log.compacted_term, raft_log.kept_entries())
+        return Recovered(hard_state, raft_log, Configuration.of(founders))
 
     def persist(self, persist: Persist) -> None:
-        """Make one write of the core durable."""
+        """Make one write of the core durable. Raises WriteRefused, or StorageError for good."""
         if persist.snapshot is not None:
             # Term and vote first: a snapshot of a term that the node does not remember could not be opened again.
             self._append(persist.hard_state, ())
@@ -120,7 +137,10 @@ class RaftLogFile:
             self._append(persist.hard_state, persist.entries)
 
     def compact(self, compaction: Compaction) -> None:
-        """Keep the snapshot and the entries behind it; what it covers is dropped."""
+        """Keep the snapshot and the entries behind it; what it covers is dropped.
+
+        Raises as `persist` does; after WriteRefused ask the core for a new compaction, this one may lack what was written since.
+        """
         self._write_snapshot(compaction.snapshot)
         self._start_generation(
             compaction.hard_state, compaction.compacted_index, compaction.compacted_term, compaction.entries
@@ -134,17 +154,17 @@ class RaftLogFile:
 
     # Identity and snapshot
 
-    def _check_identity(self) -> None:
+    def _check_identity(self) -> tuple[NodeId, ...]:
         content = self._disk.read_bytes(_IDENTITY)
         if content is None:
             if any(not name.endswith(".new") for name in self._disk.names(DIRECTORY)):
                 raise CorruptedFile(f"{_IDENTITY} is missing from a directory with raft files; restore it from a copy")
             own = {"group": self._group, "node": self._node, "voters": self._voters}
             self._disk.replace_bytes(_IDENTITY, orjson.dumps(own))
-            return
+            return tuple(self._voters)
         try:
             identity = orjson.loads(content)
-            group, node, voters = identity["group"], identity["node"], identity["voters"]
+            group, node, voters = identity["group"], identity["node"], tuple(map(str, identity["voters"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptedFile(f"{_IDENTITY} is damaged: {error}") from error
         if (group, node) != (self._group, self._node):
@@ -152,12 +172,20 @@ class RaftLogFile:
                 f"this data directory belongs to controller {node!r} of group {group!r}, not to {self._node!r} of "
                 f"{self._group!r}; start it with that id and group or choose another directory"
             )
-        if voters != self._voters:
+        return voters
+
+    def _check_founders(self, founders: tuple[NodeId, ...], *, is_recorded: bool) -> None:
+        """The membership that the log records is what counts; as long as it records none, everybody must start with the same."""
+        if tuple(self._voters) == founders or not founders:
+            return
+        made_of, said = ", ".join(founders), ", ".join(self._voters) or "a group to join"
+        if not is_recorded:
             # Two groups of members could each have a majority and decide differently.
             raise SettingsError(
-                f"this controller's group was made of {', '.join(map(str, voters))} and is now said to be "
-                f"{', '.join(self._voters)}; start all of them with the members that it was made of (addresses may change)"
+                f"this controller's group was made of {made_of} and is now said to be {said}; start all of them with the "
+                "members that it was made of (addresses may change)"
             )
+        log.info("the group was made of %s and is now said to be %s: the log says who its members are", made_of, said)
 
     def _read_snapshot(self) -> Snapshot | None:
         content = self._disk.read_bytes(_SNAPSHOT)
@@ -177,38 +205,51 @@ class RaftLogFile:
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
         body = b"".join(encode_snapshot(snapshot))
-        self._disk.replace_bytes(_SNAPSHOT, b"".join((_SNAPSHOT_MAGIC, _CRC.pack(zlib.crc32(body)), body)))
+        self._replace(_SNAPSHOT, b"".join((_SNAPSHOT_MAGIC, _CRC.pack(zlib.crc32(body)), body)))
 
     # Writing
 
     def _append(self, hard_state: HardState, entries: tuple[Entry, ...]) -> None:
         assert self._segment is not None, "the log file is not open"
         buffers = _record(self._sequence, [encode_hard_state(hard_state), *encode_entries(entries)])
-        written = self._segment.write(self._position, buffers)
+        try:
+            written = self._segment.write(self._position, buffers)
+        except StorageError as error:
+            # What reached the file is cut off; if that fails too, nobody knows what the file holds.
+            self._segment.truncate(self._position)
+            raise WriteRefused(str(error)) from error
         self._segment.sync()
         self._position += written
         self._sequence += 1
 
+    def _replace(self, path: str, content: bytes) -> None:
+        """Put a file in place whole; a failure leaves the old one, and the next attempt writes everything again."""
+        try:
+            self._disk.replace_bytes(path, content)
+        except StorageError as error:
+            raise WriteRefused(str(error)) from error
+
     def _start_generation(
         self, hard_state: HardState, compacted_index: int, compacted_term: int, entries: tuple[Entry, ...]
     ) -> None:
-        previous, self._generation = self._generation, self._generation + 1
         base = _BASE.pack(compacted_index, compacted_term)
         content = b"".join(_record(0, [base, encode_hard_state(hard_state), *encode_entries(entries)]))
-        self._disk.replace_bytes(_path(self._generation), content)
+        self._replace(_path(self._generation + 1), content)
+        # From here on the new generation is the log: nothing may be appended to the old one.
         self.close()
-        if previous:
-            self._disk.remove(_path(previous))
+        self._generation += 1
         self._segment = self._disk.open(_path(self._generation))
         self._position = len(content)
         self._sequence = 1
+        self._disk.remove(_path(self._generation - 1))
 
     # Reading
 
     def _read_log(self) -> _LogContent:
         path = _path(self._generation)
-        self._segment = self._disk.open(path)
-        content = b"".join(_chunks(self._segment))
+        segment = self._disk.open(path)
+        content = b"".join(_chunks(segment))
+        segment.close()
         records = _Records(path, content)
         header = records.next()
         if header is None:
@@ -224,12 +265,8 @@ class RaftLogFile:
                 payload.finish()
         except ProtocolError as error:
             raise CorruptedFile(f"{path} is damaged before {records.position}: {error}") from error
-        self._position = records.position
-        self._sequence = records.sequence
         if records.position < len(content):
             log.warning("dropping the torn end of %s: %d bytes", path, len(content) - records.position)
-            self._segment.truncate(records.position)
-            self._segment.sync()
         found = _LogContent(hard_state, compacted_index, compacted_term, entries)
         if found.last_term > hard_state.term:
             raise CorruptedFile(
@@ -237,7 +274,7 @@ class RaftLogFile:
             )
         return found
 
-    def _combine(self, snapshot: Snapshot | None, found: _LogContent) -> Recovered:
+    def _combine(self, snapshot: Snapshot | None, found: _LogContent) -> tuple[HardState, RaftLog]:
         hard_state = found.hard_state
         if snapshot is None:
             if found.compacted_index:
@@ -251,8 +288,7 @@ class RaftLogFile:
         elif found.term(snapshot.index) != snapshot.term:
             # A snapshot was received and the crash came before the log was started anew behind it.
             hard_state = HardState(hard_state.term, hard_state.vote, snapshot.index)
-            self._start_generation(hard_state, snapshot.index, snapshot.term, ())
-            return Recovered(hard_state, RaftLog(snapshot, snapshot.index, snapshot.term))
+            return hard_state, RaftLog(snapshot, snapshot.index, snapshot.term)
         raft_log = RaftLog(
             snapshot,
             found.compacted_index,
@@ -260,7 +296,7 @@ class RaftLogFile:
             found.entries,
             min(hard_state.commit, found.compacted_index + len(found.entries)),
         )
-        return Recovered(HardState(hard_state.term, hard_state.vote, raft_log.committed), raft_log)
+        return HardState(hard_state.term, hard_state.vote, raft_log.committed), raft_log
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-NodeId = str
+from controllerd.raft.quorum import Configuration, NodeId
 
 
 class Role(StrEnum):
@@ -23,10 +23,12 @@ class Role(StrEnum):
 
 
 class EntryKind(IntEnum):
-    """What an entry carries. Membership changes will be a third kind: numbers are part of the file format."""
+    """What an entry carries: nothing, a command of the state machine, or the group's next configuration. The numbers are part of
+    the file format."""
 
     EMPTY = 0
     COMMAND = 1
+    MEMBERSHIP = 2
 
 
 class MessageKind(IntEnum):
@@ -39,18 +41,11 @@ class MessageKind(IntEnum):
     SNAPSHOT = 7
     HEARTBEAT = 8
     HEARTBEAT_RESPONSE = 9
+    TIMEOUT_NOW = 14
     PRE_VOTE = 17
     PRE_VOTE_RESPONSE = 18
 
 
-RESPONSES = frozenset(
-    {
-        MessageKind.APPEND_RESPONSE,
-        MessageKind.VOTE_RESPONSE,
-        MessageKind.HEARTBEAT_RESPONSE,
-        MessageKind.PRE_VOTE_RESPONSE,
-    }
-)
 LEADER_TRAFFIC = frozenset({MessageKind.APPEND, MessageKind.HEARTBEAT, MessageKind.SNAPSHOT})
 
 
@@ -84,7 +79,7 @@ class Snapshot:
 
     index: int
     term: int
-    voters: tuple[NodeId, ...]
+    configuration: Configuration
     data: bytes
 
 
@@ -94,7 +89,8 @@ class Message:
 
     `index` and `log_term` name the entry before `entries` (append), the candidate's last entry (votes) or the acknowledged entry
     (append response). A refused append carries in `reject_hint` and `log_term` where the logs may still agree. `context` numbers
-    the read that a heartbeat confirms (0: none).
+    the read that a heartbeat confirms (0: none). A `forced` vote is one that the leader asked for: voters do not wait until they
+    miss it.
     """
 
     kind: MessageKind
@@ -109,6 +105,7 @@ class Message:
     context: int = 0
     entries: tuple[Entry, ...] = ()
     snapshot: Snapshot | None = None
+    forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

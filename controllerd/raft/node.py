@@ -7,11 +7,13 @@ state machine's reply or with an error; an outcome that is not known is an error
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from controllerd.raft.core import Compaction, RaftCore
-from controllerd.raft.messages import EntryKind, Message, ReadState, Ready, Role
+from controllerd.raft.core import Compaction, RaftCore, TransferRefused
+from controllerd.raft.membership import MemberChange, Transition
+from controllerd.raft.messages import EntryKind, Message, Proposed, ReadState, Ready, Role
+from controllerd.raft.quorum import NodeId
 from remoting import codes
 from remoting.errors import LogboomError, NotLeader
 
@@ -50,6 +52,9 @@ class RaftNode:
         self._reads: dict[int, list[Answered]] = {}
         self._confirmed_reads: list[tuple[int, Answered]] = []
         self._joinable_read: tuple[int, int] | None = None
+        self._changes: list[Answered] = []
+        self._transfers: list[tuple[NodeId, Answered]] = []
+        self._compact_again_at: int | None = None
         self._waiting_in_term = 0
         self._ready: Ready | None = None
         snapshot = core.log.snapshot
@@ -64,6 +69,7 @@ class RaftNode:
     def tick(self) -> None:
         """One unit of time passed."""
         self.core.tick()
+        self._answer_transfers()
 
     def step(self, message: Message) -> None:
         """Take a message. Raises LostLog when this node lost what it had acknowledged and must stop."""
@@ -71,9 +77,29 @@ class RaftNode:
 
     def propose(self, data: bytes, answered: Answered) -> None:
         """Have a command applied. Raises NotLeader or ProposalRefused, and then `answered` is not called."""
-        proposed = self.core.propose(data)
-        self._waits_in(proposed.term)
-        self._proposals[proposed.index] = proposed.term, answered
+        self._wait_for(self.core.propose(data), answered)
+
+    def change_membership(
+        self,
+        changes: Sequence[MemberChange],
+        transition: Transition,
+        addresses: Mapping[NodeId, str],
+        answered: Answered,
+    ) -> None:
+        """Change who is a member; the reply is the new configuration, when no joint one is left that ends by itself.
+
+        Raises NotLeader, ProposalRefused and ChangeRefused, and then `answered` is not called.
+        """
+        self._wait_for(self.core.propose_change(changes, transition, addresses), answered)
+
+    def found(self, cluster: str, addresses: Mapping[NodeId, str], answered: Answered) -> None:
+        """Give the group its id. Raises as `change_membership` does."""
+        self._wait_for(self.core.propose_founding(cluster, addresses), answered)
+
+    def transfer_leader(self, target: NodeId, answered: Answered) -> None:
+        """`answered(None)` when the target leads, or a TransferRefused when it does not. Raises NotLeader and TransferRefused."""
+        self.core.transfer_leader(target)
+        self._transfers.append((target, answered))
 
     def read(self, answered: Answered) -> None:
         """`answered(None)` when the state machine holds everything decided or proposed here before now. Raises NotLeader."""
@@ -103,27 +129,55 @@ class RaftNode:
         for entry in ready.committed:
             reply = self.machine.apply(entry.data) if entry.kind is EntryKind.COMMAND else None
             waiting = self._proposals.pop(entry.index, None)
-            if waiting is not None:
-                term, answered = waiting
-                answered(reply if term == entry.term else NotLeader("another leader decided otherwise; try again"))
+            if waiting is None:
+                continue
+            term, answered = waiting
+            if term != entry.term:
+                answered(NotLeader("another leader decided otherwise; try again"))
+            elif entry.kind is EntryKind.MEMBERSHIP:
+                self._changes.append(answered)
+            else:
+                answered(reply)
         self.core.advance()
+        self._answer_changes()
         for read in ready.reads:
             self._confirm(read)
         self._answer_reads()
+        self._answer_transfers()
         if self.core.role is not Role.LEADER or self.core.term != self._waiting_in_term:
             self._give_up()
+
+    def step_down(self) -> None:
+        """This node cannot write: it leads no more, and nobody here waits for what it would have decided."""
+        self.core.step_down()
+        self._give_up()
 
     def compaction(self) -> Compaction | None:
         """What the log file should hold from now on, when it is time; to be called between `finish` and `ready`."""
         log = self.core.log
         snapshot_index = log.snapshot.index if log.snapshot else 0
-        if log.applied - snapshot_index < self._compact_after_entries or not self.core.can_compact:
+        due_at = self._compact_again_at
+        if due_at is None:
+            due_at = snapshot_index + self._compact_after_entries
+        if log.applied < due_at or not self.core.can_compact:
             return None
+        self._compact_again_at = None
         return self.core.compact(self.machine.snapshot(), self._keep_entries)
+
+    def compaction_refused(self) -> None:
+        """The disk did not take the compaction; the longer log goes on, and it is tried again a little later."""
+        self._compact_again_at = self.core.log.applied + max(1, self._compact_after_entries // 10)
 
     def close(self) -> None:
         """Nothing will be decided here any more: answer everybody."""
         self._give_up()
+        transfers, self._transfers = self._transfers, []
+        for target, answered in transfers:
+            answered(TransferRefused(f"this controller stopped before {target} led"))
+
+    def _wait_for(self, proposed: Proposed, answered: Answered) -> None:
+        self._waits_in(proposed.term)
+        self._proposals[proposed.index] = proposed.term, answered
 
     def _waits_in(self, term: int) -> None:
         """Somebody waits for something of this term; who waited for an earlier one has lost its leader."""
@@ -142,12 +196,34 @@ class RaftNode:
             for answered in due:
                 answered(None)
 
+    def _answer_changes(self) -> None:
+        if self._changes and not self.core.configuration.auto_leave:
+            changes, self._changes = self._changes, []
+            for answered in changes:
+                answered(self.core.configuration)
+
+    def _answer_transfers(self) -> None:
+        if not self._transfers:
+            return
+        core, waiting = self.core, []
+        for target, answered in self._transfers:
+            if core.leader == target:
+                answered(None)
+            elif core.role is Role.LEADER and core.transferee != target:
+                answered(TransferRefused(f"{target} did not take over in time; this controller leads on"))
+            elif core.role is not Role.LEADER and core.leader is not None:
+                answered(TransferRefused(f"{core.leader} was elected instead of {target}"))
+            else:
+                waiting.append((target, answered))
+        self._transfers = waiting
+
     def _give_up(self) -> None:
         proposals, self._proposals = self._proposals, {}
         reads, self._reads = self._reads, {}
         confirmed, self._confirmed_reads = self._confirmed_reads, []
+        changes, self._changes = self._changes, []
         self._joinable_read = None
-        for _, answered in proposals.values():
+        for answered in [*(answered for _, answered in proposals.values()), *changes]:
             answered(OutcomeUnknown("leadership was lost before the outcome was known; ask again"))
         for waiting in reads.values():
             for answered in waiting:

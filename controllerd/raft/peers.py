@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from controllerd.raft.codec import decode_message, encode_message
-from controllerd.raft.messages import Message, NodeId
+from controllerd.raft.messages import Message
+from controllerd.raft.quorum import NodeId
 from remoting import codes
 from remoting.errors import ConnectionLost, ProtocolError
 from remoting.frame import Command

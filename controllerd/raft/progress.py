@@ -98,6 +98,12 @@ class Progress:
         self.pending_snapshot = 0
         self.become_probe()
 
+    def snapshot_delivered(self) -> None:
+        """The snapshot is over there: go on behind it with the follower's answer, or when it should be lost with the next
+        heartbeat's."""
+        self.become_probe()
+        self.paused = True
+
     def _enter(self, state: ProgressState) -> None:
         self.state = state
         self.paused = False

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from controllerd.raft.core import CoreSettings, RaftCore
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.raft.messages import Entry, EntryKind, HardState, Message, Persist, Ready, Snapshot
-from controllerd.raft.quorum import Configuration
 from tests.scenarios.runner import Command
 from tests.support.disks import FaultyDisk
 
@@ -30,11 +29,10 @@ class Node:
         self.file = RaftLogFile(self.disk, "scenario", self.name, self.voters)
         recovered = self.file.open()
         snapshot = recovered.log.snapshot
-        voters = snapshot.voters if snapshot else self.voters
         self.applied = snapshot.data.decode().split() if snapshot else []
         self.core = RaftCore(
             self.name,
-            Configuration.of(voters),
+            recovered.founders,
             recovered.log,
             recovered.hard_state,
             self.settings,
@@ -270,7 +268,7 @@ def _entry_text(entry: Entry) -> str:
 
 
 def _snapshot_text(snapshot: Snapshot) -> str:
-    return f"snapshot {snapshot.term}/{snapshot.index} voters={','.join(snapshot.voters)}"
+    return f"snapshot {snapshot.term}/{snapshot.index} voters={','.join(snapshot.configuration.voters)}"
 
 
 def _message_text(message: Message) -> str:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from controllerd.raft.log import LostLog, RaftLog
 from controllerd.raft.messages import Entry, Snapshot
+from controllerd.raft.quorum import Configuration
 
 _TERMS = st.lists(st.integers(1, 6), max_size=12).map(sorted)
 
@@ -52,12 +53,12 @@ def test_a_contradiction_to_committed_entries_is_found() -> None:
 def test_compaction_keeps_some_entries_and_the_term_before_them() -> None:
     log = log_of([1, 1, 2, 2, 3], committed=4)
     log.applied_to(4)
-    log.compact(Snapshot(4, 2, ("a",), b""), keep_entries=2)
+    log.compact(Snapshot(4, 2, Configuration.of("a"), b""), keep_entries=2)
     assert (log.compacted_index, log.compacted_term, log.first_index, log.last_index) == (2, 1, 3, 5)
     assert log.term(1) is None
     assert log.term(2) == 1
     assert [entry.index for entry in log.kept_entries()] == [3, 4, 5]
-    log.compact(Snapshot(4, 2, ("a",), b""), keep_entries=9)
+    log.compact(Snapshot(4, 2, Configuration.of("a"), b""), keep_entries=9)
     assert log.compacted_index == 2
 
 

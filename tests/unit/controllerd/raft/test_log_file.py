@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from controllerd.raft.codec import encode_configuration
 from controllerd.raft.core import Compaction
-from controllerd.raft.log_file import RaftLogFile, Recovered
-from controllerd.raft.messages import Entry, HardState, Persist, Snapshot
+from controllerd.raft.log_file import RaftLogFile, Recovered, WriteRefused
+from controllerd.raft.messages import Entry, EntryKind, HardState, Persist, Snapshot
+from controllerd.raft.quorum import Configuration
 from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile, SettingsError, StorageError
 from tests.support.disks import FaultyDisk, MemoryDisk, PowerLost
 
 VOTERS = ("n0", "n1", "n2")
+MEMBERS = Configuration.of(VOTERS)
 
 
 def entry(index: int, term: int) -> Entry:
@@ -53,7 +57,7 @@ def test_compaction_and_writes_behind_it(tmp_path: Path) -> None:
     file, _ = opened(disk)
     file.persist(write(*(entry(index, 1) for index in range(1, 8)), term=1, commit=6))
     before = file.size_bytes
-    snapshot = Snapshot(6, 1, VOTERS, b"state at six")
+    snapshot = Snapshot(6, 1, MEMBERS, b"state at six")
     file.compact(Compaction(snapshot, HardState(1, "n1", 6), 5, 1, (entry(6, 1), entry(7, 1))))
     assert file.size_bytes < before
     file.persist(write(entry(8, 1), term=1, commit=7))
@@ -63,14 +67,14 @@ def test_compaction_and_writes_behind_it(tmp_path: Path) -> None:
     assert recovered.log.applied == 6
     assert recovered.log.committed == 7
     assert held(recovered) == (entry(6, 1), entry(7, 1), entry(8, 1))
-    assert [name for name in disk.names("raft") if name.startswith("log")] == ["log-00000002"]
+    assert [name for name in disk.names("raft") if name.startswith("log")] == ["log-00000003"]
 
 
 def test_a_received_snapshot_replaces_the_log() -> None:
     disk = MemoryDisk()
     file, _ = opened(disk)
     file.persist(write(entry(1, 1), entry(2, 1), term=1))
-    snapshot = Snapshot(9, 3, VOTERS, b"state at nine")
+    snapshot = Snapshot(9, 3, MEMBERS, b"state at nine")
     file.persist(Persist(HardState(4, None, 9), snapshot, (entry(10, 4),)))
     _, recovered = opened(disk)
     assert recovered.log.snapshot == snapshot
@@ -82,11 +86,11 @@ _HISTORY = [
     write(term=1, vote="n0"),
     write(entry(1, 1), entry(2, 1), term=1, vote="n0"),
     write(entry(2, 2), term=2, vote="n1", commit=1),
-    Compaction(Snapshot(1, 1, VOTERS, b"one"), HardState(2, "n1", 1), 1, 1, (entry(2, 2),)),
+    Compaction(Snapshot(1, 1, MEMBERS, b"one"), HardState(2, "n1", 1), 1, 1, (entry(2, 2),)),
     write(entry(3, 3), entry(4, 3), term=3, commit=2),
-    Persist(HardState(5, None, 9), Snapshot(9, 4, VOTERS, b"nine"), (entry(10, 5),)),
+    Persist(HardState(5, None, 9), Snapshot(9, 4, MEMBERS, b"nine"), (entry(10, 5),)),
     write(entry(11, 5), term=5, commit=10),
-    Compaction(Snapshot(10, 5, VOTERS, b"ten"), HardState(6, "n2", 10), 10, 5, (entry(11, 5),)),
+    Compaction(Snapshot(10, 5, MEMBERS, b"ten"), HardState(6, "n2", 10), 10, 5, (entry(11, 5),)),
 ]
 
 
@@ -100,13 +104,16 @@ def _known(recovered: Recovered) -> tuple[HardState, int, tuple[Entry, ...]]:
     return state, recovered.log.snapshot.index if recovered.log.snapshot else 0, held(recovered)
 
 
-def test_power_loss_at_every_sync_keeps_what_was_written() -> None:
-    reference = MemoryDisk()
-    file, recovered = opened(reference)
-    states = [_known(recovered)]
-    for step in _HISTORY:
+def _state_after(count: int) -> tuple[HardState, int, tuple[Entry, ...]]:
+    disk = MemoryDisk()
+    file, _ = opened(disk)
+    for step in _HISTORY[:count]:
         _replay(file, step)
-        states.append(_known(opened(reference)[1]))
+    return _known(opened(disk)[1])
+
+
+def test_power_loss_at_every_sync_keeps_what_was_written() -> None:
+    states = [_state_after(count) for count in range(len(_HISTORY) + 1)]
     crashes = 0
     for seed in range(40):
         for sync_point in range(1, 40):
@@ -148,12 +155,10 @@ def test_a_torn_last_write_is_dropped_and_overwritten() -> None:
     disk = MemoryDisk()
     file, _ = opened(disk)
     file.persist(write(entry(1, 1), term=1))
-    whole = file.size_bytes
     file.persist(write(entry(2, 1), term=1))
     disk.open("raft/log-00000001").truncate(file.size_bytes - 7)
     file, recovered = opened(disk)
     assert held(recovered) == (entry(1, 1),)
-    assert file.size_bytes == whole
     file.persist(write(entry(2, 2), term=2))
     assert held(opened(disk)[1]) == (entry(1, 1), entry(2, 2))
 
@@ -174,7 +179,7 @@ def test_a_damaged_header_or_snapshot_is_refused(position: int) -> None:
     disk = FaultyDisk(random.Random(1))
     file, _ = opened(disk)
     file.persist(write(entry(1, 1), term=1, commit=1))
-    file.compact(Compaction(Snapshot(1, 1, VOTERS, b"state"), HardState(1, None, 1), 1, 1, ()))
+    file.compact(Compaction(Snapshot(1, 1, MEMBERS, b"state"), HardState(1, None, 1), 1, 1, ()))
     disk.flip_bit("raft/snapshot", position, 0)
     with pytest.raises(CorruptedFile, match="checksum"):
         opened(disk)
@@ -188,7 +193,7 @@ def test_a_missing_snapshot_is_refused() -> None:
     disk = MemoryDisk()
     file, _ = opened(disk)
     file.persist(write(entry(1, 1), term=1, commit=1))
-    file.compact(Compaction(Snapshot(1, 1, VOTERS, b"state"), HardState(1, None, 1), 1, 1, ()))
+    file.compact(Compaction(Snapshot(1, 1, MEMBERS, b"state"), HardState(1, None, 1), 1, 1, ()))
     disk.remove("raft/snapshot")
     with pytest.raises(CorruptedFile, match="no snapshot"):
         opened(disk)
@@ -213,9 +218,104 @@ def test_a_missing_identity_is_refused() -> None:
         opened(disk)
 
 
-def test_a_failed_sync_stops_the_node() -> None:
+def test_a_failed_sync_stops_the_node_and_what_it_left_readable_is_durable_before_it_counts() -> None:
+    """Linux forgets that pages are dirty when their write fails: they can be read, and are gone after a power loss."""
     disk = FaultyDisk(random.Random(1))
     file, _ = opened(disk)
     disk.fail_sync_at(1)
-    with pytest.raises(StorageError):
+    with pytest.raises(StorageError) as failure:
+        file.persist(write(entry(1, 1), term=1, vote="n2"))
+    assert not isinstance(failure.value, WriteRefused), "a failed sync is never tried again"
+    disk.kill()
+    _, recovered = opened(disk)
+    assert held(recovered) == (entry(1, 1),), "this test is about what is still readable"
+    disk.crash()
+    _, after = opened(disk)
+    assert (after.hard_state, held(after)) == (recovered.hard_state, held(recovered))
+    assert disk.counters.sync_errors == 1
+
+
+@pytest.mark.parametrize("fault", ["EIO", "ENOSPC"])
+def test_a_refused_write_leaves_nothing_behind_and_may_be_tried_again(fault: str) -> None:
+    refused = 0
+    for seed in range(30):
+        disk = FaultyDisk(random.Random(seed))
+        file, _ = opened(disk)
         file.persist(write(entry(1, 1), term=1))
+        for attempt in (write(entry(2, 1), entry(3, 1), term=1), write(entry(2, 2), term=2)):
+            if fault == "EIO":
+                disk.fail_write_at(1)
+            else:
+                disk.capacity_bytes = disk.used_bytes + seed
+            with pytest.raises(WriteRefused, match="raft/log-"):
+                file.persist(attempt)
+            refused += 1
+            disk.capacity_bytes = 1 << 40
+        file.persist(write(entry(2, 3), term=3))
+        disk.crash() if seed % 2 else disk.kill()
+        _, recovered = opened(disk)
+        assert held(recovered) == (entry(1, 1), entry(2, 3))
+        assert disk.counters.write_errors + disk.counters.no_space_errors == 2
+    assert refused == 60
+
+
+@pytest.mark.parametrize("step", [step for step in _HISTORY if isinstance(step, Compaction) or step.snapshot])
+def test_a_refused_replacement_leaves_the_log_as_it_was(step: Persist | Compaction) -> None:
+    """At each of the files that a compaction or a received snapshot puts in place; the node goes on, or starts anew."""
+    place = _HISTORY.index(step)
+    for failing in (1, 2):
+        for goes_on in (True, False):
+            disk = _RefusingDisk(random.Random(1))
+            file, _ = opened(disk)
+            for earlier in _HISTORY[:place]:
+                _replay(file, earlier)
+            disk.refuse_replacement_at(failing)
+            with pytest.raises(WriteRefused):
+                _replay(file, step)
+            assert disk.refused == 1
+            if goes_on:
+                for later in _HISTORY[place:]:
+                    _replay(file, later)
+                assert _known(opened(disk)[1]) == _state_after(len(_HISTORY))
+            else:
+                disk.crash()
+                state, _, entries = _known(opened(disk)[1])
+                before, after = _state_after(place), _state_after(place + 1)
+                assert state in (before[0], after[0])
+                assert entries in (before[2], after[2], ())
+
+
+class _RefusingDisk(FaultyDisk):
+    """Refuses to put one whole file in place."""
+
+    refused = 0
+    _countdown = 0
+
+    def refuse_replacement_at(self, count: int) -> None:
+        self._countdown = count
+
+    def replace_bytes(self, path: str, content: bytes) -> None:
+        self._countdown -= 1
+        if self._countdown == 0:
+            self.refused += 1
+            raise StorageError(f"cannot replace {path}: No space left on device")
+        super().replace_bytes(path, content)
+
+
+def test_the_log_says_who_the_members_are_once_it_does() -> None:
+    disk = MemoryDisk()
+    file, _ = opened(disk)
+    founded = Entry(1, 1, encode_configuration(replace(MEMBERS, cluster="c1")), EntryKind.MEMBERSHIP)
+    file.persist(write(founded, term=1, commit=1))
+    recovered = RaftLogFile(disk, "group", "n0", ("n0", "n9")).open()
+    assert recovered.founders == MEMBERS
+
+
+def test_a_node_that_joins_knows_of_no_members() -> None:
+    disk = MemoryDisk()
+    assert RaftLogFile(disk, "group", "n7", ()).open().founders == Configuration()
+    assert RaftLogFile(disk, "group", "n7", VOTERS).open().founders == Configuration(), "it was not among the founders"
+    disk = MemoryDisk()
+    opened(disk)
+    with pytest.raises(SettingsError, match="is now said to be a group to join"):
+        RaftLogFile(disk, "group", "n0", ()).open()

@@ -8,6 +8,7 @@ import pytest
 
 from controllerd.raft.messages import Entry, EntryKind, Message, MessageKind, Snapshot
 from controllerd.raft.node import OutcomeUnknown, RaftNode
+from controllerd.raft.quorum import Configuration
 from remoting.errors import NotLeader
 from tests.unit.controllerd.raft.test_core import acknowledge, elect, make_core
 
@@ -118,7 +119,7 @@ def test_a_snapshot_over_a_waiting_proposal_leaves_its_outcome_unknown() -> None
     node, recorder = serving_node()
     node.propose(b"x", recorder.answered)
     work(node)
-    snapshot = Snapshot(5, 2, ("n1", "n2", "n3"), b"a b c")
+    snapshot = Snapshot(5, 2, Configuration.of(("n1", "n2", "n3")), b"a b c")
     node.step(Message(MessageKind.SNAPSHOT, "n3", "n1", 2, snapshot=snapshot))
     work(node)
     (answer,) = recorder.answers

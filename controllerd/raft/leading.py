@@ -1,0 +1,348 @@
+"""What a node does and knows while it leads, from the election it won to the moment it steps down (pure)
+
+Owns the progress of every other member, the window of what may be sent to it, reads that wait for their round of heartbeats, the
+open leadership transfer and the last membership change. Made by the core when an election is won and dropped with the role, so
+nothing of one term can be mistaken for another's. It appends to the core's log and advances its commit index; nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controllerd.raft.log import RaftLog
+from controllerd.raft.messages import Entry, EntryKind, Message, MessageKind, ReadState
+from controllerd.raft.progress import Progress, ProgressState
+from controllerd.raft.quorum import Configuration, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """Timers in ticks, and the bounds of everything that grows.
+
+    `snapshot_ticks` is how long a snapshot may be on its way before it counts as lost without having been reported so (None: an
+    election timeout); `promote_lag_entries` how far a learner may be behind what is decided when it becomes a voter.
+    """
+
+    election_ticks: int = 10
+    heartbeat_ticks: int = 1
+    max_entry_bytes: int = 1 << 20
+    max_append_bytes: int = 1 << 20
+    max_inflight_messages: int = 64
+    max_inflight_bytes: int = 8 << 20
+    max_uncommitted_bytes: int = 16 << 20
+    max_apply_bytes: int = 4 << 20
+    snapshot_ticks: int | None = None
+    promote_lag_entries: int = 64
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.heartbeat_ticks < self.election_ticks
+        assert 0 < self.max_entry_bytes <= self.max_uncommitted_bytes
+
+
+@dataclass(slots=True)
+class _PendingRead:
+    context: int
+    index: int
+    confirmed_by: set[NodeId]
+
+
+class Leading:
+    """One term of one leader. `send` takes a message that may leave at once, `confirmed` a read that was confirmed."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        term: int,
+        log: RaftLog,
+        configuration: Configuration,
+        settings: CoreSettings,
+        send: Callable[[Message], None],
+        confirmed: Callable[[ReadState], None],
+    ) -> None:
+        self.id = node_id
+        self.term = term
+        self.progress: dict[NodeId, Progress] = {}
+        self.transferee: NodeId | None = None
+        self.uncommitted_bytes = 0
+        self.last_change_index = log.last_index  # whatever change an earlier leader left behind is before this
+        self._log = log
+        self._configuration = configuration
+        self._settings = settings
+        self._send = send
+        self._confirmed = confirmed
+        self._pending_reads: list[_PendingRead] = []
+        self._ticks = 0
+        self._heartbeat_ticks = 0
+        self._transfer_ticks = 0
+        for node in configuration.members:
+            self._add_progress(node)
+        own = self.progress[self.id]
+        own.is_recently_active = True
+        own.acknowledged(log.stable_index)
+
+    def _add_progress(self, node: NodeId) -> None:
+        self.progress[node] = Progress(
+            self._log.last_index + 1, self._settings.max_inflight_messages, self._settings.max_inflight_bytes
+        )
+
+    # Time
+
+    def tick(self) -> bool:
+        """One unit of time passed; False when the leader has not heard a majority for an election timeout."""
+        self._ticks += 1
+        self._heartbeat_ticks += 1
+        if self._ticks >= self._settings.election_ticks:
+            self._ticks = 0
+            if not self._check_quorum():
+                return False
+        if self.transferee is not None:
+            self._transfer_ticks += 1
+            if self._transfer_ticks >= self._settings.election_ticks:
+                self.transferee = None
+        for progress in self.progress.values():
+            if progress.state is ProgressState.SNAPSHOT:
+                progress.waited_ticks += 1
+        if self._heartbeat_ticks >= self._settings.heartbeat_ticks:
+            self._heartbeat_ticks = 0
+            self.broadcast_heartbeat()
+        return True
+
+    def _check_quorum(self) -> bool:
+        """Whether a majority was heard since the last check; the count starts anew."""
+        active = {node for node, progress in self.progress.items() if progress.is_recently_active or node == self.id}
+        for node, progress in self.progress.items():
+            progress.was_active = progress.is_recently_active
+            progress.is_recently_active = node == self.id
+        return self._configuration.has_majority(active)
+
+    def active(self) -> set[NodeId]:
+        """The members that were heard lately, the leader included."""
+        return {node for node, progress in self.progress.items() if progress.was_active} | {self.id}
+
+    # The log
+
+    def append(self, kind: EntryKind, data: bytes) -> None:
+        """Put an entry behind the log; it is sent by the next broadcast."""
+        self._log.append([Entry(self._log.last_index + 1, self.term, data, kind)])
+        self.uncommitted_bytes += len(data)
+        if kind is EntryKind.MEMBERSHIP:
+            self.last_change_index = self._log.last_index
+
+    def applied(self, size_bytes: int) -> None:
+        """Entries of this size were applied."""
+        self.uncommitted_bytes = max(0, self.uncommitted_bytes - size_bytes)
+
+    def count_own_entries(self) -> None:
+        """Own entries became durable."""
+        if self.progress[self.id].acknowledged(self._log.stable_index) and self._try_commit():
+            self.broadcast_append()
+
+    def _try_commit(self) -> bool:
+        matched = {node: progress.match for node, progress in self.progress.items()}
+        index = self._configuration.committed_index(matched)
+        # Only an entry of the own term says that no other leader can have decided otherwise.
+        if index <= self._log.committed or self._log.term(index) != self.term:
+            return False
+        self._log.commit_to(index)
+        return True
+
+    def adopt(self, configuration: Configuration) -> None:
+        """Go on with other members: a smaller majority may have decided already, and new members are to be heard of."""
+        self._configuration = configuration
+        members = set(configuration.members)
+        self.progress = {node: progress for node, progress in self.progress.items() if node in members}
+        for node in configuration.members:
+            if node not in self.progress:
+                self._add_progress(node)
+                # It had no chance to be heard yet, and that must not depose the leader.
+                self.progress[node].is_recently_active = True
+        if self.transferee is not None and self.transferee not in configuration.voters:
+            self.transferee = None
+        self._try_commit()
+        self.broadcast_append()
+
+    # Leadership transfer
+
+    def transfer(self, target: NodeId) -> None:
+        """Hand over to a voter as soon as it has everything; given up after an election timeout."""
+        self.transferee = target
+        self._transfer_ticks = 0
+        progress = self.progress[target]
+        if progress.match == self._log.last_index:
+            self._send(Message(MessageKind.TIMEOUT_NOW, self.id, target, self.term))
+        else:
+            self._try_send_append(target, progress, even_if_empty=True)
+
+    def hand_over(self) -> None:
+        """Before giving up for good: let the follower that has most start an election now."""
+        best = max(
+            (node for node in self._configuration.voters if node != self.id and node in self.progress),
+            key=lambda node: (self.progress[node].match, self.progress[node].was_active, node),
+            default=None,
+        )
+        if best is not None:
+            self._send(Message(MessageKind.TIMEOUT_NOW, self.id, best, self.term))
+
+    # Answers
+
+    def on_append_response(self, message: Message) -> None:
+        progress = self._heard(message)
+        if progress is None:
+            return
+        if message.reject:
+            self._on_append_refused(message, progress)
+        else:
+            self._on_append_accepted(message, progress)
+
+    def on_heartbeat_response(self, message: Message) -> None:
+        progress = self._heard(message)
+        if progress is None:
+            return
+        limit = self._settings.snapshot_ticks or self._settings.election_ticks
+        if progress.state is ProgressState.SNAPSHOT and progress.waited_ticks >= limit:
+            progress.snapshot_failed()
+        progress.paused = False
+        # Even with a full window one empty append goes out, so that the loss of all that filled it is noticed.
+        if progress.match < self._log.last_index or progress.state is ProgressState.PROBE:
+            self._try_send_append(message.sender, progress, even_if_empty=True)
+        self._confirm_reads(message)
+
+    def _heard(self, message: Message) -> Progress | None:
+        progress = self.progress.get(message.sender)
+        if progress is None or message.sender == self.id:
+            return None
+        progress.is_recently_active = progress.was_active = True
+        return progress
+
+    def _on_append_refused(self, message: Message, progress: Progress) -> None:
+        hint = message.reject_hint
+        if message.log_term > 0:
+            # Skip whole terms that the follower cannot have: one round per conflicting term, not per entry.
+            hint, _ = self._log.conflict_hint(min(hint, self._log.last_index), message.log_term)
+        if progress.refused(message.index, hint):
+            if progress.state is ProgressState.REPLICATE:
+                progress.become_probe()
+            self._try_send_append(message.sender, progress, even_if_empty=True)
+
+    def _on_append_accepted(self, message: Message, progress: Progress) -> None:
+        if message.index > self._log.last_index:
+            return  # no correct follower acknowledges what was never sent
+        is_news = progress.acknowledged(message.index)
+        if not is_news and not (progress.match == message.index and progress.state is ProgressState.PROBE):
+            return
+        if progress.state is ProgressState.PROBE:
+            progress.become_replicate()
+        elif progress.state is ProgressState.SNAPSHOT:
+            if progress.match + 1 >= self._log.first_index:
+                progress.become_probe()
+                progress.become_replicate()
+        else:
+            progress.inflights.free_to(message.index)
+        if self._try_commit():
+            self.broadcast_append()
+        while self._try_send_append(message.sender, progress, even_if_empty=progress.needs_commit(self._log.committed)):
+            pass
+        if message.sender == self.transferee and progress.match == self._log.last_index:
+            self._send(Message(MessageKind.TIMEOUT_NOW, self.id, message.sender, self.term))
+
+    # Reports of the shell
+
+    def report_unreachable(self, node: NodeId) -> None:
+        """Messages to the node get lost: stop sending ahead."""
+        progress = self.progress.get(node)
+        if progress is not None and progress.state is ProgressState.REPLICATE:
+            progress.become_probe()
+
+    def report_snapshot(self, node: NodeId, *, delivered: bool) -> None:
+        """What became of the snapshot that was sent to the node."""
+        progress = self.progress.get(node)
+        if progress is None or progress.state is not ProgressState.SNAPSHOT:
+            return
+        if delivered:
+            progress.snapshot_delivered()
+        else:
+            progress.snapshot_failed()
+
+    # Sending
+
+    def _try_send_append(self, to: NodeId, progress: Progress, *, even_if_empty: bool) -> bool:
+        if progress.is_paused:
+            return False
+        prev_index = progress.next_index - 1
+        prev_term = self._log.term(prev_index)
+        if prev_term is None:
+            return self._try_send_snapshot(to, progress)
+        entries: tuple[Entry, ...] = ()
+        if progress.state is not ProgressState.REPLICATE or not progress.inflights.is_full:
+            entries = self._log.slice(progress.next_index, self._log.last_index + 1, self._settings.max_append_bytes)
+        if not entries and not even_if_empty:
+            return False
+        self._send(
+            Message(
+                MessageKind.APPEND,
+                self.id,
+                to,
+                self.term,
+                index=prev_index,
+                log_term=prev_term,
+                commit=self._log.committed,
+                entries=entries,
+            )
+        )
+        progress.sent_entries(
+            prev_index + len(entries), len(entries), sum(entry.size_bytes for entry in entries), self._log.committed
+        )
+        return True
+
+    def _try_send_snapshot(self, to: NodeId, progress: Progress) -> bool:
+        if not progress.is_recently_active:
+            return False  # it would be lost, and it is large
+        snapshot = self._log.snapshot
+        assert snapshot is not None, "entries were compacted without a snapshot"
+        self._send(Message(MessageKind.SNAPSHOT, self.id, to, self.term, snapshot=snapshot))
+        progress.become_snapshot(snapshot.index)
+        return True
+
+    def broadcast_append(self) -> None:
+        """Send everybody what it lacks, or at least what is decided."""
+        for node, progress in self.progress.items():
+            if node != self.id:
+                self._try_send_append(node, progress, even_if_empty=True)
+
+    def broadcast_heartbeat(self) -> None:
+        """Tell everybody who leads, and let them confirm the newest read."""
+        context = self._pending_reads[-1].context if self._pending_reads else 0
+        for node, progress in self.progress.items():
+            if node != self.id:
+                commit = min(progress.match, self._log.committed)
+                self._send(Message(MessageKind.HEARTBEAT, self.id, node, self.term, commit=commit, context=context))
+
+    # Reads
+
+    def read(self, context: int) -> None:
+        """Confirm with a round of heartbeats that this node still leads."""
+        # The whole log, not only what is decided: who lost the answer to a proposal reads to learn what became of it, and must
+        # not be told the state before it while it can still be decided.
+        read = _PendingRead(context, self._log.last_index, {self.id})
+        self._pending_reads.append(read)
+        if not self._release_reads(read):
+            self.broadcast_heartbeat()
+
+    def _confirm_reads(self, message: Message) -> None:
+        for read in self._pending_reads:
+            if read.context <= message.context:
+                read.confirmed_by.add(message.sender)
+        for read in reversed(self._pending_reads):
+            if self._release_reads(read):
+                return
+
+    def _release_reads(self, read: _PendingRead) -> bool:
+        """When a majority confirmed this read, it and all earlier ones are good."""
+        if not self._configuration.has_majority(read.confirmed_by):
+            return False
+        done = [earlier for earlier in self._pending_reads if earlier.context <= read.context]
+        self._pending_reads = self._pending_reads[len(done) :]
+        for earlier in done:
+            self._confirmed(ReadState(earlier.context, earlier.index))
+        return True
