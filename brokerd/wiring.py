@@ -93,6 +93,7 @@ def _replica_state(core: BrokerCore, replica: Replica) -> ReplicaState:
         epochs=[(each["epoch"], each["startOffset"]) for each in state["epochs"]],
         # what is wrong now; what was wrong once and healed is history, in the log
         last_error=state["failure"] or following.get("stuck") or following.get("lastError") or None,
+        loop=state["loop"],
     )
 
 

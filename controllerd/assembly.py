@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from controllerd.elections import Elections, Notifier
 from controllerd.metrics import Counters
@@ -60,7 +61,7 @@ class Controller:
         self._counters = Counters()
         self._tasks = TaskOwner("controller")
         self._client = RemotingClient()
-        self._table = HeartbeatTable(grace_ms=settings.liveness.grace_ms, pause_ms=settings.liveness.pause_ms)
+        self._table = HeartbeatTable(**asdict(settings.liveness))
         self._machine = ReplicasMachine(self._recorded)
         self._routes = RouteTable(self._committed_epoch)
         self._name_server = NameServer(self._routes, KvConfig(disk), _now_ms)

@@ -1,13 +1,15 @@
 """The leader's watch over broker masters: finds groups that need an election, has it decided, tells the brokers.
 
 Every controller looks at the same moments (heartbeat changes, closed connections, the periodic scan); only the serving leader
-acts. One election per group at a time; a failed one is found again by the next look.
+acts. One election per group at a time; a failed one is found again by the next look. How long each took from the look that found
+it to the decision is logged and counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 
 from controllerd.metrics import Counters
@@ -76,9 +78,19 @@ class Elections:
         for command in due_elections(self._machine.state, self._table, self._now_ms(), unclean=unclean, names=names):
             if command.broker_name not in self._under_way:
                 self._under_way.add(command.broker_name)
-                self._owner.spawn(self._elect(command), f"election for {command.broker_name}")
+                log.info("%s needs a master: %s", command.broker_name, self._reason(command.broker_name))
+                self._owner.spawn(self._elect(command, time.monotonic()), f"election for {command.broker_name}")
 
-    async def _elect(self, command: ElectMaster) -> None:
+    def _reason(self, broker_name: str) -> str:
+        group = self._machine.state.groups[broker_name]
+        master_id, now_ms = group.master_broker_id, self._now_ms()
+        if master_id is None:
+            return "it has none, and a replica that may lead is there"
+        if self._table.is_dead(group, master_id, now_ms):
+            return f"broker {master_id} is dead ({self._table.why_dead(group, master_id, now_ms)})"
+        return f"broker {master_id} restarted"
+
+    async def _elect(self, command: ElectMaster, found_s: float) -> None:
         try:
             reply = await self._driver.propose(encode_command(command), self._settings.raft.decide_timeout_ms)
         except LogboomError as error:
@@ -86,14 +98,23 @@ class Elections:
         else:
             if reply.code not in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST):
                 log.warning("election for %s: %s", command.broker_name, reply.remark)
+            else:
+                self._decided((time.monotonic() - found_s) * 1000, command.broker_name)
         finally:
             self._under_way.discard(command.broker_name)
 
+    def _decided(self, took_ms: float, broker_name: str) -> None:
+        log.info("%s: the election was decided %.1f ms after it was found due", broker_name, took_ms)
+        self._counters.elections_decided += 1
+        self._counters.last_election_us = int(took_ms * 1000)
+        self._counters.longest_election_us = max(self._counters.longest_election_us, int(took_ms * 1000))
+
     def _scan(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._settings.liveness.scan_ms / 1000, self._scan)
-        if self._table.scan(self._now_ms()):
+        pause_ms = self._table.scan(self._now_ms())
+        if pause_ms:
             self._counters.pauses += 1
-            log.warning("this process was paused: brokers get %d ms to be heard", self._settings.liveness.grace_ms)
+            log.warning("this process stood still for %d ms: that is not held against brokers", pause_ms)
         self.look()
 
 

@@ -15,6 +15,9 @@ class Counters:
     proposals: int = 0
     masters_elected: int = 0
     masters_lost: int = 0
+    elections_decided: int = 0
+    last_election_us: int = 0  # from the look that found it due to the decision
+    longest_election_us: int = 0
     sync_state_sets_changed: int = 0
     notifications: int = 0
     raft_messages_sent: int = 0

@@ -34,13 +34,14 @@ class RaftSettings:
 
 @dataclass(frozen=True, slots=True)
 class LivenessSettings:
-    """When brokers count as dead. How long each may be silent it says itself."""
+    """When brokers count as dead. How often it speaks, and how long it may be silent at most, each broker says itself."""
 
-    scan_ms: int = setting(200, "time between two looks at all brokers", minimum=20, maximum=5000)
-    grace_ms: int = setting(
-        2000, "time for brokers to be heard after a change of leader or a pause of this process", minimum=100
+    scan_ms: int = setting(50, "time between two looks at all brokers", minimum=10, maximum=5000)
+    floor_intervals: int = setting(
+        4, "a broker that was silent for fewer of its heartbeat intervals is never dead", minimum=2, maximum=100
     )
-    pause_ms: int = setting(600, "gap between two looks that means that this process was paused", minimum=100)
+    grace_ms: int = setting(2000, "time for brokers to be heard by a leader that never heard them", minimum=100)
+    pause_ms: int = setting(200, "delay of a look that means that this process stood still", minimum=50)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd.clients import ClientRegistry
@@ -30,6 +30,7 @@ class ReplicaState:
     dispatched_offset: int
     epochs: Sequence[tuple[int, int]]
     last_error: str | None = None
+    loop: Mapping[str, int] = field(default_factory=dict)  # how late the event loop's tick was, in milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class StateProcessor:
             ],
             "connections": self._sources.connections(),
             "lastError": replica.last_error,
+            "loop": dict(replica.loop),
         }
 
     def _topic(self, config: TopicConfig) -> dict[str, Any]:

@@ -41,8 +41,9 @@ from brokerd.replication.leading import Leading, Transfer
 from brokerd.replication.log import LogPosition
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import REFUSALS, SyncState
+from remoting.liveness import Awake
 
-_PAUSE_MS = 400  # a tick that is this late means that the process stood still
+_TOLERATED_DELAY_MS = 200  # a tick that is later than this means that the process stood still
 
 
 class ReplicaCore:
@@ -73,7 +74,8 @@ class ReplicaCore:
         self._confirm_offset = min(max(confirm_offset, log.min_offset), log.end_offset)
         self._registered: set[int] = set()
         self._outbox: list[Effect] = []
-        self._ticked_ms = now_ms
+        self.awake = Awake(_TOLERATED_DELAY_MS)
+        self.awake.tick(now_ms, 0)
         if epochs.drop_beyond(log.end_offset):
             self._outbox.append(PersistEpochs(tuple(epochs.entries)))
 
@@ -289,15 +291,14 @@ class ReplicaCore:
 
     def tick(self, now_ms: int, interval_ms: int) -> None:
         """Called every `interval_ms`; a call that comes much later means that this process stood still, not the others."""
-        pause_ms = now_ms - self._ticked_ms - interval_ms
-        self._ticked_ms = now_ms
+        pause_ms = self.awake.tick(now_ms, interval_ms)
         if self.leading is not None:
-            if pause_ms > _PAUSE_MS:
+            if pause_ms:
                 self.leading.forgive(pause_ms)
                 self._outbox.append(RequestSync())  # the group may have gone on without us
             self.leading.tick(now_ms)
         elif self.following is not None:
-            if pause_ms > _PAUSE_MS:
+            if pause_ms:
                 self.following.forgive(pause_ms)
             self.following.tick(now_ms)
 

@@ -466,6 +466,7 @@ class ReplicaEngine:
             "epochs": [{"epoch": entry.epoch, "startOffset": entry.start_offset} for entry in core.epochs.entries],
             "lastErrors": self.last_errors[-5:],
         }
+            "loop": core.awake.as_json(),
         if core.view is not None:
             state["masterId"] = core.view.master_id
             state["masterAddress"] = core.view.master_address

@@ -70,6 +70,7 @@ class HeartbeatProcessor:
             fields.text(request, "brokerAddr"),
             number,
             fields.number(request, "heartbeatTimeoutMills", DEFAULT_TIMEOUT_MS),
+            fields.number(request, "heartbeatIntervalMills", 0),
             fields.number(request, "epoch", -1),
             fields.number(request, "maxOffset", -1),
             fields.number(request, "confirmOffset", -1),

@@ -89,6 +89,7 @@ class ViewsProcessor:
             "groups": [self._group(groups[name]) for name in sorted(groups)],
             "metrics": self._counters.as_json(),
         }
+            "loop": self._table.awake.as_json(),
         connection.respond(request, body=orjson.dumps(view))
 
     def _known_leader(self) -> NodeId | None:
@@ -145,6 +146,7 @@ class ViewsProcessor:
         replica = group.replicas[broker_id]
         beat = self._table.get(group, broker_id)
         return {
+        silence = self._table.silence(group, broker_id)
             "brokerId": broker_id,
             "address": replica.address,
             "haAddress": replica.ha_address or None,
@@ -157,3 +159,6 @@ class ViewsProcessor:
             "confirmOffset": beat.confirm_offset if beat else None,
             "lastHeartbeatMs": now_ms - beat.received_ms if beat else None,
         }
+            "silenceLimitMs": silence.limit_ms if silence else None,
+            "longestSilenceMs": silence.worst_ms if silence else None,
+            "suspicion": round(silence.suspicion(now_ms), 1) if silence else None,

@@ -4,11 +4,15 @@ The clock is an argument, in monotonic milliseconds.
 
 Every controller keeps its own table, because brokers send to all of them; only the leader's is acted upon. Rules:
 
+- how long a broker may be silent is learned from its heartbeats (`remoting.liveness`): never less than `floor_intervals` of its
+  own interval, never more than the time-out that it names; one that names no interval has just its time-out;
 - a heartbeat overwrites what the one before it said, also when offsets went back. An incarnation names one life of a broker and
   is compared for equality only, because clocks jump: which life is the later one is told by the later connection;
 - the entry belongs to the newest connection: the close of an older one says nothing, the close of its own means dead at once;
-- who was merely not heard is not declared dead before `grace_until_ms`: after this controller became leader, or after its own
-  process was paused, brokers get a whole time-out to be heard.
+- silence counts only while others are heard: when nobody is, it is this controller that is cut off, or all of them rest;
+- what this process slept through is not held against anybody;
+- who was never heard by this process is not declared dead before `grace_until_ms`: a new leader that started a moment ago waits
+  until brokers found it. Whom it did hear, as a follower, it may judge at once: heartbeats reach every controller.
 """
 
 from __future__ import annotations
@@ -19,11 +23,14 @@ from typing import Final
 
 from controllerd.replicas.commands import Observation
 from controllerd.replicas.state import MAX_REPLICAS_IN_ALL, Group
+from remoting.liveness import Awake, Patience, Silence
 
 DEFAULT_TIMEOUT_MS: Final = 2000
 _MIN_TIMEOUT_MS: Final = 200
 _MAX_TIMEOUT_MS: Final = 60_000
 _FORGET_MS: Final = 3_600_000
+_FORGET_EVERY_MS: Final = 60_000
+_DEAF_MS: Final = 500  # without any heartbeat for so long, nobody's silence grows
 _LOWEST_PRIORITY: Final = 2**31 - 1
 
 ReplicaKey = tuple[str, str, int]
@@ -39,6 +46,7 @@ class Heartbeat:
     address: str
     connection: int
     timeout_ms: int = DEFAULT_TIMEOUT_MS
+    interval_ms: int = 0  # how often the broker promises to speak; 0 = it does not say
     epoch: int = -1
     max_offset: int = -1
     confirm_offset: int = -1
@@ -56,12 +64,16 @@ class Heartbeat:
 class HeartbeatTable:
     """The last heartbeat of every broker that this controller heard."""
 
-    def __init__(self, *, grace_ms: int, pause_ms: int) -> None:
-        """`grace_ms` is what silent brokers get; a scan that comes `pause_ms` after the one before it means that we slept."""
+    def __init__(self, *, grace_ms: int, pause_ms: int, scan_ms: int, floor_intervals: int) -> None:
+        """`scan` comes every `scan_ms`; one that is `pause_ms` late means that this process stood still."""
         self._grace_ms = grace_ms
-        self._pause_ms = pause_ms
-        self._last_scan_ms: int | None = None
+        self._scan_ms = scan_ms
+        self._floor_intervals = floor_intervals
+        self.awake = Awake(pause_ms)
         self._beats: dict[ReplicaKey, Heartbeat] = {}
+        self._silences: dict[ReplicaKey, Silence] = {}
+        self._voice_ms: int | None = None  # when anybody was heard last
+        self._forget_at_ms: int | None = None
         self.grace_until_ms = 0
 
     def __len__(self) -> int:
@@ -75,12 +87,15 @@ class HeartbeatTable:
                 return False
         elif beat.connection < known.connection and not (known.is_closed and beat.incarnation == known.incarnation):
             return False  # what an older connection still had under way, or the last words of a life that is over
+        was_alive = known is not None and self._in_time(known, now_ms)
+        self._hear(now_ms)
         timeout_ms = min(max(beat.timeout_ms, _MIN_TIMEOUT_MS), _MAX_TIMEOUT_MS)
         taken = replace(beat, timeout_ms=timeout_ms, received_ms=now_ms, is_closed=False)
         if beat.incarnation == 0 and known is not None:
             taken = _grown(taken, known)
         self._beats[beat.key] = taken
-        return known is None or not _in_time(known, now_ms) or known.incarnation != beat.incarnation
+        self._learn(taken, now_ms, anew=known is None or known.is_closed or known.incarnation != beat.incarnation)
+        return not was_alive or known is None or known.incarnation != beat.incarnation
 
     def connection_closed(self, connection: int) -> list[ReplicaKey]:
         """A connection is gone: who spoke on it is dead until heard again."""
@@ -90,40 +105,46 @@ class HeartbeatTable:
         return closed
 
     def lead(self, now_ms: int) -> None:
-        """This controller became leader: from now on, silence counts only after the grace period."""
+        """This controller became leader: whom it never heard gets a grace period to be heard."""
         self.grace_until_ms = now_ms + self._grace_ms
 
-    def scan(self, now_ms: int) -> bool:
-        """To be called at every scan. True when this process was paused since the last: its silence is not the brokers'."""
-        paused = self._last_scan_ms is not None and now_ms - self._last_scan_ms > self._pause_ms
-        self._last_scan_ms = now_ms
-        if paused:
-            self.lead(now_ms)
-        self._beats = {key: beat for key, beat in self._beats.items() if now_ms - beat.received_ms < _FORGET_MS}
-        return paused
+    def scan(self, now_ms: int) -> int:
+        """To be called every `scan_ms`. How long this process stood still since the last one: its silence is not the brokers'."""
+        pause_ms = self.awake.tick(now_ms, self._scan_ms)
+        if pause_ms:
+            self._forgive(pause_ms, now_ms)
+            self.grace_until_ms += pause_ms
+        if self._forget_at_ms is None or now_ms >= self._forget_at_ms:
+            self._forget_at_ms = now_ms + _FORGET_EVERY_MS
+            self._forget(now_ms)
+        return pause_ms
 
     def get(self, group: Group, broker_id: int) -> Heartbeat | None:
         """The last heartbeat of a replica."""
         return self._beats.get((group.cluster_name, group.broker_name, broker_id))
 
+    def silence(self, group: Group, broker_id: int) -> Silence | None:
+        """How regularly a replica speaks."""
+        return self._silences.get((group.cluster_name, group.broker_name, broker_id))
+
     def is_alive(self, group: Group, broker_id: int, now_ms: int) -> bool:
         """Whether the replica was heard in time."""
         beat = self.get(group, broker_id)
-        return beat is not None and _in_time(beat, now_ms)
+        return beat is not None and self._in_time(beat, now_ms)
 
     def is_dead(self, group: Group, broker_id: int, now_ms: int) -> bool:
-        """Whether the replica may be acted upon as dead: its connection closed, or silent beyond time-out and grace."""
+        """Whether the replica may be acted upon as dead: its connection closed, or silent too long while others were heard."""
         beat = self.get(group, broker_id)
-        if beat is not None and (beat.is_closed or _in_time(beat, now_ms)):
-            return beat.is_closed
-        return now_ms >= self.grace_until_ms
+        if beat is None:
+            return now_ms >= self.grace_until_ms
+        return beat.is_closed or self._silences[beat.key].is_dead(self._judged_ms(now_ms))
 
     def observe(self, group: Group, now_ms: int) -> tuple[Observation, ...]:
         """The live replicas of a group, for a command."""
         found = []
         for broker_id in sorted(group.replicas):
             beat = self.get(group, broker_id)
-            if beat is not None and _in_time(beat, now_ms):
+            if beat is not None and self._in_time(beat, now_ms):
                 found.append(
                     Observation(
                         broker_id,
@@ -137,12 +158,52 @@ class HeartbeatTable:
         return tuple(found)
 
     def not_alive(self, group: Group, broker_ids: Iterable[int], now_ms: int) -> tuple[int, ...]:
-        """Which of the ids are dead; during the grace period silence is not held against anybody."""
+        """Which of the ids may be acted upon as dead."""
         return tuple(sorted(broker_id for broker_id in set(broker_ids) if self.is_dead(group, broker_id, now_ms)))
 
+    def why_dead(self, group: Group, broker_id: int, now_ms: int) -> str:
+        """What speaks against a replica, for the log."""
+        beat = self.get(group, broker_id)
+        if beat is None:
+            return "never heard by this controller"
+        if beat.is_closed:
+            return "its connection closed"
+        silence = self._silences[beat.key]
+        return f"silent for {silence.silent_ms(now_ms)} ms, {silence.limit_ms} are allowed"
 
-def _in_time(beat: Heartbeat, now_ms: int) -> bool:
-    return not beat.is_closed and now_ms - beat.received_ms <= beat.timeout_ms
+    def _in_time(self, beat: Heartbeat, now_ms: int) -> bool:
+        return not beat.is_closed and not self._silences[beat.key].is_dead(now_ms)
+
+    def _judged_ms(self, now_ms: int) -> int:
+        """The moment at which silence is looked at: it stops soon after the last voice."""
+        return now_ms if self._voice_ms is None else min(now_ms, self._voice_ms + _DEAF_MS)
+
+    def _hear(self, now_ms: int) -> None:
+        """Somebody spoke. If nobody had for a while, that time says nothing about those who are still to come."""
+        if self._voice_ms is not None and now_ms - self._voice_ms > _DEAF_MS:
+            self._forgive(now_ms - self._voice_ms - _DEAF_MS, now_ms)
+        self._voice_ms = now_ms
+
+    def _forgive(self, pause_ms: int, now_ms: int) -> None:
+        for silence in self._silences.values():
+            silence.forgive(pause_ms, now_ms)
+        if self._voice_ms is not None:
+            self._voice_ms = min(now_ms, self._voice_ms + pause_ms)
+
+    def _learn(self, beat: Heartbeat, now_ms: int, *, anew: bool) -> None:
+        """Another gap of the broker; a new process of it, or another promise, begins with nothing known."""
+        silence = self._silences.get(beat.key)
+        interval_ms = min(max(beat.interval_ms, 0), beat.timeout_ms)
+        floor_ms = min(interval_ms * self._floor_intervals, beat.timeout_ms) if interval_ms else beat.timeout_ms
+        patience = Patience(max(interval_ms, 1), floor_ms, beat.timeout_ms)
+        if anew or silence is None or silence.patience != patience:
+            self._silences[beat.key] = Silence(patience, now_ms)
+        else:
+            silence.heard(now_ms)
+
+    def _forget(self, now_ms: int) -> None:
+        for key in [key for key, beat in self._beats.items() if now_ms - beat.received_ms >= _FORGET_MS]:
+            del self._beats[key], self._silences[key]
 
 
 def _grown(beat: Heartbeat, known: Heartbeat) -> Heartbeat:

@@ -8,6 +8,7 @@ from controllerd.replicas.commands import ElectMaster, Observation, Trigger
 from controllerd.replicas.decide import decide
 from controllerd.replicas.elect import is_incumbent
 from controllerd.replicas.heartbeat import HeartbeatTable
+from controllerd.replicas.records import MasterElected
 from controllerd.replicas.state import Group, ReplicasState
 
 
@@ -19,7 +20,10 @@ def due_elections(
     unclean: bool,
     names: Iterable[str] | None = None,
 ) -> list[ElectMaster]:
-    """The elections to propose now, over all groups or the named ones; only those that would change something."""
+    """The elections to propose now, over all groups or the named ones; only those that would change something.
+
+    A master that is merely silent is deposed in favour of a successor, never in favour of nobody: should it live, it goes on.
+    """
     due = []
     for name in state.groups if names is None else names:
         group = state.groups.get(name)
@@ -33,7 +37,8 @@ def due_elections(
             unclean=unclean,
             seen_master_epoch=group.master_epoch,
         )
-        if decide(state, command).records:
+        records = decide(state, command).records
+        if records and (isinstance(records[0], MasterElected) or _is_gone(group, table, now_ms)):
             due.append(command)
     return due
 
@@ -46,6 +51,14 @@ def needs_election(group: Group, table: HeartbeatTable, now_ms: int) -> bool:
         return True
     live = {each.broker_id: each for each in table.observe(group, now_ms)}
     return group.master_broker_id in live and not is_incumbent(group, live)
+
+
+def _is_gone(group: Group, table: HeartbeatTable, now_ms: int) -> bool:
+    """More than silent: the recorded master's connection closed, or it was not heard since this controller began to listen."""
+    if group.master_broker_id is None:
+        return True
+    beat = table.get(group, group.master_broker_id)
+    return table.is_dead(group, group.master_broker_id, now_ms) if beat is None else beat.is_closed
 
 
 def observe_for_request(group: Group, table: HeartbeatTable, now_ms: int) -> tuple[Observation, ...]:

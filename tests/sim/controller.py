@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Coroutine, Generator
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -130,7 +131,7 @@ class SimController(Node):
         self._under_way: set[str] = set()
         self._term = 0
         self._connections: dict[tuple[str, int], Connection] = {}
-        self.table = HeartbeatTable(grace_ms=self.settings.liveness.grace_ms, pause_ms=self.settings.liveness.pause_ms)
+        self.table = HeartbeatTable(**asdict(self.settings.liveness))
         self.machine = ReplicasMachine(self._recorded)
         try:
             self._build()

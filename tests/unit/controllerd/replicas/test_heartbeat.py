@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 from controllerd.replicas.commands import ElectMaster, Trigger
 from controllerd.replicas.elect import explain_eligibility
 from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
@@ -16,7 +19,7 @@ def beat(broker_id: int, connection: int = 1, **fields: int) -> Heartbeat:
 
 
 def make_table() -> HeartbeatTable:
-    return HeartbeatTable(grace_ms=2000, pause_ms=600)
+    return HeartbeatTable(grace_ms=2000, pause_ms=200, scan_ms=50, floor_intervals=4)
 
 
 def make_live_group(now_ms: int = 10_000) -> tuple[ReplicasMachine, HeartbeatTable]:
@@ -26,6 +29,13 @@ def make_live_group(now_ms: int = 10_000) -> tuple[ReplicasMachine, HeartbeatTab
     return machine, table
 
 
+def others_speak(table: HeartbeatTable, first_ms: int, last_ms: int, *broker_ids: int, **fields: int) -> None:
+    """Heartbeats of these brokers, until the last moment."""
+    for now_ms in (*range(first_ms, last_ms, 250), last_ms):
+        for broker_id in broker_ids:
+            table.heartbeat(beat(broker_id, broker_id, **(fields or {"epoch": 1, "max_offset": 50})), now_ms)
+
+
 def due(machine: ReplicasMachine, table: HeartbeatTable, now_ms: int) -> list[ElectMaster]:
     return due_elections(machine.state, table, now_ms, unclean=False)
 
@@ -33,6 +43,7 @@ def due(machine: ReplicasMachine, table: HeartbeatTable, now_ms: int) -> list[El
 def test_silence_is_death_after_the_broker_s_own_time_out() -> None:
     machine, table = make_live_group()
     group = group_of(machine)
+    others_speak(table, 10_250, 12_001, 2)
     assert table.is_alive(group, 1, 12_000)
     assert not table.is_alive(group, 1, 12_001)
     assert table.is_dead(group, 1, 12_001)
@@ -91,7 +102,8 @@ def test_incarnations_are_compared_for_equality_only() -> None:
     assert table.is_dead(group_of(machine), 1, 30)
 
 
-def test_a_new_leader_gives_everybody_time_to_be_heard() -> None:
+def test_a_new_leader_gives_time_to_those_whom_it_never_heard() -> None:
+    """Controllers that start together do not depose everybody."""
     machine, table = group_of_three(), make_table()
     table.lead(50_000)
     assert due(machine, table, 51_999) == []
@@ -110,17 +122,92 @@ def test_a_master_whose_connection_closed_before_the_leader_led_gets_no_grace() 
     assert run(machine, command).group.master_broker_id == 2  # type: ignore[union-attr]
 
 
+def test_a_leader_that_listened_as_a_follower_judges_at_once() -> None:
+    """Master and controller leader are cut off together: the next leader has heard the silence all the time."""
+    machine, table = make_live_group()
+    others_speak(table, 10_250, 12_500, 2, 3)
+    table.lead(12_500)
+    (command,) = due(machine, table, 12_500)
+    assert [each.broker_id for each in command.observed] == [2, 3]
+
+
 def test_after_a_pause_of_this_process_silence_is_not_held_against_brokers() -> None:
     machine, table = make_live_group()
     table.lead(0)
     assert not table.scan(10_000)
-    assert not table.scan(10_200)
-    assert table.scan(25_000), "SIGSTOP for fifteen seconds"
-    assert due(machine, table, 25_000) == []
-    for broker_id in (1, 2, 3):
-        table.heartbeat(beat(broker_id, broker_id), 25_100)
-    assert not table.scan(25_200)
+    assert not table.scan(10_050)
+    assert table.scan(25_100) == 15_000, "SIGSTOP for fifteen seconds"
+    table.heartbeat(beat(2, 2), 25_100)
+    assert due(machine, table, 25_100) == []
+    others_speak(table, 25_150, 27_000, 2, 3)
     assert due(machine, table, 27_000) == []
+    others_speak(table, 27_000, 27_200, 2, 3)
+    assert len(due(machine, table, 27_200)) == 1, "the master stays silent while others speak"
+
+
+def test_a_leader_that_hears_nobody_deposes_nobody() -> None:
+    """It is the controller that is cut off. The first voice afterwards says nothing about those still to come."""
+    machine, table = make_live_group()
+    for now_ms in range(10_000, 40_000, 50):
+        table.scan(now_ms)
+        assert due(machine, table, now_ms) == []
+    table.heartbeat(beat(3, 3, epoch=1, max_offset=50), 40_000)
+    assert due(machine, table, 40_000) == []
+    others_speak(table, 40_250, 41_400, 3)
+    assert due(machine, table, 41_400) == []
+    others_speak(table, 41_500, 41_600, 3)
+    (command,) = due(machine, table, 41_600)
+    assert [each.broker_id for each in command.observed] == [3]
+
+
+def test_a_silent_master_without_a_successor_is_not_deposed() -> None:
+    """Nothing is won by it: when the master speaks again it goes on, in its epoch."""
+    machine, table = make_live_group()
+    group = group_of(machine)
+    run(machine, elect(seen(1, 1, 50)))
+    machine.state.groups[NAME] = replace(group, sync_state_set=(1,))
+    others_speak(table, 10_250, 13_000, 2, 3)
+    assert table.is_dead(group_of(machine), 1, 13_000)
+    assert due(machine, table, 13_000) == []
+    table.connection_closed(1)
+    (command,) = due(machine, table, 13_000)
+    run(machine, command)
+    assert group_of(machine).master_broker_id is None
+
+
+def test_a_regular_broker_is_found_dead_after_a_second_and_never_later_than_its_time_out() -> None:
+    machine, table = group_of_three(), make_table()
+    calm, rng = {"interval_ms": 250, "timeout_ms": 1500, "incarnation": 1}, random.Random(5)
+    now_ms = 0
+    for _ in range(100):
+        now_ms += 250 + rng.randrange(5)
+        for broker_id in (1, 2, 3):
+            table.heartbeat(beat(broker_id, broker_id, **calm), now_ms)
+    group = group_of(machine)
+    others_speak(table, now_ms + 250, now_ms + 1001, 2, 3, **calm)
+    assert table.is_alive(group, 1, now_ms + 1000)
+    assert table.is_dead(group, 1, now_ms + 1001)
+    now_ms += 1001
+    for _ in range(100):
+        now_ms += 250 + rng.choice((0, 0, 0, 600))
+        for broker_id in (1, 2, 3):
+            table.heartbeat(beat(broker_id, broker_id, **calm), now_ms)
+    others_speak(table, now_ms + 250, now_ms + 1501, 2, 3, **calm)
+    assert not table.is_dead(group, 1, now_ms + 1500), "on a harried machine the limit rises"
+    assert table.is_dead(group, 1, now_ms + 1501), "and the time-out that the broker named is its end"
+
+
+def test_a_new_life_of_a_broker_begins_with_nothing_known() -> None:
+    machine, table = group_of_three(), make_table()
+    for now_ms in range(0, 25_000, 250):
+        table.heartbeat(beat(1, 1, interval_ms=250, timeout_ms=1500, incarnation=1), now_ms)
+    silence = table.silence(group_of(machine), 1)
+    assert silence is not None
+    assert silence.limit_ms == 1000
+    table.heartbeat(beat(1, 2, interval_ms=250, timeout_ms=1500, incarnation=2), 25_000)
+    silence = table.silence(group_of(machine), 1)
+    assert silence is not None
+    assert silence.limit_ms == 1500
 
 
 def test_no_election_while_the_master_is_heard_in_time() -> None:
@@ -134,6 +221,8 @@ def test_no_election_while_the_master_is_heard_in_time() -> None:
 
 def test_a_lost_master_is_written_once_and_a_returning_member_is_elected() -> None:
     machine, table = make_live_group()
+    for connection in (1, 2, 3):
+        table.connection_closed(connection)
     (command,) = due(machine, table, 13_000)
     run(machine, command)
     assert group_of(machine).master_broker_id is None
@@ -159,9 +248,11 @@ def test_a_master_that_restarted_unnoticed_needs_an_election() -> None:
 
 def test_entries_that_nobody_renews_are_forgotten() -> None:
     _, table = make_live_group(now_ms=0)
-    table.scan(3_599_999)
+    for now_ms in range(50, 3_600_050, 50):
+        table.scan(now_ms)
     assert len(table) == 3
-    table.scan(3_600_000)
+    for now_ms in range(3_600_050, 3_660_100, 50):
+        table.scan(now_ms)
     assert len(table) == 0
 
 
