@@ -214,7 +214,7 @@ def _add_batch(
     out.entries += entries
     out.end_offset = end_offset
     if not request.flag & codes.FLAG_ONEWAY:
-        ids = b",".join([b"%b%016X" % (id_prefix, position) for position in positions])
+        ids = (b",".join([id_prefix + b"%016X"] * len(positions))) % tuple(positions)
         header = _BATCH_ANSWER % (ids, queue_id, queue_offset, request.opaque)
         out.answers += (_PREFIX.pack(4 + len(header), len(header)), header)
         out.answered.append(request)

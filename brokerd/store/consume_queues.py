@@ -89,29 +89,27 @@ class ConsumeQueues:
         """Append the entries' units, in log order, and add to `arrivals` which queues got messages with which tags codes."""
         table = self.table
         pack = UNIT.pack
-        key = ("", -1)
+        key: QueueKey = ("", -1)
         queue: ConsumeQueue | None = None
+        codes: list[int] = []
         for topic, queue_id, queue_offset, physical_offset, size, tags_code, _ in entries:
             if queue is None or queue_id != key[1] or topic != key[0]:  # a batch stays in one queue
                 key = (topic, queue_id)
-                queue = table.get(key)
-            if queue is None:
-                queue = self._create(key, queue_offset)
+                queue = table.get(key) or self._create(key, queue_offset)
                 if queue is None:
                     continue
+                codes = arrivals.get(key) or []
             if queue_offset != queue.max_offset and not self._make_room(queue, queue_offset, physical_offset):
                 continue
             queue.tail += pack(physical_offset, size, tags_code)
             queue.max_offset = queue_offset + 1
             queue.last_physical = physical_offset
-            if not queue.dirty:
-                queue.dirty = True
-                self._dirty.append(queue)
-            codes = arrivals.get(key)
-            if codes is None:
-                arrivals[key] = [tags_code]
-            else:
-                codes.append(tags_code)
+            if not codes:
+                arrivals[key] = codes
+                if not queue.dirty:
+                    queue.dirty = True
+                    self._dirty.append(queue)
+            codes.append(tags_code)
         self.buffered_units += len(entries)
 
     def _create(self, key: QueueKey, first_offset: int) -> ConsumeQueue | None:
