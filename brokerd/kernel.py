@@ -14,8 +14,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from brokerd.kernel_batch import Entry, lay_out_batch, pack_shared
+from brokerd.kernel_batch import lay_out_batch, pack_shared
 from brokerd.send_rules import STAMP, Pattern, pattern_of
+from brokerd.store.dispatch import Entry
 from remoting import codes
 from remoting.checksum import crc32
 from remoting.disk import Bytes
@@ -67,7 +68,7 @@ class Encoded:
     (`is_slow`), or one that needs a new segment. Stopping there keeps the order of a producer's messages.
     """
 
-    __slots__ = ("answered", "answers", "end_offset", "entries", "is_slow", "next_index", "records")
+    __slots__ = ("answered", "answers", "end_offset", "entries", "folded", "is_slow", "next_index", "records")
 
     def __init__(self, position: int) -> None:
         self.records: list[Bytes] = []
@@ -77,6 +78,11 @@ class Encoded:
         self.is_slow = False
         self.end_offset = position
         self.next_index = 0
+        self.folded = 0  # messages without an entry of their own
+
+    @property
+    def message_count(self) -> int:
+        return len(self.entries) + self.folded
 
 
 def encode_sends(
@@ -172,7 +178,7 @@ def encode_sends(
             _SHORT.pack(properties_length),
             properties,
         )  # fmt: skip
-        entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms))
+        entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms, 1))
         out.end_offset = position + size
         if not request.flag & codes.FLAG_ONEWAY:
             header = _ANSWER % (id_prefix, position, queue_id, queue_offset, key, request.opaque)
@@ -209,12 +215,13 @@ def _add_batch(
     records, entries, positions, end_offset = laid_out
     if end_offset > segment_end:
         return False
-    offsets[slot] = queue_offset + len(entries)
+    offsets[slot] = queue_offset + len(positions)
     out.records += records
     out.entries += entries
+    out.folded += len(positions) - len(entries)
     out.end_offset = end_offset
     if not request.flag & codes.FLAG_ONEWAY:
-        ids = b",".join([b"%b%016X" % (id_prefix, position) for position in positions])
+        ids = (b",".join([id_prefix + b"%016X"] * len(positions))) % tuple(positions)
         header = _BATCH_ANSWER % (ids, queue_id, queue_offset, request.opaque)
         out.answers += (_PREFIX.pack(4 + len(header), len(header)), header)
         out.answered.append(request)

@@ -31,6 +31,7 @@ _STATUS_CODES: Final = {
 _NO_TARGETS: Final[Mapping[str, SendTarget]] = {}
 _NO_HOST: Final = (0, 0)
 _MAX_RUN_BYTES: Final = 4 * 1024 * 1024
+_LARGE_BYTES: Final = 4096  # buffers larger than this are gathered by the write itself, smaller ones before it
 
 
 class SendProcessor:
@@ -149,7 +150,8 @@ class SendProcessor:
         if not out.records:
             return
         try:
-            self._log.append(b"".join(out.records), run.total)
+            is_large = run.total > _LARGE_BYTES * len(out.records)
+            self._log.append(out.records if is_large else b"".join(out.records), run.total)
         except StorageError as failure:
             self._store.note_append_error(failure)
             for topic, queue_id, queue_offset, *_ in reversed(out.entries):
@@ -159,7 +161,7 @@ class SendProcessor:
                     connection.respond_error(request, as_request_error(failure))
             return
         self._store.dispatcher.offer(run.start, out.entries, out.end_offset)
-        self._counters.in_messages += len(out.entries)
+        self._counters.in_messages += out.message_count
         self._counters.in_bytes += run.total
         self._acknowledger.appended(out.end_offset)
         if out.answered:

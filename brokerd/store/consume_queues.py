@@ -10,8 +10,10 @@ Files are written by `QueueWrite` in a helper thread while the loop goes on; eve
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from brokerd.store.commitlog import CommitLog
@@ -66,6 +68,28 @@ class QueueWrite:
                     self._files.write(queue.directory, first, units)
 
 
+@lru_cache(maxsize=128)
+def _units(count: int) -> struct.Struct:
+    return struct.Struct(">" + "qiq" * count)
+
+
+def _pack_units(physical_offset: int, size: int, tags_code: int, count: int) -> bytes:
+    """The units of records of one size and tags code that lie one behind the other."""
+    fields = [0, size, tags_code] * count
+    fields[0::3] = range(physical_offset, physical_offset + count * size, size)
+    return _units(count).pack(*fields)
+
+
+def _one_by_one(
+    key: QueueKey, queue_offset: int, physical_offset: int, size: int, tags_code: int, timestamp: int, count: int
+) -> list[Entry]:
+    """An entry for each of the records that one entry stands for."""
+    return [
+        (*key, queue_offset + index, physical_offset + index * size, size, tags_code, timestamp, 1)
+        for index in range(count)
+    ]
+
+
 class ConsumeQueues:
     """`table` maps (topic, queue id) to its queue and may be read directly."""
 
@@ -89,30 +113,39 @@ class ConsumeQueues:
         """Append the entries' units, in log order, and add to `arrivals` which queues got messages with which tags codes."""
         table = self.table
         pack = UNIT.pack
-        key = ("", -1)
+        key: QueueKey = ("", -1)
         queue: ConsumeQueue | None = None
-        for topic, queue_id, queue_offset, physical_offset, size, tags_code, _ in entries:
+        codes: list[int] = []
+        for topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, count in entries:
             if queue is None or queue_id != key[1] or topic != key[0]:  # a batch stays in one queue
                 key = (topic, queue_id)
-                queue = table.get(key)
-            if queue is None:
-                queue = self._create(key, queue_offset)
+                queue = table.get(key) or self._create(key, queue_offset)
                 if queue is None:
                     continue
-            if queue_offset != queue.max_offset and not self._make_room(queue, queue_offset, physical_offset):
-                continue
-            queue.tail += pack(physical_offset, size, tags_code)
-            queue.max_offset = queue_offset + 1
-            queue.last_physical = physical_offset
-            if not queue.dirty:
-                queue.dirty = True
-                self._dirty.append(queue)
-            codes = arrivals.get(key)
-            if codes is None:
-                arrivals[key] = [tags_code]
-            else:
+                codes = arrivals.get(key) or []
+            if queue_offset != queue.max_offset:
+                if count > 1:
+                    self.apply(
+                        _one_by_one(key, queue_offset, physical_offset, size, tags_code, timestamp, count), arrivals
+                    )
+                    queue = None
+                    continue
+                if not self._make_room(queue, queue_offset, physical_offset):
+                    continue
+            if not codes:
+                arrivals[key] = codes
+                if not queue.dirty:
+                    queue.dirty = True
+                    self._dirty.append(queue)
+            if count == 1:
+                queue.tail += pack(physical_offset, size, tags_code)
                 codes.append(tags_code)
-        self.buffered_units += len(entries)
+            else:
+                queue.tail += _pack_units(physical_offset, size, tags_code, count)
+                codes += [tags_code] * count
+            queue.max_offset = queue_offset + count
+            queue.last_physical = physical_offset + (count - 1) * size
+            self.buffered_units += count
 
     def _create(self, key: QueueKey, first_offset: int) -> ConsumeQueue | None:
         topic, queue_id = key

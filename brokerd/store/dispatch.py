@@ -29,8 +29,9 @@ from remoting.message import (
     tags_code,
 )
 
-# topic, queue id, queue offset, physical offset, size, tags code, store timestamp
-Entry = tuple[str, int, int, int, int, int, int]
+# topic, queue id, queue offset, physical offset, size, tags code, store timestamp, count: that many records of one size, one behind
+# the other in the log and in the queue, of which the offsets name the first
+Entry = tuple[str, int, int, int, int, int, int, int]
 
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 # size magic crc queueId queueOffset physicalOffset sysFlag storeTimestamp bodyLength, for IPv4 hosts
@@ -159,7 +160,7 @@ def _parse(
             return None
         if b"__CRC32#" in properties and not _is_intact(view[at:end], properties):
             return None
-    return (_topic_name(topic), queue_id, queue_offset, start, size, tags_code(properties), timestamp), sys_flag
+    return (_topic_name(topic), queue_id, queue_offset, start, size, tags_code(properties), timestamp, 1), sys_flag
 
 
 @lru_cache(maxsize=4096)

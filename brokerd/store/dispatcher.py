@@ -36,6 +36,30 @@ class _Offer(NamedTuple):
     end: int
 
 
+def _split(entries: Sequence[Entry], target: int) -> tuple[list[Entry], list[Entry]]:
+    """The entries of records that end at or before the target, and the others; one entry of several records may be cut in two."""
+    for index, entry in enumerate(entries):
+        topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, count = entry
+        if physical_offset + count * size > target:
+            before, behind = list(entries[:index]), list(entries[index:])
+            fit = max(0, (target - physical_offset) // size)
+            if fit:
+                before.append((*entry[:7], fit))
+                physical_offset += fit * size
+                behind[0] = (
+                    topic,
+                    queue_id,
+                    queue_offset + fit,
+                    physical_offset,
+                    size,
+                    tags_code,
+                    timestamp,
+                    count - fit,
+                )
+            return before, behind
+    return list(entries), []
+
+
 class Dispatcher:
     """See the module. `listeners` are called with the arrivals of a round, after all of them are visible."""
 
@@ -121,19 +145,18 @@ class Dispatcher:
 
     def _apply_part(self, offer: _Offer, target: int, arrivals: dict[QueueKey, list[int]]) -> bool:
         """Apply the entries of an offer whose records lie wholly before the target; whether there were any."""
-        count = 0
-        position = offer.start
-        for _, _, _, physical_offset, size, _, _ in offer.entries:
-            if physical_offset + size > target:
-                break
-            count += 1
-            position = physical_offset + size
+        before, behind = _split(offer.entries, target)
         self._take_offer()
-        self._offers.appendleft(_Offer(position, offer.entries[count:], offer.end))
-        self._offered_entries += len(offer.entries) - count
-        self._apply(offer.entries[:count], arrivals)
-        self.dispatch_offset = position
-        return count > 0
+        if not before:
+            self._offers.appendleft(offer)
+            self._offered_entries += len(offer.entries)
+            return False
+        _, _, _, physical_offset, size, _, _, count = before[-1]
+        self.dispatch_offset = physical_offset + count * size
+        self._offers.appendleft(_Offer(self.dispatch_offset, behind, offer.end))
+        self._offered_entries += len(behind)
+        self._apply(before, arrivals)
+        return True
 
     def _take_offer(self) -> None:
         self._offered_entries -= len(self._offers.popleft().entries)

@@ -36,9 +36,9 @@ class QueueOffsets:
     def take(self, entries: Iterable[Entry]) -> None:
         """Count entries of the log, in log order. Offset 0 starts a queue again: its topic was deleted before."""
         table = self.table
-        for topic, queue_id, queue_offset, _, _, _, _ in entries:
+        for topic, queue_id, queue_offset, _, _, _, _, count in entries:
             key = (topic, queue_id)
-            table[key] = max(table.get(key, 0), queue_offset + 1) if queue_offset else 1
+            table[key] = max(table.get(key, 0), queue_offset + count) if queue_offset else count
 
     def forget(self, topic: str) -> None:
         """The topic is deleted: its queues start at 0 again."""

@@ -275,7 +275,7 @@ class MessageStore:
             if in_queue:
                 taken[key] = queue_offset + 1
                 code = tags_code(draft.properties)
-                entries.append((draft.topic, draft.queue_id, queue_offset, end, size, code, timestamp))
+                entries.append((draft.topic, draft.queue_id, queue_offset, end, size, code, timestamp, 1))
             records.append(record)
             places.append(AppendResult(end, size, queue_offset if in_queue else -1, end + size))
             end += size

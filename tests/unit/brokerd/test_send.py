@@ -198,6 +198,8 @@ def test_a_put_status_becomes_the_answers_code(
 
 
 texts = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs"]), min_size=1, max_size=20)
+# how the messages of a batch differ besides their unique keys
+DIFFERENCES = ["", "body", "body length", "key length", "tag", "flag", "odd"]
 requests = st.builds(
     lambda body, keys, tag, queue, flag, reconsume, batch: (body, keys, tag, queue, flag, reconsume, batch),
     st.binary(min_size=1, max_size=3000),
@@ -206,8 +208,25 @@ requests = st.builds(
     st.integers(-1, 3),
     st.integers(-(2**31), 2**31 - 1),
     st.integers(0, 16),
-    st.integers(0, 3),
+    st.none() | st.tuples(st.integers(1, 5), st.sampled_from(DIFFERENCES)),
 )
+
+
+def batch_items(
+    opaque: int, body: bytes, properties: dict[str, str], flag: int, count: int, differ: str
+) -> list[tuple[int, bytes, bytes]]:
+    items = []
+    for index in range(count):
+        name = f"{opaque}00{index}" if differ == "key length" and index == 1 else f"{opaque:016d}{index:016d}"
+        changed = {**properties, "UNIQ_KEY": name}
+        if differ == "tag":
+            changed["TAGS"] = f"{properties['TAGS']}{index}"
+        elif differ == "odd" and index == count - 1:
+            changed["POP_CK"] = "of an earlier life"
+        content = bytes([index]) + body[1:] if differ == "body" else body
+        content += b"x" * index if differ == "body length" else b""
+        items.append((flag ^ index if differ == "flag" else flag, content, encode_properties(changed)))
+    return items
 
 
 @settings(deadline=None, max_examples=60)
@@ -220,8 +239,7 @@ def test_the_kernel_and_the_general_path_store_and_answer_the_same(choices: list
         properties = {"UNIQ_KEY": f"{opaque:032d}", "KEYS": keys, "TAGS": tag}
         changes = {"e": str(max(queue, 0)), "h": str(flag), "j": str(reconsume)}
         if batch:
-            encoded = encode_properties(properties)
-            body = encode_batch_body([(flag, body, encoded)] * batch)
+            body = encode_batch_body(batch_items(opaque, body, properties, flag, *batch))
             changes["m"] = "true"
         for side in commands:
             side.append(request(opaque, body, properties, **changes))

@@ -22,7 +22,7 @@ def entry(
     queue_offset: int, *, topic: str = "T", queue_id: int = 0, physical: int | None = None, code: int = 7
 ) -> Entry:
     physical = 1000 + queue_offset * 100 if physical is None else physical
-    return (topic, queue_id, queue_offset, physical, 100, code, 1)
+    return (topic, queue_id, queue_offset, physical, 100, code, 1, 1)
 
 
 def apply(queues: ConsumeQueues, *entries: Entry) -> dict[QueueKey, list[int]]:
@@ -111,6 +111,25 @@ def test_few_files_are_open_however_many_queues_are_read() -> None:
 
 
 # -- entries that contradict a queue -------------------------------------------------------------------------------------------
+
+
+def run(queue_offset: int, count: int) -> Entry:
+    """One entry for messages that lie one behind the other."""
+    return (*entry(queue_offset)[:-1], count)
+
+
+@pytest.mark.parametrize("there", [[], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5, 6, 7], [0, 1]])
+def test_an_entry_of_several_messages_is_as_good_as_one_for_each(there: list[int]) -> None:
+    together, apart = ConsumeQueues(MemoryDisk(), SETTINGS), ConsumeQueues(MemoryDisk(), SETTINGS)
+    for queues in (together, apart):
+        apply(queues, *map(entry, there))
+    arrived = apply(together, run(4, 3), entry(7), run(0, 2), entry(0, queue_id=1))
+    expected = apply(apart, *map(entry, [4, 5, 6, 7, 0, 1]), entry(0, queue_id=1))
+    assert arrived == expected
+    assert units(together) == units(apart)
+    assert together.buffered_units == apart.buffered_units
+    assert together.max_offsets() == apart.max_offsets()
+    assert together.table[("T", 0)].last_physical == apart.table[("T", 0)].last_physical
 
 
 def test_an_entry_that_is_there_already_is_skipped() -> None:

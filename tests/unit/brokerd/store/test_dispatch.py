@@ -41,7 +41,7 @@ def test_the_golden_record_gives_the_golden_entry() -> None:
         "3102544147530174616741024b455953016b31206b3202"
     )
     derived = derive(data, 4096, SHAPE.checked())
-    assert derived.entries == [("TopicA", 3, 42, 4096, 135, 3552231, 1_700_000_000_123)]
+    assert derived.entries == [("TopicA", 3, 42, 4096, 135, 3552231, 1_700_000_000_123, 1)]
     assert derived.end_offset == 4096 + 135
     assert derived.stop is Stop.END
     assert derived.store_timestamp_ms == 1_700_000_000_123
@@ -59,7 +59,7 @@ def test_every_shape_of_record_gives_its_entry(
             0, topic=topic.encode(), born_host=born_host, store_host=store_host, properties=properties, body=body
         )
         derived = derive(data, 0, SHAPE.checked())
-        assert derived.entries == [(topic, 3, 42, 0, len(data), tags_code(properties), 1_700_000_000_123)]
+        assert derived.entries == [(topic, 3, 42, 0, len(data), tags_code(properties), 1_700_000_000_123, 1)]
         assert derived.stop is Stop.END
 
 
@@ -175,7 +175,7 @@ def make_log(rng: Random, count: int) -> tuple[bytes, list[Entry]]:
             log += encode_filler(remaining).ljust(remaining, b"\0")
             data = record(len(log), **fields)
         if sys_flag in (0, 8):
-            entries.append(("TopicA", 3, number, len(log), len(data), tags_code(properties), 1_700_000_000_123))
+            entries.append(("TopicA", 3, number, len(log), len(data), tags_code(properties), 1_700_000_000_123, 1))
         log += data
     return bytes(log), entries
 

@@ -61,7 +61,7 @@ def test_the_record() -> None:
 def test_the_unit_is_that_of_the_record() -> None:
     derived = derive(examples()["record at 4096"], 4096, RecordShape(1 << 30, 1 << 22, check_content=True))
     assert derived.stop is Stop.END
-    ((_, _, _, physical_offset, size, code, _),) = derived.entries
+    ((_, _, _, physical_offset, size, code, _, _),) = derived.entries
     assert code == java_hash("tagA")
     assert examples()["unit"] == UNIT.pack(physical_offset, size, code)
 

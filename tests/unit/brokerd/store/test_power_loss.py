@@ -130,7 +130,7 @@ class Life:
 def check_queues(store: MessageStore) -> None:
     """Every queue holds exactly its records of the log, numbered without a gap, and the next numbers follow."""
     expected: dict[tuple[str, int], list[tuple[int, tuple[int, int, int]]]] = {}
-    for topic, queue_id, queue_offset, physical_offset, size, code, _ in log_entries(store):
+    for topic, queue_id, queue_offset, physical_offset, size, code, _, _ in log_entries(store):
         expected.setdefault((topic, queue_id), []).append((queue_offset, (physical_offset, size, code)))
     contents = queue_contents(store)
     assert set(contents) == set(expected)

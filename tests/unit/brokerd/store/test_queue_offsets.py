@@ -5,7 +5,7 @@ from brokerd.store.queue_offsets import QueueOffsets
 
 
 def entry(topic: str, queue_id: int, queue_offset: int) -> Entry:
-    return (topic, queue_id, queue_offset, 0, 100, 0, 0)
+    return (topic, queue_id, queue_offset, 0, 100, 0, 0, 1)
 
 
 def test_a_queue_that_is_not_known_begins_at_0() -> None:
@@ -36,3 +36,9 @@ def test_a_deleted_topic_begins_at_0_and_its_neighbours_stay() -> None:
     offsets.advance({("T", 0): 5, ("T", 1): 6, ("T1", 0): 7})
     offsets.forget("T")
     assert offsets.table == {("T1", 0): 7}
+
+
+def test_an_entry_of_several_messages_takes_a_number_for_each() -> None:
+    offsets = QueueOffsets()
+    offsets.take([(*entry("T", 0, 0)[:-1], 3), (*entry("T", 0, 3)[:-1], 2)])
+    assert offsets.next("T", 0) == 5

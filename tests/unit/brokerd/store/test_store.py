@@ -339,6 +339,21 @@ def test_nothing_behind_the_confirm_offset_is_seen_wherever_it_stands(seed: int)
     assert sum(queue.max_offset for queue in store.queues.table.values()) == len(entries)
 
 
+def test_an_offer_of_several_messages_in_one_entry_is_seen_as_far_as_it_is_confirmed() -> None:
+    together, apart = open_store(MemoryDisk()), open_store(MemoryDisk())
+    for store in (together, apart):
+        store.append_messages([draft(body=b"x" * 50)] * 6)
+    singles = log_entries(together)
+    together.dispatcher.truncate(0)
+    together.dispatcher.offer(0, [singles[0], (*singles[1][:-1], 4), singles[5]], together.commitlog.end_offset)
+    for confirm_offset in range(0, together.commitlog.end_offset + 1, 40):
+        for store in (together, apart):
+            store.dispatch(confirm_offset)
+        assert together.dispatch_offset == apart.dispatch_offset
+        assert queue_contents(together) == queue_contents(apart)
+    assert together.dispatch_offset > singles[4][3]
+
+
 def test_listeners_hear_of_each_queue_once_per_round_when_it_can_be_read() -> None:
     store = open_store(MemoryDisk())
     heard: list[list[tuple[str, int, int, list[int], int]]] = []
