@@ -34,6 +34,7 @@ _DISCOVERY_MS = 100
 _STEP_RETRY_MS = 250
 _ELECTION_RETRY_MS = 200
 _SYNC_RETRY_MS = 50
+_MEMBERS_POLL_MS = 5000
 _PATIENCE_MS = 100  # how long a leader may owe an answer when somebody else says that the role changed
 MAX_MEMBERS = 1000
 
@@ -67,7 +68,7 @@ class ControlSink(Protocol):
 
     def observed(self, view: RoleView, now_ms: int) -> None: ...
 
-    def members_known(self, broker_ids: Iterable[int], now_ms: int) -> None: ...
+    def members_known(self, broker_ids: frozenset[int], learners: frozenset[int], now_ms: int) -> None: ...
 
     def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None: ...
 
@@ -124,6 +125,7 @@ class ControlCore:
         self._elect_at_ms = now_ms
         self._sync_at_ms = now_ms
         self._poll_at_ms = now_ms
+        self._members_at_ms = now_ms + _STEP_RETRY_MS
         self._proposal: tuple[Proposal, int] | None = None
         self._wants_sync = False
         self._wants_election = False
@@ -241,8 +243,9 @@ class ControlCore:
             self._sync_at_ms = now_ms + _SYNC_RETRY_MS
             self._poll_at_ms = now_ms + self._settings.controller_poll_ms
             self._send(leader, codes.CONTROLLER_GET_REPLICA_INFO, {"brokerName": self._names.broker_name})
-        elif self._wants_members:
+        elif self._wants_members or now_ms >= self._members_at_ms:
             self._wants_members = False
+            self._members_at_ms = now_ms + _MEMBERS_POLL_MS
             body = orjson.dumps([self._names.broker_name])
             self._send(leader, codes.CONTROLLER_GET_SYNC_STATE_DATA, {"invokeTime": str(wall_ms)}, body)
 
@@ -308,6 +311,7 @@ class ControlCore:
             "epoch": str(position.last_epoch),
             "maxOffset": str(position.max_offset),
             "confirmOffset": str(position.confirm_offset),
+            "heartbeatIntervalMills": str(self._settings.controller_heartbeat_ms),
             "heartbeatTimeoutMills": str(self._settings.controller_heartbeat_timeout_ms),
             "electionPriority": str(self._settings.election_priority),
         }
@@ -366,7 +370,7 @@ class ControlCore:
                 self._informed(code, ext, body, now_ms)
             case codes.CONTROLLER_GET_SYNC_STATE_DATA:
                 if code == codes.SUCCESS:
-                    self._sink.members_known(_members(body, self._names.broker_name), now_ms)
+                    self._sink.members_known(*_members(body, self._names.broker_name), now_ms)
             case _:
                 self._step_answered(request.code, code, ext, body, now_ms)
 
@@ -470,6 +474,7 @@ def _view(ext: Mapping[str, str], body: Bytes) -> RoleView | None:
         master_address=ext.get("masterAddress", ""),
         master_ha_address=ext.get("masterHaAddress") or _usual_ha_address(ext.get("masterAddress", "")),
         master_grpc_address=ext.get("masterGrpcAddress", ""),
+        master_is_ours=bool(ext.get("masterHaAddress")),
     )
 
 
@@ -490,8 +495,9 @@ def _sync_state_set(body: Bytes) -> tuple[frozenset[int], int]:
     return frozenset(int(member) for member in members), int(value.get("syncStateSetEpoch") or 0)
 
 
-def _members(body: Bytes, broker_name: str) -> list[int]:
-    """All broker ids registered in the group."""
+def _members(body: Bytes, broker_name: str) -> tuple[frozenset[int], frozenset[int]]:
+    """All broker ids registered in the group, and those of them that say that they are learners."""
     table = orjson.loads(body)["replicasInfoTable"].get(broker_name) or {}
-    replicas = [*(table.get("inSyncReplicas") or []), *(table.get("notInSyncReplicas") or [])]
-    return [_positive(str(replica["brokerId"])) for replica in replicas[:MAX_MEMBERS]]
+    replicas = [*(table.get("inSyncReplicas") or []), *(table.get("notInSyncReplicas") or [])][:MAX_MEMBERS]
+    ids = frozenset(_positive(str(replica["brokerId"])) for replica in replicas)
+    return ids, frozenset(int(replica["brokerId"]) for replica in replicas if replica.get("learner") is True)

@@ -136,11 +136,31 @@ class ReplicaCore:
             self.view = view
             self._outbox.append(RequestElection())
 
-    def members_known(self, broker_ids: Iterable[int], now_ms: int) -> None:
-        """The ids that a controller has registered in this group."""
+    def follow_classic(self, address: str, now_ms: int) -> None:
+        """Copy the log of a master that knows no controllers, for the whole life of this process."""
+        self._leave_role(f"this broker copies the master at {address}")
+        self.role = Role.REPLICA
+        self._outbox.append(RoleChanged(Role.REPLICA, self.master_epoch))
+        self.following = Following(
+            self.settings,
+            -1,
+            0,
+            0,
+            address,
+            self.epochs,
+            self.log,
+            in_set=False,
+            confirm_offset=self._confirm_offset,
+            outbox=self._outbox,
+            now_ms=now_ms,
+            is_classic=True,
+        )
+
+    def members_known(self, broker_ids: frozenset[int], learners: frozenset[int], now_ms: int) -> None:
+        """The ids that a controller has registered in this group, and which of them it knows to be learners."""
         self._registered.update(broker_ids)
         if self.leading is not None:
-            self.leading.members_known(now_ms)
+            self.leading.members_known(broker_ids, learners, now_ms)
 
     def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None:
         if self.leading is not None:
@@ -246,12 +266,21 @@ class ReplicaCore:
             self.leading.accepted(connection, now_ms)
 
     def handshake(self, connection: int, handshake: Handshake, now_ms: int) -> None:
-        if self.leading is not None:
+        if handshake.highest_epoch > self.master_epoch:
+            self.saw_newer_epoch(connection, handshake.highest_epoch)
+        elif self.leading is not None:
             self.leading.handshake(connection, handshake, now_ms)
 
     def acked(self, connection: int, offset: int, now_ms: int) -> None:
         if self.leading is not None:
             self.leading.acked(connection, offset, now_ms)
+
+    def saw_newer_epoch(self, connection: int, epoch: int) -> None:
+        """A replica has proven itself and persisted a newer master epoch: this mastership is over, whoever knows it."""
+        if self.leading is None:
+            return
+        self._leave_role(f"connection {connection} is of a replica that has seen master epoch {epoch}")
+        self._outbox.append(RequestSync())
 
     def next_transfer(self, connection: int) -> Transfer | None:
         return self.leading.next_transfer(connection) if self.leading is not None else None
@@ -280,12 +309,12 @@ class ReplicaCore:
         if self.following is not None:
             self.following.received(connection, pieces, now_ms)
 
-    def lost(self, connection: int, now_ms: int) -> None:
+    def lost(self, connection: int, now_ms: int, reason: str = "") -> None:
         """A connection, of either kind, is gone."""
         if self.leading is not None:
             self.leading.lost(connection, now_ms)
         elif self.following is not None:
-            self.following.lost(connection, now_ms)
+            self.following.lost(connection, now_ms, reason)
 
     # Time and end
 
@@ -294,7 +323,7 @@ class ReplicaCore:
         pause_ms = self.awake.tick(now_ms, interval_ms)
         if self.leading is not None:
             if pause_ms:
-                self.leading.forgive(pause_ms)
+                self.leading.forgive(pause_ms, now_ms)
                 self._outbox.append(RequestSync())  # the group may have gone on without us
             self.leading.tick(now_ms)
         elif self.following is not None:
@@ -381,6 +410,7 @@ class ReplicaCore:
             confirm_offset=self._confirm_offset,
             outbox=self._outbox,
             now_ms=now_ms,
+            is_ours=view.master_is_ours,
         )
 
     def _promote(self, epoch: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from brokerd.replication import effects as fx
 from brokerd.replication.acks import AckQueue, Callback
+from brokerd.replication.channels import Channels
 from brokerd.replication.core import ReplicaCore
 from brokerd.replication.effects import Effect, Role, RoleView
 from brokerd.replication.epoch_file import EpochFile
@@ -90,12 +91,19 @@ class ReplicaEngine:
         outlet: Outlet,
         control: ControlRequests,
         *,
+        credentials: Credentials,
         confirm_offset: int,
         now_ms: int,
     ) -> None:
         """`confirm_offset` is the last one known to be on disk (a lower bound is fine). Raises CorruptedFile."""
         epochs, highest_epoch = epoch_file.load()
-        position = LogPosition(replicated_log.min_offset, replicated_log.end_offset, replicated_log.flushed_offset)
+        position = LogPosition(
+            replicated_log.min_offset,
+            replicated_log.end_offset,
+            replicated_log.flushed_offset,
+            replicated_log.segment_size_bytes,
+        )
+        self.channels = Channels(settings, credentials)
         self.core = ReplicaCore(settings, epochs, highest_epoch, position, confirm_offset, now_ms)
         self.acks = AckQueue(settings.max_waiting_acks)
         self.draining = False  # the broker is about to stop: nothing new is accepted
@@ -169,7 +177,9 @@ class ReplicaEngine:
 
     # From the network shells
 
-    def accepted(self, connection: int, now_ms: int) -> None:
+    def accepted(self, connection: int, now_ms: int, *, host: str = "") -> None:
+        """Somebody at the address `host` connected."""
+        self.channels.accept(connection, host, now_ms)
         self.core.accepted(connection, now_ms)
         self._finish(now_ms)
 
@@ -207,12 +217,27 @@ class ReplicaEngine:
         self._finish(now_ms)
 
     def lost(self, connection: int, now_ms: int) -> None:
+        self.channels.forget(connection)
         self.core.lost(connection, now_ms)
+        self._finish(now_ms)
+
+    def _refuse(self, connection: int, error: ProtocolError, now_ms: int) -> None:
+        """The peer broke the protocol, or did not prove itself."""
+        sentence = self.channels.refuse(connection, error)
+        if sentence:
+            log.warning("%s", sentence)
+        self._close(connection, str(error))
+        self.core.lost(connection, now_ms, str(error))
         self._finish(now_ms)
 
     def pump(self, connection: int, now_ms: int) -> None:
         """The connection can take bytes again."""
         self._pump(connection, now_ms)
+        self._finish(now_ms)
+
+    def follow_classic(self, address: str, now_ms: int) -> None:
+        """Copy the log of a master that knows no controllers, and do nothing else."""
+        self.core.follow_classic(address, now_ms)
         self._finish(now_ms)
 
     # From the control shell
@@ -224,8 +249,8 @@ class ReplicaEngine:
         self.core.observe(view, now_ms)
         self._finish(now_ms)
 
-    def members_known(self, broker_ids: Iterable[int], now_ms: int) -> None:
-        self.core.members_known(broker_ids, now_ms)
+    def members_known(self, broker_ids: frozenset[int], learners: frozenset[int], now_ms: int) -> None:
+        self.core.members_known(broker_ids, learners, now_ms)
         self._finish(now_ms)
 
     def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None:
@@ -249,6 +274,9 @@ class ReplicaEngine:
             self.core.prefix_removed(self._log.min_offset)
         self.core.tick(now_ms, interval_ms)
         self._finish(now_ms)
+        if self._settings.max_transfer_bytes_per_s and self.core.leading is not None:
+            for peer in self.core.leading.peers:  # those that had used up what they may be sent
+                self._pump(peer.connection, now_ms)
         since_ms = self.acks.waiting_since_ms
         leading = self.core.leading
         if since_ms is None or leading is None or now_ms - since_ms < patience_ms(self._settings):
@@ -283,11 +311,18 @@ class ReplicaEngine:
         try:
             while self._outlet.can_send(connection):
                 transfer = self.core.next_transfer(connection)
-                if transfer is None:
+                end = self.channels.master_end(connection)
+                if transfer is None or end is None:
                     return
-                body = self._read(transfer.header.offset, transfer.length)
-                self._outlet.send(connection, (encode_transfer_header(transfer.header, len(body)), body))
+                budget = self.channels.budget(connection)
+                left = budget.left(now_ms)
+                if left == 0:
+                    return  # the next tick goes on
+                length = transfer.length if left is None else min(transfer.length, left)
+                body = self._read(transfer.header.offset, length)
+                self._outlet.send(connection, (end.encode_transfer_header(transfer.header, len(body)), body))
                 self.core.transferred(connection, len(body), now_ms)
+                budget.spend(len(body))
         except StorageError as error:
             self._failed(error, now_ms)
 
@@ -361,18 +396,21 @@ class ReplicaEngine:
             case fx.RequestFlush():
                 self._log.request_flush()
             case fx.SendAck(connection, offset):
-                self._outlet.send(connection, (encode_ack(offset),))
+                replica_end = self.channels.replica_end(connection)
+                if replica_end is not None:
+                    self._outlet.send(connection, (replica_end.encode_ack(offset),))
             case fx.SendHeartbeat(connection, header):
                 self._heartbeat(connection, header)
             case fx.SendHandshake(connection, handshake):
-                self._outlet.send(connection, (encode_handshake(handshake),))
+                self._greet(connection, handshake, now_ms)
             case fx.SendReply(connection, reply):
-                self._outlet.send(connection, (encode_reply(reply),))
+                master_end = self.channels.master_end(connection)
+                if master_end is not None:
+                    self._outlet.send(connection, (master_end.encode_reply(reply),))
             case fx.Connect(address, attempt):
                 self._outlet.connect(address, attempt)
             case fx.CloseConnection(connection, reason):
-                self._note(f"replication connection {connection} closed: {reason}")
-                self._outlet.close(connection)
+                self._close(connection, reason)
             case fx.RequestSync():
                 self._control.request_sync()
             case fx.RequestElection():
@@ -436,9 +474,26 @@ class ReplicaEngine:
         except ProtocolError as error:
             raise _LogRefusedError(str(error), full=False) from error
 
+    def _greet(self, connection: int, handshake: Handshake, now_ms: int) -> None:
+        following = self.core.following
+        address = following.address if following is not None else ""
+        try:
+            said = self.channels.dial(connection, host_of(address), handshake)
+        except ProtocolError as error:
+            self._refuse(connection, error, now_ms)
+            return
+        if said:
+            self._outlet.send(connection, said)
+
+    def _close(self, connection: int, reason: str) -> None:
+        self._note(f"replication connection {connection} closed: {reason}")
+        self.channels.forget(connection)
+        self._outlet.close(connection)
+
     def _heartbeat(self, connection: int, header: TransferHeader) -> None:
-        if self._outlet.can_send(connection):
-            self._outlet.send(connection, (encode_transfer_header(header, 0),))
+        end = self.channels.master_end(connection)
+        if end is not None and self._outlet.can_send(connection):
+            self._outlet.send(connection, (end.encode_transfer_header(header, 0),))
 
     def _note(self, sentence: str) -> None:
         log.info("%s", sentence)
@@ -465,8 +520,9 @@ class ReplicaEngine:
             "staleView": core.stale_view,
             "epochs": [{"epoch": entry.epoch, "startOffset": entry.start_offset} for entry in core.epochs.entries],
             "lastErrors": self.last_errors[-5:],
-        }
+            "refusedPeers": dict(self.channels.refused),
             "loop": core.awake.as_json(),
+        }
         if core.view is not None:
             state["masterId"] = core.view.master_id
             state["masterAddress"] = core.view.master_address
@@ -478,16 +534,21 @@ class ReplicaEngine:
             state["syncStateSetEpoch"] = sync.set_epoch
             state["requiredSet"] = sorted(sync.required)
             state["enoughReplicas"] = core.leading.enough_replicas
+            state["quorum"] = quorum_facts(core.leading, self._settings, now_ms)
             state["replicas"] = [
                 {
                     "brokerId": peer.broker_id,
                     "stage": peer.stage.value,
                     "learner": peer.learner,
+                    "layout": peer.layout.value,
+                    "address": peer.address,
                     "ackOffset": peer.ack_offset,
                     "sentOffset": peer.next_offset,
                     "gapBytes": position.end_offset - peer.ack_offset if peer.ack_offset >= 0 else None,
                     "inSync": peer.broker_id in sync.local,
-                    "silentMs": now_ms - peer.received_ms,
+                    "silentMs": peer.silence.silent_ms(now_ms),
+                    "silenceLimitMs": peer.silence.limit_ms,
+                    "longestSilenceMs": peer.silence.worst_ms,
                 }
                 for peer in core.leading.peers
             ]
@@ -497,6 +558,7 @@ class ReplicaEngine:
                 "masterId": following.master_id,
                 "address": following.address,
                 "stage": following.stage.value,
+                "layout": following.layout.value,
                 "lastError": following.last_error,
                 "stuck": following.stuck,
                 "cuts": following.cuts,

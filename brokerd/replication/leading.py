@@ -26,11 +26,14 @@ from brokerd.replication.effects import (
     SendReply,
 )
 from brokerd.replication.epochs import EpochList
-from brokerd.replication.frames import Handshake, Reply, TransferHeader
+from brokerd.replication.frames import Handshake, Layout, Reply, TransferHeader
 from brokerd.replication.log import LogPosition
+from brokerd.replication.missing import Finding, MissingCopies
+from brokerd.replication.plain_layouts import MAX_BODY_BYTES_SENT
 from brokerd.replication.quorum import ALL, Quorum, decide, position_of
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import SyncState
+from remoting.liveness import Patience, Silence
 
 _ASK_AGAIN_MS = 250
 _ASK_MEMBERS_AGAIN_MS = 50
@@ -58,20 +61,24 @@ class Peer:
     """One replica's connection."""
 
     __slots__ = (
-        "ack_offset", "broker_id", "confirm_sent", "connection", "learner", "next_offset", "received_ms", "sent_ms", "stage",
-        "unanswered",
+        "ack_offset", "address", "broker_id", "confirm_sent", "connection", "from_last_file", "incarnation", "layout",
+        "learner", "next_offset", "sent_ms", "silence", "stage", "unanswered",
     )  # fmt: skip
 
-    def __init__(self, connection: int, now_ms: int) -> None:
+    def __init__(self, connection: int, patience: Patience, now_ms: int) -> None:
         self.connection = connection
+        self.silence = Silence(patience, now_ms)
         self.unanswered: Handshake | None = None  # of a broker id that is not known (yet)
-        self.broker_id = -1
+        self.broker_id = -1  # stays so for a guest: sent the log, counted nowhere
+        self.address = ""  # of a guest, as it says
+        self.layout = Layout.OWN
+        self.incarnation = 0
+        self.from_last_file = False
         self.learner = False
         self.stage = Stage.ACCEPTED
         self.ack_offset = -1
         self.next_offset = -1
         self.confirm_sent = -1
-        self.received_ms = now_ms
         self.sent_ms = now_ms
 
 
@@ -124,8 +131,12 @@ class Leading:
         self._log = log
         self._registered = registered
         self._outbox = outbox
+        self._patience = Patience(settings.heartbeat_ms, settings.silence_floor_ms, settings.silence_limit_ms)
         self._peers: dict[int, Peer] = {}
         self._by_id: dict[int, Peer] = {}
+        self.missing = MissingCopies()
+        self._expected: frozenset[int] = frozenset()  # who belongs to the group, as last told
+        self._told_learners: frozenset[int] = frozenset()
         # A member that was never seen in this epoch gets the long limit: it has yet to learn who the master is.
         first_limit_ms = now_ms + settings.not_caught_up_ms
         self._progress = {each: _Progress(now_ms, first_limit_ms) for each in sync.required}
@@ -145,9 +156,26 @@ class Leading:
         return decide(self._settings, len(self.sync.required), self._near() if self._settings.acting_master else 0)
 
     @property
+    def learners(self) -> frozenset[int]:
+        """Who copies without ever counting: by its own word while it is connected, else by the controllers'."""
+        own_word = {broker_id: peer.learner for broker_id, peer in self._by_id.items()}
+        return frozenset(each for each, learner in own_word.items() if learner) | (
+            self._told_learners - own_word.keys()
+        )
+
+    @property
     def enough_replicas(self) -> bool:
         """Enough of the group is in sync for a message to be accepted."""
         return not self.quorum.refused
+
+    @property
+    def copies(self) -> tuple[int, int]:
+        """(how many copies an acknowledgement means now, how many it would if nobody were missing)."""
+        quorum = self.quorum
+        if quorum.needed != ALL:
+            return quorum.needed, self._settings.in_sync_replicas
+        others = (self._expected | self.sync.required) - self.learners - {self._self_id}
+        return len(self.sync.required), 1 + len(others)
 
     @property
     def own_position(self) -> int:
@@ -167,7 +195,7 @@ class Leading:
                 self._outbox.append(CloseConnection(connection, "too many replication connections"))
                 return
             self._drop(idle, "too many replication connections", now_ms)
-        self._peers[connection] = Peer(connection, now_ms)
+        self._peers[connection] = Peer(connection, self._patience, now_ms)
 
     def lost(self, connection: int, now_ms: int) -> None:
         peer = self._peers.pop(connection, None)
@@ -186,10 +214,13 @@ class Leading:
         peer = self._peers.get(connection)
         if peer is None:
             return
-        peer.received_ms = now_ms
+        peer.silence.heard(now_ms)
         broker_id = handshake.broker_id
         if peer.stage is Stage.STREAMING or (peer.stage is Stage.GREETED and broker_id != peer.broker_id):
             self._drop(peer, "a second handshake", now_ms)
+            return
+        if handshake.layout.is_of_guests:
+            self._greet_guest(peer, handshake, now_ms)
             return
         if broker_id == self._self_id:
             self._drop(peer, f"broker {broker_id} is this broker itself", now_ms)
@@ -202,16 +233,41 @@ class Leading:
         peer.unanswered = None
         older = self._by_id.get(broker_id)
         if older is not None and older is not peer:
+            if handshake.incarnation and handshake.incarnation < older.incarnation:
+                self._drop(peer, f"broker {broker_id} has started again since", now_ms)
+                return
             self._drop(older, f"broker {broker_id} has a newer connection", now_ms)
         peer.broker_id = broker_id
-        peer.learner = handshake.learner
+        # An ack from memory is less than this master asks of itself: such a replica copies, and is not counted.
+        is_weaker = self._settings.ack_after_flush and not handshake.acks_flushed and not handshake.layout.is_plain
+        peer.learner = handshake.learner or is_weaker
+        self._by_id[broker_id] = peer
+        self._greet(peer, handshake, now_ms)
+
+    def _greet(self, peer: Peer, handshake: Handshake, now_ms: int) -> None:
+        peer.layout = handshake.layout
+        peer.incarnation = handshake.incarnation
+        peer.from_last_file = handshake.from_last_file
         peer.stage = Stage.GREETED
         peer.sent_ms = now_ms
-        self._by_id[broker_id] = peer
-        self._outbox.append(SendReply(connection, Reply(self._log.end_offset, self.epoch, tuple(self._epochs.entries))))
+        if handshake.layout is not Layout.CLASSIC:
+            entries = tuple(self._epochs.entries)
+            reply = Reply(self._log.end_offset, self.epoch, entries, self._log.min_offset)
+            self._outbox.append(SendReply(peer.connection, reply))
 
-    def members_known(self, now_ms: int) -> None:
+    def _greet_guest(self, peer: Peer, handshake: Handshake, now_ms: int) -> None:
+        """A replica without a broker id: it is sent the log, its acks say how far it is, and nothing waits for it."""
+        for other in self.peers:
+            if other is not peer and handshake.address and other.address == handshake.address:
+                self._drop(other, f"{handshake.address} has a newer connection", now_ms)
+        peer.address = handshake.address
+        peer.learner = True
+        self._greet(peer, handshake, now_ms)
+
+    def members_known(self, broker_ids: frozenset[int], learners: frozenset[int], now_ms: int) -> None:
         """A controller told the group's members: answer the handshakes that waited for that."""
+        self._expected = broker_ids
+        self._told_learners = learners
         for peer in list(self._peers.values()):
             handshake = peer.unanswered
             if handshake is None:
@@ -227,7 +283,7 @@ class Leading:
         peer = self._peers.get(connection)
         if peer is None:
             return
-        peer.received_ms = now_ms
+        peer.silence.heard(now_ms)
         if peer.stage is Stage.STREAMING:
             if not peer.ack_offset <= offset <= peer.next_offset:
                 self._drop(peer, f"an ack of {offset} after {peer.ack_offset}, with {peer.next_offset} sent", now_ms)
@@ -239,13 +295,18 @@ class Leading:
                 )
                 return
             peer.stage = Stage.STREAMING
+            peer.silence = Silence(self._patience, now_ms)
             # Older files are gone: what is sent then does not fit the replica's end, by which it knows that it must start anew.
-            peer.next_offset = max(offset, self._log.min_offset)
-            self._progress.setdefault(peer.broker_id, _Progress(now_ms, now_ms))
+            first = self._log.last_file_start if peer.from_last_file and not offset else self._log.min_offset
+            peer.next_offset = max(offset, first)
+            if not peer.layout.is_of_guests:
+                self._progress.setdefault(peer.broker_id, _Progress(now_ms, now_ms))
         else:
             self._drop(peer, "an ack before the handshake", now_ms)
             return
         peer.ack_offset = offset
+        if peer.layout.is_of_guests:
+            return
         self._progress[peer.broker_id].acked(offset, self._log.end_offset, now_ms)
         if not peer.learner and self.sync.may_join(peer.broker_id, now_ms) and offset >= self._join_floor():
             self._progress[peer.broker_id] = _Progress(now_ms, now_ms)
@@ -270,7 +331,10 @@ class Leading:
         if epoch_end is not None and epoch_end < end:
             end = epoch_end
         header = TransferHeader(offset, epoch, start, self.confirm_offset)
-        return Transfer(connection, header, min(end - offset, self._settings.transfer_batch_bytes))
+        most = self._settings.transfer_batch_bytes
+        if peer.layout.is_plain:
+            most = min(most, MAX_BODY_BYTES_SENT)
+        return Transfer(connection, header, min(end - offset, most))
 
     def transferred(self, connection: int, length: int, now_ms: int) -> None:
         """`length` bytes of the transfer last asked for were handed to the connection."""
@@ -284,24 +348,41 @@ class Leading:
     def tick(self, now_ms: int) -> None:
         """Heartbeats, silent peers, members that do not keep up."""
         for peer in list(self._peers.values()):
-            # A replica that cuts its log and flushes what is left says nothing meanwhile.
-            patience = _SETTLING_PATIENCE if peer.stage is Stage.GREETED else 1
-            if now_ms - peer.received_ms >= patience * self._settings.silence_limit_ms:
-                self._drop(peer, "silent for too long", now_ms)
+            if self._is_dead(peer, now_ms):
+                self._drop(peer, f"silent for {peer.silence.silent_ms(now_ms)} ms", now_ms)
             elif peer.stage is Stage.STREAMING and (
                 now_ms - peer.sent_ms >= self._settings.heartbeat_ms or peer.confirm_sent != self.confirm_offset
             ):
                 peer.sent_ms = now_ms
                 peer.confirm_sent = self.confirm_offset
-                header = TransferHeader(peer.next_offset, self.epoch, self._epoch_start, self.confirm_offset)
-                self._outbox.append(SendHeartbeat(peer.connection, header))
+                self._outbox.append(SendHeartbeat(peer.connection, self._heartbeat(peer)))
+            if peer.layout.is_plain and peer.broker_id in self._progress and peer.ack_offset >= self._log.end_offset:
+                self._progress[peer.broker_id].caught_up_ms = now_ms  # it acks what is new, and otherwise every few seconds
         self.propose(now_ms)
         self.advance()
+        self.missing.look(self._find_missing(now_ms), now_ms)
 
-    def forgive(self, pause_ms: int) -> None:
+    def _is_dead(self, peer: Peer, now_ms: int) -> bool:
+        if peer.layout.is_plain:
+            return peer.silence.silent_ms(now_ms) > self._settings.plain_silence_limit_ms
+        if peer.stage is Stage.STREAMING:
+            return peer.silence.is_dead(now_ms)
+        # A replica that cuts its log and flushes what is left says nothing meanwhile.
+        times = _SETTLING_PATIENCE if peer.stage is Stage.GREETED else 1
+        return peer.silence.silent_ms(now_ms) > times * self._settings.silence_limit_ms
+
+    def _heartbeat(self, peer: Peer) -> TransferHeader:
+        epoch, start = self.epoch, self._epoch_start
+        if peer.layout.is_plain:
+            # It would note an epoch without bytes, and then refuse to note the next one, which begins at the same offset.
+            found = self._epochs.find(peer.next_offset - 1)
+            epoch, start = found[0] if found is not None else (-1, -1)
+        return TransferHeader(peer.next_offset, epoch, start, self.confirm_offset)
+
+    def forgive(self, pause_ms: int, now_ms: int) -> None:
         """This process stood still: nobody else was slow in that time."""
         for peer in self._peers.values():
-            peer.received_ms += pause_ms
+            peer.silence.forgive(pause_ms, now_ms)
         for progress in self._progress.values():
             progress.caught_up_ms += pause_ms
             progress.mark_ms += pause_ms
@@ -376,6 +457,23 @@ class Leading:
             if late:
                 lagging.append(broker_id)
         return frozenset(lagging)
+
+    def _find_missing(self, now_ms: int) -> dict[int, Finding]:
+        """Who of the group does not have, or holds up, what is acknowledged; learners are not asked for it."""
+        required, lagging = self.sync.required, self._lagging(now_ms)
+        found = {}
+        for broker_id in (self._expected | required) - self.learners - {self._self_id}:
+            if broker_id in required and broker_id not in lagging:
+                continue
+            peer = self._by_id.get(broker_id)
+            if peer is None:
+                reason = "it is not connected"
+            elif peer.stage is not Stage.STREAMING:
+                reason = "it is connected and settles its log"
+            else:
+                reason = "it does not keep up" if broker_id in required else "it is copying what it lacks"
+            found[broker_id] = Finding(reason, stalls=broker_id in required)
+        return found
 
     def _drop(self, peer: Peer, reason: str, now_ms: int) -> None:
         self._outbox.append(CloseConnection(peer.connection, reason))

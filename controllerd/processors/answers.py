@@ -47,8 +47,8 @@ def election_body(group: Group) -> bytes:
     )
 
 
-def replicas_info(group: Group, alive: Alive) -> dict[str, Any]:
-    """One entry of BrokerReplicasInfo."""
+def replicas_info(group: Group, alive: Alive, learner: Alive = lambda _: False) -> dict[str, Any]:
+    """One entry of BrokerReplicasInfo; learners carry a field that the original does not know."""
     replicas: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for broker_id in sorted(group.replicas):
         replicas[broker_id in group.sync_state_set].append(
@@ -57,6 +57,7 @@ def replicas_info(group: Group, alive: Alive) -> dict[str, Any]:
                 "brokerAddress": group.replicas[broker_id].address,
                 "brokerId": broker_id,
                 "brokerName": group.broker_name,
+                **({"learner": True} if learner(broker_id) else {}),
             }
         )
     info: dict[str, Any] = {

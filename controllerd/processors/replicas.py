@@ -7,10 +7,12 @@ confirmed that this controller still leads, so that a replaced leader tells nobo
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import orjson
 
+from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
 from controllerd.processors import fields
 from controllerd.processors.answers import election_body, master_fields, replicas_info, sync_state_set_body
@@ -29,7 +31,6 @@ from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.machine import ReplicasMachine, Reply
 from controllerd.replicas.state import MAX_EPOCH, MAX_REPLICAS, Group
 from controllerd.replicas.triggers import observe_for_request
-from controllerd.settings import ControllerSettings
 from remoting import codes, frame
 from remoting.errors import InvalidParameter, NotLeader, RequestError
 from remoting.transport.client import split_address
@@ -45,7 +46,7 @@ class ReplicasProcessor:
 
     def __init__(
         self,
-        settings: ControllerSettings,
+        settings: LiveSettings,
         driver: RaftDriver,
         machine: ReplicasMachine,
         table: HeartbeatTable,
@@ -197,7 +198,7 @@ class ReplicasProcessor:
         await self._driver.read_barrier(self._timeout_ms)
         groups = {each: group for each in names if (group := self._machine.state.groups.get(each)) is not None}
         infos = {
-            each: replicas_info(group, lambda broker_id, group=group: self._is_alive(group, broker_id))  # type: ignore[misc]
+            each: replicas_info(group, partial(self._is_alive, group), partial(self._is_learner, group))
             for each, group in groups.items()
         }
         connection.respond(request, body=orjson.dumps({"replicasInfoTable": infos}))
@@ -219,6 +220,10 @@ class ReplicasProcessor:
 
     def _is_alive(self, group: Group, broker_id: int) -> bool:
         return self._table.is_alive(group, broker_id, self._now_ms())
+
+    def _is_learner(self, group: Group, broker_id: int) -> bool:
+        beat = self._table.get(group, broker_id)
+        return beat is not None and beat.is_learner
 
 
 def _accepted(reply: Reply, *also_accepted: int) -> Reply:

@@ -14,7 +14,7 @@ from random import Random
 from brokerd.replication.effects import Role, RoleView
 from brokerd.replication.engine import ReplicaEngine
 from brokerd.replication.epoch_file import EpochFile
-from brokerd.replication.frames import MasterDecoder, ReplicaDecoder
+from brokerd.replication.proof import Credentials
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import Proposal
 from brokerd.services import PutStatus
@@ -24,6 +24,11 @@ from tests.support.disks import MemoryDisk, PowerLost
 
 TICK_MS = 50
 NEVER = 10**9
+
+
+def credentials(incarnation: int = 1, secret: bytes | None = b"known to this group only") -> Credentials:
+    """What a broker of the group proves itself with; its random bytes are as good as any here."""
+    return Credentials(secret, b"c#b", incarnation, lambda: b"n" * 32)
 
 
 class Fuse:
@@ -68,6 +73,10 @@ class MemoryLog:
         self.flushed_offset = 0
         self.flush_requested = False
         self.segment_bytes = NEVER
+
+    @property
+    def segment_size_bytes(self) -> int:
+        return self.segment_bytes
 
     @property
     def end_offset(self) -> int:
@@ -250,8 +259,6 @@ class Wire:
         self.to_replica: list[bytes] = []
         self.open_at_replica = True
         self.open_at_master = True
-        self.master_decoder = MasterDecoder()
-        self.replica_decoder = ReplicaDecoder()
 
     def __repr__(self) -> str:
         return f"<wire {self.number} b{self.replica.broker_id} -> b{self.master.broker_id}>"
@@ -282,7 +289,14 @@ class Node:
         self.fuse.steps_left = 0
         self.fuse.blown = False
         self.engine = ReplicaEngine(
-            self.settings, self.log, EpochFile(self.disk), self, self, confirm_offset=0, now_ms=self.group.now_ms
+            self.settings,
+            self.log,
+            EpochFile(self.disk),
+            self,
+            self,
+            credentials=credentials(self.life),
+            confirm_offset=0,
+            now_ms=self.group.now_ms,
         )
         self.engine.add_role_listener(lambda role, epoch: self.roles.append((role, epoch)))
         self.engine.on_failure(self.failures.append)
@@ -420,18 +434,22 @@ class Group:
         self.wires[wire.number] = wire
         node.engine.connected(attempt, wire.number, self.now_ms)
         if wire.number in self.wires:
-            master.engine.accepted(wire.number, self.now_ms)
+            master.engine.accepted(wire.number, self.now_ms, host=f"10.0.0.{node.broker_id}")
+        if wire.open_at_master and wire.open_at_replica:
+            # Hello and challenge; what the replica sends next proves it, and counts as its handshake.
+            self.deliver_to_master(wire)
+            self.deliver_to_replica(wire)
 
     def deliver_to_master(self, wire: Wire, count: int | None = None) -> None:
         """Deliver the next bytes that the replica sent; all that was sent at once, or `count` bytes of it."""
         data = self._take(wire.to_master, count)
         if wire.open_at_master and wire.master.alive and wire.lives[1] == wire.master.life:
-            wire.master.engine.from_replica(wire.number, wire.master_decoder.feed(data), self.now_ms)
+            wire.master.engine.received(wire.number, data, self.now_ms)
 
     def deliver_to_replica(self, wire: Wire, count: int | None = None) -> None:
         data = self._take(wire.to_replica, count)
         if wire.open_at_replica and wire.replica.alive and wire.lives[0] == wire.replica.life:
-            wire.replica.engine.from_master(wire.number, wire.replica_decoder.feed(data), self.now_ms)
+            wire.replica.engine.received(wire.number, data, self.now_ms)
 
     def notice_close(self, wire: Wire) -> None:
         """The end that is still open learns that the other one is not; what was sent before has arrived first."""
@@ -481,7 +499,7 @@ class Group:
             else:
                 engine.proposal_answered(answer.token, answer.code, self.now_ms)
         elif answer.kind == "members":
-            engine.members_known(answer.members, self.now_ms)
+            engine.members_known(answer.members, frozenset(), self.now_ms)
         else:
             assert answer.view is not None
             engine.observed(answer.view, self.now_ms)

@@ -14,6 +14,7 @@ from remoting import codes
 from tests.support.disks import MemoryDisk
 
 A, B = "127.0.0.1:1", "127.0.0.1:2"
+MEMBERS = codes.CONTROLLER_GET_SYNC_STATE_DATA
 METADATA, BEAT = codes.CONTROLLER_GET_METADATA_INFO, codes.BROKER_HEARTBEAT
 INFO, ELECT, ALTER = (
     codes.CONTROLLER_GET_REPLICA_INFO,
@@ -29,6 +30,7 @@ class Sink:
         self.broker_id: int | None = None
         self.views: list[RoleView] = []
         self.members: list[int] = []
+        self.learners: frozenset[int] = frozenset()
         self.proposals: list[tuple] = []
 
     def identified(self, broker_id: int) -> None:
@@ -37,8 +39,9 @@ class Sink:
     def observed(self, view: RoleView, now_ms: int) -> None:
         self.views.append(view)
 
-    def members_known(self, broker_ids, now_ms) -> None:
+    def members_known(self, broker_ids, learners, now_ms) -> None:
         self.members = sorted(broker_ids)
+        self.learners = learners
 
     def proposal_accepted(self, token, members, set_epoch, now_ms) -> None:
         self.proposals.append(("accepted", token, sorted(members), set_epoch))
@@ -104,6 +107,14 @@ class Session:
         assert self.tick() == [codes.CONTROLLER_REGISTER_BROKER]
         ext, body = view_answer(master)
         self.answer(codes.CONTROLLER_REGISTER_BROKER, ext if master else {}, body)
+
+
+def answer_members(session: Session, learners: tuple[int, ...] = ()) -> None:
+    group = {
+        "inSyncReplicas": [{"brokerId": 1}],
+        "notInSyncReplicas": [{"brokerId": 3, "learner": 3 in learners}],
+    }
+    session.answer(MEMBERS, {}, {"replicasInfoTable": {"b": group}})
 
 
 def view_answer(master: int | None, epoch: int = 5, members: tuple[int, ...] = (1,), set_epoch: int = 8):
@@ -179,14 +190,15 @@ def test_heartbeats_go_to_all_and_say_everything() -> None:
     session = Session()
     session.tick()
     session.oneway.clear()
-    session.tick(499)
+    session.tick(249)
     assert session.oneway == []
     session.tick(1)
     assert [request.address for request in session.oneway] == [A, B]
     assert session.oneway[0].ext == {
         "clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:9", "brokerId": "2", "epoch": "3",
-        "maxOffset": "1000", "confirmOffset": "900", "heartbeatTimeoutMills": "2000", "electionPriority": "2147483647",
-        "haAddress": "ha", "grpcAddress": "grpc", "incarnation": "4", "highestMasterEpoch": "5",
+        "maxOffset": "1000", "confirmOffset": "900", "heartbeatIntervalMills": "250", "heartbeatTimeoutMills": "1500",
+        "electionPriority": "2147483647", "haAddress": "ha", "grpcAddress": "grpc", "incarnation": "4",
+        "highestMasterEpoch": "5",
     }  # fmt: skip
     session.oneway.clear()
     session.core.connected(B, session.now_ms)
@@ -197,7 +209,10 @@ def test_heartbeats_go_to_all_and_say_everything() -> None:
 def test_the_view_is_polled_and_asked_for_at_once_when_wished() -> None:
     session = Session()
     session.register()
-    assert session.tick(999) == []
+    assert session.tick(249) == []
+    assert session.tick(1) == [MEMBERS], "who belongs to the group, so that somebody who is missing is missed"
+    answer_members(session)
+    assert session.tick(749) == []
     assert session.tick(1) == [INFO]
     session.answer(INFO, *view_answer(1))
     session.core.request_sync()
@@ -218,16 +233,27 @@ def test_one_request_at_a_time_the_most_urgent_first() -> None:
         (code,) = session.tick(50)
         order.append(code)
         assert session.tick() == []
-        ext, body = view_answer(2)
-        if code == codes.CONTROLLER_GET_SYNC_STATE_DATA:
-            body = {
-                "replicasInfoTable": {
-                    "b": {"inSyncReplicas": [{"brokerId": 1}], "notInSyncReplicas": [{"brokerId": 3}]}
-                }
-            }
-        session.answer(code, ext, body)
-    assert order == [ALTER, ELECT, INFO, codes.CONTROLLER_GET_SYNC_STATE_DATA]
+        if code == MEMBERS:
+            answer_members(session)
+        else:
+            session.answer(code, *view_answer(2))
+    assert order == [ALTER, ELECT, INFO, MEMBERS]
     assert session.sink.members == [1, 3]
+
+
+def test_the_members_are_asked_for_now_and_then() -> None:
+    session = Session()
+    session.register()
+    asked = []
+    for _ in range(240):
+        for code in session.tick(50):
+            asked.append(code)
+            if code == MEMBERS:
+                answer_members(session, learners=(3,))
+            else:
+                session.answer(code, *view_answer(1))
+    assert asked.count(MEMBERS) == 3
+    assert session.sink.learners == {3}
 
 
 def test_answers_to_a_proposal() -> None:

@@ -132,7 +132,7 @@ def test_a_connection_that_has_not_proven_itself_acks_nothing() -> None:
     master.leading.handshake(52, Handshake(77), 0)
     assert RequestMembers() in master.effects
     assert 52 not in master.closed
-    master.leading.members_known(0)
+    master.leading.members_known(frozenset({1, 2, 3, 4}), frozenset(), 0)
     assert "registered" in master.closed[52]
     master.append(50)
     master.leading.acked(52, 150, 0)
@@ -330,11 +330,40 @@ def test_an_idle_member_that_acks_its_heartbeats_stays() -> None:
     two = master.join(2, 100)
     for now in range(0, 10_000, 50):
         master.tick(now)
-        if now % 500 == 0:
+        if now % 250 == 0:
             master.ack(two, 100)
     assert master.proposed == []
     beats = [effect for effect in master.effects if isinstance(effect, SendHeartbeat)]
-    assert 19 <= len(beats) <= 21
+    assert 38 <= len(beats) <= 41
+
+
+def test_a_frozen_member_is_found_out_by_its_silence_before_it_is_missed_in_the_log() -> None:
+    master = Master(2)
+    two = master.join(2, 100)
+    for now in range(0, 20_000, 50):
+        master.tick(now)
+        if now % 250 == 0:
+            master.ack(two, 100)
+    last_ms = 19_750
+    for now in range(20_000, last_ms + 1200, 50):
+        master.tick(now)
+        assert (two in master.closed) == (now > last_ms + 1000)
+        assert master.proposed == ([{1}] if now >= last_ms + 1000 + 50 + 100 else [])
+    assert master.closed[two] == "silent for 1050 ms"
+
+
+def test_on_a_harried_machine_silence_is_borne_longer() -> None:
+    master = Master(2)
+    two = master.join(2, 100)
+    now_ms = 0
+    for turn in range(100):
+        now_ms += 600 if turn % 5 == 0 else 250
+        master.tick(now_ms)
+        master.ack(two, 100)
+    master.tick(now_ms + 1200)
+    assert two not in master.closed
+    master.tick(now_ms + 1501)
+    assert two in master.closed
 
 
 def test_the_confirm_offset_reaches_replicas_without_new_bytes() -> None:
@@ -352,7 +381,7 @@ def test_a_pause_of_the_master_is_not_held_against_the_replicas() -> None:
     master = Master(2)
     two = master.join(2, 100)
     master.tick(50)
-    master.leading.forgive(14_000)
+    master.leading.forgive(14_000, 14_100)
     master.tick(14_100)
     assert master.proposed == []
     assert two not in master.closed
@@ -361,12 +390,12 @@ def test_a_pause_of_the_master_is_not_held_against_the_replicas() -> None:
 def test_a_silent_connection_is_closed() -> None:
     master = Master()
     two = master.join(2, None)
-    master.tick(1999)
+    master.tick(1500)
     master.leading.accepted(50, 0)
-    master.tick(9999)
+    master.tick(7500)
     assert two not in master.closed, "it may be cutting and flushing"
     assert "silent" in master.closed[50]
-    master.tick(10_000)
+    master.tick(7501)
     assert "silent" in master.closed[two]
     assert RequestSync() in master.effects, "it left after our handshake: perhaps it knows a newer master"
 
@@ -387,7 +416,7 @@ def test_a_new_replica_waits_for_the_controllers_word() -> None:
     master.leading._registered.discard(4)
     four = master.join(4, None)
     master.leading._registered.add(4)
-    master.leading.members_known(0)
+    master.leading.members_known(frozenset({1, 2, 3, 4}), frozenset(), 0)
     assert [effect.connection for effect in master.effects if isinstance(effect, SendReply)] == [four]
     assert four not in master.closed
 
@@ -432,6 +461,67 @@ def test_the_weak_mode_asks_for_as_many_copies_when_members_are_missing() -> Non
     master.append(10)
     master.ack(three, 160)
     assert master.acknowledged == 150
+
+
+def missing(master: Master) -> dict[int, tuple[str, bool, int]]:
+    return {each.broker_id: (each.reason, each.stalls, each.since_ms) for each in master.leading.missing.all}
+
+
+def test_who_is_missing_is_said_with_reason_and_time_until_it_is_back() -> None:
+    master = Master(2, 3)
+    two, three = master.join(2, 100), master.join(3, 100)
+    master.leading.members_known(frozenset({1, 2, 3, 4}), frozenset({4}), 0)
+    master.tick(10)
+    assert missing(master) == {}, "a learner is not missed"
+    assert master.leading.copies == (3, 3)
+    master.leading.lost(three, 20)
+    master.tick(100)
+    assert missing(master) == {}, "it may be back in a moment"
+    master.tick(130)
+    assert missing(master) == {3: ("it is not connected", True, 130)}
+    assert master.leading.copies == (3, 3), "still required: sends wait for it"
+    master.accept()
+    master.tick(200)
+    assert missing(master) == {3: ("it is not connected", False, 130)}
+    assert master.leading.copies == (2, 3)
+    three = master.join(3, 50, connection=31)
+    master.tick(250)
+    assert missing(master) == {3: ("it is copying what it lacks", False, 130)}
+    master.ack(three, 100)
+    master.ack(two, 100)
+    master.accept()
+    master.tick(300)
+    assert missing(master) == {}
+    assert master.leading.copies == (3, 3)
+
+
+def test_a_member_that_only_holds_up_is_named_too() -> None:
+    master = Master(2, not_caught_up_ms=1500)
+    two = master.join(2, 100)
+    master.append(50)
+    master.tick(1000)
+    master.ack(two, 100)
+    master.tick(1600)
+    assert missing(master) == {2: ("it does not keep up", True, 1600)}
+    master.ack(two, 150)
+    master.tick(1650)
+    assert missing(master) == {}
+
+
+def test_a_learners_own_word_counts_before_the_controllers() -> None:
+    master = Master(2)
+    master.leading.members_known(frozenset({1, 2, 4}), frozenset({4}), 0)
+    assert master.leading.learners == {4}
+    master.join(4, 50)
+    assert master.leading.learners == set()
+    master.tick(10)
+    assert 4 in missing(master)
+
+
+def test_the_weak_modes_downgrade_is_the_missing_number() -> None:
+    master = Master(2, all_ack_in_sync_state_set=False, in_sync_replicas=3)
+    assert master.leading.copies == (3, 3)
+    assert Master(2, min_in_sync_replicas=3).leading.quorum.refused
 
 
 def test_a_refused_replica_waits_before_it_joins_again() -> None:

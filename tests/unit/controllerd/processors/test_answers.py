@@ -44,6 +44,8 @@ def test_bodies() -> None:
     assert (info["masterBrokerId"], info["masterAddress"]) == (1, "127.0.0.1:10901")
     assert [each["alive"] for each in info["inSyncReplicas"]] == [False, True, False]
     assert info["notInSyncReplicas"] == []
+    told = replicas_info(group, lambda _: True, lambda broker_id: broker_id == 3)
+    assert [each.get("learner") for each in told["inSyncReplicas"]] == [None, None, True]
 
 
 def request(**ext: str) -> Command:
