@@ -38,6 +38,7 @@ DIRECTORY = "commitlog"
 # Files at the log's end that are read through a mapping: their pages are in memory anyway. Older ones are read with pread, where
 # a bad sector is an error of one request instead of a signal that ends the process.
 _MAPPED_FILES = 2
+_REWRITE_BYTES = 1 << 20
 
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
@@ -334,6 +335,15 @@ class CommitLog:
     def recovered(self, end: int) -> None:
         """Set where the log really ends, after the files were opened; what lies behind is zeroed, durably."""
         self._cut(end)
+
+    def write_again(self, offset: int) -> None:
+        """Write what the log holds from the offset on once more at its place, so that the next sync covers it."""
+        offset = max(offset, self.min_offset)
+        while offset < self.end_offset:
+            part = self.read(offset, _REWRITE_BYTES)
+            segment = self._segments[file_start(offset, self._size)]
+            segment.file.write(offset - segment.start, (part,))
+            offset += len(part)
 
     def truncate(self, offset: int) -> None:
         """Cut the log at a record boundary; durable when it returns. Raises ProtocolError when the offset is none."""

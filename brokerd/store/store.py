@@ -161,6 +161,10 @@ class MessageStore:
         if any(commitlog.read(end, _LEFTOVER_BYTES)):
             log.warning("the log ends at %d; what a crash left of unsynced writes behind it is removed", end)
         commitlog.recovered(end)
+        if known is not None:
+            # When the last life ended because a sync failed, what it had written can be read, but the kernel takes it for clean
+            # and would never write it: a sync alone proves nothing about it.
+            commitlog.write_again(known.flushed_offset)
         commitlog.mark_flushed(commitlog.sync())
         return end
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from brokerd.store.checkpoint import PATH, Positions
 from brokerd.store.dispatch import RecordShape
 from brokerd.store.recovery import decide_confirm_offset, decide_queues_start, decide_start, find_record, judge_end
-from remoting.errors import CorruptedFile
+from remoting.errors import CorruptedFile, StorageError
 from tests.support.disks import SECTOR_BYTES, FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import (
     SEGMENT_BYTES,
@@ -395,3 +395,27 @@ def test_a_replica_that_held_a_part_of_a_record_starts_with_the_whole_ones() -> 
         assert replica.commitlog.end_offset == replica.commitlog.complete_offset <= cut
         replica.append_replicated(replica.commitlog.end_offset, log[replica.commitlog.end_offset :])
         assert log_bytes(replica) == log
+
+
+def test_what_a_failed_sync_left_readable_is_durable_before_it_counts() -> None:
+    """Linux forgets that pages are dirty when their write fails: they can be read, and are gone after a power loss."""
+    for seed in range(20):
+        disk = FaultyDisk(Random(seed))
+        store = open_store(disk)
+        put(store, draft(b"one" * 600))
+        sync(store)
+        for _ in range(4):
+            put(store, draft(b"two" * 600))  # the log goes on into a second and a third file
+        disk.fail_sync_at(1 + seed % 3)
+        with pytest.raises(StorageError):
+            store.sync()
+        disk.kill()
+        recovered = make_store(disk)
+        recovered.load()
+        before = log_bytes(recovered)
+        assert recovered.commitlog.flushed_offset == recovered.commitlog.end_offset
+        disk.crash()
+        after = make_store(disk)
+        after.load()
+        assert log_bytes(after) == before
+        assert disk.counters.sync_errors == 1
