@@ -29,8 +29,8 @@ from remoting.message import (
     tags_code,
 )
 
-# topic, queue id, queue offset, physical offset, size, tags code, store timestamp, count: that many records of one size, one behind
-# the other in the log and in the queue, of which the offsets name the first
+# topic, queue id, queue offset, physical offset, size, tags code, store timestamp, count. An entry stands for that many records
+# of one size and tags code that lie one behind the other in the log and in the queue; its offsets are those of the first.
 Entry = tuple[str, int, int, int, int, int, int, int]
 
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
