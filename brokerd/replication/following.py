@@ -39,6 +39,7 @@ from remoting.disk import Bytes
 _FIRST_RETRY_MS = 20
 _LONGEST_RETRY_MS = 1000
 _STUCK_RETRY_MS = 5000
+_PATIENCE = 2  # the replica is the more patient side: leaving a master that lives costs it its place in the set
 
 
 class Stage(Enum):
@@ -158,7 +159,8 @@ class Following:
             if self.stage is Stage.IDLE and now_ms >= self._dial_at_ms:
                 self._dial(now_ms)
             return
-        if self.stage is not Stage.SETTLING and now_ms - self._received_ms >= self._settings.silence_limit_ms:
+        silent_ms = now_ms - self._received_ms
+        if self.stage is not Stage.SETTLING and silent_ms >= _PATIENCE * self._settings.silence_limit_ms:
             self._leave("the master is silent", now_ms)
             self._outbox.append(RequestSync())
         elif self.stage is Stage.TRANSFER and now_ms - self._sent_ms >= self._settings.heartbeat_ms:

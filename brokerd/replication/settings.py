@@ -56,8 +56,16 @@ class ReplicationSettings:
         100_000, "appends that may wait for replicas at once", minimum=1, maximum=10_000_000
     )
 
-    heartbeat_ms: int = setting(500, "master and replica say something at least this often", minimum=50, maximum=60_000)
-    silence_limit_ms: int = setting(2000, "a peer silent for this long is disconnected", minimum=100, maximum=600_000)
+    heartbeat_ms: int = setting(250, "master and replica say something at least this often", minimum=50, maximum=60_000)
+    silence_floor_ms: int = setting(
+        1000, "a replica silent for less than this is never disconnected", minimum=100, maximum=600_000
+    )
+    silence_limit_ms: int = setting(
+        1500,
+        "a replica silent for longer than this always is; between the two its regularity decides",
+        minimum=100,
+        maximum=600_000,
+    )
     not_caught_up_ms: int = setting(
         1500,
         "a member of the sync-state set that has not had the whole log for this long is proposed out",
@@ -73,9 +81,12 @@ class ReplicationSettings:
     transfer_batch_bytes: int = setting(1 << 20, "largest batch to a replica", minimum=4096, maximum=64 << 20)
     max_connections: int = setting(32, "replicas that may be connected at once", minimum=1, maximum=1000)
 
-    controller_heartbeat_ms: int = setting(500, "heartbeat to every controller", minimum=50, maximum=60_000)
+    controller_heartbeat_ms: int = setting(250, "heartbeat to every controller", minimum=50, maximum=60_000)
     controller_heartbeat_timeout_ms: int = setting(
-        2000, "controllers take this broker for dead after this silence", minimum=200, maximum=600_000
+        1500,
+        "controllers take this broker for dead after this silence, earlier if it spoke regularly",
+        minimum=200,
+        maximum=600_000,
     )
     controller_poll_ms: int = setting(1000, "how often the role is asked for", minimum=50, maximum=600_000)
     controller_request_timeout_ms: int = setting(1000, "time for an answer of a controller", minimum=50, maximum=60_000)
@@ -88,6 +99,8 @@ class ReplicationSettings:
         check("replication", self)
         if self.silence_limit_ms < 2 * self.heartbeat_ms:
             raise SettingsError("replication.silence_limit_ms must be at least twice replication.heartbeat_ms")
+        if self.silence_limit_ms < self.silence_floor_ms:
+            raise SettingsError("replication.silence_floor_ms must not be above replication.silence_limit_ms")
         if self.controller_heartbeat_timeout_ms < 2 * self.controller_heartbeat_ms:
             raise SettingsError(
                 "replication.controller_heartbeat_timeout_ms must be at least twice replication.controller_heartbeat_ms"

@@ -278,12 +278,13 @@ def test_a_silent_master_is_left_and_an_idle_replica_says_that_it_lives() -> Non
     replica = streaming()
     replica.flush()
     count = len(replica.all(SendAck))
-    replica.following.tick(499)
+    replica.following.tick(249)
     assert len(replica.all(SendAck)) == count
-    replica.following.tick(500)
+    replica.following.tick(250)
     assert len(replica.all(SendAck)) == count + 1
-    replica.following.tick(1999)
-    replica.following.tick(2000)
+    replica.following.tick(2999)
+    assert not replica.all(CloseConnection)
+    replica.following.tick(3000)
     assert replica.last(CloseConnection).reason == "the master is silent"
 
 
