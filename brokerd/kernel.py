@@ -221,7 +221,8 @@ def _add_batch(
     out.folded += len(positions) - len(entries)
     out.end_offset = end_offset
     if not request.flag & codes.FLAG_ONEWAY:
-        ids = (b",".join([id_prefix + b"%016X"] * len(positions))) % tuple(positions)
+        numbers = struct.pack(f">{len(positions)}q", *positions).hex(",", 8).upper().encode()
+        ids = id_prefix + numbers.replace(b",", b"," + id_prefix)
         header = _BATCH_ANSWER % (ids, queue_id, queue_offset, request.opaque)
         out.answers += (_PREFIX.pack(4 + len(header), len(header)), header)
         out.answered.append(request)
