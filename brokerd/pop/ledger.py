@@ -126,9 +126,14 @@ class PopLedger:
         return len(batches)
 
     def resume(self, now_ms: int, lease_grace_ms: int) -> None:
-        """Start timing afresh on a new master: leases last until their clients had the time to be heard here."""
+        """Start timing afresh on a new master: leases last until their clients had the time to be heard here.
+
+        When a batch is due was written by another machine's clock. Should that have been ahead, the messages would stay hidden
+        for so much longer than their consumers asked for: no longer than that from now on is right whatever the clocks say.
+        """
         for queue in self.queues():
             for batch in queue.batches.values():
+                batch.due_ms = min(batch.due_ms, now_ms + batch.invisible_time_ms)
                 if batch.client_id:
                     batch.due_ms = max(batch.due_ms, now_ms + lease_grace_ms)
                 batch.timer_ms = batch.due_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 from brokerd.pop.records import POP_TOPIC
 from brokerd.services import AckStatus, PopStatus
 from tests.support.pop_broker import PopBroker, master
+from tests.support.turns import Turns
 
 OK, INVALID, FAILED = AckStatus.OK, AckStatus.INVALID_HANDLE, AckStatus.FAILED
 RETRY = "%RETRY%g+t"
@@ -74,6 +75,20 @@ def test_a_postponed_lease_is_none_any_more() -> None:
 
 
 # ---- master changes
+
+
+def test_messages_come_back_in_time_though_the_old_masters_clock_was_an_hour_ahead() -> None:
+    hour_ms = 3_600_000
+    broker = master()
+    broker.send("a", "b")
+    taken = broker.receive(2, invisible_time_ms=5000).messages
+    postponed = broker.change(taken[1], 8000).receipt_handle
+    other = PopBroker(broker.log.copy(), Turns(start_ms=broker.turns.wall_ms() - hour_ms)).become_master()
+    assert other.ack(postponed) == [OK], "a handle that the old master gave out stays valid"
+    other.turns.run(4999)
+    assert other.receive().outcome.status == PopStatus.NOTHING
+    other.turns.run(1)
+    assert other.receive().bodies == ["a"]
 
 
 def test_a_new_master_goes_on() -> None:
