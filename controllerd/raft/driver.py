@@ -1,23 +1,41 @@
 """The shell around a Raft node: ticks it, writes its log in a helper thread, sends its messages, and lets coroutines wait for it.
 
-Owns one task (write, send, apply, in the order the core asks for) and the ticker. The loop thread never waits for the disk. When
-the disk fails or the log turns out to be lost, `run` raises and the process must end: a node that cannot remember must not vote.
+Owns one task (write, send, apply, in the order the core asks for) and the ticker. The loop thread never waits for the disk.
+
+When the disk refuses a write and nothing of it counts (it is full, say), the node is out of service: it leads no more, answers
+nobody, hears nobody, and tries the same write again until the disk takes it. When a sync fails, or the log turns out to be lost,
+`run` raises and the process must end: a node that cannot remember must not vote. It also ends some time after the group removed
+it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
-from controllerd.raft.log_file import RaftLogFile
-from controllerd.raft.messages import Message, SoftState
+from controllerd.raft.log_file import RaftLogFile, WriteRefused
+from controllerd.raft.membership import MemberChange, Transition
+from controllerd.raft.messages import Message, Persist, SoftState
 from controllerd.raft.node import RaftNode
-from remoting.errors import LogboomError, RequestTimeout, StorageError
+from controllerd.raft.quorum import Configuration, NodeId
+from remoting.errors import LogboomError, NotLeader, RequestTimeout, StorageError
 
 log = logging.getLogger(__name__)
+
+_WRITE_RETRY_S: Final = 0.5
+_REPORT_EVERY: Final = 20
+
+
+class MemberRemoved(LogboomError):
+    """The group goes on without this node; it can never come back under its id."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this controller was removed from its group; its data directory is of no use any more and may be deleted"
+        )
 
 
 class RaftDriver:
@@ -30,29 +48,41 @@ class RaftDriver:
         send: Callable[[Message], None],
         changed: Callable[[SoftState], None],
         tick_ms: int,
+        *,
+        configured: Callable[[Configuration], None] | None = None,
+        founding: tuple[str, Mapping[NodeId, str]] | None = None,
     ) -> None:
+        """`configured` is told of every new membership; `founding` is the id and the addresses with which this node founds the
+        group if nobody did."""
         self.node = node
         self._file = file
         self._send = send
         self._changed = changed
+        self._configured = configured
+        self._founding = founding
         self._tick_ms = tick_ms
         self._wake = asyncio.Event()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="raft-log")
         self._ticker: asyncio.TimerHandle | None = None
+        self._end: asyncio.TimerHandle | None = None
         self._failure: LogboomError | None = None
         self._soft_state: SoftState | None = None
+        self._configuration: Configuration | None = None
+        self._founded_in_term = 0
+        self.disk_error: str | None = None
 
     @property
     def is_serving(self) -> bool:
         """Whether this controller may answer for the group now."""
-        return self._failure is None and self.node.is_serving
+        return self._failure is None and self.disk_error is None and self.node.is_serving
 
     @property
     def soft_state(self) -> SoftState:
         return self.node.core.soft_state
 
     async def run(self) -> None:
-        """Work until cancelled. Raises StorageError (also LostLog) when this node must stop."""
+        """Work until cancelled. Raises StorageError (also LostLog) and MemberRemoved when this node must stop."""
+        self._report()
         self._tick()
         try:
             while True:
@@ -62,19 +92,42 @@ class RaftDriver:
                     raise self._failure
                 await self._carry_out()
         finally:
-            if self._ticker is not None:
-                self._ticker.cancel()
+            for timer in (self._ticker, self._end):
+                if timer is not None:
+                    timer.cancel()
             self.node.close()
             self._executor.shutdown(wait=True)
             self._file.close()
 
     def receive(self, message: Message) -> None:
         """A message from another node."""
+        if self.disk_error is not None:
+            return  # what it would answer could not be kept
         try:
             self.node.step(message)
         except StorageError as error:
             self._failure = error
         self._wake.set()
+
+    def fail(self, error: LogboomError) -> None:
+        """End the node: `run` raises this."""
+        self._failure = self._failure or error
+        self._wake.set()
+
+    def report_unreachable(self, node: NodeId) -> None:
+        """Messages to the node get lost."""
+        self.node.core.report_unreachable(node)
+
+    def report_snapshot(self, node: NodeId, *, delivered: bool) -> None:
+        """What became of a snapshot message."""
+        self.node.core.report_snapshot(node, delivered=delivered)
+        self._wake.set()
+
+    def peer_lost(self, node: NodeId) -> None:
+        """The node closed its connection: if it leads, others may be elected without waiting until it is missed."""
+        if self.node.core.leader == node:
+            self.node.core.forget_leader()
+            self._wake.set()
 
     async def propose(self, data: bytes, timeout_ms: int) -> Any:
         """Have a command decided and return the state machine's reply.
@@ -90,6 +143,42 @@ class RaftDriver:
         """
         await self._wait(self.node.read, timeout_ms, "confirm a read")
 
+    async def change_membership(
+        self,
+        changes: Sequence[MemberChange],
+        transition: Transition,
+        addresses: Mapping[NodeId, str],
+        timeout_ms: int,
+    ) -> Configuration:
+        """Change who is a member; returns the membership when the change is complete.
+
+        Raises NotLeader, ProposalRefused and ChangeRefused (nothing happened), OutcomeUnknown and RequestTimeout (it may have).
+        """
+        found = await self._wait(
+            lambda answered: self.node.change_membership(changes, transition, addresses, answered),
+            timeout_ms,
+            "change the membership",
+        )
+        assert isinstance(found, Configuration)
+        return found
+
+    async def transfer_leader(self, target: NodeId, timeout_ms: int) -> None:
+        """Return when the target leads. Raises NotLeader, TransferRefused and RequestTimeout."""
+        await self._wait(
+            lambda answered: self.node.transfer_leader(target, answered), timeout_ms, f"hand leadership to {target}"
+        )
+
+    async def hand_over(self, timeout_ms: int) -> None:
+        """Before stopping: let the voter that is furthest lead, if there is one that is heard."""
+        core = self.node.core
+        targets = [
+            (core.progress[node].match, node)
+            for node in core.configuration.voters
+            if node != core.id and node in core.active
+        ]
+        if self.is_serving and targets:
+            await self.transfer_leader(max(targets)[1], timeout_ms)
+
     async def _wait(self, start: Callable[[Callable[[Any], None]], None], timeout_ms: int, what: str) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -101,6 +190,8 @@ class RaftDriver:
             else:
                 future.set_result(result)
 
+        if self.disk_error is not None:
+            raise NotLeader(f"this controller is out of service: {self.disk_error}")
         start(answered)
         self._wake.set()
         try:
@@ -110,22 +201,50 @@ class RaftDriver:
             raise RequestTimeout(f"the controllers could not {what} within {timeout_ms} ms") from error
 
     async def _carry_out(self) -> None:
-        loop = asyncio.get_running_loop()
         while (ready := self.node.ready()) is not None:
             for message in ready.send_now:
                 self._send(message)
             if ready.persist is not None:
-                await loop.run_in_executor(self._executor, self._file.persist, ready.persist)
+                await self._persist(ready.persist)
             for message in ready.send_after_persist:
                 self._send(message)
             self.node.finish()
             if ready.restore is not None:
                 log.info("restored the leader's snapshot of entry %d", ready.restore.index)
             self._report()
-            compaction = self.node.compaction()
-            if compaction is not None:
-                await loop.run_in_executor(self._executor, self._file.compact, compaction)
-                log.info("compacted the raft log up to %d", compaction.snapshot.index)
+            await self._compact()
+
+    async def _persist(self, persist: Persist) -> None:
+        loop = asyncio.get_running_loop()
+        attempts = 0
+        while True:
+            try:
+                await loop.run_in_executor(self._executor, self._file.persist, persist)
+            except WriteRefused as error:
+                if attempts % _REPORT_EVERY == 0:
+                    log.error("out of service until the disk takes what must be kept: %s", error)
+                attempts += 1
+                self.disk_error = str(error)
+                self.node.step_down()
+                self._report()
+                await asyncio.sleep(_WRITE_RETRY_S)
+                continue
+            if self.disk_error is not None:
+                self.disk_error = None
+                log.warning("the disk takes writes again: back in service")
+            return
+
+    async def _compact(self) -> None:
+        compaction = self.node.compaction()
+        if compaction is None:
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._file.compact, compaction)
+        except WriteRefused as error:
+            log.warning("the raft log stays long for now: %s", error)
+            self.node.compaction_refused()
+        else:
+            log.info("compacted the raft log up to %d", compaction.snapshot.index)
 
     def _report(self) -> None:
         state = self.node.core.soft_state
@@ -133,9 +252,47 @@ class RaftDriver:
             self._soft_state = state
             log.info("raft: %s in term %d, leader %s", state.role, state.term, state.leader or "unknown")
             self._changed(state)
+        configuration = self.node.core.configuration
+        if configuration is not self._configuration:
+            self._configuration = configuration
+            self._report_membership(configuration)
+        if self._founding is not None and not configuration.cluster and self.is_serving:
+            self._found(state.term, *self._founding)
+
+    def _report_membership(self, configuration: Configuration) -> None:
+        log.info(
+            "raft: the voters are %s, the learners %s",
+            ", ".join(configuration.all_voters) or "not known yet",
+            ", ".join(configuration.learners) or "none",
+        )
+        if self._configured is not None:
+            self._configured(configuration)
+        if self.node.core.id in configuration.retired and self._end is None:
+            # Not at once: others have yet to hear what was decided, and whoever asked for it waits for the answer.
+            grace_s = self._tick_ms * self.node.core.settings.election_ticks / 1000
+            self._end = asyncio.get_running_loop().call_later(grace_s, self.fail, MemberRemoved())
+
+    def _found(self, term: int, cluster: str, addresses: Mapping[NodeId, str]) -> None:
+        if term == self._founded_in_term:
+            return
+
+        def answered(result: Any) -> None:
+            if isinstance(result, LogboomError):
+                log.info("the founding of the group was not confirmed, the next leader sees to it: %s", result)
+            else:
+                log.info("founded the group as %s", result.cluster)
+
+        try:
+            self.node.found(cluster, addresses, answered)
+        except LogboomError as error:
+            log.info("the group cannot be founded now: %s", error)
+        else:
+            self._founded_in_term = term
+            self._wake.set()
 
     def _tick(self) -> None:
         # A late tick is one tick: after a pause of the process, time that the node slept through must not depose anybody.
-        self.node.tick()
+        if self.disk_error is None:
+            self.node.tick()
         self._wake.set()
         self._ticker = asyncio.get_running_loop().call_later(self._tick_ms / 1000, self._tick)

@@ -1,8 +1,13 @@
-"""Raft messages between controllers, over remoting connections: one-way requests on one dialled connection per peer.
+"""Raft messages between controllers, over remoting connections: each node dials every other one and sends on that connection.
+
+A connection begins with an introduction: which group and cluster, who speaks, where it listens. A node of another group or
+cluster, a former member, and a stranger that belongs to no cluster are refused with a sentence; what comes without introduction,
+under another name or for another node closes the connection. So a node brought in later needs to know nobody: the leader dials
+it and says who it is.
 
 Loss is allowed (the core repeats), so nothing here waits: while a connection is being made at most `_QUEUE_MESSAGES` messages are
-kept, the oldest is dropped; a peer that does not read gets nothing more. A message of another group, for another node or from a
-node that is no member closes the connection it came on.
+kept, the oldest is dropped; a peer that does not read gets nothing more. Snapshots may be large: they go in pieces, the next one
+when the last was answered, one snapshot at a time for each peer, and their fate is reported.
 """
 
 from __future__ import annotations
@@ -10,102 +15,146 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from controllerd.raft.chunks import Assembly, cut
 from controllerd.raft.codec import decode_message, encode_message
-from controllerd.raft.messages import Message
+from controllerd.raft.members import Members
+from controllerd.raft.messages import Message, MessageKind
 from controllerd.raft.quorum import NodeId
 from remoting import codes
-from remoting.errors import ConnectionLost, ProtocolError
+from remoting.errors import ConnectionLost, InvalidParameter, LogboomError, ProtocolError, RequestError
 from remoting.frame import Command
-from remoting.transport.client import connect
-from remoting.transport.connection import RemotingConnection
+from remoting.transport.client import connect, split_address
+from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.server import each
 from remoting.transport.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
 _QUEUE_MESSAGES: Final = 64
 _CONNECT_TIMEOUT_MS: Final = 500
+_CHUNK_TIMEOUT_MS: Final = 5000
 _FIRST_RETRY_MS: Final = 50
 _MAX_RETRY_MS: Final = 500
 _STABLE_S: Final = 2.0
+_MAX_NAME: Final = 64
+_MAX_INTRODUCED: Final = 256
+_VOTES: Final = frozenset({MessageKind.VOTE, MessageKind.PRE_VOTE})
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEvents:
+    """Who hears of what happens here."""
+
+    received: Callable[[Message], None]
+    unreachable: Callable[[NodeId], None]
+    snapshot_sent: Callable[[NodeId, bool], None]
+    lost: Callable[[NodeId], None]
+    removed: Callable[[], None]
 
 
 class _Peer:
     """The outgoing side to one peer."""
 
-    __slots__ = ("address", "connected_at", "connection", "is_dialling", "queue", "retry_ms")
+    __slots__ = (
+        "address",
+        "connected_at",
+        "connection",
+        "is_dialling",
+        "is_sending_snapshot",
+        "queue",
+        "refusal",
+        "retry_ms",
+    )
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.connection: RemotingConnection | None = None
         self.connected_at = 0.0
         self.is_dialling = False
+        self.is_sending_snapshot = False
+        self.refusal = ""
         self.retry_ms = 0
         self.queue: deque[Message] = deque(maxlen=_QUEUE_MESSAGES)
+
+    def close(self) -> None:
+        self.queue.clear()
+        if self.connection is not None:
+            self.connection.close()
+
+
+@dataclass(slots=True)
+class _Introduced:
+    """The incoming side: who speaks on a connection."""
+
+    node: NodeId
+    cluster: str
+    assembly: Assembly | None = None
 
 
 class Peers:
     """All other controllers of the group."""
 
-    def __init__(
-        self,
-        group: str,
-        node_id: NodeId,
-        addresses: Mapping[NodeId, str],
-        receive: Callable[[Message], None],
-        unreachable: Callable[[NodeId], None],
-        owner: TaskOwner,
-    ) -> None:
+    def __init__(self, group: str, members: Members, events: PeerEvents, owner: TaskOwner) -> None:
         self._group = group
-        self._node_id = node_id
-        self._receive = receive
-        self._unreachable = unreachable
+        self._members = members
+        self._events = events
         self._owner = owner
-        self._peers = {node: _Peer(address) for node, address in addresses.items() if node != node_id}
+        self._peers: dict[NodeId, _Peer] = {}
+        self._introduced: dict[RemotingConnection, _Introduced] = {}
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            codes.RAFT_HELLO: each(self._hello),
+            codes.RAFT_MESSAGE: self._messages,
+            codes.RAFT_SNAPSHOT: each(self._snapshot_piece),
+        }
+
+    # Sending
 
     def send(self, message: Message) -> None:
         """Send or drop a message; never waits."""
-        peer = self._peers.get(message.to)
+        peer = self._peer(message.to)
         if peer is None:
             return
+        if message.kind is MessageKind.SNAPSHOT:
+            if not peer.is_sending_snapshot:
+                peer.is_sending_snapshot = True
+                self._owner.spawn(self._send_snapshot(peer, message), f"snapshot for {message.to}")
+            return
         if peer.connection is not None and peer.connection.is_open:
-            if not self._write(peer.connection, message):
-                self._unreachable(message.to)
+            if not _write(peer.connection, message):
+                self._events.unreachable(message.to)
             return
         peer.queue.append(message)
         if not peer.is_dialling:
             peer.is_dialling = True
             self._owner.spawn(self._dial(message.to, peer), f"connect to {message.to}")
 
-    def handle(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
-        """The handler of RAFT_MESSAGE."""
-        for request in requests:
-            try:
-                self._receive(self._check(request))
-            except ProtocolError as error:
-                log.warning("closing the connection of %s: %s", connection.peer, error)
-                connection.close()
-                return
+    def configured(self) -> None:
+        """The membership changed: leave those who are no members any more."""
+        for node in [node for node in self._peers if self._members.address(node) is None]:
+            self._peers.pop(node).close()
 
     def close(self) -> None:
         """Close what was dialled."""
         for peer in self._peers.values():
-            if peer.connection is not None:
-                peer.connection.close()
+            peer.close()
 
-    def _check(self, request: Command) -> Message:
-        group = request.ext.get("group")
-        if group != self._group:
-            raise ProtocolError(f"it speaks for the controller group {group!r}, this is {self._group!r}")
-        message = decode_message(bytes(request.body))
-        if message.to != self._node_id or message.sender not in self._peers:
-            raise ProtocolError(f"a raft message from {message.sender!r} to {message.to!r} came to {self._node_id!r}")
-        return message
-
-    def _write(self, connection: RemotingConnection, message: Message) -> bool:
-        return connection.notify(codes.RAFT_MESSAGE, {"group": self._group}, encode_message(message))
+    def _peer(self, node: NodeId) -> _Peer | None:
+        address = self._members.address(node)
+        if address is None or node == self._members.node_id:
+            return None
+        peer = self._peers.get(node)
+        if peer is None or peer.address != address:
+            if peer is not None:
+                peer.close()
+            peer = self._peers[node] = _Peer(address)
+        return peer
 
     async def _dial(self, node: NodeId, peer: _Peer) -> None:
         loop = asyncio.get_running_loop()
@@ -113,17 +162,167 @@ class Peers:
             peer.retry_ms = 0
         try:
             while peer.queue:
-                # A peer that refuses us closes every connection at once: it counts like one that is not there.
+                # A peer that refuses us counts like one that is not there.
                 await asyncio.sleep(peer.retry_ms / 1000)
                 peer.retry_ms = min(max(2 * peer.retry_ms, _FIRST_RETRY_MS), _MAX_RETRY_MS)
                 try:
-                    peer.connection = await connect(peer.address, timeout_ms=_CONNECT_TIMEOUT_MS)
-                except ConnectionLost:
-                    self._unreachable(node)
+                    connection = await connect(peer.address, timeout_ms=_CONNECT_TIMEOUT_MS)
+                    await self._introduce(node, peer, connection)
+                except LogboomError:
+                    self._events.unreachable(node)
                     peer.queue.clear()
                     continue
+                if self._peers.get(node) is not peer:
+                    connection.close()  # it moved or left meanwhile
+                    return
+                peer.connection = connection
                 peer.connected_at = loop.time()
                 while peer.queue:
-                    self._write(peer.connection, peer.queue.popleft())
+                    _write(connection, peer.queue.popleft())
         finally:
             peer.is_dialling = False
+
+    async def _introduce(self, node: NodeId, peer: _Peer, connection: RemotingConnection) -> None:
+        """Say who this is. Raises RequestError when the peer wants nothing of it, ConnectionLost or RequestTimeout."""
+        ext = {
+            "group": self._group,
+            "cluster": self._members.configuration.cluster,
+            "node": self._members.node_id,
+            "to": node,
+            "address": self._members.address(self._members.node_id) or "",
+        }
+        try:
+            answer = await connection.call(codes.RAFT_HELLO, ext, timeout_ms=_CONNECT_TIMEOUT_MS)
+        except LogboomError:
+            connection.close()
+            raise
+        if answer.code == codes.SUCCESS:
+            peer.refusal = ""
+            return
+        connection.close()
+        refusal = answer.remark or f"code {answer.code}"
+        if refusal != peer.refusal:
+            log.warning("controller %s at %s refuses this one: %s", node, peer.address, refusal)
+            peer.refusal = refusal
+        if answer.ext.get("removed") == "true" and answer.ext.get("cluster") == ext["cluster"] != "":
+            self._events.removed()
+        raise RequestError(answer.code, refusal)
+
+    async def _send_snapshot(self, peer: _Peer, message: Message) -> None:
+        delivered = False
+        try:
+            connection = peer.connection
+            if connection is None or not connection.is_open:
+                raise ConnectionLost(f"no connection to {message.to}")
+            content = encode_message(message)
+            for position, piece in cut(content):
+                ext = {"position": str(position), "total": str(len(content))}
+                answer = await connection.call(codes.RAFT_SNAPSHOT, ext, piece, _CHUNK_TIMEOUT_MS)
+                if answer.code != codes.SUCCESS:
+                    raise RequestError(answer.code, answer.remark or f"code {answer.code}")
+            delivered = True
+        except LogboomError as error:
+            log.warning("the snapshot for controller %s did not arrive: %s", message.to, error)
+        finally:
+            peer.is_sending_snapshot = False
+            self._events.snapshot_sent(message.to, delivered)
+
+    # Receiving
+
+    def connection_closed(self, connection: RemotingConnection) -> None:
+        """A connection to this node ended; if nobody speaks for its node any more, the node may be gone."""
+        introduced = self._introduced.pop(connection, None)
+        if introduced is not None and all(other.node != introduced.node for other in self._introduced.values()):
+            self._events.lost(introduced.node)
+
+    def _hello(self, connection: RemotingConnection, request: Command) -> None:
+        ext, own = request.ext, self._members.configuration
+        node, cluster, address = ext.get("node", ""), ext.get("cluster", ""), ext.get("address", "")
+        if ext.get("group") != self._group:
+            raise _refused(f"it speaks for the controller group {ext.get('group')!r}, this is {self._group!r}")
+        if cluster and own.cluster and cluster != own.cluster:
+            raise _refused(
+                f"it belongs to another cluster of the name {self._group!r}: {cluster} instead of {own.cluster}; check addresses"
+            )
+        if ext.get("to") != self._members.node_id or not 0 < len(node.encode()) <= _MAX_NAME:
+            raise _refused(f"controller {node!r} looks for {ext.get('to')!r}, this is {self._members.node_id!r}")
+        if node in own.retired:
+            answer = {"removed": "true", "cluster": own.cluster}
+            connection.respond(
+                request,
+                codes.CONTROLLER_INVALID_REQUEST,
+                answer,
+                remark=f"controller {node} was removed from the group {self._group!r}; add a new one under a new id",
+            )
+            return
+        if not cluster and own.members and node not in self._members.table():
+            raise _refused(f"controller {node!r} is no member of the group {self._group!r}; add it first")
+        split_address(address)
+        for earlier in [other for other, introduced in self._introduced.items() if introduced.node == node]:
+            del self._introduced[earlier]
+            if earlier is not connection:
+                earlier.close()
+        if len(self._introduced) >= _MAX_INTRODUCED:
+            raise RequestError(codes.SYSTEM_BUSY, f"{_MAX_INTRODUCED} controllers speak to this one already")
+        self._members.met(node, address)
+        self._introduced[connection] = _Introduced(node, cluster)
+        connection.respond(request, ext={"cluster": own.cluster})
+
+    def _messages(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        for request in requests:
+            try:
+                self._take(connection, decode_message(bytes(request.body)))
+            except ProtocolError as error:
+                log.warning("closing the connection of %s: %s", connection.peer, error)
+                connection.close()
+                return
+
+    def _snapshot_piece(self, connection: RemotingConnection, request: Command) -> None:
+        introduced = self._introduced.get(connection)
+        if introduced is None:
+            raise _refused("introduce yourself first")
+        try:
+            position, total = int(request.ext["position"]), int(request.ext["total"])
+        except (KeyError, ValueError) as error:
+            raise InvalidParameter(f"a piece of a snapshot needs its position and the total: {error}") from error
+        if position == 0:
+            introduced.assembly = Assembly(total)
+        if introduced.assembly is None:
+            raise _refused("a snapshot starts at position 0")
+        try:
+            content = introduced.assembly.add(position, total, bytes(request.body))
+            if content is not None:
+                introduced.assembly = None
+                self._take(connection, decode_message(content))
+        except ProtocolError:
+            introduced.assembly = None
+            raise
+        connection.respond(request)
+
+    def _take(self, connection: RemotingConnection, message: Message) -> None:
+        introduced = self._introduced.get(connection)
+        if introduced is None:
+            raise ProtocolError("a raft message from somebody who did not introduce itself")
+        if message.to != self._members.node_id or message.sender != introduced.node:
+            raise ProtocolError(
+                f"a raft message from {message.sender!r} to {message.to!r} came from {introduced.node!r} to "
+                f"{self._members.node_id!r}"
+            )
+        if message.sender in self._members.configuration.retired:
+            raise ProtocolError(f"controller {message.sender} was removed")
+        if message.kind in _VOTES and introduced.cluster and not self._members.configuration.cluster:
+            # The group is older than what this node remembers: if it was a member before, it has lost what it promised.
+            log.warning(
+                "no vote for %s: this controller knows nothing of what its group decided; start the other members first",
+                message.sender,
+            )
+            return
+        self._events.received(message)
+
+
+def _write(connection: RemotingConnection, message: Message) -> bool:
+    return connection.notify(codes.RAFT_MESSAGE, None, encode_message(message))
+
+
+def _refused(reason: str) -> RequestError:
+    return RequestError(codes.CONTROLLER_INVALID_REQUEST, reason)

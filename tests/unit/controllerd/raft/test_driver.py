@@ -1,4 +1,4 @@
-"""The asyncio shells: the driver over a real log file, and peers over real connections."""
+"""The driver over a real log file: it decides, remembers, reads, founds its group, and bears a failing disk."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from controllerd.raft.codec import encode_message
-from controllerd.raft.core import CoreSettings, RaftCore
-from controllerd.raft.driver import RaftDriver
+from controllerd.raft.core import CoreSettings, ProposalRefused, RaftCore, TransferRefused
+from controllerd.raft.driver import MemberRemoved, RaftDriver
 from controllerd.raft.log_file import RaftLogFile
-from controllerd.raft.messages import Message, MessageKind, SoftState
-from controllerd.raft.node import RaftNode
-from controllerd.raft.peers import Peers
+from controllerd.raft.membership import ChangeKind, MemberChange, Transition
+from controllerd.raft.messages import Message, MessageKind, Role, SoftState
+from controllerd.raft.node import OutcomeUnknown, RaftNode
 from controllerd.raft.quorum import Configuration
-from remoting import codes
 from remoting.errors import LogboomError, NotLeader, RequestTimeout, StorageError
-from remoting.transport.client import connect
-from remoting.transport.server import RemotingServer
-from remoting.transport.tasks import TaskOwner
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.controllerd.raft.test_node import Recorder
 
@@ -33,16 +28,23 @@ async def until(what: str, condition: object) -> None:
 
 
 def make_driver(
-    disk: MemoryDisk, voters: tuple[str, ...] = ("n0",), *, changed: list[SoftState] | None = None
+    disk: MemoryDisk,
+    voters: tuple[str, ...] = ("n0",),
+    *,
+    changed: list[SoftState] | None = None,
+    founding: tuple[str, dict[str, str]] | None = None,
+    seen: list[Configuration] | None = None,
 ) -> tuple[RaftDriver, Recorder, list[Message]]:
     file = RaftLogFile(disk, "group", "n0", voters)
     recovered = file.open()
     settings = CoreSettings(election_ticks=5)
-    core = RaftCore("n0", Configuration.of(voters), recovered.log, recovered.hard_state, settings, random.Random(1))
+    core = RaftCore("n0", recovered.founders, recovered.log, recovered.hard_state, settings, random.Random(1))
     machine, sent = Recorder(), []
     node = RaftNode(core, machine, compact_after_entries=20, keep_entries=2)
     states = [] if changed is None else changed
-    return RaftDriver(node, file, sent.append, states.append, tick_ms=5), machine, sent
+    configured = None if seen is None else seen.append
+    driver = RaftDriver(node, file, sent.append, states.append, 5, configured=configured, founding=founding)
+    return driver, machine, sent
 
 
 @asynccontextmanager
@@ -110,86 +112,114 @@ async def test_a_lost_log_ends_the_node() -> None:
         assert not driver.is_serving
 
 
-class Node:
-    """One end of the peers' conversation."""
+async def test_a_full_disk_takes_a_leader_out_of_service_until_there_is_room() -> None:
+    disk = FaultyDisk(random.Random(1))
+    driver, machine, _ = make_driver(disk)
+    async with running(driver):
+        await until("leading", lambda: driver.is_serving)
+        term = driver.soft_state.term
+        disk.capacity_bytes = disk.used_bytes
+        with pytest.raises(OutcomeUnknown):
+            await driver.propose(b"x", 5000)
+        assert driver.soft_state.role is Role.FOLLOWER
+        assert not driver.is_serving
+        assert "No space left" in str(driver.disk_error)
+        with pytest.raises(NotLeader, match=r"out of service.*No space left"):
+            await driver.propose(b"y", 5000)
+        with pytest.raises(NotLeader):
+            await driver.read_barrier(1000)
+        driver.receive(Message(MessageKind.HEARTBEAT, "n1", "n0", 99, commit=0))
+        assert driver.soft_state.term == term, "it hears nothing that it could not remember"
+        disk.capacity_bytes = 1 << 40
+        await until("serving again", lambda: driver.is_serving)
+        assert driver.disk_error is None
+        await driver.propose(b"z", 5000)
+        assert machine.applied == [b"x", b"z"], "what was not known to fail may have happened, once"
+    assert disk.counters.no_space_errors >= 1
 
-    def __init__(self, node_id: str, group: str = "group") -> None:
-        self.received: list[Message] = []
-        self.unreachable: list[str] = []
-        self.owner = TaskOwner(node_id)
-        self.node_id = node_id
-        self.group = group
-        self.peers: Peers | None = None
-        self.server = RemotingServer("127.0.0.1", 0, {codes.RAFT_MESSAGE: lambda c, r: self.handle(c, r)})
 
-    def handle(self, connection: object, requests: object) -> None:
-        assert self.peers is not None
-        self.peers.handle(connection, requests)  # type: ignore[arg-type]
+async def test_a_compaction_that_finds_no_room_is_made_later() -> None:
+    disk = _NoRoomForSnapshots(random.Random(1))
+    driver, _, _ = make_driver(disk)
+    async with running(driver):
+        await until("leading", lambda: driver.is_serving)
+        for number in range(60):
+            await driver.propose(b"c%d" % number, 5000)
+            disk.has_room = disk.refused >= 2
+        await until("a compaction", lambda: disk.exists("raft/snapshot"))
+    assert disk.refused >= 2
+    again, machine, _ = make_driver(disk)
+    async with running(again):
+        await until("leading", lambda: again.is_serving)
+        assert machine.applied == [b"c%d" % number for number in range(60)]
 
-    def meet(self, addresses: dict[str, str]) -> None:
-        self.peers = Peers(
-            self.group, self.node_id, addresses, self.received.append, self.unreachable.append, self.owner
+
+class _NoRoomForSnapshots(FaultyDisk):
+    has_room = False
+    refused = 0
+
+    def replace_bytes(self, path: str, content: bytes) -> None:
+        if path == "raft/snapshot" and not self.has_room:
+            self.refused += 1
+            raise StorageError(f"cannot replace {path}: No space left on device")
+        super().replace_bytes(path, content)
+
+
+async def test_the_first_leader_founds_the_group_once() -> None:
+    disk = MemoryDisk()
+    for attempt in ("c1", "c2"):
+        seen: list[Configuration] = []
+        driver, _, _ = make_driver(disk, founding=(attempt, {"n0": "127.0.0.1:1", "n9": "elsewhere:1"}), seen=seen)
+        async with running(driver):
+            await until("founded", lambda driver=driver: driver.node.core.configuration.cluster and driver.is_serving)
+        assert seen[-1] == Configuration(("n0",), addresses=(("n0", "127.0.0.1:1"),), cluster="c1")
+
+
+async def test_a_removed_node_ends_after_the_answer() -> None:
+    driver, _, _ = make_driver(MemoryDisk(), ("n0", "n1"))
+    async with running(driver) as task:
+        await _lead_with(driver, "n1")
+        removal = asyncio.ensure_future(
+            driver.change_membership([MemberChange(ChangeKind.REMOVE, "n0")], Transition.AUTO, {}, 5000)
         )
+        await until("the removal is logged", lambda: driver.node.core.log.last_index == 2)
+        driver.receive(Message(MessageKind.APPEND_RESPONSE, "n1", "n0", 1, index=2))
+        assert (await removal).voters == ("n1",)
+        assert driver.soft_state.role is Role.FOLLOWER
+        with pytest.raises(MemberRemoved, match="was removed from its group"):
+            await task
 
-    async def close(self) -> None:
-        await self.owner.close()
-        if self.peers is not None:
-            self.peers.close()
-        await self.server.close()
+
+async def test_a_transfer_is_answered_when_the_target_leads_or_does_not() -> None:
+    driver, _, sent = make_driver(MemoryDisk(), ("n0", "n1"))
+    async with running(driver):
+        await _lead_with(driver, "n1")
+        # Nobody takes over: after an election timeout this node leads on, as long as it is heard.
+        transfer = asyncio.ensure_future(driver.transfer_leader("n1", 5000))
+        await until("the request", lambda: any(message.kind is MessageKind.TIMEOUT_NOW for message in sent))
+        with pytest.raises(ProposalRefused, match="handed to n1"):
+            await driver.propose(b"x", 1000)
+        while not transfer.done():
+            driver.receive(Message(MessageKind.HEARTBEAT_RESPONSE, "n1", "n0", 1))
+            await asyncio.sleep(0.002)
+        with pytest.raises(TransferRefused, match="did not take over in time"):
+            await transfer
+        assert driver.is_serving
+        transfer = asyncio.ensure_future(driver.transfer_leader("n1", 5000))
         await asyncio.sleep(0)
+        driver.receive(Message(MessageKind.VOTE, "n1", "n0", 2, index=1, log_term=1, forced=True))
+        driver.receive(Message(MessageKind.HEARTBEAT, "n1", "n0", 2))
+        await transfer
+        assert driver.soft_state.leader == "n1"
 
 
-@asynccontextmanager
-async def two_nodes(group_of_other: str = "group") -> AsyncIterator[tuple[Node, Node]]:
-    nodes = [Node("n0"), Node("n1", group_of_other)]
-    try:
-        for node in nodes:
-            await node.server.start()
-        addresses = {node.node_id: f"127.0.0.1:{node.server.port}" for node in nodes}
-        for node in nodes:
-            node.meet(addresses)
-        yield nodes[0], nodes[1]
-    finally:
-        for node in nodes:
-            await node.close()
-
-
-def message(number: int, to: str = "n1", sender: str = "n0") -> Message:
-    return Message(MessageKind.HEARTBEAT, sender, to, number)
-
-
-async def test_messages_arrive_in_order_over_one_connection() -> None:
-    async with two_nodes() as (one, other):
-        assert one.peers is not None
-        for number in range(40):
-            one.peers.send(message(number))
-        await until("forty messages", lambda: len(other.received) == 40)
-        assert [each.term for each in other.received] == list(range(40))
-        one.peers.send(message(1, to="stranger"))
-        assert len(other.server.connections) == 1
-
-
-async def test_while_nobody_answers_the_oldest_are_dropped_and_the_peer_is_reported() -> None:
-    async with two_nodes() as (one, other):
-        assert one.peers is not None
-        await other.server.close()
-        for number in range(1000):
-            one.peers.send(message(number))
-        await until("the report", lambda: one.unreachable)
-        assert set(one.unreachable) == {"n1"}
-
-
-async def test_another_group_or_a_wrong_address_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
-    async with two_nodes("other group") as (one, other):
-        assert one.peers is not None
-        one.peers.send(message(1))
-        await until("the refusal", lambda: "it speaks for the controller group 'group'" in caplog.text)
-        await until("the connection closed", lambda: not other.server.connections)
-        assert other.received == []
-    async with two_nodes() as (one, _):
-        address = f"127.0.0.1:{one.server.port}"
-        for stranger in (message(1, to="n0", sender="n7"), message(1, to="n5", sender="n1")):
-            connection = await connect(address)
-            connection.notify(codes.RAFT_MESSAGE, {"group": "group"}, encode_message(stranger))
-            await until("the connection closed", lambda connection=connection: not connection.is_open)
-        assert one.received == []
+async def _lead_with(driver: RaftDriver, other: str) -> None:
+    """Make the node lead a group of two, with its first entry decided."""
+    core = driver.node.core
+    await until("a pre-vote", lambda: core.role is Role.PRE_CANDIDATE)
+    driver.receive(Message(MessageKind.PRE_VOTE_RESPONSE, other, "n0", 1))
+    await until("a candidate", lambda: core.role is Role.CANDIDATE)
+    driver.receive(Message(MessageKind.VOTE_RESPONSE, other, "n0", 1))
+    await until("a leader", lambda: core.role is Role.LEADER)
+    driver.receive(Message(MessageKind.APPEND_RESPONSE, other, "n0", 1, index=1))
+    await until("serving", lambda: driver.is_serving)
