@@ -5,32 +5,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
 
 from controllerd.elections import Elections, Notifier
+from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
 from controllerd.nameserver.handlers import NameServer
 from controllerd.nameserver.kv_config import KvConfig
 from controllerd.nameserver.routes import RouteTable
 from controllerd.processors.heartbeats import HeartbeatProcessor
+from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
 from controllerd.processors.views import ViewsProcessor
+from controllerd.pushes import Pushes
 from controllerd.raft.core import CoreSettings, RaftCore
-from controllerd.raft.driver import RaftDriver
+from controllerd.raft.driver import MemberRemoved, RaftDriver
 from controllerd.raft.log_file import RaftLogFile
+from controllerd.raft.members import Members
 from controllerd.raft.messages import Message, SoftState
 from controllerd.raft.node import RaftNode
-from controllerd.raft.peers import Peers
+from controllerd.raft.peers import PeerEvents, Peers
 from controllerd.raft.quorum import Configuration
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
 from controllerd.replicas.state import Group
 from controllerd.settings import ControllerSettings
-from remoting import codes
 from remoting.disk import Disk
+from remoting.errors import LogboomError
 from remoting.transport.client import RemotingClient, split_address
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import RemotingServer
@@ -39,6 +44,7 @@ from remoting.transport.tasks import TaskOwner
 log = logging.getLogger(__name__)
 
 _EXPIRE_MS = 1000
+_SNAPSHOT_MS = 60_000  # the peers report what becomes of a snapshot; this is for reports that never come
 
 
 def _now_ms() -> int:
@@ -58,25 +64,30 @@ class Controller:
         Raises SettingsError for another node's directory and CorruptedFile for a damaged one.
         """
         self._settings = settings
+        self._live = live = LiveSettings(settings, disk)
         self._counters = Counters()
         self._tasks = TaskOwner("controller")
         self._client = RemotingClient()
+        self._pushes = Pushes(self._client, self._counters, self._tasks)
         self._table = HeartbeatTable(**asdict(settings.liveness))
         self._machine = ReplicasMachine(self._recorded)
         self._routes = RouteTable(self._committed_epoch)
-        self._name_server = NameServer(self._routes, KvConfig(disk), _now_ms)
-        self._peers = Peers(
-            settings.raft.group,
-            settings.node_id,
-            settings.peers,
-            self._received,
-            self._unreachable,
-            self._tasks,
+        self._name_server = NameServer(
+            self._routes, KvConfig(disk), lambda: live.nameserver, self._pushes.push, _now_ms
         )
+        self._members = Members(settings.node_id, settings.peers)
+        events = PeerEvents(
+            self._received,
+            lambda node: self._driver.report_unreachable(node),
+            lambda node, delivered: self._driver.report_snapshot(node, delivered=delivered),
+            lambda node: self._driver.peer_lost(node),
+            lambda: self._driver.fail(MemberRemoved()),
+        )
+        self._peers = Peers(settings.raft.group, self._members, events, self._tasks)
         self._driver = self._make_driver(disk)
-        self._notifier = Notifier(self._client, self._table, _now_ms, self._counters, self._tasks)
+        self._notifier = Notifier(self._pushes, self._table, _now_ms)
         self._elections = Elections(
-            settings, self._driver, self._machine, self._table, _now_ms, self._counters, self._tasks
+            live, self._driver, self._machine, self._table, _now_ms, self._counters, self._tasks
         )
         self._heartbeats = HeartbeatProcessor(self._table, self._elections, self._name_server, _now_ms, self._counters)
         host, port = split_address(settings.address)
@@ -94,10 +105,24 @@ class Controller:
         )
         self._elections.start()
         self._expire()
+        driving = asyncio.get_running_loop().create_task(self._driver.run())
         try:
-            await self._driver.run()
+            await asyncio.shield(driving)
+        except asyncio.CancelledError:
+            await self._hand_over()
+            raise
         finally:
+            driving.cancel()
+            await asyncio.gather(driving, return_exceptions=True)
             await self._close()
+
+    async def _hand_over(self) -> None:
+        """A leader that stops lets another one lead first, so that nobody has to miss it."""
+        settings = self._settings.raft
+        try:
+            await self._driver.hand_over(settings.election_ticks * settings.tick_ms)
+        except LogboomError as error:
+            log.info("stopping without a successor: %s", error)
 
     async def _close(self) -> None:
         self._elections.close()
@@ -112,14 +137,19 @@ class Controller:
 
     def _make_driver(self, disk: Disk) -> RaftDriver:
         settings = self._settings.raft
-        file = RaftLogFile(disk, settings.group, self._settings.node_id, self._settings.peers)
+        founders = () if self._settings.join else tuple(self._settings.peers)
+        file = RaftLogFile(disk, settings.group, self._settings.node_id, founders)
         recovered = file.open()
         core = RaftCore(
             self._settings.node_id,
-            Configuration.of(tuple(self._settings.peers)),
+            recovered.founders,
             recovered.log,
             recovered.hard_state,
-            CoreSettings(election_ticks=settings.election_ticks, heartbeat_ticks=settings.heartbeat_ticks),
+            CoreSettings(
+                election_ticks=settings.election_ticks,
+                heartbeat_ticks=settings.heartbeat_ticks,
+                snapshot_ticks=_SNAPSHOT_MS // settings.tick_ms,
+            ),
             random.Random(),
         )
         node = RaftNode(
@@ -128,21 +158,31 @@ class Controller:
             compact_after_entries=settings.compact_after_entries,
             keep_entries=settings.keep_entries,
         )
-        return RaftDriver(node, file, self._send, self._raft_changed, settings.tick_ms)
+        return RaftDriver(
+            node,
+            file,
+            self._send,
+            self._raft_changed,
+            settings.tick_ms,
+            configured=self._configured,
+            founding=(secrets.token_hex(8), self._settings.peers),
+        )
 
     def _handlers(self) -> Mapping[int, Handler]:
         replicas = ReplicasProcessor(
-            self._settings, self._driver, self._machine, self._table, _now_ms, self._counters, self._tasks
+            self._live, self._driver, self._machine, self._table, _now_ms, self._counters, self._tasks
         )
         views = ViewsProcessor(
-            self._settings, self._driver, self._machine, self._table, _now_ms, _wall_ms, self._counters
+            self._live, self._driver, self._members, self._machine, self._table, _now_ms, _wall_ms, self._counters
         )
+        membership = MembershipProcessor(self._settings, self._driver, self._members, self._counters, self._tasks)
         return {
             **self._name_server.handlers(),
             **self._heartbeats.handlers(),
             **replicas.handlers(),
             **views.handlers(),
-            codes.RAFT_MESSAGE: self._peers.handle,
+            **membership.handlers(),
+            **self._peers.handlers(),
         }
 
     # Events
@@ -155,8 +195,9 @@ class Controller:
         self._counters.raft_messages_received += 1
         self._driver.receive(message)
 
-    def _unreachable(self, node: str) -> None:
-        self._driver.node.core.report_unreachable(node)
+    def _configured(self, configuration: Configuration) -> None:
+        self._members.configured(configuration)
+        self._peers.configured()
 
     def _raft_changed(self, state: SoftState) -> None:
         self._elections.raft_changed(state)
@@ -174,7 +215,7 @@ class Controller:
         if isinstance(record, MasterElected):
             self._counters.masters_elected += 1
             log.info("%s: broker %d is master of epoch %d", record.broker_name, record.broker_id, record.master_epoch)
-            if self._settings.election.notify:
+            if self._live.election.notify:
                 self._notifier.master_elected(group)
         elif isinstance(record, MasterLost):
             self._counters.masters_lost += 1
@@ -189,6 +230,7 @@ class Controller:
             )
 
     def _connection_closed(self, connection: RemotingConnection) -> None:
+        self._peers.connection_closed(connection)
         self._heartbeats.connection_closed(connection)
         self._name_server.connection_closed(connection)
 

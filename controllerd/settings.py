@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from controllerd.nameserver.settings import NameServerSettings
 from remoting import settings
 from remoting.errors import InvalidParameter, SettingsError
+from remoting.exporter import MetricsSettings
 from remoting.settings import setting
 from remoting.transport.client import split_address
 from remoting.transport.server import check_loopback
 
-_MAX_NODES: Final = 9
-_NODE_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
+MAX_NODES: Final = 9
+NODE_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,11 @@ class ElectionSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """Everything that start-up needs. `peers` holds all nodes of the group, this one included, as id -> host:port."""
+    """Everything that start-up needs.
+
+    `peers` holds all nodes of the group, this one included, as id -> host:port; with `join` the others need not be named, as this
+    node is brought into a group that is there already. `given` names the settings (`part.key`) that the command line sets.
+    """
 
     node_id: str
     peers: Mapping[str, str]
@@ -62,19 +68,27 @@ class ControllerSettings:
     raft: RaftSettings = RaftSettings()
     liveness: LivenessSettings = LivenessSettings()
     election: ElectionSettings = ElectionSettings()
+    nameserver: NameServerSettings = field(default_factory=NameServerSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    join: bool = False
+    given: frozenset[str] = frozenset()
 
     @property
     def address(self) -> str:
         """Where this controller listens, for everything."""
         return self.peers[self.node_id]
 
+    def replaced(self, **parts: Any) -> ControllerSettings:
+        """The same with other settings groups."""
+        return replace(self, **parts)
+
     def as_properties(self) -> str:
         """All settings as `key=value` lines."""
         own = {"id": self.node_id, "peers": ",".join(f"{node}={address}" for node, address in self.peers.items())}
         lines = [f"{key}={value}" for key, value in own.items()]
-        for part in ("raft", "liveness", "election"):
+        for part in ("raft", "liveness", "election", "nameserver", "metrics"):
             group = getattr(self, part)
-            lines += [f"{part}.{name}={str(getattr(group, name)).lower()}" for name in group.__dataclass_fields__]
+            lines += [f"{part}.{name}={settings.as_text(getattr(group, name))}" for name in group.__dataclass_fields__]
         return "\n".join(lines) + "\n"
 
 
@@ -84,6 +98,8 @@ def parse(arguments: Sequence[str]) -> ControllerSettings:
         "raft": RaftSettings(),
         "liveness": LivenessSettings(),
         "election": ElectionSettings(),
+        "nameserver": NameServerSettings(),
+        "metrics": MetricsSettings(),
     }
     parser = argparse.ArgumentParser(
         prog="python -m controllerd",
@@ -94,6 +110,11 @@ def parse(arguments: Sequence[str]) -> ControllerSettings:
     parser.add_argument("--id", default="n0", help="which of the peers this is (%(default)s)")
     parser.add_argument(
         "--peers", default="n0=127.0.0.1:9876", help="id=host:port of every node, comma-separated (%(default)s)"
+    )
+    parser.add_argument(
+        "--join",
+        action="store_true",
+        help="wait with an empty directory to be added to a group; --peers then needs this node only, under a new id",
     )
     parser.add_argument("--data", required=True, type=Path, help="the directory that holds this controller's log")
     parser.add_argument(
@@ -106,11 +127,13 @@ def parse(arguments: Sequence[str]) -> ControllerSettings:
     host, _ = split_address(peers[chosen.id])
     check_loopback(host, f"the address of {chosen.id} in --peers")
     changed = settings.override(parts, chosen.set)
+    check_loopback(changed["metrics"].host, "metrics.host")
     if changed["raft"].heartbeat_ticks >= changed["raft"].election_ticks:
         raise SettingsError("raft.heartbeat_ticks must be less than raft.election_ticks, or leaders never last")
     if changed["liveness"].pause_ms <= changed["liveness"].scan_ms:
         raise SettingsError("liveness.pause_ms must be more than liveness.scan_ms, or every look seems a pause")
-    return ControllerSettings(chosen.id, peers, chosen.data, **changed)
+    given = frozenset(assignment.partition("=")[0] for assignment in chosen.set)
+    return ControllerSettings(chosen.id, peers, chosen.data, **changed, join=chosen.join, given=given)
 
 
 def parse_peers(text: str) -> dict[str, str]:
@@ -118,7 +141,7 @@ def parse_peers(text: str) -> dict[str, str]:
     peers: dict[str, str] = {}
     for part in text.split(","):
         node, separator, address = part.strip().partition("=")
-        if not separator or not _NODE_ID.fullmatch(node):
+        if not separator or not NODE_ID.fullmatch(node):
             raise SettingsError(f"--peers {part!r}: write id=host:port, for example n0=127.0.0.1:9876")
         if node in peers or address in peers.values():
             raise SettingsError(f"--peers names {part.strip()} twice; every node has its own id and address")
@@ -127,6 +150,6 @@ def parse_peers(text: str) -> dict[str, str]:
         except InvalidParameter as error:
             raise SettingsError(f"--peers: {error}") from error
         peers[node] = address
-    if len(peers) > _MAX_NODES:
-        raise SettingsError(f"--peers names {len(peers)} nodes; more than {_MAX_NODES} only make decisions slower")
+    if len(peers) > MAX_NODES:
+        raise SettingsError(f"--peers names {len(peers)} nodes; more than {MAX_NODES} only make decisions slower")
     return peers

@@ -11,18 +11,19 @@ from typing import Any
 
 import orjson
 
+from controllerd.live_settings import CONTROLLER_NAMES, NAME_SERVER_NAMES, LiveSettings
 from controllerd.metrics import Counters
 from controllerd.processors.fields import optional
 from controllerd.raft.driver import RaftDriver
-from controllerd.raft.messages import NodeId, Role
+from controllerd.raft.members import Members
+from controllerd.raft.messages import Role
+from controllerd.raft.quorum import NodeId
 from controllerd.replicas.elect import explain_eligibility
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.state import Group
 from controllerd.replicas.triggers import observe_for_request
-from controllerd.settings import ControllerSettings
 from remoting import codes
-from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import each
@@ -33,8 +34,9 @@ class ViewsProcessor:
 
     def __init__(
         self,
-        settings: ControllerSettings,
+        settings: LiveSettings,
         driver: RaftDriver,
+        members: Members,
         machine: ReplicasMachine,
         table: HeartbeatTable,
         now_ms: Callable[[], int],
@@ -43,6 +45,7 @@ class ViewsProcessor:
     ) -> None:
         self._settings = settings
         self._driver = driver
+        self._members = members
         self._machine = machine
         self._table = table
         self._now_ms = now_ms
@@ -55,18 +58,20 @@ class ViewsProcessor:
             codes.CONTROLLER_GET_METADATA_INFO: each(self._metadata_info),
             codes.GET_CONTROLLER_CONFIG: each(self._config),
             codes.UPDATE_CONTROLLER_CONFIG: each(self._update_config),
+            codes.GET_NAMESRV_CONFIG: each(self._config),
+            codes.UPDATE_NAMESRV_CONFIG: each(self._update_name_server_config),
             codes.CLUSTER_VIEW: each(self._cluster_view),
         }
 
     def _metadata_info(self, connection: RemotingConnection, request: Command) -> None:
         leader = self._known_leader()
-        peers = ";".join(f"{node}:{address}" for node, address in self._settings.peers.items())
+        peers = ";".join(f"{node}:{address}" for node, address in self._members.table().items())
         ext = optional(
             {
                 "group": self._settings.raft.group,
                 "controllerLeaderId": leader,
-                "controllerLeaderAddress": self._settings.peers.get(leader) if leader else None,
-                "isLeader": str(leader == self._settings.node_id).lower(),
+                "controllerLeaderAddress": self._members.address(leader) if leader else None,
+                "isLeader": str(leader == self._settings.start.node_id).lower(),
                 "peers": peers,
             }
         )
@@ -76,20 +81,23 @@ class ViewsProcessor:
         connection.respond(request, body=self._settings.as_properties().encode())
 
     def _update_config(self, connection: RemotingConnection, request: Command) -> None:
-        raise RequestError(
-            codes.NO_PERMISSION, "a controller's settings are given at its start: restart it with --set part.key=value"
-        )
+        self._settings.update(request.body, CONTROLLER_NAMES, connection.peer)
+        connection.respond(request)
+
+    def _update_name_server_config(self, connection: RemotingConnection, request: Command) -> None:
+        self._settings.update(request.body, NAME_SERVER_NAMES, connection.peer)
+        connection.respond(request)
 
     def _cluster_view(self, connection: RemotingConnection, request: Command) -> None:
         groups = self._machine.state.groups
         view = {
             "asOf": self._wall_ms(),
             "leaderId": self._known_leader(),
-            "controllers": [self._controller(node) for node in self._settings.peers],
+            "controllers": [self._controller(node, address) for node, address in self._members.table().items()],
             "groups": [self._group(groups[name]) for name in sorted(groups)],
             "metrics": self._counters.as_json(),
-        }
             "loop": self._table.awake.as_json(),
+        }
         connection.respond(request, body=orjson.dumps(view))
 
     def _known_leader(self) -> NodeId | None:
@@ -98,11 +106,12 @@ class ViewsProcessor:
             return None
         return state.leader
 
-    def _controller(self, node: NodeId) -> dict[str, Any]:
+    def _controller(self, node: NodeId, address: str) -> dict[str, Any]:
         core = self._driver.node.core
         found: dict[str, Any] = {
             "id": node,
-            "address": self._settings.peers[node],
+            "address": address,
+            "member": self._members.role(node),
             "role": "unknown",
             "term": None,
             "leader": node == self._known_leader(),
@@ -110,10 +119,11 @@ class ViewsProcessor:
             "appliedIndex": None,
             "alive": None,
         }
-        if node == self._settings.node_id:
+        if node == self._settings.start.node_id:
             role = core.role if core.role is not Role.PRE_CANDIDATE else Role.CANDIDATE
             found |= {"role": str(role), "term": core.term, "alive": True}
             found |= {"commitIndex": core.log.committed, "appliedIndex": core.log.applied}
+            found |= {"problem": self._driver.disk_error}
         elif core.role is Role.LEADER and (progress := core.progress.get(node)) is not None:
             found["alive"] = progress.was_active
             if progress.was_active:
@@ -145,8 +155,8 @@ class ViewsProcessor:
     def _replica(self, group: Group, broker_id: int, now_ms: int) -> dict[str, Any]:
         replica = group.replicas[broker_id]
         beat = self._table.get(group, broker_id)
-        return {
         silence = self._table.silence(group, broker_id)
+        return {
             "brokerId": broker_id,
             "address": replica.address,
             "haAddress": replica.ha_address or None,
@@ -158,7 +168,7 @@ class ViewsProcessor:
             "maxOffset": beat.max_offset if beat else None,
             "confirmOffset": beat.confirm_offset if beat else None,
             "lastHeartbeatMs": now_ms - beat.received_ms if beat else None,
-        }
             "silenceLimitMs": silence.limit_ms if silence else None,
             "longestSilenceMs": silence.worst_ms if silence else None,
             "suspicion": round(silence.suspicion(now_ms), 1) if silence else None,
+        }
