@@ -12,8 +12,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
+from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
 from controllerd.processors.answers import master_fields, sync_state_set_body
+from controllerd.pushes import Pushes
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.messages import Role, SoftState
 from controllerd.replicas.commands import ElectMaster, encode_command
@@ -21,10 +23,8 @@ from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.state import Group
 from controllerd.replicas.triggers import due_elections
-from controllerd.settings import ControllerSettings
 from remoting import codes
-from remoting.errors import ConnectionLost, LogboomError
-from remoting.transport.client import RemotingClient
+from remoting.errors import LogboomError
 from remoting.transport.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Elections:
 
     def __init__(
         self,
-        settings: ControllerSettings,
+        settings: LiveSettings,
         driver: RaftDriver,
         machine: ReplicasMachine,
         table: HeartbeatTable,
@@ -121,33 +121,14 @@ class Elections:
 class Notifier:
     """Tells the live replicas of a group who leads them now; best effort, as they also ask."""
 
-    def __init__(
-        self,
-        client: RemotingClient,
-        table: HeartbeatTable,
-        now_ms: Callable[[], int],
-        counters: Counters,
-        owner: TaskOwner,
-    ) -> None:
-        self._client = client
+    def __init__(self, pushes: Pushes, table: HeartbeatTable, now_ms: Callable[[], int]) -> None:
+        self._pushes = pushes
         self._table = table
         self._now_ms = now_ms
-        self._counters = counters
-        self._owner = owner
 
     def master_elected(self, group: Group) -> None:
         """Push the new roles."""
         ext, body, now_ms = master_fields(group), sync_state_set_body(group), self._now_ms()
         for broker_id, replica in group.replicas.items():
             if self._table.is_alive(group, broker_id, now_ms):
-                what = f"tell {group.broker_name} {broker_id} of epoch {group.master_epoch}"
-                self._owner.spawn(self._notify(replica.address, ext, body), what)
-
-    async def _notify(self, address: str, ext: dict[str, str], body: bytes) -> None:
-        try:
-            connection = await self._client.connection(address)
-        except ConnectionLost as error:
-            log.warning("cannot tell a broker of its role, it will ask: %s", error)
-            return
-        if connection.notify(codes.NOTIFY_BROKER_ROLE_CHANGED, ext, body):
-            self._counters.notifications += 1
+                self._pushes.push(replica.address, codes.NOTIFY_BROKER_ROLE_CHANGED, ext, body)

@@ -20,6 +20,7 @@ class Counters:
     longest_election_us: int = 0
     sync_state_sets_changed: int = 0
     notifications: int = 0
+    pushes_replaced: int = 0
     raft_messages_sent: int = 0
     raft_messages_received: int = 0
     leader_changes: int = 0

@@ -62,6 +62,11 @@ def check(part: str, group: Any) -> None:
             raise SettingsError(f"{part}.{each.name} is {value!r}; it must be one of {', '.join(choices)}")
 
 
+def as_text(value: Any) -> str:
+    """A setting's value as `override` reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def describe(parts: Mapping[str, Any]) -> str:
     """A line per setting, for the help text of a command line."""
     return "\n".join(

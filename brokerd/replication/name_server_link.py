@@ -3,7 +3,8 @@ every few seconds.
 
 A master registers as id 0 with all topics, a replica under its own id without any; a broker without a confirmed role is not
 registered. The data version carries the master epoch first, so that an old master's registration loses against the new one's
-whatever their clocks say.
+whatever their clocks say; it stays the same until role or topics change, so that a name server keeps what an administrator
+changed there (a write permission taken).
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class NameServerLink:
         self._role_id: int | None = None
         self._master_epoch = 0
         self._changes = 0
+        self._changed_wall_ms = wall_ms()
         self._due_ms = 0
         self._refusals: dict[str, str] = {}
 
@@ -76,6 +78,7 @@ class NameServerLink:
         """Register in the new role at once; without one, leave the routes."""
         before = self._role_id
         self._master_epoch = master_epoch
+        self._changed_wall_ms = self._wall_ms()
         if role is Role.MASTER:
             self._role_id = MASTER_ROLE_ID
         elif role is Role.REPLICA:
@@ -90,6 +93,7 @@ class NameServerLink:
     def topics_changed(self, now_ms: int) -> None:
         """Register soon (changes of one moment together)."""
         self._changes += 1
+        self._changed_wall_ms = self._wall_ms()
         self._due_ms = min(self._due_ms, now_ms)
 
     def tick(self, now_ms: int) -> None:
@@ -124,7 +128,7 @@ class NameServerLink:
             "topicConfigTable": {name: _topic(config) for name, config in topics.items()},
             "dataVersion": {
                 "stateVersion": self._master_epoch,
-                "timestamp": self._wall_ms(),
+                "timestamp": self._changed_wall_ms,
                 "counter": self._changes,
             },
         }

@@ -8,9 +8,12 @@ from typing import Any
 
 import orjson
 
+from controllerd.nameserver import documents
 from controllerd.nameserver.kv_config import KvConfig
-from controllerd.nameserver.registration import decode_data_version, decode_registration
-from controllerd.nameserver.routes import MASTER_ID, RouteTable
+from controllerd.nameserver.records import MASTER_ID, MinIdChange
+from controllerd.nameserver.registration import decode_data_version, decode_registration, decode_topic_queues
+from controllerd.nameserver.routes import RouteTable
+from controllerd.nameserver.settings import NameServerSettings
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
@@ -19,14 +22,30 @@ from remoting.transport.server import each
 
 log = logging.getLogger(__name__)
 
+_ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
+
 
 class NameServer:
-    """Handlers over one route table and one key-value configuration. `now_ms` is monotonic."""
+    """Handlers over one route table and one key-value configuration. `now_ms` is monotonic.
 
-    def __init__(self, routes: RouteTable, kv_config: KvConfig, now_ms: Callable[[], int]) -> None:
+    `settings` are asked for at each use, as they may be changed while the server runs. `push` sends a one-way request to an
+    address; a newer one to the same address takes the place of one that is still on its way.
+    """
+
+    def __init__(
+        self,
+        routes: RouteTable,
+        kv_config: KvConfig,
+        settings: Callable[[], NameServerSettings],
+        push: Callable[[str, int, dict[str, str]], None],
+        now_ms: Callable[[], int],
+    ) -> None:
         self._routes = routes
         self._kv = kv_config
+        self._settings = settings
+        self._push = push
         self._now_ms = now_ms
+        self._started_ms = now_ms()
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler, without the heartbeat (904), which the controller shares: see `heartbeat`."""
@@ -38,7 +57,11 @@ class NameServer:
             codes.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: each(self._topics),
             codes.GET_TOPICS_BY_CLUSTER: each(self._topics_of_cluster),
             codes.GET_SYSTEM_TOPIC_LIST_FROM_NS: each(self._system_topics),
+            codes.GET_UNIT_TOPIC_LIST: each(self._unit_topics),
+            codes.GET_HAS_UNIT_SUB_TOPIC_LIST: each(self._unit_subscribed_topics),
+            codes.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: each(self._ununited_subscribed_topics),
             codes.DELETE_TOPIC_IN_NAMESRV: each(self._delete_topic),
+            codes.REGISTER_TOPIC_IN_NAMESRV: each(self._register_topic),
             codes.WIPE_WRITE_PERM_OF_BROKER: each(self._wipe_write_permission),
             codes.ADD_WRITE_PERM_OF_BROKER: each(self._add_write_permission),
             codes.QUERY_DATA_VERSION: each(self._query_data_version),
@@ -64,32 +87,36 @@ class NameServer:
                 gone.broker_id,
                 gone.broker_name,
             )
+        self._tell_min_ids()
 
     def expire(self) -> None:
         """Forget who was silent for too long; called every few seconds."""
         for gone in self._routes.expire(self._now_ms()):
             log.info("%s (id %d of %s) left the routes: it was silent", gone.address, gone.broker_id, gone.broker_name)
+        self._tell_min_ids()
 
     # ---- brokers
 
     def _register(self, connection: RemotingConnection, request: Command) -> None:
         registration = decode_registration(request.ext, request.body)
         master = self._routes.register(registration, connection, self._now_ms())
+        self._tell_min_ids()
         ext = {}
         if master is not None and registration.broker_id != MASTER_ID:
             ext = {"haServerAddr": master.ha_address, "masterAddr": master.address}
-        body = orjson.dumps({"table": self._order_topics()})
+        body = orjson.dumps({"table": self._order_topics()}) if self._settings().order_topics else b""
         connection.respond(request, ext=ext, body=body)
 
     def _order_topics(self) -> dict[str, str]:
         try:
-            return self._kv.table("ORDER_TOPIC_CONFIG")
+            return self._kv.table(_ORDER_TOPICS)
         except RequestError:
             return {}
 
     def _unregister(self, connection: RemotingConnection, request: Command) -> None:
         broker_id = _number(request, "brokerId")
         self._routes.unregister(_field(request, "brokerName"), broker_id, _field(request, "brokerAddr"))
+        self._tell_min_ids()
         connection.respond(request)
 
     def _query_data_version(self, connection: RemotingConnection, request: Command) -> None:
@@ -102,10 +129,8 @@ class NameServer:
         connection.respond(request, ext={"changed": str(changed).lower()}, body=body)
 
     def _members(self, connection: RemotingConnection, request: Command) -> None:
-        name = _field(request, "brokerName")
-        addresses = {str(each): address for each, address in self._routes.members(name).items()}
-        group = {"brokerAddrs": addresses, "brokerName": name, "cluster": request.ext.get("clusterName", "")}
-        _respond_json(connection, request, {"brokerMemberGroup": group})
+        name, cluster = _field(request, "brokerName"), request.ext.get("clusterName", "")
+        _respond_json(connection, request, documents.member_group(self._routes, name, cluster))
 
     def _wipe_write_permission(self, connection: RemotingConnection, request: Command) -> None:
         count = self._routes.set_write_permission(_field(request, "brokerName"), writable=False)
@@ -115,37 +140,57 @@ class NameServer:
         count = self._routes.set_write_permission(_field(request, "brokerName"), writable=True)
         connection.respond(request, ext={"addTopicCount": str(count)})
 
+    def _tell_min_ids(self) -> None:
+        for change in self._routes.take_min_id_changes():
+            if self._settings().notify_min_broker_id:
+                for address in change.notify:
+                    self._push(address, codes.NOTIFY_MIN_BROKER_ID_CHANGE, _min_id_fields(change))
+
     # ---- clients and tools
 
     def _route(self, connection: RemotingConnection, request: Command) -> None:
-        topic = _field(request, "topic")
-        route = self._routes.route(topic)
+        topic, settings = _field(request, "topic"), self._settings()
+        if self._now_ms() - self._started_ms < settings.wait_s * 1000:
+            raise RequestError(
+                codes.SYSTEM_ERROR, "this name server has just started and waits for brokers; ask another one"
+            )
+        zone = request.ext.get("__ZONE_NAME") if request.ext.get("__ZONE_MODE", "").lower() == "true" else None
+        route = documents.route(self._routes, topic, acting_master=settings.acting_master, zone=zone or None)
         if route is None:
             raise RequestError(
                 codes.TOPIC_NOT_EXIST, f"no route for topic {topic!r}: create it first, or wait for its broker"
             )
+        if settings.order_topics and (order := self._order_topics().get(topic)):
+            route["orderTopicConf"] = order
         _respond_json(connection, request, route)
 
     def _cluster_info(self, connection: RemotingConnection, request: Command) -> None:
-        _respond_json(connection, request, self._routes.cluster_info())
+        _respond_json(connection, request, documents.cluster_info(self._routes))
 
     def _topics(self, connection: RemotingConnection, request: Command) -> None:
-        _respond_json(connection, request, {"topicList": self._routes.topics()})
+        _respond_json(connection, request, documents.topic_list(self._routes))
 
     def _topics_of_cluster(self, connection: RemotingConnection, request: Command) -> None:
-        _respond_json(connection, request, {"topicList": self._routes.topics(_field(request, "cluster"))})
+        _respond_json(connection, request, documents.topic_list(self._routes, cluster=_field(request, "cluster")))
 
     def _system_topics(self, connection: RemotingConnection, request: Command) -> None:
-        clusters = self._routes.cluster_info()["clusterAddrTable"]
-        names = sorted({*clusters, *(name for names in clusters.values() for name in names)})
-        document: dict[str, Any] = {"topicList": names}
-        first = next(self._routes.registered(), None)
-        if first is not None:
-            document["brokerAddr"] = first.address
-        _respond_json(connection, request, document)
+        _respond_json(connection, request, documents.system_topics(self._routes))
+
+    def _unit_topics(self, connection: RemotingConnection, request: Command) -> None:
+        _respond_json(connection, request, documents.unit_topics(self._routes, subscribed=False))
+
+    def _unit_subscribed_topics(self, connection: RemotingConnection, request: Command) -> None:
+        _respond_json(connection, request, documents.unit_topics(self._routes, subscribed=True))
+
+    def _ununited_subscribed_topics(self, connection: RemotingConnection, request: Command) -> None:
+        _respond_json(connection, request, documents.unit_topics(self._routes, subscribed=True, ununited_only=True))
 
     def _delete_topic(self, connection: RemotingConnection, request: Command) -> None:
         self._routes.delete_topic(_field(request, "topic"), request.ext.get("clusterName") or None)
+        connection.respond(request)
+
+    def _register_topic(self, connection: RemotingConnection, request: Command) -> None:
+        self._routes.register_topic(_field(request, "topic"), decode_topic_queues(request.body))
         connection.respond(request)
 
     # ---- key-value configuration
@@ -165,6 +210,17 @@ class NameServer:
 
     def _list_kv(self, connection: RemotingConnection, request: Command) -> None:
         _respond_json(connection, request, {"table": self._kv.table(_field(request, "namespace"))})
+
+
+def _min_id_fields(change: MinIdChange) -> dict[str, str]:
+    fields = {
+        "minBrokerId": str(change.min_broker_id),
+        "brokerName": change.broker_name,
+        "minBrokerAddr": change.min_address,
+        "offlineBrokerAddr": change.offline_address,
+        "haBrokerAddr": change.ha_address,
+    }
+    return {key: value for key, value in fields.items() if value}
 
 
 def _respond_json(connection: RemotingConnection, request: Command, document: dict[str, Any]) -> None:

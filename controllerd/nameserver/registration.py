@@ -14,11 +14,19 @@ from typing import Any, Final
 
 import orjson
 
-from controllerd.nameserver.routes import DEFAULT_TIMEOUT_MS, MAX_TOPICS, DataVersion, QueueData, Registration
+from controllerd.nameserver.records import (
+    DEFAULT_TIMEOUT_MS,
+    MAX_GROUPS,
+    MAX_TOPICS,
+    DataVersion,
+    QueueData,
+    Registration,
+)
 from remoting.disk import Bytes
 from remoting.errors import InvalidParameter, ProtocolError
 
 MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
+_MAX_TEXT: Final = 512
 _INT: Final = struct.Struct(">i")
 _BARE_KEYS = re.compile(rb'"(?:\\.|[^"\\])*"|([{,]\s*)(-?\d+)(\s*:)')
 
@@ -29,7 +37,7 @@ def decode_registration(ext: Mapping[str, str], body: Bytes) -> Registration:
         broker_id = int(ext["brokerId"])
         timeout_ms = int(ext.get("heartbeatTimeoutMillis") or DEFAULT_TIMEOUT_MS)
         checksum = int(ext.get("bodyCrc32") or 0)
-        cluster, name, address = ext["clusterName"], ext["brokerName"], ext["brokerAddr"]
+        cluster, name, address = (_short(ext[field]) for field in ("clusterName", "brokerName", "brokerAddr"))
     except (KeyError, ValueError) as error:
         raise InvalidParameter(f"the registration lacks or garbles a field: {error}") from error
     if checksum and zlib.crc32(body) & 0x7FFFFFFF != checksum:
@@ -46,18 +54,31 @@ def decode_registration(ext: Mapping[str, str], body: Bytes) -> Registration:
         broker_name=name,
         broker_id=broker_id,
         address=address,
-        ha_address=ext.get("haServerAddr", ""),
-        grpc_address=ext.get("grpcAddress", ""),
+        ha_address=_short(ext.get("haServerAddr", "")),
+        grpc_address=_short(ext.get("grpcAddress", "")),
+        zone=_short(ext.get("__ZONE_NAME", "")),
         timeout_ms=timeout_ms,
         data_version=version,
         topics=topics,
         is_complete=ext.get("complete") == "true",
+        acting_master=ext["enableActingMaster"] == "true" if ext.get("enableActingMaster") else None,
     )
 
 
 def decode_data_version(encoded: Bytes) -> DataVersion:
     """A JSON data version."""
     return _data_version(_load(encoded))
+
+
+def decode_topic_queues(body: Bytes) -> dict[str, QueueData]:
+    """Broker name -> queues, out of a route document (request 217)."""
+    entries = _load(body).get("queueDatas") or []
+    if not isinstance(entries, list) or len(entries) > MAX_GROUPS:
+        raise InvalidParameter(f"queueDatas must be a list of at most {MAX_GROUPS} broker groups")
+    try:
+        return {_short(entry["brokerName"]): _queue_data("of the route", entry) for entry in entries}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidParameter(f"an entry of queueDatas lacks or garbles a field: {error}") from error
 
 
 def _decode_json(body: Bytes) -> tuple[DataVersion, dict[str, QueueData]]:
@@ -120,6 +141,12 @@ def _decode_topic_line(line: str) -> tuple[str, QueueData]:
         )
     except (IndexError, ValueError, AttributeError) as error:
         raise ProtocolError(f"undecodable topic {line!r}: {error}") from error
+
+
+def _short(text: str) -> str:
+    if len(text) > _MAX_TEXT:
+        raise InvalidParameter(f"names and addresses have at most {_MAX_TEXT} characters")
+    return text
 
 
 def _take(data: bytes, position: int) -> tuple[bytes, int]:

@@ -1,65 +1,34 @@
-"""Who serves which topic: the tables that brokers' registrations fill and clients' route requests read (pure).
+"""Who serves which topic: the tables that brokers' registrations fill and clients' requests are answered from (pure).
 
 All of it is soft: brokers register every few seconds, and a name server that restarts learns it anew. A master is known by role
 id 0 and by the master epoch in its data version: a registration as id 0 with an older epoch than one seen for the group, or than
 the one the controllers committed, is refused, so a stale master cannot take its place in the routes back.
+
+Topics come from the master. While there is none, brokers of the original that say how they stand to acting masters let the one
+with the smallest id speak. What an administrator changed here (a permission taken) stays until the broker's own table changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
+from controllerd.nameserver.records import (
+    MASTER_ID,
+    MAX_GROUPS,
+    MAX_TOPICS,
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    MinIdChange,
+    QueueData,
+    Registration,
+)
 from remoting import codes
 from remoting.errors import RequestError
 
-PERM_READ: Final = 4
-PERM_WRITE: Final = 2
-MASTER_ID: Final = 0
-DEFAULT_TIMEOUT_MS: Final = 120_000
-MAX_TOPICS: Final = 200_000
-MAX_GROUPS: Final = 10_000
 _PAUSE_MS: Final = 3_000
-
-
-@dataclass(frozen=True, slots=True)
-class DataVersion:
-    """The version of a broker's topic table; equal when all three are."""
-
-    counter: int = 0
-    state_version: int = 0
-    timestamp_ms: int = 0
-
-    def as_json(self) -> dict[str, int]:
-        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
-
-
-@dataclass(frozen=True, slots=True)
-class QueueData:
-    """A topic's queues on one broker group."""
-
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
-    topic_sys_flag: int = 0
-    message_type: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """What a broker says of itself. `is_complete`: topics that it does not name are gone."""
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    address: str
-    ha_address: str = ""
-    grpc_address: str = ""
-    timeout_ms: int = DEFAULT_TIMEOUT_MS
-    data_version: DataVersion = DataVersion()
-    topics: Mapping[str, QueueData] = field(default_factory=dict)
-    is_complete: bool = False
 
 
 @dataclass(slots=True)
@@ -81,39 +50,43 @@ class RouteTable:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._highest_epoch: dict[str, int] = {}
         self._last_expiry_ms: int | None = None
+        self._min_id_changes: list[MinIdChange] = []
 
     # ---- changes
 
     def register(self, registration: Registration, connection: Hashable, now_ms: int) -> Registration | None:
         """Take a broker's word; returns its group's master (None while there is none).
 
-        Raises RequestError when another live broker holds the role with a newer epoch, or a table is full.
+        Raises RequestError when another live broker holds the role with a newer epoch, when a broker that is not known here
+        names a single topic, or when a table is full.
         """
         name, broker_id = registration.broker_name, registration.broker_id
         self._check_epoch(registration)
-        if name not in self._groups and len(self._groups) >= MAX_GROUPS:
-            raise RequestError(codes.SYSTEM_BUSY, f"there are {MAX_GROUPS} broker groups already")
-        members = self._groups.setdefault(name, {})
+        members = self._groups.get(name, {})
         present = members.get(broker_id)
+        self._check_room(registration, known=present is not None)
         if present is not None and present.registration.address != registration.address:
             self._check_conflict(present.registration, registration)
-        for other_id in [
-            each for each, broker in members.items() if broker.registration.address == registration.address
-        ]:
+        before = min(members, default=None)
+        self._groups[name] = members
+        for other_id in [each for each, broker in members.items() if _is_at(broker, registration.address)]:
             if other_id != broker_id:
                 del members[other_id]
         if broker_id == MASTER_ID:
             self._highest_epoch[name] = max(self._highest_epoch.get(name, 0), registration.data_version.state_version)
         members[broker_id] = _Broker(replace(registration, topics={}), now_ms, connection)
-        if broker_id == MASTER_ID:
-            self._take_topics(registration)
+        if before is not None and broker_id < before and registration.acting_master:
+            self._min_id_changed(name, ha_address=registration.ha_address)
+        if broker_id == MASTER_ID or (registration.acting_master is not None and broker_id == min(members)):
+            is_same = present is not None and _says_the_same(present.registration, registration)
+            self._take_topics(registration, only_missing=is_same)
         master = members.get(MASTER_ID)
         return master.registration if master is not None else None
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> bool:
         """A broker stops; False when somebody else is registered under that id."""
         broker = self._groups.get(broker_name, {}).get(broker_id)
-        if broker is None or broker.registration.address != address:
+        if broker is None or not _is_at(broker, address):
             return False
         self._remove(broker_name, broker_id)
         return True
@@ -121,7 +94,7 @@ class RouteTable:
     def heard_from(self, broker_name: str, address: str, now_ms: int) -> None:
         """A light heartbeat: the broker with that address lives."""
         for broker in self._groups.get(broker_name, {}).values():
-            if broker.registration.address == address:
+            if _is_at(broker, address):
                 broker.last_update_ms = now_ms
 
     def connection_closed(self, connection: Hashable) -> list[Registration]:
@@ -146,86 +119,61 @@ class RouteTable:
 
         The new master takes its place when it registers. Queues stay known as long as any replica is there.
         """
-        members = self._groups.get(broker_name, {})
-        holder = members.get(MASTER_ID)
-        if holder is not None and holder.registration.address != master_address:
+        holder = self._groups.get(broker_name, {}).get(MASTER_ID)
+        if holder is not None and not _is_at(holder, master_address):
             self._remove(broker_name, MASTER_ID)
+
+    def register_topic(self, topic: str, queues: Mapping[str, QueueData]) -> None:
+        """Somebody else than its broker names a topic's queues, by broker name; groups that are not known here are left out."""
+        for name, data in queues.items():
+            if name in self._groups:
+                self._put_queues(topic, name, data)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic's route, everywhere or on the brokers of one cluster."""
         queues = self._topics.get(topic, {})
         for name in [name for name in queues if cluster is None or self._cluster_of(name) == cluster]:
-            del queues[name]
-        if not queues:
-            self._topics.pop(topic, None)
+            self._delete_topic_of(topic, name)
 
     def set_write_permission(self, broker_name: str, writable: bool) -> int:
-        """Take the write permission off, or give it to, all topics of a broker group; returns how many changed."""
-        changed = 0
+        """Take the write permission off, or give it to, all topics of a broker group; returns how many it has."""
+        count = 0
         for queues in self._topics.values():
             data = queues.get(broker_name)
             if data is not None:
-                perm = PERM_READ | PERM_WRITE if writable else data.perm & ~PERM_WRITE
-                changed += perm != data.perm
+                count += 1
+                perm = data.perm | PERM_READ | PERM_WRITE if writable else data.perm & ~PERM_WRITE
                 queues[broker_name] = replace(data, perm=perm)
-        return changed
+        return count
+
+    def take_min_id_changes(self) -> list[MinIdChange]:
+        """Who has to be told of another smallest id, since the last call."""
+        changes, self._min_id_changes = self._min_id_changes, []
+        return changes
 
     # ---- reading
 
-    def route(self, topic: str) -> dict[str, Any] | None:
-        """The route document of a topic; None when no live broker has it."""
-        queues = self._topics.get(topic)
-        brokers = [name for name in queues or () if self._groups.get(name)]
-        if queues is None or not brokers:
-            return None
-        return {
-            "brokerDatas": [self._broker_data(name) for name in brokers],
-            "filterServerTable": {},
-            "queueDatas": [
-                {
-                    "brokerName": name,
-                    "perm": queues[name].perm,
-                    "readQueueNums": queues[name].read_queue_nums,
-                    "topicSysFlag": queues[name].topic_sys_flag,
-                    "writeQueueNums": queues[name].write_queue_nums,
-                    "messageType": queues[name].message_type,
-                }
-                for name in brokers
-            ],
-        }
+    def queues(self, topic: str) -> dict[str, QueueData]:
+        """Broker name -> the topic's queues there, for groups with a live broker."""
+        return {name: data for name, data in self._topics.get(topic, {}).items() if self._groups.get(name)}
 
-    def cluster_info(self) -> dict[str, Any]:
-        """Every broker group and its addresses, and which cluster it is in."""
-        clusters: dict[str, list[str]] = {}
-        for name in sorted(self._groups):
-            clusters.setdefault(self._cluster_of(name), []).append(name)
-        return {
-            "brokerAddrTable": {name: self._broker_data(name) for name in sorted(self._groups)},
-            "clusterAddrTable": clusters,
-        }
+    def topics(self) -> Iterator[tuple[str, Mapping[str, QueueData]]]:
+        """All topics by name, each with its queues by broker name."""
+        for topic in sorted(self._topics):
+            yield topic, self._topics[topic]
 
-    def topics(self, cluster: str | None = None) -> list[str]:
-        """The names of all topics, or of those that a cluster's brokers have."""
-        if cluster is None:
-            return sorted(self._topics)
-        return sorted(
-            topic for topic, queues in self._topics.items() if any(self._cluster_of(name) == cluster for name in queues)
-        )
+    def groups(self) -> list[str]:
+        """The names of all groups with a live broker."""
+        return sorted(self._groups)
 
-    def members(self, broker_name: str) -> dict[int, str]:
-        """Role id -> address of the live brokers of a group."""
-        return {each: broker.registration.address for each, broker in sorted(self._groups.get(broker_name, {}).items())}
-
-    def registered(self) -> Iterator[Registration]:
-        """All live registrations (without their topics)."""
-        for members in self._groups.values():
-            for broker in members.values():
-                yield broker.registration
+    def members(self, broker_name: str) -> dict[int, Registration]:
+        """Role id -> registration (without its topics) of the live brokers of a group, by id."""
+        return {each: broker.registration for each, broker in sorted(self._groups.get(broker_name, {}).items())}
 
     def data_version(self, broker_name: str, address: str) -> DataVersion | None:
         """The version that the broker with that address registered last."""
         for broker in self._groups.get(broker_name, {}).values():
-            if broker.registration.address == address:
+            if _is_at(broker, address):
                 return broker.registration.data_version
         return None
 
@@ -243,6 +191,15 @@ class RouteTable:
                 f"but epoch {newest} is known; ask the controller for the present role",
             )
 
+    def _check_room(self, registration: Registration, *, known: bool) -> None:
+        if registration.broker_name not in self._groups and len(self._groups) >= MAX_GROUPS:
+            raise RequestError(codes.SYSTEM_BUSY, f"there are {MAX_GROUPS} broker groups already")
+        if not known and not registration.is_complete and len(registration.topics) == 1:
+            raise RequestError(
+                codes.SYSTEM_ERROR,
+                f"{registration.address} names a single topic, but is not known here; register with the whole table first",
+            )
+
     @staticmethod
     def _check_conflict(present: Registration, incoming: Registration) -> None:
         if present.broker_id == MASTER_ID:
@@ -256,57 +213,67 @@ class RouteTable:
                 f"{incoming.address} must have another id or a newer epoch",
             )
 
-    def _take_topics(self, registration: Registration) -> None:
+    def _take_topics(self, registration: Registration, *, only_missing: bool) -> None:
         name = registration.broker_name
-        if registration.is_complete:
+        if registration.is_complete and not only_missing:
             for topic in [each for each, queues in self._topics.items() if name in queues]:
                 if topic not in registration.topics:
-                    self.delete_topic_of(topic, name)
+                    self._delete_topic_of(topic, name)
+        stands_in = registration.broker_id != MASTER_ID and registration.acting_master
         for topic, data in registration.topics.items():
-            if topic not in self._topics and len(self._topics) >= MAX_TOPICS:
-                raise RequestError(codes.SYSTEM_BUSY, f"there are {MAX_TOPICS} topics already")
-            self._topics.setdefault(topic, {})[name] = data
+            if only_missing and name in self._topics.get(topic, {}):
+                continue
+            self._put_queues(topic, name, replace(data, perm=data.perm & ~PERM_WRITE) if stands_in else data)
 
-    def delete_topic_of(self, topic: str, broker_name: str) -> None:
-        """One broker group no longer has the topic."""
+    def _put_queues(self, topic: str, broker_name: str, data: QueueData) -> None:
+        if topic not in self._topics and len(self._topics) >= MAX_TOPICS:
+            raise RequestError(codes.SYSTEM_BUSY, f"there are {MAX_TOPICS} topics already")
+        self._topics.setdefault(topic, {})[broker_name] = data
+
+    def _delete_topic_of(self, topic: str, broker_name: str) -> None:
         queues = self._topics.get(topic, {})
         queues.pop(broker_name, None)
         if not queues:
             self._topics.pop(topic, None)
 
     def _remove_where(self, gone: Callable[[_Broker], bool]) -> list[Registration]:
-        found: Sequence[tuple[str, int, Registration]] = [
-            (name, broker_id, broker.registration)
-            for name, members in self._groups.items()
-            for broker_id, broker in members.items()
-            if gone(broker)
+        found = [
+            broker.registration for members in self._groups.values() for broker in members.values() if gone(broker)
         ]
-        for name, broker_id, _ in found:
-            self._remove(name, broker_id)
-        return [registration for _, _, registration in found]
+        for registration in found:
+            self._remove(registration.broker_name, registration.broker_id)
+        return found
 
     def _remove(self, broker_name: str, broker_id: int) -> None:
         members = self._groups[broker_name]
-        del members[broker_id]
+        gone = members.pop(broker_id).registration
         if not members:
             del self._groups[broker_name]
             for topic in [each for each, queues in self._topics.items() if broker_name in queues]:
-                self.delete_topic_of(topic, broker_name)
+                self._delete_topic_of(topic, broker_name)
+        elif gone.acting_master and broker_id < min(members):
+            self._min_id_changed(broker_name, offline_address=gone.address)
+
+    def _min_id_changed(self, broker_name: str, *, offline_address: str = "", ha_address: str = "") -> None:
+        members = self.members(broker_name)
+        smallest = min(members)
+        told = [
+            each.address
+            for each in members.values()
+            if offline_address or len(members) == 1 or each.broker_id > smallest
+        ]
+        self._min_id_changes.append(
+            MinIdChange(broker_name, smallest, members[smallest].address, tuple(told), offline_address, ha_address)
+        )
 
     def _cluster_of(self, broker_name: str) -> str:
         members = self._groups.get(broker_name)
         return next(iter(members.values())).registration.cluster if members else ""
 
-    def _broker_data(self, broker_name: str) -> dict[str, Any]:
-        members = self._groups[broker_name]
-        return {
-            "brokerAddrs": {str(each): members[each].registration.address for each in sorted(members)},
-            "brokerName": broker_name,
-            "cluster": self._cluster_of(broker_name),
-            "enableActingMaster": False,
-            "grpcAddrs": {
-                str(each): members[each].registration.grpc_address
-                for each in sorted(members)
-                if members[each].registration.grpc_address
-            },
-        }
+
+def _is_at(broker: _Broker, address: str | None) -> bool:
+    return broker.registration.address == address
+
+
+def _says_the_same(present: Registration, incoming: Registration) -> bool:
+    return present.address == incoming.address and present.data_version == incoming.data_version
