@@ -13,8 +13,8 @@ from pathlib import Path
 
 import dj_database_url
 
-from webapp.appliance import secret_files
-from webapp.appliance.environment import Environment
+from webapp.appliance import redis_server, secret_files
+from webapp.appliance.environment import DEFAULT_REDIS_URL, Environment
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -28,7 +28,7 @@ DATA_DIR = ENVIRONMENT.data.root.resolve()
 SECRETS_DIR = ENVIRONMENT.data.secrets
 REPORTS_DIR = ENVIRONMENT.data.reports
 CONTROLLERS = list(ENVIRONMENT.controllers)
-REDIS_URL = ENVIRONMENT.redis_url
+REDIS_URL = ENVIRONMENT.redis_url or redis_server.embedded_url(ENVIRONMENT.data) or DEFAULT_REDIS_URL
 ENVIRONMENT_NAME = os.environ.get("LOGBOOM_ENVIRONMENT", "local")[:40]
 READ_ONLY = _flag("LOGBOOM_READ_ONLY")
 HTTPS = _flag("LOGBOOM_HTTPS")

@@ -57,7 +57,7 @@ class Environment:
     data: DataLayout
     controllers: tuple[str, ...]
     http: str
-    redis_url: str
+    redis_url: str | None
     database_url: str | None
     secret_key: str | None
     allowed_hosts: tuple[str, ...]
@@ -69,7 +69,7 @@ class Environment:
             data=DataLayout(Path(variables.get(DATA_DIR) or DEFAULT_DATA_DIR)),
             controllers=_split(variables.get(CONTROLLERS) or DEFAULT_CONTROLLERS),
             http=variables.get(HTTP) or DEFAULT_HTTP,
-            redis_url=variables.get(REDIS_URL) or DEFAULT_REDIS_URL,
+            redis_url=variables.get(REDIS_URL) or None,
             database_url=variables.get(DATABASE_URL) or None,
             secret_key=variables.get(SECRET_KEY) or None,
             allowed_hosts=_split(variables.get(ALLOWED_HOSTS) or ""),

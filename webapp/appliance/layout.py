@@ -75,9 +75,19 @@ class DataLayout:
         return self.secrets / "redis-password"
 
     @property
+    def redis_url_file(self) -> Path:
+        """Where the embedded Redis listens, its password included, for commands that a person starts."""
+        return self.secrets / "redis-url"
+
+    @property
     def cli_token_file(self) -> Path:
         """The API token of this machine's command line."""
         return self.secrets / "cli-token"
+
+    @property
+    def replication_secret_file(self) -> Path:
+        """What the brokers prove themselves with to one another."""
+        return self.secrets / "replication-secret"
 
     def log_file(self, process: str) -> Path:
         """The log of one process, by its name in the plan."""

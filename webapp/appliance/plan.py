@@ -221,6 +221,7 @@ def _brokers(
             f"{HOST}:{grpc_port}",
         ]
         argv += ["--controllers", ",".join(controllers), "--data", str(layout.broker(name))]
+        argv += ["--replication-secret", str(layout.replication_secret_file)]
         argv += _settings(options.broker_settings)
         specs.append(
             ProcessSpec(

@@ -40,6 +40,7 @@ def find_binary(search_path: str | None = None) -> str:
 def prepare_embedded(layout: DataLayout, host: str, port: int) -> tuple[list[str], str]:
     """Write the embedded server's configuration; return its command line and the URL that reaches it."""
     password = secret_files.read_or_create(layout.redis_password_file)
+    url = f"redis://:{quote(password, safe='')}@{host}:{port}/0"
     configuration = layout.redis / "redis.conf"
     lines = [
         f"bind {host}",
@@ -53,11 +54,24 @@ def prepare_embedded(layout: DataLayout, host: str, port: int) -> tuple[list[str
         f'dir "{layout.redis}"',
         'logfile ""',
     ]
-    descriptor = os.open(configuration, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    _write_private(configuration, "\n".join(lines))
+    _write_private(layout.redis_url_file, url)
+    return [find_binary(), str(configuration)], url
+
+
+def embedded_url(layout: DataLayout) -> str | None:
+    """The URL of the embedded Redis that was started last with this data directory; None when there was none."""
+    try:
+        return layout.redis_url_file.read_text().strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def _write_private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         os.fchmod(file.fileno(), 0o600)
-        file.write("\n".join(lines) + "\n")
-    return [find_binary(), str(configuration)], f"redis://:{quote(password, safe='')}@{host}:{port}/0"
+        file.write(text + "\n")
 
 
 def check_external(url: str) -> None:

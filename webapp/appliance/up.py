@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from remoting.errors import LogboomError, SettingsError
-from webapp.appliance import environment, java, preflight, probes, redis_server
+from webapp.appliance import environment, java, preflight, probes, redis_server, secret_files
 from webapp.appliance.layout import DEFAULT_DATA_DIR, PROJECT_DIR, DataLayout
 from webapp.appliance.options import Options, parse_options, settle_shape
 from webapp.appliance.plan import HOST, PREPARED, Plan, make_plan
@@ -88,6 +88,7 @@ def _make_ready(options: Options, layout: DataLayout, terminal: Terminal) -> Pla
     if found.problem is not None:
         handed_down[environment.JAVA_PROBLEM] = found.problem
         terminal.step(found.problem)
+    secret_files.read_or_create(layout.replication_secret_file)
     plan = make_plan(options, shape, layout, sys.executable, redis_argv, handed_down)
     preflight.check_ports(plan)
     preflight.write_shape(layout, shape)

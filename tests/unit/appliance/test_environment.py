@@ -10,7 +10,7 @@ from webapp.appliance.environment import Environment
 def test_absent_and_empty_variables_give_the_defaults() -> None:
     read = Environment.read({"REDIS_URL": "", "LOGBOOM_ALLOWED_HOSTS": ""})
     assert read.controllers == ("127.0.0.1:9876", "127.0.0.1:9877", "127.0.0.1:9878")
-    assert read.redis_url == "redis://127.0.0.1:6379/0"
+    assert read.redis_url is None
     assert read.allowed_hosts == ()
     assert read.database_url is None
     assert read.data.root.name == "data"

@@ -51,7 +51,8 @@ def test_the_daemons_command_lines() -> None:
     )
     assert by_name["broker-b-2"] == (
         "/python -m brokerd --cluster DefaultCluster --name broker-b --listen 127.0.0.1:10941 --ha-listen 127.0.0.1:10942 "
-        "--grpc-listen 127.0.0.1:8084 --controllers 127.0.0.1:9876 --data /data/brokers/broker-b-2 --set a.b=1"
+        "--grpc-listen 127.0.0.1:8084 --controllers 127.0.0.1:9876 --data /data/brokers/broker-b-2 "
+        "--replication-secret /data/secrets/replication-secret --set a.b=1"
     )
 
 

@@ -43,3 +43,10 @@ def test_the_password_is_in_a_private_file_and_on_no_command_line(layout: DataLa
 def test_a_redis_that_does_not_answer_is_one_sentence(url: str) -> None:
     with pytest.raises(SettingsError, match="correct REDIS_URL, or unset it"):
         redis_server.check_external(url)
+
+
+def test_commands_of_a_person_find_the_embedded_server(layout: DataLayout) -> None:
+    assert redis_server.embedded_url(layout) is None
+    _, url = redis_server.prepare_embedded(layout, "127.0.0.1", 6391)
+    assert redis_server.embedded_url(layout) == url
+    assert stat.S_IMODE(layout.redis_url_file.stat().st_mode) == 0o600
