@@ -26,6 +26,7 @@ from brokerd.proxy.proxy import GrpcProxy
 from brokerd.replication.control import BrokerNames
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.replica import Replica
+from brokerd.replication.secret import load_secret
 from brokerd.routes import Routes
 from brokerd.services import TopicConfig
 from brokerd.settings import BrokerSettings
@@ -59,6 +60,11 @@ class Broker:
         store_host = (host if _is_numeric(host) else "127.0.0.1", port)
         names = BrokerNames(settings.cluster, settings.name, settings.listen, settings.ha_listen, settings.grpc_listen)
 
+        secret = load_secret(settings.replication_secret) if settings.replication_secret is not None else None
+        if secret is None:
+            log.warning(
+                "no --replication-secret: this broker can neither follow a replica of its cluster nor be followed"
+            )
         self.clients = ClientRegistry(_monotonic_ms)
 
         def make_replica(replicated_log: ReplicatedLog, confirm_offset: int) -> Replica:
@@ -69,6 +75,7 @@ class Broker:
                 self._disk,
                 replicated_log,
                 self._topics,
+                secret=secret,
                 confirm_offset=confirm_offset,
             )
 

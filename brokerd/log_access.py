@@ -134,6 +134,10 @@ class StoreReplicatedLog:
     def flushed_offset(self) -> int:
         return self._commitlog.flushed_offset
 
+    @property
+    def segment_size_bytes(self) -> int:
+        return self._commitlog.segment_size_bytes
+
     def append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
         for buffer in buffers:
             offset = self._store.append_replicated(offset, buffer)

@@ -31,6 +31,7 @@ class BrokerSettings:
     grpc_listen: str
     controllers: tuple[str, ...]
     data: Path
+    replication_secret: Path | None
     store: StoreSettings
     retention: RetentionSettings
     replication: ReplicationSettings
@@ -69,6 +70,12 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
     )
     parser.add_argument("--data", required=True, type=Path, help="the directory that holds this replica's log")
     parser.add_argument(
+        "--replication-secret",
+        type=Path,
+        metavar="FILE",
+        help="what the brokers of one cluster prove themselves with to one another: the same file on all, mode 0600",
+    )
+    parser.add_argument(
         "--set", action="append", default=[], metavar="PART.KEY=VALUE", help="change a setting (see below)"
     )
     chosen = parser.parse_args(arguments)
@@ -93,5 +100,6 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         grpc_listen=chosen.grpc_listen,
         controllers=controllers,
         data=chosen.data,
+        replication_secret=chosen.replication_secret,
         **groups,
     )

@@ -36,6 +36,7 @@ class RoleView:
     master_address: str = ""
     master_ha_address: str = ""
     master_grpc_address: str = ""
+    master_is_ours: bool = True  # it told the controllers where it replicates, which the original's brokers do not
 
 
 # Towards the waiting senders

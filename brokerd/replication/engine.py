@@ -20,19 +20,12 @@ from brokerd.replication.channels import Channels
 from brokerd.replication.core import ReplicaCore
 from brokerd.replication.effects import Effect, Role, RoleView
 from brokerd.replication.epoch_file import EpochFile
-from brokerd.replication.frames import (
-    Ack,
-    Handshake,
-    Piece,
-    Reply,
-    TransferHeader,
-    encode_ack,
-    encode_handshake,
-    encode_reply,
-    encode_transfer_header,
-)
+from brokerd.replication.facts import quorum_facts
+from brokerd.replication.frames import Ack, FromMaster, FromReplica, Handshake, Piece, TransferHeader
 from brokerd.replication.log import LogPosition, ReplicatedLog
-from brokerd.replication.quorum import overdue, patience_ms
+from brokerd.replication.plain_peers import host_of
+from brokerd.replication.proof import Credentials
+from brokerd.replication.quorum import overdue, patience_ms, weaknesses
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import Proposal
 from brokerd.services import PutStatus
@@ -183,13 +176,32 @@ class ReplicaEngine:
         self.core.accepted(connection, now_ms)
         self._finish(now_ms)
 
-    def from_replica(self, connection: int, frames: Iterable[Handshake | Ack], now_ms: int) -> None:
+    def received(self, connection: int, data: Bytes, now_ms: int) -> None:
+        """Bytes of the other side, cut anywhere; they are used before this returns."""
+        channels = self.channels
+        try:
+            if channels.is_accepted(connection):
+                from_replica, said = channels.replica_said(connection, data)
+                if said:
+                    self._outlet.send(connection, said)
+                self._from_replica(connection, from_replica, now_ms)
+            elif channels.is_dialled(connection):
+                from_master, said = channels.master_said(connection, data)
+                if said:
+                    self._outlet.send(connection, said)
+                self._from_master(connection, from_master, now_ms)
+        except ProtocolError as error:
+            self._refuse(connection, error, now_ms)
+
+    def _from_replica(self, connection: int, frames: Iterable[FromReplica], now_ms: int) -> None:
         """Frames of a replica, in order."""
         for frame in frames:
-            if isinstance(frame, Handshake):
+            if isinstance(frame, Ack):
+                self.core.acked(connection, frame.offset, now_ms)
+            elif isinstance(frame, Handshake):
                 self.core.handshake(connection, frame, now_ms)
             else:
-                self.core.acked(connection, frame.offset, now_ms)
+                self.core.saw_newer_epoch(connection, frame.epoch)
         self._finish(now_ms)
         self._pump(connection, now_ms)
 
@@ -201,7 +213,7 @@ class ReplicaEngine:
         self.core.connect_failed(attempt, reason, now_ms)
         self._finish(now_ms)
 
-    def from_master(self, connection: int, frames: Sequence[Reply | Piece], now_ms: int) -> None:
+    def _from_master(self, connection: int, frames: Sequence[FromMaster], now_ms: int) -> None:
         """Frames of the master, in order. Bodies are used before this returns."""
         pieces: list[Piece] = []
         for frame in frames:
@@ -518,6 +530,8 @@ class ReplicaEngine:
             "waitingSends": len(self.acks),
             "failure": core.failure,
             "staleView": core.stale_view,
+            "learner": self._settings.learner,
+            "weaknesses": weaknesses(self._settings),
             "epochs": [{"epoch": entry.epoch, "startOffset": entry.start_offset} for entry in core.epochs.entries],
             "lastErrors": self.last_errors[-5:],
             "refusedPeers": dict(self.channels.refused),

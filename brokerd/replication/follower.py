@@ -7,14 +7,9 @@ or copied in between, because the engine uses them before the next read.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import cast
 
 from brokerd.replication.connections import Hub
-from brokerd.replication.frames import ReplicaDecoder
-from remoting.errors import ProtocolError
-
-log = logging.getLogger(__name__)
 
 _BUFFER_BYTES = 1024 * 1024
 
@@ -28,7 +23,6 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._hub = hub
         self._attempt = attempt
         self._number = 0
-        self._decoder = ReplicaDecoder()
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -41,16 +35,8 @@ class MasterConnection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self._hub.knows(self._number):
-            return
-        try:
-            frames = self._decoder.feed(self._buffer[:nbytes])
-        except ProtocolError as error:
-            log.warning("leaving the master: %s", error)
-            self._hub.close(self._number)
-            self._hub.tell(self._hub.engine.lost, self._number)
-            return
-        self._hub.tell(self._hub.engine.from_master, self._number, frames)
+        if self._hub.knows(self._number):
+            self._hub.tell(self._hub.engine.received, self._number, self._buffer[:nbytes])
 
     def pause_writing(self) -> None:
         self.paused = True

@@ -3,11 +3,14 @@
 One object per (master, master epoch). Its connection moves IDLE -> DIALLING -> HANDSHAKE -> SETTLING -> TRANSFER and from
 anywhere back to IDLE; what does not fit the stage closes the connection. Invariants:
 
-- nothing is sent to a master whose newest epoch is not the one that a controller named: neither a late master nor an early one;
+- nothing is acked to a master whose newest epoch is not the one that a controller named: neither a late master nor an early one;
 - the log is cut before the epoch list (the other way round a crash would leave bytes under a wrong epoch), and both before the
   first ack; the first ack follows at once, when all that is kept is flushed: a replica acks durable bytes only;
 - bytes are taken only at the own end, within one epoch, whose entry is durable before its first byte;
 - `confirm_offset` is at most what the master confirmed and what is safe here.
+
+A master of ours is spoken to in our own layout alone. One that the settings allow to be plain, and whose kind the controllers did
+not tell, is tried in both in turn. A classic master has no epochs, and offers nothing to compare: its log is copied as epoch 0.
 
 Owned by `core`, whose outbox receives the effects.
 """
@@ -31,8 +34,9 @@ from brokerd.replication.effects import (
     TruncateLog,
 )
 from brokerd.replication.epochs import EpochList
-from brokerd.replication.frames import Handshake, Piece, Reply, TransferHeader
+from brokerd.replication.frames import Handshake, Layout, Piece, Reply, TransferHeader
 from brokerd.replication.log import LogPosition
+from brokerd.replication.plain_peers import PlainPeers, host_of
 from brokerd.replication.settings import ReplicationSettings
 from remoting.disk import Bytes
 
@@ -67,7 +71,10 @@ class Following:
         confirm_offset: int,
         outbox: list[Effect],
         now_ms: int,
+        is_ours: bool = True,
+        is_classic: bool = False,
     ) -> None:
+        """`is_ours`: the controllers know the master as one of ours; `is_classic`: it knows no controllers."""
         self.master_id = master_id
         self.master_epoch = master_epoch
         self.address = address
@@ -78,6 +85,9 @@ class Following:
         self.stuck = ""  # why this replica cannot follow without a person; "" = it can
         self.copies = 0  # how often the whole log was dropped and copied again
         self.cuts = 0
+        self.layout = Layout.CLASSIC if is_classic else Layout.OWN
+        self._is_ours = is_ours
+        self._plain_peers = PlainPeers(settings.plain_peers)
         self._settings = settings
         self._self_id = self_id
         self._epochs = epochs
@@ -126,19 +136,31 @@ class Following:
         self._fresh = True
         self._received_ms = self._sent_ms = now_ms
         self.stage = Stage.HANDSHAKE
-        handshake = Handshake(self._self_id, learner=self._settings.learner)
+        settings = self._settings
+        handshake = Handshake(
+            self._self_id,
+            settings.sync_from_last_file,
+            settings.learner,
+            self.layout,
+            highest_epoch=self.master_epoch,
+            acks_flushed=settings.ack_after_flush,
+        )
         self._outbox.append(SendHandshake(connection, handshake))
+        if self.layout is Layout.CLASSIC:
+            self._begin_classic(now_ms)
 
     def connect_failed(self, attempt: int, reason: str, now_ms: int) -> None:
         if self.stage is Stage.DIALLING and attempt == self._attempt:
             self.last_error = reason
             self._wait(now_ms)
 
-    def lost(self, connection: int, now_ms: int) -> None:
+    def lost(self, connection: int, now_ms: int, reason: str = "") -> None:
         if connection != self._connection:
             return
-        self.last_error = "the connection to the master closed"
+        self.last_error = reason or "the connection to the master closed"
         self._connection = None
+        if self.stage is Stage.HANDSHAKE:
+            self._unanswered()
         # The master may be gone: ask who is it now. If only the connection is, be back before it proposes us out.
         self._outbox.append(RequestSync())
         if self.stage is Stage.TRANSFER:
@@ -160,7 +182,9 @@ class Following:
                 self._dial(now_ms)
             return
         silent_ms = now_ms - self._received_ms
-        if self.stage is not Stage.SETTLING and silent_ms >= _PATIENCE * self._settings.silence_limit_ms:
+        if self.stage is not Stage.SETTLING and silent_ms >= self._silence_limit_ms:
+            if self.stage is Stage.HANDSHAKE:
+                self._unanswered()
             self._leave("the master is silent", now_ms)
             self._outbox.append(RequestSync())
         elif self.stage is Stage.TRANSFER and now_ms - self._sent_ms >= self._settings.heartbeat_ms:
@@ -192,9 +216,14 @@ class Following:
             self._forget_epochs()
         else:
             common = self._epochs.common_end(log.end_offset, reply.entries, reply.end_offset)
-            if common is None or common < log.min_offset or self._is_damaged:
-                reason = "damaged: it differs from" if self._is_damaged else "without an epoch in common with"
-                if not self._start_anew(f"this log is {reason} the master's", now_ms):
+            if common is None or common < max(log.min_offset, reply.min_offset) or self._is_damaged:
+                if self._is_damaged:
+                    reason = "this log is damaged: it differs from the master's"
+                elif common is not None and common >= log.min_offset:
+                    reason = "the master no longer has the bytes behind this log's end"
+                else:
+                    reason = "this log is without an epoch in common with the master's"
+                if not self._start_anew(reason, now_ms):
                     return
             else:
                 self._cut(common)
@@ -214,6 +243,9 @@ class Following:
         first_offset = log.end_offset
         problem = None
         for header, body in pieces:
+            if self.layout is Layout.CLASSIC:
+                last = self._epochs.last
+                header = header._replace(epoch_start=last.start_offset if last is not None else header.offset)
             if header.confirm_offset > self._master_confirm:
                 self._master_confirm = header.confirm_offset
             if self._is_gap(header):
@@ -269,6 +301,37 @@ class Following:
         self._dial_at_ms = now_ms + _STUCK_RETRY_MS
 
     # Steps
+
+    @property
+    def _silence_limit_ms(self) -> int:
+        is_patient = self.layout.is_plain and self.stage is Stage.TRANSFER
+        return self._settings.plain_silence_limit_ms if is_patient else _PATIENCE * self._settings.silence_limit_ms
+
+    def _unanswered(self) -> None:
+        """The master did not greet: perhaps it does not understand us."""
+        if self._is_ours:
+            return
+        if not self._plain_peers.allows(host_of(self.address)):
+            self.last_error += (
+                "; if it is Apache RocketMQ, which cannot prove itself, list its address in replication.plain_peers"
+            )
+            return
+        self.layout = Layout.CURRENT if self.layout is Layout.OWN else Layout.OWN
+
+    def _begin_classic(self, now_ms: int) -> None:
+        """Nothing is greeted: the first ack says from where to send."""
+        if self._epochs.last_epoch > 0:
+            reason = "this log was written under controllers: follow a classic master with an empty data directory"
+            self._leave(reason, now_ms)
+            self.stuck = reason
+            self._dial_at_ms = now_ms + _STUCK_RETRY_MS
+            return
+        if self._log.end_offset == self._log.min_offset:
+            self._forget_epochs()
+        elif self._is_damaged:
+            self._start_anew("this log is damaged: it differs from the master's", now_ms)
+        self.stage = Stage.SETTLING
+        self._settled(now_ms)
 
     def _cut(self, common: int) -> None:
         log = self._log

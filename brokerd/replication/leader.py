@@ -7,14 +7,11 @@ soon as they are appended, as long as the socket takes them; when it does not, t
 from __future__ import annotations
 
 import asyncio
-import logging
+from functools import partial
 from typing import cast
 
 from brokerd.replication.connections import Hub
-from brokerd.replication.frames import MasterDecoder
-from remoting.errors import ProtocolError, SettingsError
-
-log = logging.getLogger(__name__)
+from remoting.errors import SettingsError
 
 # What may wait in memory for one replica: enough to keep the network busy while a batch is read.
 _HIGH_WATER_BYTES = 4 * 1024 * 1024
@@ -29,26 +26,18 @@ class ReplicaConnection(asyncio.Protocol):
         self.paused = False
         self._hub = hub
         self._number = 0
-        self._decoder = MasterDecoder()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A uvloop transport has the methods of asyncio.Transport without being one.
         self.transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(_HIGH_WATER_BYTES, _LOW_WATER_BYTES)
         self._number = self._hub.register(self)
-        self._hub.tell(self._hub.engine.accepted, self._number)
+        name = transport.get_extra_info("peername")
+        self._hub.tell(partial(self._hub.engine.accepted, host=name[0] if name else ""), self._number)
 
     def data_received(self, data: bytes) -> None:
-        if not self._hub.knows(self._number):
-            return
-        try:
-            frames = self._decoder.feed(data)
-        except ProtocolError as error:
-            log.warning("closing a replication connection: %s", error)
-            self._hub.close(self._number)
-            self._hub.tell(self._hub.engine.lost, self._number)
-            return
-        self._hub.tell(self._hub.engine.from_replica, self._number, frames)
+        if self._hub.knows(self._number):
+            self._hub.tell(self._hub.engine.received, self._number, data)
 
     def pause_writing(self) -> None:
         self.paused = True

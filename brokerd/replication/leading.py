@@ -357,7 +357,8 @@ class Leading:
                 peer.confirm_sent = self.confirm_offset
                 self._outbox.append(SendHeartbeat(peer.connection, self._heartbeat(peer)))
             if peer.layout.is_plain and peer.broker_id in self._progress and peer.ack_offset >= self._log.end_offset:
-                self._progress[peer.broker_id].caught_up_ms = now_ms  # it acks what is new, and otherwise every few seconds
+                # It acks what is new, and otherwise only every few seconds.
+                self._progress[peer.broker_id].caught_up_ms = now_ms
         self.propose(now_ms)
         self.advance()
         self.missing.look(self._find_missing(now_ms), now_ms)

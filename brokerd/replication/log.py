@@ -19,6 +19,15 @@ class LogPosition:
     min_offset: int = 0
     end_offset: int = 0
     flushed_offset: int = 0
+    segment_size_bytes: int = 0  # of a file of the log; 0: it has one file
+
+    @property
+    def last_file_start(self) -> int:
+        """Where the last file begins that holds bytes."""
+        if not self.segment_size_bytes or self.end_offset == self.min_offset:
+            return self.min_offset
+        last = self.end_offset - 1
+        return max(self.min_offset, last - last % self.segment_size_bytes)
 
 
 class ReplicatedLog(Protocol):
@@ -39,6 +48,10 @@ class ReplicatedLog(Protocol):
         Never beyond the end. After `truncate` or `reset` a flush that began before must not raise it: what is appended then is
         not what that flush wrote.
         """
+
+    @property
+    def segment_size_bytes(self) -> int:
+        """The size of its files."""
 
     def read(self, offset: int, length: int) -> Bytes:
         """At least one and up to `length` bytes from `offset`, fewer at the end of a segment file; `offset` is below the end."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -34,6 +35,8 @@ from brokerd.replication.identity import IdentityFiles, Registration, next_incar
 from brokerd.replication.leader import ReplicationListener
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.name_server_link import NameServerLink
+from brokerd.replication.proof import NONCE_BYTES, Credentials
+from brokerd.replication.quorum import weaknesses
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import Proposal
 from brokerd.services import PutStatus, TopicConfig
@@ -93,10 +96,12 @@ class Replica:
         replicated_log: ReplicatedLog,
         topics: Callable[[], Mapping[str, TopicConfig]],
         *,
+        secret: bytes | None,
         confirm_offset: int,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`disk` is the broker's data directory; `topics` the present table, for the name servers.
+        """`disk` is the broker's data directory; `topics` the present table, for the name servers; `secret` what brokers of one
+        cluster share to know one another, without which none of ours can follow or be followed.
 
         Raises SettingsError or CorruptedFile when the directory's files do not fit.
         """
@@ -104,12 +109,15 @@ class Replica:
         self._settings = settings
         self._hub = Hub(self._now_ms)
         requests = _Control()
+        incarnation = next_incarnation(disk)
+        group = f"{names.cluster}#{names.broker_name}".encode()
         self._engine = ReplicaEngine(
             settings,
             replicated_log,
             EpochFile(disk),
             self._hub,
             requests,
+            credentials=Credentials(secret, group, incarnation, lambda: secrets.token_bytes(NONCE_BYTES)),
             confirm_offset=confirm_offset,
             now_ms=self._now_ms(),
         )
@@ -122,7 +130,7 @@ class Replica:
             Registration(files, names.address, wall_ms()),
             self._engine,
             self._position,
-            incarnation=next_incarnation(disk),
+            incarnation=incarnation,
             now_ms=self._now_ms(),
         )
         self._link = ControllerLink(
@@ -147,10 +155,15 @@ class Replica:
 
     async def start(self, host: str, port: int) -> None:
         """Listen for replicas and begin to talk to the controllers. Raises SettingsError when the address is taken."""
+        for weakness in weaknesses(self._settings):
+            log.warning("weaker than the default: %s", weakness)
         self._engine.add_role_listener(self._tell_name_servers)
         self._listener = ReplicationListener(host, port, self._hub)
         await self._listener.start()
-        self._link.start()
+        if self._settings.classic_master:
+            self._engine.follow_classic(self._settings.classic_master, self._now_ms())
+        else:
+            self._link.start()
         self._tick()
 
     async def stop(self) -> None:
@@ -284,8 +297,9 @@ class Replica:
         now_ms = self._now_ms()
         try:
             self._engine.tick(now_ms, TICK_MS)
-            self._link.step()
-            self._name_servers.tick(now_ms)
+            if not self._settings.classic_master:
+                self._link.step()
+                self._name_servers.tick(now_ms)
         except Exception as error:  # the outermost edge: without its clock the broker must not go on
             log.exception("replication broke")
             self._engine.break_down(f"replication broke: {error}", now_ms)

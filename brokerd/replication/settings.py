@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brokerd.replication.plain_peers import PlainPeers, host_of
 from remoting.errors import SettingsError
 from remoting.settings import check, setting
 
@@ -48,6 +49,26 @@ class ReplicationSettings:
     )
     max_gap_not_in_sync_bytes: int = setting(
         256 << 20, "fixed roles: a replica that lacks less than this is in sync", minimum=0, maximum=1 << 50
+    )
+    plain_peers: str = setting(
+        "",
+        "addresses and networks of brokers that may replicate without proving themselves, separated by commas: those of Apache "
+        "RocketMQ, which cannot; empty = nobody",
+    )
+    classic_peers: bool = setting(
+        False, "plain peers may be replicas that know no controllers; they are sent the log and counted nowhere"
+    )
+    classic_master: str = setting(
+        "", "host:port of the replication of a master that knows no controllers: copy it, and take part in nothing else"
+    )
+    plain_silence_limit_ms: int = setting(
+        20_000, "the same for plain peers, which say something every 5 seconds", minimum=100, maximum=600_000
+    )
+    sync_from_last_file: bool = setting(
+        False, "with an empty log, copy from the master's last file on, not its whole history"
+    )
+    max_transfer_bytes_per_s: int = setting(
+        0, "how fast the log is sent to one replica, 0 = no limit", minimum=0, maximum=1 << 40
     )
     learner: bool = setting(False, "copy the log, but never enter the sync-state set and never become master")
     ack_timeout_ms: int = setting(3000, "how long a send waits for replicas", minimum=100, maximum=600_000)
@@ -97,6 +118,11 @@ class ReplicationSettings:
 
     def __post_init__(self) -> None:
         check("replication", self)
+        PlainPeers(self.plain_peers)
+        if self.classic_master and not PlainPeers(self.plain_peers).allows(host_of(self.classic_master)):
+            raise SettingsError(
+                f"replication.classic_master={self.classic_master} cannot prove itself: list its host in replication.plain_peers"
+            )
         if self.silence_limit_ms < 2 * self.heartbeat_ms:
             raise SettingsError("replication.silence_limit_ms must be at least twice replication.heartbeat_ms")
         if self.silence_limit_ms < self.silence_floor_ms:

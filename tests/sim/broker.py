@@ -10,9 +10,9 @@ from brokerd.core import BrokerCore, BrokerIdentity
 from brokerd.replication.control import BrokerNames, BrokerPosition, ControlCore, ControlRequest
 from brokerd.replication.engine import ReplicaEngine
 from brokerd.replication.epoch_file import EpochFile
-from brokerd.replication.frames import MasterDecoder, ReplicaDecoder
 from brokerd.replication.identity import IdentityFiles, Registration, next_incarnation
 from brokerd.replication.log import ReplicatedLog
+from brokerd.replication.proof import NONCE_BYTES, Credentials
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.services import Draft, PutStatus, SendOutcome
 from brokerd.store.settings import StoreSettings
@@ -115,6 +115,11 @@ class SimBroker(Node):
         registration = Registration(files, self.address, self._wall_ms())
         self.control: ControlCore
 
+        random = Random(f"nonces of {self.name}, life {self.life}")
+
+        def nonces() -> bytes:
+            return random.randbytes(NONCE_BYTES)
+
         def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> SimReplica:
             self.engine = ReplicaEngine(
                 self._settings,
@@ -122,6 +127,7 @@ class SimBroker(Node):
                 EpochFile(self.disk),
                 self,
                 self,
+                credentials=Credentials(b"known to this cluster only", GROUP.encode(), self.life, nonces),
                 confirm_offset=confirm_offset,
                 now_ms=self._now_ms(),
             )
@@ -340,15 +346,7 @@ class SimBroker(Node):
         """Bytes of the other side."""
         if connection not in self._links:
             return
-        try:
-            frames = link.decoder.feed(data)
-        except LogboomError:
-            link.end(notify=True)
-            return
-        if isinstance(link.decoder, MasterDecoder):
-            self.engine.from_replica(connection, frames, self._now_ms())  # type: ignore[arg-type]
-        else:
-            self.engine.from_master(connection, frames, self._now_ms())  # type: ignore[arg-type]
+        self.engine.received(connection, data, self._now_ms())
         self.engine.pump(connection, self._now_ms())
         self._after_event()
 
@@ -356,9 +354,8 @@ class SimBroker(Node):
 class _Link:
     """One end of a replication connection."""
 
-    def __init__(self, owner: SimBroker, decoder: MasterDecoder | ReplicaDecoder) -> None:
+    def __init__(self, owner: SimBroker) -> None:
         self.owner = owner
-        self.decoder = decoder
         self.connection = owner.new_connection(self)
         self.other: _Link
         self.outgoing: Stream
@@ -385,14 +382,14 @@ class _Link:
 
 def _dial(source: SimBroker, target: SimBroker, attempt: int) -> None:
     """A connection between two living brokers: both ends learn of it."""
-    near = _Link(source, ReplicaDecoder())
+    near = _Link(source)
     near.outgoing = Stream(source.network, source, target, lambda _: None)
     if not target.is_up or target.is_paused:
         near.outgoing.is_open = False
         source.connection_lost(near.connection)
         source.engine.connect_failed(attempt, "nobody answers", int(source.world.now_ms))
         return
-    far = _Link(target, MasterDecoder())
+    far = _Link(target)
     near.other, far.other = far, near
 
     def to_target(data: bytes) -> None:

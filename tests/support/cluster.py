@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -49,6 +50,15 @@ def eventually(what: str, condition: Callable[[], T | None], timeout_s: float = 
             return result
         time.sleep(0.02)
     raise AssertionError(f"not within {timeout_s} s: {what}" + (f" (last error: {last})" if last else ""))
+
+
+def make_secret(directory: Path) -> Path:
+    """A file with a replication secret."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "replication-secret"
+    path.touch(mode=0o600)
+    path.write_text(secrets.token_hex(32))
+    return path
 
 
 class Process:
@@ -136,6 +146,7 @@ class Cluster:
         ha = [f"127.0.0.1:{port}" for port in ports[controllers + replicas : controllers + 2 * replicas]]
         self.grpc_addresses = [f"127.0.0.1:{port}" for port in ports[controllers + 2 * replicas :]]
         self.data = root
+        secret = make_secret(root)
         peers = ",".join(f"n{n}={address}" for n, address in enumerate(self.controller_addresses))
         logs = root / "logs"
         logs.mkdir(parents=True, exist_ok=True)
@@ -154,6 +165,7 @@ class Cluster:
                     *("-m", "brokerd", "--name", "broker-a", "--listen", self.broker_addresses[n]),
                     *("--ha-listen", ha[n], "--grpc-listen", self.grpc_addresses[n]),
                     *("--controllers", ",".join(self.controller_addresses), "--data", str(root / f"b{n}")),
+                    *("--replication-secret", str(secret)),
                     *(word for assignment in broker_settings for word in ("--set", assignment)),
                 ],
                 logs / f"b{n}.log",

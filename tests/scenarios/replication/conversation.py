@@ -20,7 +20,9 @@ state [B..] / waiting              who is what; what waits at the controller
 
 from __future__ import annotations
 
-from brokerd.replication.frames import Ack, Handshake, MasterDecoder, Piece, ReplicaDecoder, Reply
+from copy import deepcopy
+
+from brokerd.replication.frames import Ack, Handshake, Piece, Reply
 from brokerd.replication.settings import ReplicationSettings
 from tests.scenarios.runner import Command
 from tests.unit.brokerd.replication.group import TICK_MS, Group, Node, Wire, check_safety
@@ -207,7 +209,7 @@ class Conversation:
 
     def _from_replica(self, wire: Wire, data: bytes) -> list[str]:
         lines = []
-        for frame in MasterDecoder().feed(data):
+        for frame in deepcopy(wire.master.engine.channels.master_end(wire.number)).receive(data):
             if isinstance(frame, Handshake):
                 lines.append(f"{_way(wire, up=True)} handshake of {frame.broker_id}")
             elif isinstance(frame, Ack):
@@ -216,7 +218,7 @@ class Conversation:
 
     def _from_master(self, wire: Wire, data: bytes) -> list[str]:
         lines = []
-        for frame in ReplicaDecoder().feed(data):
+        for frame in deepcopy(wire.replica.engine.channels.replica_end(wire.number)).receive(data):
             if isinstance(frame, Reply):
                 epochs = " ".join(f"{entry.epoch}@{entry.start_offset}" for entry in frame.entries)
                 lines.append(f"{_way(wire)} epochs {epochs} end={frame.end_offset}")

@@ -78,7 +78,7 @@ class Replica:
 def test_it_says_who_it_is_and_acks_at_once_when_all_is_flushed() -> None:
     replica = Replica("1@0", end=80)
     replica.greet("1@0 3@100", end=200)
-    assert replica.last(SendHandshake).handshake == Handshake(2)
+    assert replica.last(SendHandshake).handshake == Handshake(2, highest_epoch=3)
     assert replica.last(SendAck).offset == 80
     assert replica.following.stage is Stage.TRANSFER
     assert not replica.all(TruncateLog, PersistEpochs)

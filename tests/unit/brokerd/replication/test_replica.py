@@ -14,7 +14,8 @@ import uvloop
 from brokerd.replication.control import BrokerNames
 from brokerd.replication.effects import Role
 from brokerd.replication.epoch_file import EpochFile
-from brokerd.replication.frames import Handshake, encode_ack, encode_handshake
+from brokerd.replication.frames import Handshake
+from brokerd.replication.plain_layouts import encode_ack, encode_handshake
 from brokerd.replication.replica import Replica
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.services import PutStatus, TopicConfig
@@ -71,6 +72,7 @@ class Broker:
     def __init__(self, controllers: list[str], settings: ReplicationSettings) -> None:
         self.controllers = controllers
         self.settings = settings
+        self.secret: bytes | None = b"known to this cluster only"
         self.disk = MemoryDisk()
         self.log = PromptLog()
         self.remoting_port, self.ha_port = free_ports(2)
@@ -85,7 +87,14 @@ class Broker:
         names = BrokerNames("c", "b", address, f"{host}:{self.ha_port}", f"{host}:1")
         topics = {"t": TopicConfig("t")}
         self.replica = Replica(
-            self.settings, names, self.controllers, self.disk, self.log, lambda: topics, confirm_offset=0
+            self.settings,
+            names,
+            self.controllers,
+            self.disk,
+            self.log,
+            lambda: topics,
+            secret=self.secret,
+            confirm_offset=0,
         )
         self.log.flushed_callback = self.replica.on_flushed
         self.replica.add_role_listener(lambda role, epoch: self.roles.append(role))
