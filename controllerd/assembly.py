@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from controllerd.elections import Elections, Notifier
+from controllerd.exposition import Exposition
 from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
 from controllerd.nameserver.handlers import NameServer
@@ -36,6 +37,7 @@ from controllerd.replicas.state import Group
 from controllerd.settings import ControllerSettings
 from remoting.disk import Disk
 from remoting.errors import LogboomError
+from remoting.exporter import MetricsExporter
 from remoting.transport.client import RemotingClient, split_address
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import RemotingServer
@@ -92,6 +94,7 @@ class Controller:
         self._heartbeats = HeartbeatProcessor(self._table, self._elections, self._name_server, _now_ms, self._counters)
         host, port = split_address(settings.address)
         self._server = RemotingServer(host, port, self._handlers(), closed=self._connection_closed)
+        self._exporter = self._make_exporter(port)
         self._expiry: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
@@ -103,6 +106,8 @@ class Controller:
             self._settings.raft.group,
             self._settings.address,
         )
+        if self._exporter is not None:
+            await self._exporter.start()
         self._elections.start()
         self._expire()
         driving = asyncio.get_running_loop().create_task(self._driver.run())
@@ -128,6 +133,8 @@ class Controller:
         self._elections.close()
         if self._expiry is not None:
             self._expiry.cancel()
+        if self._exporter is not None:
+            await self._exporter.close()
         await self._server.close()
         await self._tasks.close()
         self._peers.close()
@@ -167,6 +174,20 @@ class Controller:
             configured=self._configured,
             founding=(secrets.token_hex(8), self._settings.peers),
         )
+
+    def _make_exporter(self, port: int) -> MetricsExporter | None:
+        metrics_port = self._settings.metrics.port_beside(port)
+        if metrics_port is None:
+            return None
+        exposition = Exposition(
+            self._settings,
+            self._driver,
+            self._machine,
+            self._table,
+            self._counters,
+            _now_ms,
+        )
+        return MetricsExporter(self._settings.metrics.host, metrics_port, exposition.render)
 
     def _handlers(self) -> Mapping[int, Handler]:
         replicas = ReplicasProcessor(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from controllerd.live_settings import LiveSettings
-from controllerd.metrics import Counters
+from controllerd.metrics import Counters, election_result
 from controllerd.processors.answers import master_fields, sync_state_set_body
 from controllerd.pushes import Pushes
 from controllerd.raft.driver import RaftDriver
@@ -92,10 +92,12 @@ class Elections:
 
     async def _elect(self, command: ElectMaster, found_s: float) -> None:
         try:
-            reply = await self._driver.propose(encode_command(command), self._settings.raft.decide_timeout_ms)
+            with self._counters.log_operations.measured("append"):
+                reply = await self._driver.propose(encode_command(command), self._settings.raft.decide_timeout_ms)
         except LogboomError as error:
             log.warning("no decision on an election for %s: %s", command.broker_name, error)
         else:
+            self._counters.elected(command.cluster_name, command.broker_name, election_result(reply.code))
             if reply.code not in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST):
                 log.warning("election for %s: %s", command.broker_name, reply.remark)
             else:

@@ -12,6 +12,7 @@ from controllerd.elections import Elections
 from controllerd.metrics import Counters
 from controllerd.nameserver.handlers import NameServer
 from controllerd.processors import fields
+from controllerd.processors.measure import measured
 from controllerd.replicas.heartbeat import DEFAULT_TIMEOUT_MS, Heartbeat, HeartbeatTable
 from remoting import codes
 from remoting.frame import Command
@@ -42,7 +43,7 @@ class HeartbeatProcessor:
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        return {codes.BROKER_HEARTBEAT: each(self._heartbeat)}
+        return {codes.BROKER_HEARTBEAT: each(measured(self._counters, codes.BROKER_HEARTBEAT, self._heartbeat))}
 
     def connection_closed(self, connection: RemotingConnection) -> None:
         """Who spoke on it is dead until heard again; a dead master is replaced at once."""

@@ -13,9 +13,10 @@ from typing import Any, Final
 import orjson
 
 from controllerd.live_settings import LiveSettings
-from controllerd.metrics import Counters
+from controllerd.metrics import Counters, election_result
 from controllerd.processors import fields
 from controllerd.processors.answers import election_body, master_fields, replicas_info, sync_state_set_body
+from controllerd.processors.measure import AsyncHandle, measured_async
 from controllerd.raft.driver import RaftDriver
 from controllerd.replicas.commands import (
     AlterSyncStateSet,
@@ -75,9 +76,12 @@ class ReplicasProcessor:
             codes.CONTROLLER_APPLY_BROKER_ID: self._apply_broker_id,
             codes.CLEAN_BROKER_DATA: self._clean_broker_data,
         }
-        return {code: spawned(self._owner, self._only_leading(handle)) for code, handle in table.items()}
+        return {
+            code: spawned(self._owner, measured_async(self._counters, code, self._only_leading(handle)))
+            for code, handle in table.items()
+        }
 
-    def _only_leading(self, handle: Any) -> Any:
+    def _only_leading(self, handle: AsyncHandle) -> AsyncHandle:
         async def guarded(connection: RemotingConnection, request: frame.Command) -> None:
             self._counters.requests += 1
             if not self._driver.is_serving:
@@ -214,8 +218,11 @@ class ReplicasProcessor:
 
     async def _propose(self, command: Command, *also_accepted: int) -> Reply:
         self._counters.proposals += 1
-        reply = await self._driver.propose(encode_command(command), self._timeout_ms)
+        with self._counters.log_operations.measured("append"):
+            reply = await self._driver.propose(encode_command(command), self._timeout_ms)
         assert isinstance(reply, Reply)
+        if isinstance(command, ElectMaster):
+            self._counters.elected(command.cluster_name, command.broker_name, election_result(reply.code))
         return _accepted(reply, *also_accepted)
 
     def _is_alive(self, group: Group, broker_id: int) -> bool:

@@ -14,6 +14,7 @@ import orjson
 from controllerd.live_settings import CONTROLLER_NAMES, NAME_SERVER_NAMES, LiveSettings
 from controllerd.metrics import Counters
 from controllerd.processors.fields import optional
+from controllerd.processors.measure import measured
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.members import Members
 from controllerd.raft.messages import Role
@@ -54,14 +55,15 @@ class ViewsProcessor:
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        return {
-            codes.CONTROLLER_GET_METADATA_INFO: each(self._metadata_info),
-            codes.GET_CONTROLLER_CONFIG: each(self._config),
-            codes.UPDATE_CONTROLLER_CONFIG: each(self._update_config),
-            codes.GET_NAMESRV_CONFIG: each(self._config),
-            codes.UPDATE_NAMESRV_CONFIG: each(self._update_name_server_config),
-            codes.CLUSTER_VIEW: each(self._cluster_view),
+        table = {
+            codes.CONTROLLER_GET_METADATA_INFO: self._metadata_info,
+            codes.GET_CONTROLLER_CONFIG: self._config,
+            codes.UPDATE_CONTROLLER_CONFIG: self._update_config,
+            codes.GET_NAMESRV_CONFIG: self._config,
+            codes.UPDATE_NAMESRV_CONFIG: self._update_name_server_config,
+            codes.CLUSTER_VIEW: self._cluster_view,
         }
+        return {code: each(measured(self._counters, code, handle)) for code, handle in table.items()}
 
     def _metadata_info(self, connection: RemotingConnection, request: Command) -> None:
         leader = self._known_leader()

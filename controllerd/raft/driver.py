@@ -77,6 +77,11 @@ class RaftDriver:
         return self._failure is None and self.disk_error is None and self.node.is_serving
 
     @property
+    def log_bytes(self) -> int:
+        """Length of the log on disk."""
+        return self._file.size_bytes
+
+    @property
     def soft_state(self) -> SoftState:
         return self.node.core.soft_state
 
