@@ -30,9 +30,10 @@ from brokerd.store.layout import (
     parse_file_name,
 )
 from brokerd.store.settings import StoreSettings
+from remoting.checksum import crc32
 from remoting.disk import Bytes, Disk, FileSegment, LocalSegment
 from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError
-from remoting.message import SYS_BORN_HOST_V6
+from remoting.message import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
 
 DIRECTORY = "commitlog"
 # Files at the log's end that are read through a mapping: their pages are in memory anyway. Older ones are read with pread, where
@@ -42,6 +43,10 @@ _REWRITE_BYTES = 1 << 20
 
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
+# What is looked at before a record is given out: size, body checksum, physical offset, sysFlag and, with IPv4 hosts, body length.
+_READ_HEAD = struct.Struct(">i4xI16xqi44xi")
+_BODY_START = 88
+_V6 = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _STORE_TIMESTAMP_V4 = 56
 _STORE_TIMESTAMP_V6 = 68
 
@@ -252,11 +257,14 @@ class CommitLog:
         return content
 
     def read_records(self, units: Iterable[tuple[int, int, int]]) -> list[bytes]:
-        """The records that (offset, size, tags code) units name; those that are gone from the log's begin are left out."""
+        """The records that (offset, size, tags code) units name; those that are gone from the log's begin are left out.
+
+        Raises CorruptedFile for one that is not what was stored: a disk may change bytes long after it wrote them.
+        """
         records = []
         start = end = -1
         view: mmap.mmap | None = None
-        size_of = _INT.unpack_from
+        head_of = _READ_HEAD.unpack_from
         for offset, size, _ in units:
             if not start <= offset < end:
                 segment = self._segments.get(offset - offset % self._size)
@@ -264,9 +272,19 @@ class CommitLog:
                     continue
                 start, end, view = segment.start, segment.end, segment.view
             record = view[offset - start : offset - start + size] if view is not None else self.read(offset, size)
-            if size_of(record)[0] != size:
+            found_size, checksum, found_offset, sys_flag, body_length = head_of(record)
+            if sys_flag & _V6:
+                body_start, body_length = _v6_body(record, sys_flag)
+            else:
+                body_start = _BODY_START
+            if (
+                found_size != size
+                or found_offset != offset
+                or crc32(record[body_start : body_start + body_length]) & 0x7FFFFFFF != checksum
+            ):
                 raise CorruptedFile(
-                    f"the consume queues name a record of {size} bytes at offset {offset}, which is not there"
+                    f"the record of {size} bytes at offset {offset} of the commitlog is damaged, so it is not given out; "
+                    "replace this replica's data directory by an empty one, and it copies the log from its master"
                 )
             records.append(record)
         return records
@@ -459,6 +477,12 @@ class CommitLog:
             segment.map()
         for segment in segments[-2 * _MAPPED_FILES : -_MAPPED_FILES]:
             segment.unmap()
+
+
+def _v6_body(record: bytes, sys_flag: int) -> tuple[int, int]:
+    """Where the body of a record with IPv6 hosts starts, and its length."""
+    start = _BODY_START + 12 * (bool(sys_flag & SYS_BORN_HOST_V6) + bool(sys_flag & SYS_STORE_HOST_V6))
+    return start, _INT.unpack_from(record, start - 4)[0]
 
 
 def is_out_of_space(error: StorageError) -> bool:

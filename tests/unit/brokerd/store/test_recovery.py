@@ -419,3 +419,28 @@ def test_what_a_failed_sync_left_readable_is_durable_before_it_counts() -> None:
         after.load()
         assert log_bytes(after) == before
         assert disk.counters.sync_errors == 1
+
+
+@pytest.mark.parametrize("host_bytes", [8, 20])
+def test_a_record_whose_body_or_place_changed_on_disk_is_never_given_out(host_bytes: int) -> None:
+    disk = FaultyDisk(Random(3))
+    store = open_store(disk)
+    born_host = bytes(range(host_bytes))
+    flags = 1 << 4 if host_bytes == 20 else 0
+    for _ in range(3):
+        put(store, draft(b"body" * 50, born_host=born_host, sys_flag=flags))
+    assert len(store.read_messages("TopicA", 0, 0, 10, 1 << 20).records) == 3
+    (unit,) = store.read_units("TopicA", 0, 1, 1)
+    body_at = unit[0] + 88 + (host_bytes - 8)
+    for position in (
+        unit[0] + 35,
+        body_at,
+        body_at + 199,
+    ):  # the last byte of its physical offset, the ends of its body
+        disk.flip_bit("commitlog/00000000000000000000", position, 3)
+        assert len(store.read_messages("TopicA", 0, 0, 1, 1 << 20).records) == 1
+        with pytest.raises(CorruptedFile, match=f"at offset {unit[0]} of the commitlog is damaged"):
+            store.read_messages("TopicA", 0, 0, 10, 1 << 20)
+        disk.flip_bit("commitlog/00000000000000000000", position, 3)
+    assert len(store.read_messages("TopicA", 0, 0, 10, 1 << 20).records) == 3
+    assert disk.counters.bit_flips == 6
