@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from brokerd.clients import ClientRegistry
 from brokerd.core import BrokerCore
@@ -93,8 +94,23 @@ def _replica_state(core: BrokerCore, replica: Replica) -> ReplicaState:
         epochs=[(each["epoch"], each["startOffset"]) for each in state["epochs"]],
         # what is wrong now; what was wrong once and healed is history, in the log
         last_error=state["failure"] or following.get("stuck") or following.get("lastError") or None,
+        learner=state["learner"],
+        quorum=_dated(state.get("quorum"), _wall_ms()),
+        weaknesses=state["weaknesses"],
         loop=state["loop"],
     )
+
+
+def _dated(quorum: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any] | None:
+    """The quorum's facts with wall times, to the second: two looks at one event shall tell the same."""
+    if quorum is None:
+        return None
+    missing = [
+        {name: value for name, value in each.items() if name != "forMs"}
+        | {"sinceMs": (now_ms - each["forMs"] + 500) // 1000 * 1000}
+        for each in quorum["missing"]
+    ]
+    return {**quorum, "missing": missing}
 
 
 def _wall_ms() -> int:

@@ -30,6 +30,9 @@ class ReplicaState:
     dispatched_offset: int
     epochs: Sequence[tuple[int, int]]
     last_error: str | None = None
+    learner: bool = False
+    quorum: Mapping[str, Any] | None = None  # of a master: how many copies an acknowledgement means, and who is missing
+    weaknesses: Sequence[str] = ()  # what its settings give up of the promise, as sentences
     loop: Mapping[str, int] = field(default_factory=dict)  # how late the event loop's tick was, in milliseconds
 
 
@@ -92,6 +95,9 @@ class StateProcessor:
             ],
             "connections": self._sources.connections(),
             "lastError": replica.last_error,
+            "learner": replica.learner,
+            "quorum": dict(replica.quorum) if replica.quorum is not None else None,
+            "weaknesses": list(replica.weaknesses),
             "loop": dict(replica.loop),
         }
 

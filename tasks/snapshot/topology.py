@@ -59,6 +59,11 @@ def _group(group: Mapping[str, Any], look: Look) -> dict[str, Any]:
         for replica in sorted(group["replicas"], key=lambda each: each["brokerId"])
     ]
     _fill_gaps(replicas, master_id)
+    states = {
+        each["brokerId"]: state
+        for each in group["replicas"]
+        if (state := state_of(look, cluster, name, each)) is not None
+    }
     return {
         "cluster": cluster,
         "name": name,
@@ -66,7 +71,38 @@ def _group(group: Mapping[str, Any], look: Look) -> dict[str, Any]:
         "master_epoch": whole(group.get("masterEpoch")),
         "sync_state_set": sorted(in_sync),
         "sync_state_set_epoch": whole(group.get("syncStateSetEpoch")),
+        "quorum": _quorum(states.get(master_id)),
+        "weaknesses": sorted({str(each) for state in states.values() for each in _list(state.get("weaknesses"))}),
         "replicas": replicas,
+    }
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _quorum(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What an acknowledgement means at the moment, by the master's own word; None when it does not answer."""
+    told = (state or {}).get("quorum")
+    if not isinstance(told, Mapping):
+        return None
+    return {
+        "kind": str(told.get("kind")),
+        "copies": whole(told.get("copies")),
+        "wanted_copies": whole(told.get("wantedCopies")),
+        "min_copies": whole(told.get("minCopies")),
+        "refused": bool(told.get("refused")),
+        "downgraded": bool(told.get("downgraded")),
+        "missing": [
+            {
+                "broker_id": broker_id,
+                "reason": str(each.get("reason")),
+                "stalls": bool(each.get("stalls")),
+                "since_ms": whole(each.get("sinceMs")),
+            }
+            for each in _list(told.get("missing"))
+            if isinstance(each, Mapping) and (broker_id := whole(each.get("brokerId"))) is not None
+        ],
     }
 
 
@@ -81,6 +117,7 @@ def _replica(replica: Mapping[str, Any], state: Mapping[str, Any] | None, in_syn
         "alive": alive if alive is not None or state is None else True,
         "role": _role(replica, state),
         "in_sync": bool(replica["inSync"]) if replica.get("inSync") is not None else replica["brokerId"] in in_sync,
+        "learner": _learner(own, replica),
         "epoch": _first(own.get("masterEpoch"), replica.get("epoch")),
         "max_offset": _first(own.get("endOffset"), replica.get("maxOffset")),
         "flushed_offset": whole(own.get("flushedOffset")),
@@ -94,6 +131,14 @@ def _replica(replica: Mapping[str, Any], state: Mapping[str, Any] | None, in_syn
             for each in own.get("epochs") or ()
         ],
     }
+
+
+def _learner(own: Mapping[str, Any], replica: Mapping[str, Any]) -> bool | None:
+    """Whether it copies without ever counting or leading; None when nobody says."""
+    for told in (own.get("learner"), replica.get("learner")):
+        if isinstance(told, bool):
+            return told
+    return None
 
 
 def _role(replica: Mapping[str, Any], state: Mapping[str, Any] | None) -> str:

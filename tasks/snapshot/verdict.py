@@ -7,6 +7,7 @@ missing. Each reason says what it means for the person who reads it; the worst c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from tasks.snapshot.inputs import Look
@@ -71,6 +72,7 @@ def _about_group(look: Look, group: Mapping[str, Any]) -> list[dict[str, Any]]:
     name, replicas = group["name"], group["replicas"]
     link = f"/#group-{group['cluster']}-{name}"
     reasons = []
+    explained = {each["broker_id"] for each in (group["quorum"] or {"missing": ()})["missing"]}
     if group["master_id"] is None:
         text = f"{name} has no master: sends to it are refused until one is elected."
         reasons.append(_reason("no-master", CRITICAL, text, link))
@@ -81,16 +83,58 @@ def _about_group(look: Look, group: Mapping[str, Any]) -> list[dict[str, Any]]:
         if look.views and replica["alive"] is False:
             text = f"{name}: replica {replica['id']} does not answer its controllers."
             reasons.append(_reason("replica-dead", WARNING, text, link))
-        elif look.views and not replica["in_sync"] and group["master_id"] is not None:
+        elif look.views and _is_behind(replica) and replica["id"] not in explained and group["master_id"] is not None:
             gap = "" if replica["gap_bytes"] is None else f"; it lacks {_bytes(replica['gap_bytes'])}"
             text = f"{name}: replica {replica['id']} is not in the sync-state set{gap}."
             reasons.append(_reason("replica-out-of-sync", WARNING, text, link))
+    reasons += _about_quorum(group, link)
     for replica in replicas:
         error = (look.states.get(replica["address"]) or {}).get("lastError")
         if error:
             text = f"{name}: replica {replica['id']} reports: {error}"
             reasons.append(_reason("broker-error", WARNING, str(text)[:500], link))
     return reasons
+
+
+def _is_behind(replica: Mapping[str, Any]) -> bool:
+    return not replica["in_sync"] and not replica["learner"]
+
+
+def _about_quorum(group: Mapping[str, Any], link: str) -> list[dict[str, Any]]:
+    """What an acknowledgement means less than it should, who is missing for it, why, and since when."""
+    name, quorum = group["name"], group["quorum"]
+    reasons = [_reason("weak-settings", WARNING, f"{name}: {each}.", link) for each in group["weaknesses"]]
+    if quorum is None:
+        return reasons
+    if quorum["refused"]:
+        text = f"{name} refuses messages: {_count(quorum['copies'])} in sync, and {quorum['min_copies']} are required."
+        reasons.append(_reason("too-few-replicas", CRITICAL, f"{text}{_who(quorum)}", link))
+    elif quorum["downgraded"]:
+        text = f"{name}: an acknowledgement means {_count(quorum['copies'])} instead of {quorum['wanted_copies']}."
+        reasons.append(_reason("downgraded", WARNING, f"{text}{_who(quorum)}", link))
+    stalling = [each for each in quorum["missing"] if each["stalls"]]
+    if stalling and not quorum["refused"]:
+        ids = ", ".join(str(each["broker_id"]) for each in stalling)
+        text = f"{name}: sends wait for replica {ids}, which is still in the set.{_who({'missing': stalling})}"
+        reasons.append(_reason("sends-stall", CRITICAL, text, link))
+    return reasons
+
+
+def _count(copies: int | None) -> str:
+    return "1 copy" if copies == 1 else f"{'?' if copies is None else copies} copies"
+
+
+def _who(quorum: Mapping[str, Any]) -> str:
+    """ " Replica 3: it is not connected, since 12:00:03 UTC." for each that is missing."""
+    told = []
+    for each in quorum["missing"]:
+        since = (
+            ""
+            if each["since_ms"] is None
+            else f", since {datetime.fromtimestamp(each['since_ms'] / 1000, UTC):%H:%M:%S} UTC"
+        )
+        told.append(f" Replica {each['broker_id']}: {each['reason']}{since}.")
+    return "".join(told)
 
 
 def _about_processes(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

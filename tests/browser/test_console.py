@@ -127,6 +127,31 @@ def test_an_election_shows_without_reload(tab: Tab, console: Console) -> None:
     assert tab.page.evaluate("window.notReloaded")
 
 
+def test_a_downgrade_says_who_is_missing_why_and_since_when_and_goes_by_itself(tab: Tab, console: Console) -> None:
+    tab.is_connected()
+    group_card = "#group-DefaultCluster-broker-a"
+    document = snapshot_document()
+    group = document["groups"][0]
+    group.update(sync_state_set=[1, 2], weaknesses=["ack_after=append: an acknowledgement means memory"])
+    group["quorum"].update(copies=2, downgraded=True)
+    group["quorum"]["missing"] = [
+        {"broker_id": 3, "reason": "it is not connected", "stalls": False, "since_ms": 1_790_000_000_000}
+    ]
+    group["replicas"][2].update(in_sync=False, learner=False)
+    console.feed(document)
+    tab.sees("2 of 3 copies", group_card)
+    tab.sees("replica 3: it is not connected", group_card)
+    tab.sees("weak settings", group_card)
+    group["quorum"].update(copies=1, refused=True, min_copies=2)
+    group["replicas"][2].update(learner=True)
+    console.feed(document)
+    tab.sees("refuses messages", group_card)
+    tab.sees("learner", '[data-key="replica-broker-a-3"]')
+    console.feed(snapshot_document())
+    tab.has(0, f"{group_card} .missing")
+    tab.has(0, f"{group_card} .badge")
+
+
 def test_updates_keep_focus_and_what_was_opened(tab: Tab, console: Console) -> None:
     tab.is_connected()
     tab.page.focus('[data-key="replica-broker-a-2"] a')

@@ -50,6 +50,11 @@ class ReplicaSerializer(serializers.Serializer):
     alive = serializers.BooleanField(allow_null=True)
     role = serializers.ChoiceField(choices=["master", "replica", "fenced", "unreachable"])
     in_sync = serializers.BooleanField(allow_null=True)
+    learner = serializers.BooleanField(
+        allow_null=True,
+        required=False,
+        help_text="Copies the log, but never counts for an acknowledgement and never leads.",
+    )
     epoch = Int64Field()
     max_offset = Int64Field()
     flushed_offset = Int64Field()
@@ -61,6 +66,25 @@ class ReplicaSerializer(serializers.Serializer):
     epochs = EpochSerializer(many=True, required=False)
 
 
+class MissingReplicaSerializer(serializers.Serializer):
+    broker_id = serializers.IntegerField()
+    reason = serializers.CharField()
+    stalls = serializers.BooleanField(help_text="It is still required: sends wait for it.")
+    since_ms = Int64Field(help_text="Milliseconds since 1970.")
+
+
+class QuorumSerializer(serializers.Serializer):
+    """What an acknowledgement means at the moment, by the master's own word."""
+
+    kind = serializers.ChoiceField(choices=["controllers", "acting-master", "fixed"])
+    copies = serializers.IntegerField(allow_null=True, help_text="Copies that an acknowledged message has now.")
+    wanted_copies = serializers.IntegerField(allow_null=True, help_text="Copies it would have if nobody were missing.")
+    min_copies = serializers.IntegerField(allow_null=True)
+    refused = serializers.BooleanField(help_text="Too few replicas are in sync: messages are refused.")
+    downgraded = serializers.BooleanField()
+    missing = MissingReplicaSerializer(many=True)
+
+
 class GroupSerializer(serializers.Serializer):
     cluster = serializers.CharField()
     name = serializers.CharField()
@@ -68,6 +92,10 @@ class GroupSerializer(serializers.Serializer):
     master_epoch = Int64Field()
     sync_state_set = serializers.ListField(child=serializers.IntegerField())
     sync_state_set_epoch = Int64Field()
+    quorum = QuorumSerializer(allow_null=True, required=False)
+    weaknesses = serializers.ListField(
+        child=serializers.CharField(), required=False, help_text="What the brokers' settings give up of the promise."
+    )
     replicas = ReplicaSerializer(many=True)
 
 

@@ -49,14 +49,14 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
 
 def _with_health(group: dict[str, Any]) -> dict[str, Any]:
     """The group with what a person looks for first: is there a master, is the sync-state set whole."""
-    replicas = group["replicas"]
+    counted = [replica for replica in group["replicas"] if not replica.get("learner")]
     in_sync = group.get("sync_state_set") or []
     return {
         **group,
         "in_sync_count": len(in_sync),
-        "replica_count": len(replicas),
+        "replica_count": len(counted),
         "leaderless": group.get("master_id") is None,
-        "shrunken": len(in_sync) < len(replicas),
+        "shrunken": len(in_sync) < len(counted),
     }
 
 

@@ -361,8 +361,28 @@ def test_the_state_has_what_a_person_asks() -> None:
     assert master["role"] == "master"
     assert master["syncStateSet"] == [1, 2, 3]
     assert {replica["brokerId"]: replica["gapBytes"] for replica in master["replicas"]} == {2: 0, 3: 0}
+    quorum = master["quorum"]
+    assert (quorum["copies"], quorum["wantedCopies"], quorum["downgraded"], quorum["missing"]) == (3, 3, False, [])
+    assert (master["weaknesses"], master["learner"]) == ([], False)
     replica = group[2].engine.state(group.now_ms)
+    assert "quorum" not in replica
     assert replica["role"] == "replica"
     assert replica["masterId"] == 1
     assert replica["following"]["stage"] == "transfer"
     assert replica["confirmOffset"] == master["confirmOffset"]
+
+
+def test_a_downgrade_is_told_with_who_why_and_since_when_and_ends_by_itself() -> None:
+    group = healthy()
+    group.crash(group[3])
+    group.settle(20)
+    quorum = group[1].engine.state(group.now_ms)["quorum"]
+    assert (quorum["copies"], quorum["wantedCopies"], quorum["downgraded"]) == (2, 3, True)
+    (missing,) = quorum["missing"]
+    assert (missing["brokerId"], missing["reason"], missing["stalls"]) == (3, "it is not connected", False)
+    assert 500 <= missing["forMs"] <= 1000
+    group[3].start()
+    group.push(group[3])
+    group.settle(20)
+    quorum = group[1].engine.state(group.now_ms)["quorum"]
+    assert (quorum["copies"], quorum["downgraded"], quorum["missing"]) == (3, False, [])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +101,67 @@ def test_a_replica_out_of_sync_is_named_with_its_gap() -> None:
     snapshot, _ = build(look(view=bent, states=states), Memory())
     (reason,) = snapshot["verdict"]["reasons"]
     assert reason["text"] == "broker-a: replica 3 is not in the sync-state set; it lacks 3.8 MiB."
+
+
+def quorum(copies: int, *missing: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    told = {"kind": "controllers", "all": True, "copies": copies, "wantedCopies": 3, "minCopies": 1, "refused": False}
+    return {"quorum": {**told, "downgraded": copies < 3, "missing": list(missing), "learners": [], **changes}}
+
+
+def gone(broker_id: int, *, stalls: bool = False) -> dict[str, Any]:
+    reason = "it is not connected"
+    return {"brokerId": broker_id, "reason": reason, "stalls": stalls, "sinceMs": 1_790_000_000_000}
+
+
+def test_a_downgrade_is_told_with_who_why_and_since_when() -> None:
+    missing = quorum(2, gone(3))
+    answer = view(syncStateSet=[1, 2], replicas=[replica(1, "master"), replica(2), replica(3, inSync=False)])
+    states = {1: state(1, "master", **missing), 2: state(2), 3: state(3)}
+    snapshot, _ = build(look(view=answer, states=states), Memory())
+    found = snapshot["groups"][0]["quorum"]
+    assert (found["copies"], found["wanted_copies"], found["downgraded"], found["refused"]) == (2, 3, True, False)
+    assert found["missing"] == [
+        {"broker_id": 3, "reason": "it is not connected", "stalls": False, "since_ms": 1_790_000_000_000}
+    ]
+    (reason,) = snapshot["verdict"]["reasons"]
+    assert reason["code"] == "downgraded"
+    assert reason["text"] == (
+        "broker-a: an acknowledgement means 2 copies instead of 3. Replica 3: it is not connected, since 14:13:20 UTC."
+    )
+    healthy, _ = build(look(states={1: state(1, "master", **quorum(3)), 2: state(2), 3: state(3)}), Memory())
+    assert healthy["verdict"] == {"status": "healthy", "reasons": []}
+
+
+def test_refused_messages_and_waiting_sends_are_critical() -> None:
+    for told, code, words in (
+        (
+            quorum(1, gone(2), gone(3), refused=True, minCopies=2),
+            "too-few-replicas",
+            "1 copy in sync, and 2 are required",
+        ),
+        (quorum(3, gone(3, stalls=True)), "sends-stall", "sends wait for replica 3"),
+    ):
+        states = {1: state(1, "master", **told), 2: state(2), 3: state(3)}
+        reason = build(look(states=states), Memory())[0]["verdict"]["reasons"][0]
+        assert (reason["code"], reason["severity"]) == (code, "critical")
+        assert words in reason["text"]
+
+
+def test_a_learner_outside_the_set_is_no_trouble_and_weak_settings_are() -> None:
+    answer = view(syncStateSet=[1, 2], replicas=[replica(1, "master"), replica(2), replica(3, inSync=False)])
+    states = {
+        1: state(1, "master", **quorum(2, wantedCopies=2, downgraded=False)),
+        2: state(2),
+        3: state(3, learner=True),
+    }
+    snapshot, _ = build(look(view=answer, states=states), Memory())
+    assert [each["learner"] for each in snapshot["groups"][0]["replicas"]] == [None, None, True]
+    assert snapshot["verdict"]["reasons"] == []
+    states[2] = state(2, weaknesses=["ack_after=append: memory"])
+    snapshot, _ = build(look(view=answer, states=states), Memory())
+    assert snapshot["groups"][0]["weaknesses"] == ["ack_after=append: memory"]
+    (reason,) = snapshot["verdict"]["reasons"]
+    assert (reason["code"], reason["text"]) == ("weak-settings", "broker-a: ack_after=append: memory.")
 
 
 def test_one_silent_controller_is_a_warning_that_counts_what_may_still_fail() -> None:
