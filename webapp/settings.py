@@ -187,6 +187,7 @@ REST_FRAMEWORK = {
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
     "DATETIME_FORMAT": "%Y-%m-%dT%H:%M:%S.%fZ",
     "DEFAULT_VERSIONING_CLASS": None,
+    "URL_FORMAT_OVERRIDE": None,  # everything is JSON; `?format=` shall not become a 404
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Logboom REST API",
