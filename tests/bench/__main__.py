@@ -1,6 +1,6 @@
 """All benchmarks in one run, and one table of what they found beside the goals.
 
-    python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--minutes M] [--json FILE]
+    python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
 Names are those of the modules: sends, grpc_sends, receive_ack, failover, memory, startup. When the time is up, the benchmarks
 that were not begun are left out, and the table says so. The exit code is 0 whether goals are met or not: a run on a shared
@@ -29,7 +29,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "sends": lambda: [pairs.row for pairs in sends.run(options.pairs, options.seconds)],
         "grpc_sends": lambda: [pairs.row for pairs in grpc_sends.run(options.pairs, options.seconds)],
         "receive_ack": lambda: [pairs.row for pairs in receive_ack.run(options.pairs, messages)],
-        "failover": lambda: failover.rows(failover.run(options.kills)),
+        "failover": lambda: failover.run(options.kills, options.freezes, options.freezes, options.freezes),
         "memory": lambda: [reading.row for reading in memory.run(options.sends)],
         "startup": lambda: startup.rows(startup.run(options.starts)),
     }
@@ -50,6 +50,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3, help="pairs of each row that compares two (%(default)s)")
     parser.add_argument("--seconds", type=float, default=3, help="how long a load lasts (%(default)s)")
     parser.add_argument("--kills", type=int, default=20, help="kills of the master (%(default)s)")
+    parser.add_argument(
+        "--freezes", type=int, default=5, help="freezes of the master, of a replica, and partitions (%(default)s)"
+    )
     parser.add_argument("--sends", type=int, default=200_000, help="sends before memory is read again (%(default)s)")
     parser.add_argument(
         "--starts", type=int, default=1, help="starts of the appliance with existing data (%(default)s)"

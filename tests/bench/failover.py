@@ -1,168 +1,288 @@
-"""How long a killed master stops the sends: kill -9 to the first send that succeeds, with default settings.
+"""How long a broker that is killed, frozen or cut off stops the sends, with default settings.
 
-    python -m tests.bench.failover [--kills N]
+    python -m tests.bench.failover [--kills N] [--freezes N] [--slave-freezes N] [--partitions N]
 
-Three controllers, three brokers. One raw sender knows the brokers' addresses, nothing else, and tries them in turn. Before each
-kill the group is whole: three members in sync. At the end every acknowledged message must be there, and nothing else. What the
-daemons logged meanwhile is printed for every kill that took longer than the goal.
+Three controllers, three brokers. One sender per broker knows its address, nothing else, and tries all the time. Before each
+fault the group is whole: three members in sync. Of a master's fault the time is taken from the fault to the acknowledgement of a
+message that was sent after it; of a frozen replica it is the longest time without an acknowledgement, and the master must stay.
+At the end every acknowledged message must be there, and nothing else. The load of the machine is printed beside the figures.
+What the daemons logged meanwhile is printed for every fault that took longer than its goal.
+
+Partitions need root, network namespaces and a TUN device; without them they are left out, and the reason is printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import shutil
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from remoting import codes
-from remoting.client.socket_connection import SocketConnection
-from remoting.errors import ConnectionLost, RequestError, RequestTimeout
-from remoting.message import encode_properties
 from tests.bench.harness import Row
+from tests.bench.senders import Senders
+from tests.chaos.addresses import CLIENTS, NODES, Link, both_ways
+from tests.chaos.daemons import ChaosCluster
+from tests.chaos.impair import Impairment
+from tests.chaos.namespaces import RunDirectory, enter, why_not
+from tests.chaos.network import Network
+from tests.chaos.plan import CUT
 from tests.support.cluster import Cluster, eventually
-from tests.support.workload import History, call_until, check_queue, read_queue
+from tests.support.workload import call_until, check_queue, read_queue
 
 TOPIC: Final = "Failover"
-MEDIAN_GOAL_S: Final = 0.5
-LONGEST_GOAL_S: Final = 1.5
-
-_PADDING: Final = b"x" * 1000
-_PAUSE_S: Final = 0.005  # after a broker took no message
-_PATIENCE_S: Final = 30
-_UNKNOWN: Final = (codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT)
+DECISION_GOAL_MS: Final = 50
+_BETWEEN_SENDS_S: Final = 0.002
+_BLOCKED_LOOK_S: Final = 4.0  # how long after a replica's freeze gaps are looked for
+_REJOIN_S: Final = 60
+_DECIDED: Final = re.compile(r"the election was decided ([0-9.]+) ms after it was found due")
 
 
-class Sender(threading.Thread):
-    """Sends one message after the other to whichever broker takes it; never sends a body twice."""
+@dataclass(frozen=True)
+class Goal:
+    """In seconds; `median` None = there is none."""
 
-    def __init__(self, brokers: Sequence[str]) -> None:
-        super().__init__(name="sender", daemon=True)
-        self.history = History()
-        self._brokers = list(brokers)
-        self._turn = 0
-        self._count = 0
-        self._connection: SocketConnection | None = None
-        self._stopping = threading.Event()
-        self._lost = ""  # the broker whose successor is waited for
-        self._recovered = threading.Event()
-        self._recovered_s = 0.0
+    longest: float
+    median: float | None = None
 
-    def expect_loss(self, broker: str) -> None:
-        """The next success at another broker than this one is the one to note."""
-        self._recovered.clear()
-        self._lost = broker
 
-    def wait_for_successor(self) -> float:
-        """When the first send was acknowledged by another broker than the one expected to be lost."""
-        if not self._recovered.wait(_PATIENCE_S):
-            raise AssertionError(f"no send succeeded within {_PATIENCE_S} s")
-        return self._recovered_s
+GOALS: Final[Mapping[str, Goal]] = {
+    "kill of the master": Goal(1.0, 0.3),
+    "freeze of the master": Goal(2.0),
+    "freeze of a replica": Goal(2.0),
+    "partition of the master": Goal(2.0),
+}
 
-    def stop(self) -> History:
-        self._stopping.set()
-        self.join(_PATIENCE_S)
-        assert not self.is_alive(), "the sender hangs"
-        return self.history
 
-    def run(self) -> None:
-        while not self._stopping.is_set():
-            connection = self._connected()
-            if connection is None or not self._send_one(connection):
-                self._try_next()
-        if self._connection is not None:
-            self._connection.close()
+@dataclass
+class Outages:
+    """What one kind of fault did, in order."""
 
-    def _connected(self) -> SocketConnection | None:
-        if self._connection is None:
-            try:
-                self._connection = SocketConnection(self._brokers[self._turn], timeout_ms=1000)
-            except ConnectionLost:
-                return None
-        return self._connection
+    kind: str
+    took_s: list[float] = field(default_factory=list)
+    decisions_ms: list[float] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)  # of the machine, one minute's average, at each fault
+    acknowledged: int = 0
+    unknown: int = 0
 
-    def _try_next(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        self._turn = (self._turn + 1) % len(self._brokers)
-        self._stopping.wait(_PAUSE_S)
+    @property
+    def goal(self) -> Goal:
+        return GOALS[self.kind]
 
-    def _send_one(self, connection: SocketConnection) -> bool:
-        """Whether the broker acknowledged a message."""
-        self._count += 1
-        body = b"sender:%d:%b" % (self._count, _PADDING)
-        ext = {
-            **{"a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0"},
-            **{
-                "i": encode_properties({"UNIQ_KEY": f"S{self._count:020d}"}).decode(),
-                "j": "0",
-                "k": "false",
-                "m": "false",
-            },
-        }
-        try:
-            answer = connection.call(
-                codes.SEND_MESSAGE_V2, ext, body, timeout_ms=6000, accept=(codes.SUCCESS, *_UNKNOWN)
+    @property
+    def load(self) -> str:
+        return f"load {min(self.loads):.1f}-{max(self.loads):.1f} on {os.cpu_count()} processors"
+
+    def rows(self) -> list[Row]:
+        """What the final table says."""
+        name = f"{self.kind} to the next send, {len(self.took_s)} times"
+        median, longest, goal = statistics.median(self.took_s), max(self.took_s), self.goal
+        median_goal, median_met = "", None
+        if goal.median is not None:
+            median_goal, median_met = f"<= {goal.median * 1000:.0f} ms", median <= goal.median
+        rows = [
+            Row(f"{name}: median", f"{median * 1000:.0f} ms, {self.load}", median_goal, median_met),
+            Row(
+                f"{name}: longest",
+                f"{longest * 1000:.0f} ms",
+                f"<= {goal.longest * 1000:.0f} ms",
+                longest <= goal.longest,
+            ),
+        ]
+        if self.decisions_ms:
+            middle, last = statistics.median(self.decisions_ms), max(self.decisions_ms)
+            figure = f"median {middle:.1f} ms, longest {last:.1f} ms"
+            rows.append(
+                Row(
+                    f"{self.kind}: election, found due to decided",
+                    figure,
+                    f"< {DECISION_GOAL_MS} ms",
+                    last < DECISION_GOAL_MS,
+                )
             )
-        except RequestError as error:
-            if "is unknown" in error.message:  # the role changed while the message waited
-                self.history.unknown.add(body)
-            else:
-                self.history.refused += 1
-            return False
-        except (ConnectionLost, RequestTimeout):
-            self.history.unknown.add(body)
-            return False
-        if answer.code != codes.SUCCESS:
-            self.history.unknown.add(body)
-            return False
-        self.history.acknowledged[body] = int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
-        if not self._recovered.is_set() and connection.address != self._lost:
-            self._recovered_s = time.monotonic()
-            self._recovered.set()
-        return True
+        return rows
 
 
-def run(kills: int) -> list[float]:
-    """The seconds of each kill, in order."""
+class Trial:
+    """A cluster with its senders, and faults one after the other."""
+
+    def __init__(self, cluster: Cluster, senders: Senders, outages: Outages) -> None:
+        self.cluster = cluster
+        self.senders = senders
+        self.outages = outages
+
+    def master_fault(self, inject: Callable[[int], None], heal: Callable[[int], None]) -> None:
+        """A fault of the master: the seconds until another broker acknowledged a message that was sent after it."""
+        cluster = self.cluster
+        master = cluster.master()
+        logged = {process.name: len(process.log_text()) for process in cluster.controllers}
+        began, start_s = datetime.now(UTC), time.monotonic()
+        inject(master)
+        took_s = self.senders.first_success_elsewhere(master, start_s) - start_s
+        decisions = [
+            float(found[1])
+            for process in cluster.controllers
+            for found in _DECIDED.finditer(process.log_text()[logged[process.name] :])
+        ]
+        self.outages.decisions_ms += decisions
+        self._note(cluster.brokers[master].name, took_s, began, f", decided in {decisions} ms")
+        heal(master)
+        cluster.wait_in_sync(len(cluster.brokers), timeout_s=_REJOIN_S)
+
+    def replica_freeze(self) -> None:
+        """A frozen replica: the longest time without an acknowledgement. The master must stay."""
+        cluster = self.cluster
+        group = cluster.wait_in_sync(len(cluster.brokers))
+        replica = (cluster.master() + 1 + len(self.outages.took_s) % 2) % len(cluster.brokers)
+        began, start_s = datetime.now(UTC), time.monotonic()
+        cluster.brokers[replica].freeze()
+        try:
+            resumed_s = self.senders.first_success(start_s + 0.05)
+            while time.monotonic() < max(start_s + _BLOCKED_LOOK_S, resumed_s + 1):
+                time.sleep(0.02)
+            blocked_s = self.senders.longest_gap(start_s, time.monotonic())
+            after = cluster.wait_in_sync(len(cluster.brokers) - 1)
+        finally:
+            cluster.brokers[replica].thaw()
+        assert after["masterEpoch"] == group["masterEpoch"], "the freeze of a replica cost the master its place"
+        assert len(after["syncStateSet"]) == len(cluster.brokers) - 1, "the frozen replica was not taken out of the set"
+        self._note(cluster.brokers[replica].name, blocked_s, began, "")
+        cluster.wait_in_sync(len(cluster.brokers), timeout_s=_REJOIN_S)
+
+    def _note(self, who: str, took_s: float, began: datetime, more: str) -> None:
+        outages = self.outages
+        outages.took_s.append(took_s)
+        outages.loads.append(os.getloadavg()[0])
+        print(
+            f"{outages.kind} {len(outages.took_s):2}: {who}, {took_s * 1000:.0f} ms{more}, load {outages.loads[-1]:.1f}",
+            flush=True,
+        )
+        if took_s > (outages.goal.median or outages.goal.longest):
+            print_logs(self.cluster, began)
+
+
+@contextmanager
+def trial(kind: str, cluster: Cluster) -> Iterator[Trial]:
+    """The cluster under load; what was acknowledged is read back at the end."""
+    outages = Outages(kind)
+    cluster.start()
+    call_until(lambda: cluster.admin.create_topic(TOPIC, queues=1))
+    eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(TOPIC)))
+    senders = Senders(cluster.broker_addresses, TOPIC, _BETWEEN_SENDS_S)
+    senders.start()
+    eventually("the first sends", lambda: senders.acknowledged > 20)
+    eventually("the controllers know how regularly brokers speak", lambda: _are_known(cluster), 30)
+    yield Trial(cluster, senders, outages)
+    histories = senders.stop()
+    check_queue(read_queue(cluster.admin, TOPIC, 0), histories)
+    outages.acknowledged = sum(len(history.acknowledged) for history in histories)
+    outages.unknown = sum(len(history.unknown) for history in histories)
+    print_summary(outages)
+
+
+def _are_known(cluster: Cluster) -> bool:
+    """Every broker was heard often enough for its silence limit to have been learned, as it is a few seconds after a start."""
+    group = cluster.group()
+    return group is not None and all(replica.get("longestSilenceMs") for replica in group["replicas"])
+
+
+@contextmanager
+def local_cluster() -> Iterator[Cluster]:
+    """On this machine's loopback."""
     directory = Path(tempfile.mkdtemp(prefix="bench"))
     try:
         with Cluster(directory) as cluster:
-            cluster.start()
-            call_until(lambda: cluster.admin.create_topic(TOPIC, queues=1))
-            eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(TOPIC)))
-            sender = Sender(cluster.broker_addresses)
-            sender.start()
-            eventually("the first sends", lambda: len(sender.history.acknowledged) > 20)
-            took = [kill_master(cluster, sender, number + 1) for number in range(kills)]
-            history = sender.stop()
-            check_queue(read_queue(cluster.admin, TOPIC, 0), [history])
-            print_summary(took, history)
-            return took
+            yield cluster
     finally:
         shutil.rmtree(directory)
 
 
-def kill_master(cluster: Cluster, sender: Sender, number: int) -> float:
-    """Kill the master and bring it back; the seconds until a send succeeded again."""
-    master = cluster.master()
-    sender.expect_loss(cluster.broker_addresses[master])
-    killed_at = datetime.now(UTC)
-    killed_s = time.monotonic()
-    cluster.brokers[master].kill()
-    took_s = sender.wait_for_successor() - killed_s
-    print(f"kill {number:2}: {cluster.brokers[master].name} was master, {took_s * 1000:.0f} ms", flush=True)
-    if took_s > MEDIAN_GOAL_S:
-        print_logs(cluster, killed_at)
-    cluster.brokers[master].start()
-    cluster.wait_in_sync(len(cluster.brokers), timeout_s=60)
-    return took_s
+def kills(count: int) -> Outages:
+    with local_cluster() as cluster, trial("kill of the master", cluster) as faults:
+        for _ in range(count):
+            faults.master_fault(lambda n: cluster.brokers[n].kill(), lambda n: cluster.brokers[n].start())
+        return faults.outages
+
+
+def freezes(count: int) -> Outages:
+    with local_cluster() as cluster, trial("freeze of the master", cluster) as faults:
+        for _ in range(count):
+            faults.master_fault(lambda n: cluster.brokers[n].freeze(), lambda n: cluster.brokers[n].thaw())
+        return faults.outages
+
+
+def replica_freezes(count: int) -> Outages:
+    with local_cluster() as cluster, trial("freeze of a replica", cluster) as faults:
+        for _ in range(count):
+            faults.replica_freeze()
+        return faults.outages
+
+
+def partitions(count: int) -> Outages:
+    """The master is cut off from everybody, in a network of its own. Runs in a thread, which enters the clients' namespace."""
+    directory = RunDirectory()
+    try:
+        network = Network(directory.prefix, seed=1)
+        try:
+            enter(network.namespace(CLIENTS))
+            with ChaosCluster(directory.path, network) as cluster, trial("partition of the master", cluster) as faults:
+                for _ in range(count):
+                    faults.master_fault(
+                        lambda n: network.impair(_cut_off(cluster.brokers[n].name)), lambda _: network.heal()
+                    )
+                return faults.outages
+        finally:
+            network.close()
+    finally:
+        directory.remove()
+
+
+def _cut_off(node: str) -> dict[Link, Impairment]:
+    links = both_ways((node,), tuple(other for other in NODES if other != node))
+    return dict.fromkeys(links, CUT)
+
+
+def in_thread(work: Callable[[], Outages]) -> Outages:
+    """Run where a change of the network namespace stays with one thread (and those that it starts)."""
+    results: list[Outages] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="partitions")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def run(kill_count: int, freeze_count: int, replica_freeze_count: int, partition_count: int) -> list[Row]:
+    """All that are asked for, and their rows."""
+    rows: list[Row] = []
+    for work, count in ((kills, kill_count), (freezes, freeze_count), (replica_freezes, replica_freeze_count)):
+        if count:
+            rows += work(count).rows()
+    if partition_count:
+        reason = why_not()
+        if reason is None:
+            rows += in_thread(lambda: partitions(partition_count)).rows()
+        else:
+            rows.append(Row("partition of the master", f"not measured: {reason}"))
+    return rows
 
 
 def print_logs(cluster: Cluster, since: datetime) -> None:
@@ -178,35 +298,26 @@ def print_logs(cluster: Cluster, since: datetime) -> None:
     print("\n".join(sorted(lines)), flush=True)
 
 
-def print_summary(took: Sequence[float], history: History) -> None:
-    median, longest = statistics.median(took), max(took)
+def print_summary(outages: Outages) -> None:
+    for row in outages.rows():
+        print(f"{row.name}: {row.figure} (goal {row.goal or 'none'})")
     print(
-        f"{len(took)} kills: median {median * 1000:.0f} ms (goal {MEDIAN_GOAL_S * 1000:.0f}), "
-        f"longest {longest * 1000:.0f} ms (goal {LONGEST_GOAL_S * 1000:.0f}); "
-        f"{len(history.acknowledged)} sends acknowledged and all there, {len(history.unknown)} of unknown outcome",
-        flush=True,
+        f"    {outages.acknowledged} sends acknowledged and all there, {outages.unknown} of unknown outcome", flush=True
     )
-
-
-def rows(took: Sequence[float]) -> list[Row]:
-    """What the final table says of a run."""
-    name = f"kill of the master to the next send, {len(took)} kills"
-    median, longest = statistics.median(took), max(took)
-    return [
-        Row(f"{name}: median", f"{median * 1000:.0f} ms", f"<= {MEDIAN_GOAL_S * 1000:.0f} ms", median <= MEDIAN_GOAL_S),
-        Row(
-            f"{name}: longest",
-            f"{longest * 1000:.0f} ms",
-            f"<= {LONGEST_GOAL_S * 1000:.0f} ms",
-            longest <= LONGEST_GOAL_S,
-        ),
-    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    run(parser.parse_args().kills)
+    parser.add_argument("--kills", type=int, default=0, help="of the master")
+    parser.add_argument("--freezes", type=int, default=0, help="of the master")
+    parser.add_argument("--slave-freezes", type=int, default=0, help="of a replica")
+    parser.add_argument("--partitions", type=int, default=0, help="of the master from everybody")
+    chosen = parser.parse_args()
+    if not any(vars(chosen).values()):
+        chosen.kills = 20
+    for row in run(chosen.kills, chosen.freezes, chosen.slave_freezes, chosen.partitions):
+        if row.figure.startswith("not measured"):
+            print(f"{row.name}: {row.figure}")
 
 
 if __name__ == "__main__":
