@@ -97,6 +97,7 @@ class RaftCore:
         self.leader: NodeId | None = None
         self.role = Role.FOLLOWER
         self._leading: Leading | None = None
+        self._successor_of = 0  # the term whose leader chose this node, while something has to be applied first
         self._votes: dict[NodeId, bool] = {}
         self._election_elapsed = 0
         self._randomized_election_ticks = 0
@@ -479,6 +480,9 @@ class RaftCore:
             # A snapshot that came meanwhile brought a later configuration.
             if entry.kind is EntryKind.MEMBERSHIP and entry.index > snapshot_index:
                 self._adopt(decode_configuration(entry.data))
+        if self._successor_of == self.term and self._may_campaign:
+            self._successor_of = 0
+            self._on_timeout_now()
 
     def _adopt(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -543,8 +547,15 @@ class RaftCore:
                 self._become_leader()
 
     def _on_timeout_now(self) -> None:
-        """The leader hands over to this node: no pre-vote, and the others need not miss the leader first."""
-        if self.role is not Role.LEADER and self._is_voter and self._may_campaign:
+        """The leader hands over to this node: no pre-vote, and the others need not miss the leader first.
+
+        A leader that leaves asks this right behind the change that removes it, so that may have to be applied first.
+        """
+        if self.role is Role.LEADER:
+            return
+        if not self._may_campaign:
+            self._successor_of = self.term
+        elif self._is_voter:
             self._become_candidate(forced=True)
 
     # Following

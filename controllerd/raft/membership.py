@@ -83,6 +83,8 @@ class _Draft:
 
     def make(self, change: MemberChange) -> None:
         node = change.node
+        if node in self.retired and change.kind is ChangeKind.REMOVE:
+            raise ChangeRefused(f"{node} was removed already")
         if node in self.retired:
             raise ChangeRefused(f"{node} was a member before, and ids are never used again: choose a new id")
         getattr(self, f"_{change.kind.name.lower()}")(node)

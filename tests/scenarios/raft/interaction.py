@@ -6,9 +6,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+from controllerd.raft.codec import decode_configuration
 from controllerd.raft.core import CoreSettings, RaftCore
 from controllerd.raft.log_file import RaftLogFile
+from controllerd.raft.membership import ChangeKind, MemberChange, Transition
 from controllerd.raft.messages import Entry, EntryKind, HardState, Message, Persist, Ready, Snapshot
+from controllerd.raft.quorum import Configuration
 from tests.scenarios.runner import Command
 from tests.support.disks import FaultyDisk
 
@@ -22,10 +25,12 @@ class Node:
         self.settings = settings
         self.disk = FaultyDisk(random.Random(name))
         self.applied: list[str] = []
+        self.writing: Ready | None = None
         self.start()
 
     def start(self) -> None:
         """Open the files and begin as a follower."""
+        self.writing = None
         self.file = RaftLogFile(self.disk, "scenario", self.name, self.voters)
         recovered = self.file.open()
         snapshot = recovered.log.snapshot
@@ -61,6 +66,7 @@ class Interaction:
             election_ticks=command.number("election", 3),
             max_inflight_messages=command.number("inflight", 64),
             max_append_bytes=command.number("append-bytes", 1 << 20),
+            promote_lag_entries=command.number("promote-lag", 0),
         )
         voters = tuple(command.list("voters", ",".join(names)))
         for name in names:
@@ -82,6 +88,33 @@ class Interaction:
         return []
 
     # Input
+
+    def do_change(self, command: Command) -> list[str]:
+        """Change the membership: `change n1 add-voter:n4 remove:n2`."""
+        name, *words = command.words
+        changes = [MemberChange(ChangeKind(kind), node) for kind, node in (word.split(":") for word in words)]
+        transition = Transition(command.option("transition", "auto"))
+        return self._proposed_change(name, self.nodes[name].core.propose_change(changes, transition).index)
+
+    def do_leave_joint(self, command: Command) -> list[str]:
+        (name,) = command.words
+        return self._proposed_change(name, self.nodes[name].core.propose_leave_joint().index)
+
+    def do_transfer(self, command: Command) -> list[str]:
+        name, target = command.words
+        self.nodes[name].core.transfer_leader(target)
+        return [f"{name} hands over to {self.nodes[name].core.transferee}"]
+
+    def do_forget_leader(self, command: Command) -> list[str]:
+        return self._changing(command.words, lambda node: node.core.forget_leader())
+
+    def do_step_down(self, command: Command) -> list[str]:
+        return self._changing(command.words, lambda node: node.core.step_down())
+
+    def do_report_snapshot(self, command: Command) -> list[str]:
+        name, other, fate = command.words
+        self.nodes[name].core.report_snapshot(other, delivered={"delivered": True, "lost": False}[fate])
+        return self._progress(name)
 
     def do_campaign(self, command: Command) -> list[str]:
         return self._changing(command.words, lambda node: node.core.campaign())
@@ -127,10 +160,28 @@ class Interaction:
             lines += self._process(self.nodes[name])
         return lines
 
+    def do_begin_write(self, command: Command) -> list[str]:
+        """Take what is ready, send what may leave at once, and let the write take its time."""
+        node = self.nodes[command.words[0]]
+        node.writing = ready = node.core.ready()
+        self.in_flight += ready.send_now
+        return [f"{node.name} ready:", *(f"  {line}" for line in _ready_text(ready))]
+
+    def do_end_write(self, command: Command) -> list[str]:
+        """The write that was begun is durable."""
+        node = self.nodes[command.words[0]]
+        ready, node.writing = node.writing, None
+        assert ready is not None
+        return [f"{node.name} wrote", *self._finish(node, ready)]
+
     def do_deliver(self, command: Command) -> list[str]:
-        """Deliver what is in flight to the named nodes; `drop` loses messages to or from the listed ones, `kind` selects."""
+        """Deliver what is in flight to the named nodes; `drop` loses messages to or from the listed ones, `kind` selects, and
+        `skip` lets the first ones wait."""
         return self._deliver(
-            set(command.words or self.nodes), set(command.list("drop", "")), set(command.list("kind", ""))
+            set(command.words or self.nodes),
+            set(command.list("drop", "")),
+            set(command.list("kind", "")),
+            command.number("skip", 0),
         )
 
     def do_stabilize(self, command: Command) -> list[str]:
@@ -162,6 +213,11 @@ class Interaction:
     def do_applied(self, command: Command) -> list[str]:
         return [f"{name}: {' '.join(self.nodes[name].applied)}" for name in command.words or self.nodes]
 
+    def do_members(self, command: Command) -> list[str]:
+        return [
+            f"{name} {configuration_text(self.nodes[name].core.configuration)}" for name in command.words or self.nodes
+        ]
+
     def do_progress(self, command: Command) -> list[str]:
         return self._progress(command.words[0])
 
@@ -186,24 +242,37 @@ class Interaction:
         ready = node.core.ready()
         lines = [f"{node.name} ready:", *(f"  {line}" for line in _ready_text(ready))]
         self.in_flight += ready.send_now
+        return lines + self._finish(node, ready)
+
+    def _finish(self, node: Node, ready: Ready) -> list[str]:
+        lines: list[str] = []
         if ready.persist is not None:
             node.file.persist(ready.persist)
         self.in_flight += ready.send_after_persist
         if ready.restore is not None:
             node.applied = ready.restore.data.decode().split()
         node.applied += [entry.data.decode() for entry in ready.committed if entry.kind is EntryKind.COMMAND]
-        before = self._state_text(node)
+        before, members = self._state_text(node), node.core.configuration
         node.core.advance()
+        if node.core.configuration != members:
+            lines.append(f"  members {configuration_text(node.core.configuration)}")
         if self._state_text(node) != before:
             lines.append(f"  then {self._state_text(node)}")
         return lines
 
-    def _deliver(self, names: set[str], dropped: set[str], kinds: set[str]) -> list[str]:
+    def _proposed_change(self, name: str, index: int) -> list[str]:
+        (entry,) = self.nodes[name].core.log.slice(index, index + 1, 1 << 30)
+        return [f"{name} proposed {_entry_text(entry)}"]
+
+    def _deliver(self, names: set[str], dropped: set[str], kinds: set[str], skip: int = 0) -> list[str]:
         lines: list[str] = []
         kept: list[Message] = []
         batch, self.in_flight = self.in_flight, []
         for message in batch:
             if kinds and message.kind.name.lower() not in kinds:
+                kept.append(message)
+            elif skip and message.to in names:
+                skip -= 1
                 kept.append(message)
             elif {message.sender, message.to} & dropped:
                 lines.append(f"lost      {_message_text(message)}")
@@ -262,13 +331,29 @@ def _ready_text(ready: Ready) -> list[str]:
     return lines or ["(state only)"]
 
 
+def configuration_text(configuration: Configuration) -> str:
+    """Who belongs to the group, in one line."""
+    parts = ["voters=" + ",".join(configuration.voters)]
+    for name in ("outgoing", "learners", "learners_next", "retired"):
+        if names := getattr(configuration, name):
+            parts.append(f"{name}=" + ",".join(names))
+    if configuration.is_joint:
+        parts.append("leaves by itself" if configuration.auto_leave else "leaves when told")
+    parts += [f"{node}@{address}" for node, address in configuration.addresses]
+    return "(" + " ".join(parts) + ")"
+
+
 def _entry_text(entry: Entry) -> str:
-    text = entry.data.decode() if entry.kind is EntryKind.COMMAND else "EMPTY"
+    if entry.kind is EntryKind.MEMBERSHIP:
+        text = configuration_text(decode_configuration(entry.data))
+    else:
+        text = entry.data.decode() if entry.kind is EntryKind.COMMAND else "EMPTY"
     return f"{entry.term}/{entry.index}:{text}"
 
 
 def _snapshot_text(snapshot: Snapshot) -> str:
-    return f"snapshot {snapshot.term}/{snapshot.index} voters={','.join(snapshot.configuration.voters)}"
+    members = configuration_text(snapshot.configuration).strip("()")
+    return f"snapshot {snapshot.term}/{snapshot.index} {members}"
 
 
 def _message_text(message: Message) -> str:
@@ -279,6 +364,8 @@ def _message_text(message: Message) -> str:
         parts.append(f"commit={message.commit}")
     if message.reject:
         parts.append("REFUSED" + (f" hint={message.reject_hint}" if message.reject_hint else ""))
+    if message.forced:
+        parts.append("forced")
     if message.context:
         parts.append(f"context={message.context}")
     if message.entries:
