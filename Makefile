@@ -7,6 +7,10 @@
 ARGS ?=
 SEED ?= 1
 BENCH ?=
+FAULT_S ?= 8
+HEAL_S ?= 12
+ROUNDS ?= 1
+ONLY ?=
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 
@@ -41,6 +45,9 @@ sim: .venv/.installed-dev ## replay one simulated cluster: make sim SEED=n
 bench: .venv/.installed-dev bench-programs ## measure, in pairs, into one table (BENCH="sends failover" chooses; see docs/benchmarks.md)
 	$(PYTHON) -m tests.bench $(BENCH) $(ARGS)
 
+chaos: .venv/.installed-dev ## real processes under faults, in network namespaces; needs root (FAULT_S= HEAL_S= ROUNDS= SEED= ONLY="C1 X3")
+	@exec $(PYTHON) -m tests.chaos --only "$(ONLY)" --seed $(SEED) --fault-s $(FAULT_S) --heal-s $(HEAL_S) --rounds $(ROUNDS) $(ARGS)
+
 h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs Go)
 	$(PYTHON) -m tests.h2spec $(ARGS)
 
@@ -59,4 +66,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim bench h2spec interop programs bench-programs
+.PHONY: help up status test check sim bench chaos h2spec interop programs bench-programs

@@ -1,0 +1,140 @@
+"""The faults that a seed draws: the right number of nodes, the right links, the same for the same seed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.chaos import plan
+from tests.chaos.addresses import CLIENTS, Link, ip_of, node_at
+from tests.chaos.plan import CUT, LOSS, SLOW, Faults, Roles
+from tests.chaos.scenarios import SCENARIOS, SHORT, chosen
+
+ROLES = Roles(("c0", "c1", "c2"), ("b0", "b1", "b2"), master="b1", leader="c2")
+FIVE = Roles(("c0", "c1", "c2", "c3", "c4"), ("b0", "b1", "b2"), master="b1", leader="c2")
+
+DRAWS = [
+    value
+    for name, value in vars(plan).items()
+    if callable(value) and getattr(value, "__annotations__", {}).get("return") == "Faults"
+]
+
+
+def draws(draw, roles: Roles = ROLES, count: int = 50) -> list[Faults]:
+    return [draw(random.Random(seed), roles) for seed in range(count)]
+
+
+@pytest.mark.parametrize("draw", DRAWS, ids=lambda each: each.__name__)
+def test_the_same_seed_draws_the_same_faults_and_never_none(draw) -> None:
+    assert draws(draw) == draws(draw)
+    assert all(faults.count > 0 for faults in draws(draw, FIVE))
+    assert all(not set(faults.kills) & set(faults.freezes) for faults in draws(draw))
+    assert all(faults.describe() for faults in draws(draw, FIVE))
+
+
+def test_most_brokers_but_never_all() -> None:
+    for faults in draws(plan.crash_brokers):
+        assert len(faults.kills) == 2
+    assert len({faults.kills for faults in draws(plan.crash_brokers)}) == 3, "every pair is drawn sooner or later"
+
+
+def test_most_controllers() -> None:
+    assert all(len(faults.kills) == 2 for faults in draws(plan.crash_most_controllers))
+    assert all(len(faults.kills) == 3 for faults in draws(plan.crash_most_controllers, FIVE))
+    assert all(faults.kills == ROLES.controllers for faults in draws(plan.crash_all_controllers))
+
+
+@pytest.mark.parametrize(
+    ("draw", "nodes"),
+    [(plan.part_brokers, ROLES.brokers), (plan.part_controllers, ROLES.controllers), (plan.part_all, ROLES.nodes)],
+)
+def test_a_partition_has_two_sides_that_do_not_hear_one_another(draw, nodes) -> None:
+    seen = set()
+    for faults in draws(draw):
+        assert set(faults.links.values()) == {CUT}
+        assert faults.touches_only(nodes)
+        assert all(Link(link.target, link.source) in faults.links for link in faults.links), "both directions"
+        side = {nodes[0]} | {other for other in nodes if Link(nodes[0], other) not in faults.links}
+        assert set(faults.links) == {Link(a, b) for a in nodes for b in nodes if (a in side) != (b in side)}
+        seen.add(frozenset(side))
+    assert len(seen) > 2
+
+
+def test_losses_hit_every_link_of_their_nodes() -> None:
+    assert len(plan.lose_among_brokers(random.Random(1), ROLES).links) == 6
+    assert len(plan.lose_among_all(random.Random(1), ROLES).links) == 30
+    assert set(plan.lose_among_all(random.Random(1), ROLES).links.values()) == {LOSS}
+
+
+def test_one_way_means_one_way() -> None:
+    directions = set()
+    for faults in draws(plan.part_master_one_way):
+        assert not any(Link(link.target, link.source) in faults.links for link in faults.links)
+        directions.add(all(link.source == "b1" for link in faults.links))
+    assert directions == {True, False}
+
+
+def test_the_master_s_side_has_one_controller_and_the_clients() -> None:
+    for faults in draws(plan.part_master_with_clients):
+        here = {CLIENTS, "b1"} | {name for name in ROLES.controllers if Link(name, "b1") not in faults.links}
+        assert len(here) == 3
+        assert all((link.source in here) != (link.target in here) for link in faults.links)
+
+
+def test_a_ring_leaves_each_controller_two_neighbours() -> None:
+    for faults in draws(plan.ring_of_controllers, FIVE):
+        for name in FIVE.controllers:
+            assert sum(Link(name, other) not in faults.links for other in FIVE.controllers if other != name) == 2
+
+
+def test_a_bridge_is_one_controller_that_sees_all() -> None:
+    for faults in draws(plan.bridge_of_controllers, FIVE):
+        seeing = {
+            name: sum(Link(name, other) not in faults.links for other in FIVE.controllers if other != name)
+            for name in FIVE.controllers
+        }
+        assert sorted(seeing.values()) == [2, 2, 2, 2, 4]
+
+
+def test_a_slow_broker_is_slow_to_everybody() -> None:
+    for faults in draws(plan.slow_broker):
+        assert len(faults.links) == 10
+        assert set(faults.links.values()) == {SLOW}
+
+
+def test_clocks_jump_on_every_role() -> None:
+    for faults in draws(plan.jump_clocks):
+        assert {"b1", "c2"} < set(faults.clocks_s)
+        assert len(faults.clocks_s) == 4
+        assert set(map(abs, faults.clocks_s.values())) == {3600}
+
+
+def test_what_is_silent_to_other_daemons() -> None:
+    assert Faults(freezes=("b1",)).silences("b1")
+    assert not Faults(kills=("b1",)).silences("b1")
+    assert Faults(links={Link("b0", "b1"): CUT}).silences("b1")
+    assert not Faults(links={Link("b1", CLIENTS): CUT}).silences("b1")
+
+
+def test_the_matrix_is_complete() -> None:
+    ids = [each.id for each in SCENARIOS]
+    assert len(ids) == len(set(ids))
+    published = {"C1", "C2a", "C2b", "C3", "F1", "F2a", "F2b", "F3", "L1", "L2", "L3", "P1", "P2", "P3"}
+    ours = {f"X{n}" for n in range(1, 15)} | {"X15a", "X15b"}
+    assert published | ours | {"M1", "M2", "M3", "M4"} == set(ids)
+
+
+def test_scenarios_are_chosen_by_their_ids() -> None:
+    assert len(chosen("")) == len(SCENARIOS)
+    assert [each.id for each in chosen("X3, C1 C1")] == ["X3", "C1"]
+    assert [each.id for each in chosen("short")] == list(SHORT)
+    with pytest.raises(ValueError, match="no scenario X99"):
+        chosen("X99")
+
+
+def test_an_address_leads_back_to_its_node() -> None:
+    assert node_at(f"{ip_of('b2')}:10911") == "b2"
+    assert node_at(ip_of(CLIENTS)) == CLIENTS
+    with pytest.raises(KeyError):
+        node_at("127.0.0.1:1")
