@@ -17,6 +17,7 @@ from controllerd.metrics import Counters
 from controllerd.nameserver.handlers import NameServer
 from controllerd.nameserver.kv_config import KvConfig
 from controllerd.nameserver.routes import RouteTable
+from controllerd.processors.hand_over import HandOver
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
@@ -191,7 +192,15 @@ class Controller:
 
     def _handlers(self) -> Mapping[int, Handler]:
         replicas = ReplicasProcessor(
-            self._live, self._driver, self._machine, self._table, _now_ms, self._counters, self._tasks
+            self._live,
+            self._driver,
+            self._machine,
+            self._table,
+            _now_ms,
+            self._counters,
+            self._tasks,
+            HandOver(self._client, self._settings.raft.decide_timeout_ms),
+            _wall_ms,
         )
         views = ViewsProcessor(
             self._live, self._driver, self._members, self._machine, self._table, _now_ms, _wall_ms, self._counters
@@ -236,6 +245,9 @@ class Controller:
         if isinstance(record, MasterElected):
             self._counters.masters_elected += 1
             log.info("%s: broker %d is master of epoch %d", record.broker_name, record.broker_id, record.master_epoch)
+            if record.unclean is not None:
+                self._counters.unclean_elections += 1
+                log.error("%s: unclean election: %s", record.broker_name, record.unclean.sentence)
             if self._live.election.notify:
                 self._notifier.master_elected(group)
         elif isinstance(record, MasterLost):

@@ -75,7 +75,10 @@ class Elections:
         if not self._driver.is_serving:
             return
         unclean = self._settings.election.unclean
-        for command in due_elections(self._machine.state, self._table, self._now_ms(), unclean=unclean, names=names):
+        due = due_elections(
+            self._machine.state, self._table, self._now_ms(), unclean=unclean, names=names, at_ms=_wall_ms()
+        )
+        for command in due:
             if command.broker_name not in self._under_way:
                 self._under_way.add(command.broker_name)
                 log.info("%s needs a master: %s", command.broker_name, self._reason(command.broker_name))
@@ -118,6 +121,10 @@ class Elections:
             self._counters.pauses += 1
             log.warning("this process stood still for %d ms: that is not held against brokers", pause_ms)
         self.look()
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class Notifier:

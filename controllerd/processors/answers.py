@@ -35,11 +35,15 @@ def sync_state_set_body(group: Group) -> bytes:
 
 
 def election_body(group: Group) -> bytes:
-    """RoleChangeNotifyEntry: all members and their addresses, and the set."""
+    """ElectMasterResponseBody: all members and their addresses, and the set.
+
+    The original's electMaster command reads the members from the top level, its brokers from `brokerMemberGroup`: both find them.
+    """
     addresses = {str(broker_id): group.replicas[broker_id].address for broker_id in sorted(group.replicas)}
     members = {"brokerAddrs": addresses, "brokerName": group.broker_name, "cluster": group.cluster_name}
     return orjson.dumps(
         {
+            **members,
             "brokerMemberGroup": members,
             "syncStateSet": list(group.sync_state_set),
             "syncStateSetEpoch": group.sync_state_set_epoch,

@@ -15,6 +15,7 @@ from controllerd.processors import fields
 from controllerd.processors.measure import measured
 from controllerd.replicas.heartbeat import DEFAULT_TIMEOUT_MS, Heartbeat, HeartbeatTable
 from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import each
@@ -55,7 +56,11 @@ class HeartbeatProcessor:
     def _heartbeat(self, connection: RemotingConnection, request: Command) -> None:
         if request.ext.get("brokerId"):
             self._counters.heartbeats += 1
-            if self._table.heartbeat(self._decode(connection, request), self._now_ms()):
+            try:
+                beat = self._decode(connection, request)
+            except InvalidParameter as error:
+                raise RequestError(codes.CONTROLLER_INVALID_REQUEST, error.message) from error
+            if self._table.heartbeat(beat, self._now_ms()):
                 self._elections.look([request.ext["brokerName"]])
         self._name_server.heartbeat(connection, request)
 
@@ -78,4 +83,5 @@ class HeartbeatProcessor:
             fields.number(request, "electionPriority", _LOWEST_PRIORITY),
             fields.number(request, "incarnation", 0),
             fields.flag(request, "learner"),
+            request.ext.get("tailKept") == "false",
         )

@@ -6,7 +6,9 @@ confirmed that this controller still leads, so that a replaced leader tells nobo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters, election_result
 from controllerd.processors import fields
 from controllerd.processors.answers import election_body, master_fields, replicas_info, sync_state_set_body
+from controllerd.processors.hand_over import HandOver
 from controllerd.processors.measure import AsyncHandle, measured_async
 from controllerd.raft.driver import RaftDriver
 from controllerd.replicas.commands import (
@@ -39,11 +42,14 @@ from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import spawned
 from remoting.transport.tasks import TaskOwner
 
+log = logging.getLogger(__name__)
+
 _MAX_NAMES: Final = 4096
 
 
 class ReplicasProcessor:
-    """Handlers over the replicated state. `now_ms` is monotonic."""
+    """Handlers over the replicated state. `now_ms` is monotonic, `wall_ms` for records that people read. Without `hand_over`, a
+    designated election asks nobody before it."""
 
     def __init__(
         self,
@@ -54,6 +60,8 @@ class ReplicasProcessor:
         now_ms: Callable[[], int],
         counters: Counters,
         owner: TaskOwner,
+        hand_over: HandOver | None = None,
+        wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self._settings = settings
         self._driver = driver
@@ -62,6 +70,8 @@ class ReplicasProcessor:
         self._now_ms = now_ms
         self._counters = counters
         self._owner = owner
+        self._hand_over = hand_over
+        self._wall_ms = wall_ms
         self._timeout_ms = settings.raft.decide_timeout_ms
 
     def handlers(self) -> dict[int, Handler]:
@@ -118,19 +128,45 @@ class ReplicasProcessor:
         broker_id = fields.number(request, "brokerId", -1)
         if designate and broker_id < 1:
             raise InvalidParameter("brokerId must name the replica that is to become master")
-        group = self._machine.state.groups.get(broker_name)
         command = ElectMaster(
             fields.name(request, "clusterName"),
             broker_name,
             Trigger.ADMIN if designate else Trigger.BROKER,
-            observe_for_request(group, self._table, self._now_ms()) if group else (),
+            (),
             broker_id if broker_id >= 1 else None,
             designate,
             self._settings.election.unclean,
         )
+        command = self._with_observations(command)
+        remark = None
+        if designate and self._hand_over is not None and (group := self._switch_of(command)) is not None:
+            remark = await self._hand_over.ask(group, broker_id)
+            command = replace(self._with_observations(command), seen_master_epoch=group.master_epoch)
         reply = await self._propose(command, codes.CONTROLLER_MASTER_STILL_EXIST)
         elected = _group_of(reply)
-        connection.respond(request, reply.code, master_fields(elected), election_body(elected), reply.remark)
+        remark = reply.remark or remark
+        connection.respond(request, reply.code, master_fields(elected), election_body(elected), remark)
+
+    def _with_observations(self, command: ElectMaster) -> ElectMaster:
+        """The command with what is known of the group's replicas now."""
+        group, now_ms = self._machine.state.groups.get(command.broker_name), self._now_ms()
+        if group is None:
+            return command
+        return replace(
+            command,
+            observed=observe_for_request(group, self._table, now_ms),
+            last_known=self._table.last_words(group, now_ms) if command.unclean else (),
+            at_ms=self._wall_ms(),
+        )
+
+    def _switch_of(self, command: ElectMaster) -> Group | None:
+        """The group, when the command would take the mastership from a live master now."""
+        group = self._machine.state.groups.get(command.broker_name)
+        if group is None or group.master_broker_id is None or not self._is_alive(group, group.master_broker_id):
+            return None
+        if group.master_broker_id == command.broker_id or not self._machine.preview(command).records:
+            return None
+        return group
 
     async def _apply_broker_id(self, connection: RemotingConnection, request: frame.Command) -> None:
         command = ApplyBrokerId(
@@ -153,6 +189,8 @@ class ReplicasProcessor:
             _check_address(fields.text(request, "haAddress", "")),
             _check_address(fields.text(request, "grpcAddress", "")),
             min(max(fields.number(request, "highestMasterEpoch", 0), 0), MAX_EPOCH),
+            self._lost_tail(request),
+            fields.number(request, "maxOffset", -1),
         )
         await self._driver.read_barrier(self._timeout_ms)
         reply = self._machine.preview(command)
@@ -162,7 +200,15 @@ class ReplicasProcessor:
         ext = {"clusterName": command.cluster_name, "brokerName": command.broker_name}
         if group.master_broker_id is not None and self._is_alive(group, group.master_broker_id):
             ext |= master_fields(group)
-        connection.respond(request, ext=ext, body=sync_state_set_body(group))
+        if reply.remark:
+            log.warning("%s: %s", command.broker_name, reply.remark)
+        connection.respond(request, ext=ext, body=sync_state_set_body(group), remark=reply.remark)
+
+    def _lost_tail(self, request: frame.Command) -> bool:
+        """Whether the broker lost what it had acknowledged: it says so, or its log ends before what it was known to have."""
+        group = self._machine.state.groups.get(request.ext["brokerName"])
+        beat = self._table.get(group, fields.number(request, "brokerId")) if group is not None else None
+        return request.ext.get("tailKept") == "false" or (beat is not None and beat.lost_tail)
 
     async def _clean_broker_data(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")

@@ -22,7 +22,7 @@ from controllerd.raft.quorum import NodeId
 from controllerd.replicas.elect import explain_eligibility
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.machine import ReplicasMachine
-from controllerd.replicas.state import Group
+from controllerd.replicas.state import Group, UncleanElection
 from controllerd.replicas.triggers import observe_for_request
 from remoting import codes
 from remoting.frame import Command
@@ -97,6 +97,7 @@ class ViewsProcessor:
             "leaderId": self._known_leader(),
             "controllers": [self._controller(node, address) for node, address in self._members.table().items()],
             "groups": [self._group(groups[name]) for name in sorted(groups)],
+            "uncleanElection": self._settings.election.unclean,
             "metrics": self._counters.as_json(),
             "loop": self._table.awake.as_json(),
         }
@@ -147,6 +148,7 @@ class ViewsProcessor:
             "masterEpoch": group.master_epoch,
             "syncStateSet": list(group.sync_state_set),
             "syncStateSetEpoch": group.sync_state_set_epoch,
+            "uncleanElections": [_unclean(each) for each in group.unclean_elections],
             "replicas": [
                 self._replica(group, each.broker_id, now_ms)
                 | {"eligible": each.eligible, "eligibilityReason": each.reason}
@@ -174,3 +176,14 @@ class ViewsProcessor:
             "longestSilenceMs": silence.worst_ms if silence else None,
             "suspicion": round(silence.suspicion(now_ms), 1) if silence else None,
         }
+
+
+def _unclean(election: UncleanElection) -> dict[str, Any]:
+    return {
+        "masterEpoch": election.master_epoch,
+        "brokerId": election.broker_id,
+        "syncStateSet": list(election.sync_state_set),
+        "lostBytes": election.lost_bytes,
+        "sentence": election.sentence,
+        "at": election.at_ms,
+    }

@@ -19,7 +19,7 @@ from controllerd.replicas.records import (
     ReplicasRemoved,
     SyncStateSetChanged,
 )
-from controllerd.replicas.state import Group, ReplicasState, Retired
+from controllerd.replicas.state import MAX_UNCLEAN_ELECTIONS, Group, ReplicasState, Retired
 
 
 def apply_record(state: ReplicasState, record: Record) -> None:
@@ -67,6 +67,9 @@ def _change(
         master_incarnation=record.incarnation,
         had_master=True,
     )
+    if record.unclean is not None:
+        remembered = (*group.unclean_elections, record.unclean)[-MAX_UNCLEAN_ELECTIONS:]
+        elected = replace(elected, unclean_elections=remembered)
     return _with_set(elected, (record.broker_id,))
 
 

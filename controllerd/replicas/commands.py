@@ -27,7 +27,10 @@ class Trigger(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One live replica as its last heartbeat described it."""
+    """One live replica as its last heartbeat described it.
+
+    `lost_tail`: it restarted without everything that it had acknowledged, and the sync-state set was not judged since.
+    """
 
     broker_id: int
     epoch: int
@@ -35,6 +38,7 @@ class Observation:
     election_priority: int
     incarnation: int = 0
     is_learner: bool = False
+    lost_tail: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,10 @@ class ApplyBrokerId:
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """A broker that has its id says where it is, and the highest master epoch that it remembers."""
+    """A broker that has its id says where it is, and the highest master epoch that it remembers.
+
+    `lost_tail`: it restarted without everything that it had acknowledged; its log ends at `max_offset` now.
+    """
 
     cluster_name: str
     broker_name: str
@@ -58,6 +65,8 @@ class RegisterBroker:
     ha_address: str
     grpc_address: str
     known_epoch: int = 0
+    lost_tail: bool = False
+    max_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,8 @@ class ElectMaster:
     """Find a master among the observed replicas.
 
     `seen_master_epoch` is the epoch that the controller looked at when it found the master dead: when the group moved on in the
-    meantime, the finding is out of date. `broker_id` is wanted as master only when `designate` is set.
+    meantime, the finding is out of date. `broker_id` is wanted as master only when `designate` is set. `last_known` is what dead
+    members of the sync-state set said last, and `at_ms` the wall clock; both serve only to say what an unclean election costs.
     """
 
     cluster_name: str
@@ -88,6 +98,8 @@ class ElectMaster:
     designate: bool = False
     unclean: bool = False
     seen_master_epoch: int | None = None
+    last_known: tuple[Observation, ...] = ()
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +143,8 @@ def decode_command(content: bytes) -> Command:
                 fields[name] = tuple(fields[name])
         if kind == "elect_master":
             fields["trigger"] = Trigger(fields["trigger"])
-            fields["observed"] = tuple(Observation(**observation) for observation in fields["observed"])
+            for name in ("observed", "last_known"):
+                fields[name] = tuple(Observation(**observation) for observation in fields.get(name, ()))
         command: Command = _KINDS[kind](**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(f"undecodable command: {error}") from error

@@ -14,10 +14,11 @@ from controllerd.replicas.commands import (
     CleanBroker,
     Command,
     ElectMaster,
+    Observation,
     RegisterBroker,
     Trigger,
 )
-from controllerd.replicas.elect import choose_master, explain_eligibility
+from controllerd.replicas.elect import choose_master, explain_eligibility, is_clean
 from controllerd.replicas.records import (
     EpochFloorRaised,
     GroupRemoved,
@@ -37,6 +38,7 @@ from controllerd.replicas.state import (
     Group,
     Replica,
     ReplicasState,
+    UncleanElection,
 )
 from remoting import codes
 
@@ -107,7 +109,17 @@ def _register_broker(state: ReplicasState, command: RegisterBroker) -> Decision:
         records.append(ReplicaMoved(command.broker_name, command.broker_id, *here))
     if max(group.master_epoch, group.epoch_floor) < command.known_epoch < MAX_EPOCH:
         records.append(EpochFloorRaised(command.broker_name, command.known_epoch))
-    return Decision(records=tuple(records))
+    if not command.lost_tail or command.broker_id not in group.sync_state_set:
+        return Decision(records=tuple(records))
+    # It counts as holding every acknowledged message, and does not any more: whoever does must not be cut to its log.
+    remaining = tuple(each for each in group.sync_state_set if each != command.broker_id)
+    lost = f"broker {command.broker_id} lost the end of its log, which ends at {command.max_offset} now"
+    if not remaining or group.master_epoch >= MAX_EPOCH:
+        return Decision(remark=f"{lost}; it stays in the sync-state set as its last member", records=tuple(records))
+    if group.master_broker_id == command.broker_id:
+        records.append(MasterLost(group.broker_name, group.master_epoch + 1))
+    records.append(SyncStateSetChanged(group.broker_name, remaining))
+    return Decision(remark=f"{lost}; it left the sync-state set", records=tuple(records))
 
 
 def _alter_sync_state_set(state: ReplicasState, command: AlterSyncStateSet) -> Decision:
@@ -164,8 +176,20 @@ def _elect_master(state: ReplicasState, command: ElectMaster) -> Decision:
         return Decision(
             codes.CONTROLLER_ELECT_MASTER_FAILED, f"a replica claims epoch {claimed}: none is left above it"
         )
-    incarnation = next(each.incarnation for each in command.observed if each.broker_id == choice.broker_id)
-    return Decision(records=(MasterElected(group.broker_name, choice.broker_id, epoch, incarnation),))
+    elected = next(each for each in command.observed if each.broker_id == choice.broker_id)
+    unclean = None
+    if not is_clean(group, elected):
+        unclean = _price(group, elected, command, epoch)
+    record = MasterElected(group.broker_name, elected.broker_id, epoch, elected.incarnation, unclean)
+    return Decision(remark=unclean.sentence if unclean else None, records=(record,))
+
+
+def _price(group: Group, elected: Observation, command: ElectMaster, epoch: int) -> UncleanElection:
+    said = [each for each in (*command.observed, *command.last_known) if each.broker_id in group.sync_state_set]
+    known = max(((each.epoch, each.max_offset) for each in said), default=(-1, -1))
+    return UncleanElection(
+        epoch, elected.broker_id, group.sync_state_set, elected.epoch, elected.max_offset, *known, command.at_ms
+    )
 
 
 def _nobody(group: Group, command: ElectMaster) -> Decision:

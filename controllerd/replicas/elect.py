@@ -3,8 +3,8 @@
 Only a live member of the committed sync-state set may: it holds every acknowledged message. Among several the freshest wins, by
 (epoch, max offset) as a pair; then the lower election priority; then the lower id, so that all nodes choose alike. A live master
 stays, unless another member was designated or its process is not the one that was elected: a restarted broker gets a new epoch
-or gives way. Learners never lead. Unclean election, off by default, also admits live replicas outside the set and thereby loses
-what they lack.
+or gives way. Learners never lead; who restarted without the end of its log leads only as the set's last member. Unclean election,
+off by default, admits any live replica when no such member is there, and thereby loses what it lacks.
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ def choose_master(group: Group, observed: Iterable[Observation], designated: int
     live = {each.broker_id: each for each in observed if each.broker_id in group.replicas}
     if is_incumbent(group, live) and designated in (None, group.master_broker_id):
         return Choice(keep_master=True)
-    candidates = [each for each in live.values() if may_lead(group, each.broker_id, unclean) and not each.is_learner]
-    if designated is not None:
-        candidates = [each for each in candidates if each.broker_id == designated]
-    members = [each for each in candidates if each.broker_id in group.sync_state_set]
-    best = max(members or candidates, key=_freshness, default=None)
+    candidates = [each for each in live.values() if not each.is_learner and designated in (None, each.broker_id)]
+    clean = [each for each in candidates if is_clean(group, each)]
+    best = max(clean or (candidates if unclean else ()), key=_freshness, default=None)
     return Choice(broker_id=None if best is None else best.broker_id)
 
 
@@ -54,9 +52,13 @@ def is_incumbent(group: Group, live: dict[int, Observation]) -> bool:
     return not master.incarnation or not group.master_incarnation or master.incarnation == group.master_incarnation
 
 
-def may_lead(group: Group, broker_id: int, unclean: bool) -> bool:
-    """Whether the membership rule admits a registered replica, whatever its liveness."""
-    return broker_id in group.sync_state_set or not group.had_master or unclean
+def is_clean(group: Group, observation: Observation) -> bool:
+    """Whether a live replica holds every acknowledged message, as far as that can be known."""
+    if not group.had_master:
+        return True
+    if observation.broker_id not in group.sync_state_set:
+        return False
+    return not observation.lost_tail or len(group.sync_state_set) == 1
 
 
 def explain_eligibility(group: Group, observed: Iterable[Observation], unclean: bool = False) -> list[Eligibility]:
@@ -74,16 +76,17 @@ def _explain(group: Group, broker_id: int, live: dict[int, Observation], unclean
         return True, "was the master before it restarted; it needs a new epoch"
     if live[broker_id].is_learner:
         return False, "a learner: it copies, but never leads"
-    if broker_id in group.sync_state_set:
-        return True, "alive and in the sync-state set: it holds every acknowledged message"
     if not group.had_master:
         return True, "alive, and the group never had a master"
+    lost_tail = live[broker_id].lost_tail
+    if is_clean(group, live[broker_id]):
+        if lost_tail:
+            return True, "lost the end of its log, but is the last member of the sync-state set"
+        return True, "alive and in the sync-state set: it holds every acknowledged message"
+    why = "lost the end of its log when it restarted" if lost_tail else "not in the sync-state set"
     if unclean:
-        return (
-            True,
-            "outside the sync-state set: unclean election is on, and acknowledged messages that it lacks would be lost",
-        )
-    return False, "not in the sync-state set: it may lack acknowledged messages"
+        return True, f"{why}: unclean election is on, and acknowledged messages that it lacks would be lost"
+    return False, f"{why}: it may lack acknowledged messages"
 
 
 def _freshness(observation: Observation) -> tuple[int, int, int, int]:

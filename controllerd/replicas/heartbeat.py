@@ -38,7 +38,11 @@ ReplicaKey = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a broker said last. `connection` grows with every accepted connection."""
+    """What a broker said last. `connection` grows with every accepted connection.
+
+    `lost_tail`: it restarted without everything that it had acknowledged. `held` is the (epoch, offset) up to which the life
+    before this one was known to have it, while this one has less.
+    """
 
     cluster_name: str
     broker_name: str
@@ -53,6 +57,8 @@ class Heartbeat:
     election_priority: int = _LOWEST_PRIORITY
     incarnation: int = 0
     is_learner: bool = False
+    lost_tail: bool = False
+    held: tuple[int, int] = (-1, -1)
     received_ms: int = 0
     is_closed: bool = False
 
@@ -93,6 +99,8 @@ class HeartbeatTable:
         taken = replace(beat, timeout_ms=timeout_ms, received_ms=now_ms, is_closed=False)
         if beat.incarnation == 0 and known is not None:
             taken = _grown(taken, known)
+        elif known is not None:
+            taken = _compared(taken, known)
         self._beats[beat.key] = taken
         self._learn(taken, now_ms, anew=known is None or known.is_closed or known.incarnation != beat.incarnation)
         return not was_alive or known is None or known.incarnation != beat.incarnation
@@ -153,9 +161,19 @@ class HeartbeatTable:
                         beat.election_priority,
                         beat.incarnation,
                         beat.is_learner,
+                        beat.lost_tail,
                     )
                 )
         return tuple(found)
+
+    def last_words(self, group: Group, now_ms: int) -> tuple[Observation, ...]:
+        """What members of the sync-state set that are not alive said last, as far as this controller heard it."""
+        beats = [self.get(group, broker_id) for broker_id in group.sync_state_set]
+        return tuple(
+            Observation(beat.broker_id, beat.epoch, beat.max_offset, beat.election_priority, beat.incarnation)
+            for beat in beats
+            if beat is not None and not self._in_time(beat, now_ms)
+        )
 
     def not_alive(self, group: Group, broker_ids: Iterable[int], now_ms: int) -> tuple[int, ...]:
         """Which of the ids may be acted upon as dead."""
@@ -211,3 +229,14 @@ def _grown(beat: Heartbeat, known: Heartbeat) -> Heartbeat:
     if (beat.epoch, beat.max_offset) >= (known.epoch, known.max_offset):
         return beat
     return replace(beat, epoch=known.epoch, max_offset=known.max_offset, confirm_offset=known.confirm_offset)
+
+
+def _compared(beat: Heartbeat, known: Heartbeat) -> Heartbeat:
+    """A new life that has less than the one before was known to have: its disk lost what it had acknowledged.
+
+    That is over when it has as much again, or was brought to follow a newer master.
+    """
+    held = known.held if beat.incarnation == known.incarnation else max(known.held, (known.epoch, known.confirm_offset))
+    if beat.epoch > held[0] or beat.max_offset >= held[1]:
+        return beat
+    return replace(beat, lost_tail=True, held=held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controllerd.replicas.state import Replica
+from controllerd.replicas.state import Replica, UncleanElection
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class MasterElected:
     broker_id: int
     master_epoch: int
     incarnation: int
+    unclean: UncleanElection | None = None
 
 
 @dataclass(frozen=True, slots=True)

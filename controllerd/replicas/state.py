@@ -22,6 +22,7 @@ MAX_EPOCH: Final = 2**31 - 1
 MAX_GROUPS: Final = 4096
 MAX_REPLICAS: Final = 64
 MAX_REPLICAS_IN_ALL: Final = 16384
+MAX_UNCLEAN_ELECTIONS: Final = 16
 _FORMAT: Final = 1
 _MAX_STATE_BYTES: Final = 64 << 20
 
@@ -38,12 +39,51 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class UncleanElection:
+    """A master was made of a replica outside the sync-state set: what is known of the price.
+
+    `elected_*` is where its log ended, `known_*` the farthest that a member of the set said of its own (-1: none did). Whatever
+    lies between is lost, acknowledged or not. `at_ms` is the deciding controller's wall clock.
+    """
+
+    master_epoch: int
+    broker_id: int
+    sync_state_set: tuple[int, ...]
+    elected_epoch: int
+    elected_offset: int
+    known_epoch: int
+    known_offset: int
+    at_ms: int
+
+    @property
+    def lost_bytes(self) -> int | None:
+        """How many bytes of the log are lost at least; None when that cannot be told."""
+        if self.known_offset < 0 or self.known_epoch != self.elected_epoch:
+            return None
+        return max(0, self.known_offset - self.elected_offset)
+
+    @property
+    def sentence(self) -> str:
+        """What it cost, for a person."""
+        if self.known_offset < 0:
+            cost = "how much is lost is not known"
+        elif self.lost_bytes is None:
+            cost = f"lost is what it lacks of the log that went up to {self.known_offset} of epoch {self.known_epoch}"
+        else:
+            cost = f"lost are {self.lost_bytes} bytes that a member of the set was known to have"
+        return (
+            f"broker {self.broker_id} became master of epoch {self.master_epoch} from outside the sync-state set "
+            f"{list(self.sync_state_set)}: its log ends at {self.elected_offset} of epoch {self.elected_epoch}; {cost}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """All replicas of one broker name.
 
     `had_master` tells a group whose set was emptied by cleaning from one that never had a master. `epoch_floor` is the
     highest master epoch that a registering broker remembered. `master_incarnation` names the process that was elected (0: it
-    did not say).
+    did not say). `unclean_elections` are the last few, oldest first.
     """
 
     cluster_name: str
@@ -56,6 +96,7 @@ class Group:
     master_incarnation: int = 0
     had_master: bool = False
     epoch_floor: int = 0
+    unclean_elections: tuple[UncleanElection, ...] = ()
     replicas: Mapping[int, Replica] = field(default_factory=dict)
 
     @property
@@ -117,4 +158,13 @@ def decode_state(content: bytes) -> ReplicasState:
 
 def _decode_group(fields: dict[str, Any]) -> Group:
     replicas = {replica["broker_id"]: Replica(**replica) for replica in fields["replicas"]}
-    return Group(**{**fields, "sync_state_set": tuple(fields["sync_state_set"]), "replicas": replicas})
+    unclean = [
+        UncleanElection(**{**each, "sync_state_set": tuple(each["sync_state_set"])})
+        for each in fields.get("unclean_elections", ())
+    ]
+    changed = {
+        "sync_state_set": tuple(fields["sync_state_set"]),
+        "replicas": replicas,
+        "unclean_elections": tuple(unclean),
+    }
+    return Group(**{**fields, **changed})

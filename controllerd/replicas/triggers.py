@@ -19,10 +19,12 @@ def due_elections(
     *,
     unclean: bool,
     names: Iterable[str] | None = None,
+    at_ms: int = 0,
 ) -> list[ElectMaster]:
     """The elections to propose now, over all groups or the named ones; only those that would change something.
 
-    A master that is merely silent is deposed in favour of a successor, never in favour of nobody: should it live, it goes on.
+    `at_ms` is the wall clock, for the record of an unclean election. A master that is merely silent is deposed in favour of a
+    successor, never in favour of nobody: should it live, it goes on.
     """
     due = []
     for name in state.groups if names is None else names:
@@ -36,6 +38,8 @@ def due_elections(
             table.observe(group, now_ms),
             unclean=unclean,
             seen_master_epoch=group.master_epoch,
+            last_known=table.last_words(group, now_ms) if unclean else (),
+            at_ms=at_ms,
         )
         records = decide(state, command).records
         if records and (isinstance(records[0], MasterElected) or _is_gone(group, table, now_ms)):
