@@ -1,8 +1,10 @@
 """What a broker says to its controllers, and what it makes of the answers (pure).
 
 One request to the leader at a time, the most urgent first: registration steps, a change of the sync-state set, an election, the
-group's view, its members. Heartbeats go to every controller, one-way; discovery asks every controller who leads. Whoever answers
-"not the leader", or not at all, is the leader no more until discovery says so again.
+group's view, its members. Heartbeats go to every controller, one-way; discovery asks every controller who leads, and each answer
+names all controllers, so that one that was added later is heard of, too. Whoever answers "not the leader", or not at all, is the
+leader no more until discovery says so again. A leader that owes an answer may be slow, or frozen: meanwhile the others are asked,
+and one that says that it leads itself is believed before the slow one's time is up.
 
 A request is sent once. If its outcome is not known (no answer, connection lost) that is what the core is told: it must not be
 sent again behind the core's back, because a later refusal of the copy would prove nothing about the original.
@@ -26,7 +28,8 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import Proposal
 from remoting import codes
 from remoting.disk import Bytes
-from remoting.errors import ProtocolError
+from remoting.errors import InvalidParameter, ProtocolError
+from remoting.transport.client import split_address
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +38,10 @@ _STEP_RETRY_MS = 250
 _ELECTION_RETRY_MS = 200
 _SYNC_RETRY_MS = 50
 _MEMBERS_POLL_MS = 5000
-_PATIENCE_MS = 100  # how long a leader may owe an answer when somebody else says that the role changed
+_CONTROLLERS_POLL_MS = 2000  # how often the leader is asked who the controllers are
+_PATIENCE_MS = 100  # how long a leader may owe an answer before another one is looked for
 MAX_MEMBERS = 1000
+_MAX_LEARNED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,8 @@ class ControlCore:
         self.answered_ms: int | None = None  # when the leader last answered anything
         self._settings = settings
         self._names = names
-        self._addresses = list(addresses)
+        self.addresses = tuple(addresses)  # the given controllers, and those that they name
+        self._given = tuple(addresses)
         self._sink = sink
         self._position = position
         self._incarnation = incarnation
@@ -119,6 +125,7 @@ class ControlCore:
         self._pending_proposal: Proposal | None = None
         self._discovering: set[int] = set()
         self._discover_at_ms = now_ms
+        self._controllers_at_ms = now_ms
         self._heartbeat_at_ms = now_ms
         self._asked_ms = now_ms
         self._step_at_ms = now_ms
@@ -160,14 +167,19 @@ class ControlCore:
         """Send what is due; also called right after anything that may have made something due."""
         if now_ms >= self._heartbeat_at_ms:
             self._heartbeat_at_ms = now_ms + self._settings.controller_heartbeat_ms
-            for address in self._addresses:
+            for address in self.addresses:
                 self._heartbeat(address)
         if self.leader is None:
             if now_ms >= self._discover_at_ms:
                 self._discover(now_ms)
-        elif self._pending is None:
+            return
+        if now_ms >= self._controllers_at_ms:
+            self._ask_who_leads((self.leader,), now_ms)
+        if self._pending is None:
             self._asked_ms = now_ms
             self._ask(self.leader, now_ms, wall_ms)
+        elif now_ms - self._asked_ms >= _PATIENCE_MS and now_ms >= self._discover_at_ms:
+            self._discover(now_ms)
 
     def connected(self, address: str, now_ms: int) -> None:
         """A connection to a controller stands: let it hear from us before anybody asks it whether we live."""
@@ -319,22 +331,39 @@ class ControlCore:
 
     def _discover(self, now_ms: int) -> None:
         self._discover_at_ms = now_ms + _DISCOVERY_MS
+        self._ask_who_leads(self.addresses, now_ms)
+
+    def _ask_who_leads(self, addresses: Iterable[str], now_ms: int) -> None:
+        self._controllers_at_ms = now_ms + _CONTROLLERS_POLL_MS
         # Answers to an earlier round still count; the set is small because each is answered or failed in bounded time.
-        for address in self._addresses:
+        for address in addresses:
             token = self._token()
             self._discovering.add(token)
             self._requests.append(ControlRequest(token, address, codes.CONTROLLER_GET_METADATA_INFO, {}))
 
     def _discovered(self, code: int, ext: Mapping[str, str], now_ms: int) -> None:
-        leader = ext.get("controllerLeaderAddress", "")
-        if code != codes.SUCCESS or self.leader is not None or not leader:
+        if code != codes.SUCCESS:
             return
-        if leader not in self._addresses:
+        self._learn(ext.get("peers", ""), now_ms)
+        leader = ext.get("controllerLeaderAddress", "")
+        if self.leader is not None or not leader:
+            return
+        if leader not in self.addresses:
             self.last_error = f"the controllers name {leader} as their leader, which is not in this broker's list"
             return
         self.leader = leader
         self._poll_at_ms = now_ms
         self._step_at_ms = now_ms
+
+    def _learn(self, peers: str, now_ms: int) -> None:
+        """Take up the controllers of `id:host:port;...` besides the given ones."""
+        named = [peer.partition(":")[2] for peer in peers.split(";", _MAX_LEARNED)[:_MAX_LEARNED]]
+        learned = tuple(dict.fromkeys(each for each in named if _is_address(each) and each not in self._given))
+        if not peers or self.addresses == self._given + learned:
+            return
+        log.info("the controllers are %s", ", ".join(self._given + learned))
+        self.addresses = self._given + learned
+        self._heartbeat_at_ms = now_ms
 
     def _send(self, address: str, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         assert self._pending is None
@@ -501,3 +530,11 @@ def _members(body: Bytes, broker_name: str) -> tuple[frozenset[int], frozenset[i
     replicas = [*(table.get("inSyncReplicas") or []), *(table.get("notInSyncReplicas") or [])][:MAX_MEMBERS]
     ids = frozenset(_positive(str(replica["brokerId"])) for replica in replicas)
     return ids, frozenset(int(replica["brokerId"]) for replica in replicas if replica.get("learner") is True)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        split_address(text)
+    except InvalidParameter:
+        return False
+    return True

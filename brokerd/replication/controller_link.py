@@ -64,7 +64,7 @@ class ControllerLink:
 
     def start(self) -> None:
         for address in self.addresses:
-            self._tasks.spawn(self._keep_connected(address), f"connection to {address}")
+            self._connect_to(address)
 
     async def close(self) -> None:
         """End the tasks and close the connections, after sending what is queued."""
@@ -79,6 +79,19 @@ class ControllerLink:
             connection.abort()
         self._connections.clear()
 
+    def _connect_to(self, address: str) -> None:
+        self._tasks.spawn(self._keep_connected(address), f"connection to {address}")
+
+    def _follow_membership(self, addresses: tuple[str, ...]) -> None:
+        """Controllers came or left."""
+        before, self.addresses = self.addresses, addresses
+        for address in addresses:
+            if address not in before:
+                self._connect_to(address)
+        for address in before:
+            if address not in addresses and address in self._connections:
+                self._connections[address].close()
+
     def step_soon(self) -> None:
         """Let the control core send what became due, before the loop's next wait."""
         if not self._step_scheduled:
@@ -89,6 +102,8 @@ class ControllerLink:
         """Let the control core send what is due now."""
         self._step_scheduled = False
         self._control.tick(self._now_ms(), self._wall_ms())
+        if self._control.addresses != self.addresses:
+            self._follow_membership(self._control.addresses)
         for request in self._control.take_requests():
             self._send(request)
 
@@ -127,7 +142,7 @@ class ControllerLink:
 
     async def _keep_connected(self, address: str) -> None:
         retry_s = _FIRST_RETRY_S
-        while True:
+        while address in self.addresses:
             closed = self._closed[address] = asyncio.Event()
             try:
                 connection = await connect(address, closed=lambda _, closed=closed: closed.set())  # type: ignore[misc]

@@ -26,6 +26,8 @@ UNKNOWN: Final = "UNKNOWN"
 NOT_ATTEMPTED: Final = "NOT_ATTEMPTED"
 REFUSED: Final = "REFUSED"
 
+_CHANGE_TIMEOUT_MS: Final = 10_000
+
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _PULL_HAS_SUBSCRIPTION: Final = 4
 
@@ -37,6 +39,16 @@ class NodeOutcome:
     node: str
     outcome: str
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerChange:
+    """What becomes of one controller: `kind` is add-learner, add-voter, promote, demote, remove or move; additions and moves need
+    the address."""
+
+    kind: str
+    controller_id: str
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +137,57 @@ class AdminClient:
                 accept=(codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST),
             )
         return answer.ext
+
+    # ---- the controllers themselves
+
+    def controller_members(self) -> dict[str, Any]:
+        """Who belongs to the group of controllers, by the leader's word if there is one.
+
+        `members` lists id, address, role (voter, learner, leaving), leader, alive and behind (entries); ids in `retired` are used
+        up. Raises ConnectionLost when no controller answers.
+        """
+        try:
+            with self._controller_leader() as connection:
+                answer = connection.call(codes.CONTROLLER_MEMBERS, timeout_ms=self._timeout_ms)
+        except LogboomError:
+            answer = self._ask_any_controller(codes.CONTROLLER_MEMBERS, {})
+        listing: dict[str, Any] = orjson.loads(answer.body)
+        return listing
+
+    def change_controller_members(self, changes: Sequence[ControllerChange], *, force: bool = False) -> dict[str, Any]:
+        """Change who belongs to the group of controllers, all of it at once; returns the members after it.
+
+        `force` makes changes after which the voters that are there now are no majority. Raises RequestError with the reason when
+        the leader refuses; RequestTimeout and ConnectionLost when the outcome is unknown (`controller_members` tells it).
+        """
+        wanted = [{"kind": each.kind, "id": each.controller_id, "address": each.address} for each in changes]
+        body = orjson.dumps({"changes": wanted, "force": force})
+        with self._controller_leader() as connection:
+            answer = connection.call(codes.CHANGE_CONTROLLER_MEMBERS, body=body, timeout_ms=_CHANGE_TIMEOUT_MS)
+        listing: dict[str, Any] = orjson.loads(answer.body)
+        return listing
+
+    def add_controller(self, controller_id: str, address: str) -> dict[str, Any]:
+        """Bring a new controller in as a learner: it receives everything and has no vote yet."""
+        return self.change_controller_members([ControllerChange("add-learner", controller_id, address)])
+
+    def promote_controller(self, controller_id: str) -> dict[str, Any]:
+        """Give a learner that has caught up its vote."""
+        return self.change_controller_members([ControllerChange("promote", controller_id)])
+
+    def remove_controller(self, controller_id: str) -> dict[str, Any]:
+        """Take a controller out for good: its process ends, and its id is never used again."""
+        return self.change_controller_members([ControllerChange("remove", controller_id)])
+
+    def transfer_controller_leader(self, controller_id: str) -> dict[str, str]:
+        """Let this controller lead; returns controllerLeaderId and controllerLeaderAddress when it does.
+
+        Raises RequestError with the reason when it cannot, or did not take over in time.
+        """
+        with self._controller_leader() as connection:
+            return connection.call(
+                codes.TRANSFER_CONTROLLER_LEADER, {"controllerId": controller_id}, timeout_ms=_CHANGE_TIMEOUT_MS
+            ).ext
 
     # ---- topics and groups
 
