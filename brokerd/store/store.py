@@ -102,6 +102,7 @@ class MessageStore:
         self.last_timestamp_ms = 0
         self.refusal: RequestError | None = NotMaster("this broker's store is not loaded yet; try again")
         self.truncate_listeners: list[Callable[[int], None]] = []
+        self.failure_listeners: list[Callable[[StorageError], None]] = []
         self.position_holders: list[Callable[[], int | None]] = []
 
     # -- start and end -----------------------------------------------------------------------------------------------------
@@ -416,10 +417,14 @@ class MessageStore:
         self.commitlog.prepare_next()
 
     def fail(self, error: StorageError) -> None:
-        """The disk failed: refuse everything from now on. The daemon ends after that."""
+        """The disk failed: refuse everything from now on, and have the daemon ended, so that another replica takes over."""
         log.critical("the store stops: %s", error)
+        first = self._failure is None
         self._failure = error
         self._update_refusal()
+        if first:
+            for listener in self.failure_listeners:
+                listener(error)
 
     @property
     def checkpoint_is_due(self) -> bool:

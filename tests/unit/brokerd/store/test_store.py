@@ -272,6 +272,23 @@ def test_what_is_refused_is_not_stored_and_what_is_stored_was_not_refused(step: 
     assert refused >= 11
 
 
+@pytest.mark.parametrize("fault", ["EIO", "ENOSPC"])
+def test_an_append_that_the_disk_refused_for_good_is_reported_once(fault: str) -> None:
+    """A broker that could append nothing any more, but stayed master, would hold up its group for ever."""
+    disk = FaultyDisk(Random(1))
+    store = open_store(disk)
+    reported: list[StorageError] = []
+    store.failure_listeners.append(reported.append)
+    if fault == "EIO":
+        disk.fail_write_at(1)
+    else:
+        disk.capacity_bytes = 0
+    for _ in range(3):
+        with pytest.raises((StorageError, RequestError)):
+            put(store, draft())
+    assert len(reported) == (1 if fault == "EIO" else 0)
+
+
 # -- dispatch ------------------------------------------------------------------------------------------------------------------
 
 
