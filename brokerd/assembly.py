@@ -95,6 +95,7 @@ class Broker:
         assert isinstance(core.replica, Replica)
         self.replica = core.replica
         self.replica.on_failure(self._fail)
+        core.store.failure_listeners.append(self._store_failed)
         pause_ms = 0 if settings.replication.ack_after_flush else _BACKGROUND_FLUSH_MS
         self._flusher = Flusher(core.store, self._flushed, self._store_failed, pause_ms=pause_ms)
         self._housekeeper = Housekeeper(
