@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
         scenarios = chosen(chosen_options.only)
     except ValueError as error:
         parser.error(str(error))
-    if reason := why_not():
+    if reason := why_not(compiles=any(each.clocks for each in scenarios)):
         print(f"chaos: {reason}", file=sys.stderr)
         return 2
     options = Options(chosen_options.fault_s, chosen_options.heal_s, chosen_options.rounds, chosen_options.seed)

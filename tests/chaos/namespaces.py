@@ -29,13 +29,17 @@ _NETNS_DIRECTORY: Final = Path("/run/netns")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def why_not() -> str | None:
-    """One sentence that says why this machine cannot do it, or None."""
+def why_not(*, compiles: bool = False) -> str | None:
+    """One sentence that says why this machine cannot do it, or None. `compiles`: a C compiler is wanted too."""
     if os.name != "posix" or not hasattr(os, "geteuid") or os.geteuid() != 0:
         return "network namespaces need root: run it as root (sudo make chaos)"
-    for program in ("ip", "mount", "gcc"):
+    for program, package in (
+        ("ip", "iproute2"),
+        ("mount", "mount"),
+        *((("gcc", "gcc libc6-dev"),) if compiles else ()),
+    ):
         if shutil.which(program) is None:
-            return f"the program {program!r} is missing: apt-get install iproute2 mount gcc libc6-dev"
+            return f"the program {program!r} is missing: apt-get install {package}"
     if not os.path.exists("/dev/net/tun"):
         return "/dev/net/tun is missing: load the kernel module tun (modprobe tun)"
     probe = f"lbc{secrets.token_hex(3)}-probe"

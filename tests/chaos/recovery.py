@@ -34,15 +34,15 @@ def limit_of(faults: Faults, roles: Roles) -> tuple[float, str]:
     return KILL_LIMIT_S, "a connection closes"
 
 
-def longest_pause(history: History, start_s: float, end_s: float) -> float | None:
+def longest_pause(history: History, start_s: float, end_s: float, *, grpc: bool = False) -> float | None:
     """The longest time without an acknowledged send of a remoting producer, within [start, end] or reaching into it.
 
-    None when none succeeded in that time.
+    None when none succeeded in that time. `grpc`: of the gRPC client instead, which finds a new master by its library's rules.
     """
     done = sorted(
         each.end_s
         for each in history.sends()
-        if each.outcome is Outcome.OK and each.client != GRPC_CLIENT and each.end_s <= end_s
+        if each.outcome is Outcome.OK and (each.client == GRPC_CLIENT) == grpc and each.end_s <= end_s
     )
     before = [at for at in done if at < start_s][-1:]
     within = [at for at in done if at >= start_s]

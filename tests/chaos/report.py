@@ -24,6 +24,7 @@ _COLUMNS: Final = (
     ("RTO p50", ">", "rto_p50_s"),
     ("max", ">", "rto_max_s"),
     ("limit", ">", "rto_limit_s"),
+    ("gRPC", ">", "grpc_pause_max_s"),
     ("rejoin", ">", "rejoin_max_s"),
     ("elections", ">", "elections"),
 )
@@ -53,6 +54,7 @@ def scenario_of(played: Played) -> dict[str, Any]:
             for view in _first_views(history)
         ],
         "sets": sync_state_sets(history, zero_s),
+        "sends_end_s": round(max((each.end_s for each in history.sends()), default=zero_s) - zero_s, 3),
         "marks": [_at(at_s, zero_s) | {"text": text} for at_s, text in history.marks],
         "log": list(played.log),
     }

@@ -75,6 +75,12 @@ def test_a_run_without_a_send_can_be_drawn() -> None:
     empty = document()
     (scenario,) = empty["scenarios"]
     scenario.update(
-        length_s=0.0, lanes={}, masters=[], windows=[], rates={"step_s": 0.25, "ok": [], "failed": [], "unknown": []}
+        length_s=0.0,
+        lanes={},
+        masters=[],
+        sets=[],
+        sends_end_s=0.0,
+        windows=[],
+        rates={"step_s": 0.25, "ok": [], "failed": [], "unknown": []},
     )
     assert "<svg" in page(empty)

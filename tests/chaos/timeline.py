@@ -34,8 +34,8 @@ _LEGEND: Final = (
     ("--silent", "does not answer"),
 )
 _HEADS: Final = (
-    *("scenario", "", "faults", "ok", "failed", "unknown", "lost", "delivered again"),
-    *("RTO p50", "RTO max", "limit", "rejoined in", "elections", ""),
+    *("scenario", "what", "faults", "ok", "failed", "unknown", "lost", "delivered again"),
+    *("RTO p50", "RTO max", "limit", "gRPC pause", "rejoined in", "elections", ""),
 )
 
 
@@ -81,7 +81,10 @@ def _table(scenarios: Sequence[Mapping[str, Any]]) -> str:
             *(f"{each[name]:,}" for name in ("faults", "ok", "failed", "unknown")),
             f'<span class="{"bad" if each["lost"] else ""}">{each["lost"]}</span>',
             f"{each['duplicated']:,}",
-            *(_seconds(each[name]) for name in ("rto_p50_s", "rto_max_s", "rto_limit_s", "rejoin_max_s")),
+            *(
+                _seconds(each[name])
+                for name in ("rto_p50_s", "rto_max_s", "rto_limit_s", "grpc_pause_max_s", "rejoin_max_s")
+            ),
             f"{max(each['elections'], 0)}",
             _chip(each),
         ]
@@ -100,10 +103,13 @@ def _chip(scenario: Mapping[str, Any]) -> str:
 
 
 def _card(scenario: Mapping[str, Any]) -> str:
-    facts = (
-        f"<b>{scenario['ok']:,}</b> ok · <b>{scenario['failed']:,}</b> failed · <b>{scenario['unknown']:,}</b> unknown · "
-        f"<b>{scenario['lost']}</b> lost · RTO <b>{_seconds(scenario['rto_max_s'])}</b> "
-        f"(limit {_seconds(scenario['rto_limit_s'])}) · whole again after <b>{_seconds(scenario['rejoin_max_s'])}</b>"
+    facts = " · ".join(
+        (
+            *(f"<b>{scenario[name]:,}</b> {name}" for name in ("ok", "failed", "unknown", "lost")),
+            f"RTO <b>{_seconds(scenario['rto_max_s'])}</b> (limit {_seconds(scenario['rto_limit_s'])})",
+            f"gRPC client paused <b>{_seconds(scenario['grpc_pause_max_s'])}</b>",
+            f"whole again after <b>{_seconds(scenario['rejoin_max_s'])}</b>",
+        )
     )
     problems = "".join(
         f'<div class="problems"><b>{escape(name)}</b> {escape(problem)}</div>'
@@ -143,12 +149,14 @@ class _Scale:
 def _picture(scenario: Mapping[str, Any]) -> str:
     scale = _Scale(scenario["length_s"])
     lanes = scenario["lanes"]
-    bottom = _TOP + _PLOT + _GAP + _LANE * len(lanes) + 6
+    bottom = _TOP + _PLOT + _GAP + _LANE * (len(lanes) + 1) + 6
     parts = [
         *_fault_bands(scenario, scale, bottom),
         *_axis(scale, bottom),
         *_rates(scenario["rates"], scale),
         *_lanes(lanes, scale),
+        *_sets(scenario, scale, len(lanes)),
+        *_end_of_sends(scenario, scale),
         *_masters(scenario, scale, bottom),
     ]
     label = f"Timeline of {scenario['scenario']}: {scenario['title']}"
@@ -261,18 +269,45 @@ def _lanes(lanes: Mapping[str, Sequence[Mapping[str, Any]]], scale: _Scale) -> l
     return parts
 
 
+def _sets(scenario: Mapping[str, Any], scale: _Scale, number: int) -> list[str]:
+    """How many members the sync-state set had; the names are in the tip."""
+    top = _TOP + _PLOT + _GAP + number * _LANE
+    sets = scenario["sets"]
+    parts = [f'<text x="{_LEFT - 8}" y="{top + 10}" text-anchor="end">in sync</text>']
+    ends_s = [*(each["at_s"] for each in sets[1:]), scenario["length_s"]]
+    for each, end_s in zip(sets, ends_s, strict=False):
+        left, right = scale.x(each["at_s"]), scale.x(end_s)
+        size = len(each["members"])
+        parts.append(
+            f'<rect x="{left}" y="{top}" width="{max(right - left, 0.8):.1f}" height="{_LANE - 5}" rx="2" fill="var(--ok)" '
+            f'opacity="{min(0.12 + 0.14 * size, 0.7):.2f}"><title>{escape(", ".join(each["members"]))}</title></rect>'
+        )
+        if right - left > 14:
+            parts.append(f'<text x="{left + 5}" y="{top + 10}">{size}</text>')
+    return parts
+
+
+def _end_of_sends(scenario: Mapping[str, Any], scale: _Scale) -> list[str]:
+    """From here on consumers catch up, and everything is read back."""
+    x = scale.x(scenario["sends_end_s"])
+    return [
+        f'<line x1="{x}" y1="{_TOP + 8}" x2="{x}" y2="{_TOP + _PLOT}" stroke="var(--soft)" stroke-dasharray="1 3"/>',
+        f'<text x="{x + 5}" y="{_TOP + 18}">sends end; read back</text>',
+    ]
+
+
 def _masters(scenario: Mapping[str, Any], scale: _Scale, bottom: float) -> list[str]:
     """A mark where each master was first named."""
     parts = []
-    last_x = -100.0
-    for each in scenario["masters"]:
+    last_x = float(_WIDTH)
+    for each in reversed(scenario["masters"]):
         x = scale.x(each["at_s"])
         told = f"{each['node']}, epoch {each['epoch']}"
         parts.append(
             f'<line x1="{x}" y1="{_TOP - 14}" x2="{x}" y2="{bottom}" stroke="var(--chief)" stroke-dasharray="3 3">'
             f"<title>{escape(told)}</title></line>"
         )
-        if x - last_x > 46:  # where many follow one another the lines tell enough
+        if last_x - x > 46:  # where many follow one another the lines tell enough
             parts.append(
                 f'<text class="role" x="{x + 4}" y="{_TOP - 18}">{escape(each["node"])} e{each["epoch"]}</text>'
             )

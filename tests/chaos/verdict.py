@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.chaos.checks import CHECKS, GRPC_CLIENT, Aftermath, duplicated_deliveries, lost_messages
 from tests.chaos.history import FaultWindow, History, Outcome
-from tests.chaos.recovery import median
+from tests.chaos.recovery import longest_pause, median
 from tests.chaos.scenarios import LEAST_OPERATIONS, LEAST_OPERATIONS_IN_VAIN, Scenario
 
 NOT_VACUOUS: Final = "IN FORCE"
@@ -32,6 +32,7 @@ class Verdict:
     rto_p50_s: float | None
     rto_max_s: float | None
     rto_limit_s: float | None
+    grpc_pause_max_s: float | None
     rejoin_max_s: float | None
     elections: int
     problems: Mapping[str, Sequence[str]]
@@ -67,10 +68,19 @@ def judge(scenario: Scenario, history: History, aftermath: Aftermath) -> Verdict
         rto_p50_s=median(known),
         rto_max_s=max(known) if known and None not in took else None,
         rto_limit_s=min(limits) if limits else None,
+        grpc_pause_max_s=_grpc_pause(history),
         rejoin_max_s=max(rejoined) if rejoined and None not in aftermath.rejoined_s else None,
         elections=len(_masters(history)) - 1,
         problems=problems,
     )
+
+
+def _grpc_pause(history: History) -> float | None:
+    """The longest time that the gRPC client sent nothing with success, faults and what follows them together."""
+    sends = [each.end_s for each in history.sends() if each.client == GRPC_CLIENT]
+    if not history.faults or not sends:
+        return None
+    return longest_pause(history, history.faults[0].start_s, max(sends), grpc=True)
 
 
 def in_force(scenario: Scenario, history: History) -> list[str]:
@@ -83,7 +93,7 @@ def in_force(scenario: Scenario, history: History) -> list[str]:
             problems.append(f"{window.name}: nothing was looked at to see whether the fault is there")
         problems += [f"{window.name}: not so: {what}" for what, held in window.evidence if not held]
         tried = len(history.during(window))
-        least = LEAST_OPERATIONS_IN_VAIN if scenario.refuses else LEAST_OPERATIONS
+        least = LEAST_OPERATIONS if scenario.recovers else LEAST_OPERATIONS_IN_VAIN
         if tried < least and not window.name.endswith("switches"):  # that one is without writes on purpose
             problems.append(f"{window.name}: {tried} sends during the fault, fewer than {least}")
     return problems
