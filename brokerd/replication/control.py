@@ -331,7 +331,8 @@ class ControlCore:
 
     def _discover(self, now_ms: int) -> None:
         self._discover_at_ms = now_ms + _DISCOVERY_MS
-        self._ask_who_leads(self.addresses, now_ms)
+        # A leader that is asked while there is one owes an answer already.
+        self._ask_who_leads((each for each in self.addresses if each != self.leader), now_ms)
 
     def _ask_who_leads(self, addresses: Iterable[str], now_ms: int) -> None:
         self._controllers_at_ms = now_ms + _CONTROLLERS_POLL_MS
@@ -346,11 +347,16 @@ class ControlCore:
             return
         self._learn(ext.get("peers", ""), now_ms)
         leader = ext.get("controllerLeaderAddress", "")
-        if self.leader is not None or not leader:
+        if not leader or leader == self.leader:
             return
         if leader not in self.addresses:
             self.last_error = f"the controllers name {leader} as their leader, which is not in this broker's list"
             return
+        if self.leader is not None:
+            pending = self._pending
+            if pending is None or now_ms - self._asked_ms < _PATIENCE_MS or ext.get("isLeader") != "true":
+                return
+            self.failed(pending.token, f"controller {pending.address} owes an answer, and {leader} leads now", now_ms)
         self.leader = leader
         self._poll_at_ms = now_ms
         self._step_at_ms = now_ms

@@ -221,6 +221,41 @@ def test_the_view_is_polled_and_asked_for_at_once_when_wished() -> None:
     assert session.tick(50) == [INFO]
 
 
+def owing() -> Session:
+    """The leader A took a proposal and does not answer."""
+    session = Session()
+    session.register()
+    session.core.propose(Proposal(7, frozenset({1, 2}), 8), 5)
+    assert session.tick(10) == [ALTER]
+    assert session.tick(90) == []
+    assert session.tick(10) == [METADATA], "after a moment the others are asked who leads"
+    assert session.waiting[-1].address == B
+    return session
+
+
+def test_a_frozen_leader_is_left_as_soon_as_another_controller_says_that_it_leads() -> None:
+    session = owing()
+    session.answer(METADATA, {"controllerLeaderAddress": B, "isLeader": "true"})
+    assert session.core.leader == B
+    assert session.sink.proposals == [("unanswered", 7)], "whether the proposal took effect is not known"
+    session.core.propose(Proposal(8, frozenset({1, 2}), 8), 5)
+    assert session.tick() == [ALTER]
+    assert session.waiting[-1].address == B
+
+
+def test_a_slow_leader_stays_the_leader_on_hearsay() -> None:
+    session = owing()
+    session.answer(METADATA, {"controllerLeaderAddress": A, "isLeader": "false"})
+    assert session.tick(100) == [METADATA]
+    session.answer(METADATA, {"controllerLeaderAddress": B, "isLeader": "false"})
+    assert session.core.leader == A
+    assert session.tick(100) == [METADATA]
+    session.answer(ALTER, {"newSyncStateSetEpoch": "9"}, {"syncStateSet": [1, 2], "syncStateSetEpoch": 9})
+    session.answer(METADATA, {"controllerLeaderAddress": B, "isLeader": "true"})
+    assert session.core.leader == A, "it has answered: nothing is owed any more"
+    assert session.sink.proposals == [("accepted", 7, [1, 2], 9)]
+
+
 def test_one_request_at_a_time_the_most_urgent_first() -> None:
     session = Session()
     session.register()
