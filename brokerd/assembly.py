@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from brokerd.clients import ClientRegistry
 from brokerd.core import BrokerCore, BrokerIdentity
 from brokerd.directory import Directory
+from brokerd.exposition import Exposition, Sources
 from brokerd.processors.registry import entries
 from brokerd.processors.registry import handlers as handlers_of
 from brokerd.processors.send import SendProcessor
@@ -36,6 +37,7 @@ from brokerd.wiring import build_processors
 from remoting import codes
 from remoting.disk import LocalDisk
 from remoting.errors import StorageError
+from remoting.exporter import MetricsExporter
 from remoting.message import pack_host
 from remoting.transport.client import RemotingClient, split_address
 from remoting.transport.connection import RemotingConnection
@@ -145,6 +147,7 @@ class Broker:
             codes.PROXY_CALL: self._proxy.handle_forwarded,
         }
         self._server = RemotingServer(host, port, handlers, closed=self._connection_closed)
+        self._exporter = self._make_exporter(port)
         self._expirer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -153,6 +156,8 @@ class Broker:
         self._housekeeper.start()
         await self._server.start()
         await self._proxy.start()
+        if self._exporter is not None:
+            await self._exporter.start()
         self._directory.start()
         await self.replica.start(*split_address(self._settings.ha_listen))
         self._expire_clients()
@@ -171,6 +176,8 @@ class Broker:
         self.core.close()
         await self.replica.stop()
         await self._directory.close()
+        if self._exporter is not None:
+            await self._exporter.close()
         await self._proxy.close()
         await self._server.close()
         self._client.close()
@@ -181,6 +188,23 @@ class Broker:
         else:
             self.core.store.close()
         self._disk.close()
+
+    def _make_exporter(self, port: int) -> MetricsExporter | None:
+        settings = self._settings
+        metrics_port = settings.metrics.port_beside(port)
+        if metrics_port is None:
+            return None
+        sources = Sources(
+            self.core,
+            self.replica.state,
+            self._flusher.durations,
+            lambda: len(self._server.connections),
+            lambda: self._processors.pull.waiting_count,
+            self._disk.usage,
+        )
+        return MetricsExporter(
+            settings.metrics.host, metrics_port, Exposition(settings.cluster, settings.name, sources).render
+        )
 
     # ---- events that concern several parts
 

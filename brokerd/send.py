@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from brokerd.send_rules import prepare, waits_for_store
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
 from remoting import codes
-from remoting.errors import LogboomError, RequestError, StorageError
+from remoting.errors import LogboomError, NotMaster, RequestError, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +55,38 @@ class Acknowledger(Protocol):
     def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None: ...
 
 
+# Why sends are refused, as metrics name it
+NOT_MASTER: Final = "not_master"
+TOO_FEW_REPLICAS: Final = "too_few_replicas"
+TOO_MANY_WAITING: Final = "too_many_waiting"
+STORE: Final = "store"
+RULE: Final = "rule"
+REFUSALS: Final = (NOT_MASTER, TOO_FEW_REPLICAS, TOO_MANY_WAITING, STORE, RULE)
+
+
+def refusal_reason(error: LogboomError) -> str:
+    """The word for a refusal: by what it is, else by its code."""
+    if isinstance(error, NotMaster):
+        return NOT_MASTER
+    if error.code == codes.SYSTEM_BUSY:
+        return TOO_MANY_WAITING
+    if isinstance(error, StorageError) or error.code == codes.SERVICE_NOT_AVAILABLE:
+        return STORE
+    return TOO_FEW_REPLICAS if error.code == codes.SYSTEM_ERROR else RULE
+
+
 class Counters:
     """Running totals since the start, for rates."""
 
-    __slots__ = ("in_bytes", "in_messages", "out_bytes", "out_messages")
+    __slots__ = ("in_bytes", "in_messages", "out_bytes", "out_messages", "refused")
 
     def __init__(self) -> None:
         self.in_messages = self.in_bytes = self.out_messages = self.out_bytes = 0
+        self.refused = dict.fromkeys(REFUSALS, 0)  # send requests, by why
+
+    def refuse(self, error: LogboomError, count: int = 1) -> None:
+        """Sends were refused as a whole, before anything was stored."""
+        self.refused[refusal_reason(error)] += count
 
 
 class UniqueIds:
@@ -96,6 +121,7 @@ class MessageSender:
         """Append all drafts; see services.Sender."""
         error = self._acknowledger.refusal()
         if error is not None:
+            self._counters.refuse(error, len(drafts))
             refused = SendOutcome(PutStatus.SERVICE_NOT_AVAILABLE, error=as_request_error(error))
             done([refused] * len(drafts))
             return
@@ -116,6 +142,7 @@ class MessageSender:
                 ready.append((len(outcomes), prepared))
                 outcomes.append(SendOutcome(PutStatus.PUT_OK))
             except RequestError as refusal:
+                self._counters.refused[RULE] += 1
                 outcomes.append(SendOutcome(PutStatus.MESSAGE_ILLEGAL, error=refusal))
         return outcomes, ready
 

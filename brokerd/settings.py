@@ -16,6 +16,7 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from remoting import settings
 from remoting.errors import SettingsError
+from remoting.exporter import MetricsSettings
 from remoting.transport.client import split_address
 from remoting.transport.server import check_loopback
 
@@ -39,6 +40,7 @@ class BrokerSettings:
     journal: JournalSettings
     grpc: EndpointSettings
     forward: ForwardSettings
+    metrics: MetricsSettings
 
 
 def parse(arguments: Sequence[str]) -> BrokerSettings:
@@ -51,6 +53,7 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         "journal": JournalSettings(),
         "grpc": EndpointSettings(),
         "forward": ForwardSettings(),
+        "metrics": MetricsSettings(),
     }
     parser = argparse.ArgumentParser(
         prog="python -m brokerd",
@@ -92,6 +95,7 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
     for address in controllers:
         split_address(address)
     groups = settings.override(parts, chosen.set)
+    check_loopback(groups["metrics"].host, "metrics.host")
     return BrokerSettings(
         cluster=chosen.cluster,
         name=chosen.name,

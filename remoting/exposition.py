@@ -23,12 +23,12 @@ class Histogram:
 
     __slots__ = ("bounds", "counts", "sum")
 
-    def __init__(self, bounds: Sequence[int] = LATENCY_BOUNDS_US) -> None:
+    def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS_US) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0
+        self.sum: float = 0
 
-    def observe(self, value: int) -> None:
+    def observe(self, value: float) -> None:
         """Count one value, which belongs to the first bound that is not below it."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value

@@ -90,6 +90,7 @@ class SendProcessor:
         error = self._acknowledger.refusal()
         if error is not None:
             for connection, requests in waiting:
+                self._counters.refuse(error, len(requests))
                 for request in requests:
                     connection.respond_error(request, error)
             return

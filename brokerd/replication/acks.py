@@ -24,12 +24,13 @@ Verdict = Callable[[int, int], PutStatus | None]  # (position, milliseconds wait
 class AckQueue:
     """The waiters of one broker, across roles. `limit` bounds their number."""
 
-    __slots__ = ("_limit", "_waiters", "acknowledged")
+    __slots__ = ("_limit", "_waiters", "acknowledged", "ended")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiters: deque[tuple[int, int, Callback]] = deque()
         self.acknowledged = 0
+        self.ended: dict[PutStatus, int] = {}  # how many waits ended how, other than acknowledged
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -78,6 +79,7 @@ class AckQueue:
             if status is None:
                 break
             waiters.popleft()
+            self.ended[status] = self.ended.get(status, 0) + 1
             callback(status)
             count += 1
         return count
@@ -89,6 +91,7 @@ class AckQueue:
         for _ in range(count):
             if not waiters:  # a callback failed the rest
                 break
+            self.ended[status] = self.ended.get(status, 0) + 1
             waiters.popleft()[2](status)
         return count
 

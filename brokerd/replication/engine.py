@@ -528,6 +528,7 @@ class ReplicaEngine:
             "confirmOffset": core.confirm_offset,
             "acknowledgedOffset": core.acknowledged_offset,
             "waitingSends": len(self.acks),
+            "unacknowledged": {status.name: count for status, count in self.acks.ended.items()},
             "failure": core.failure,
             "staleView": core.stale_view,
             "learner": self._settings.learner,

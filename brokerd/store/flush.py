@@ -12,12 +12,17 @@ import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Protocol
+from time import perf_counter_ns
+from typing import Final, Protocol
 
 from brokerd.store.commitlog import SyncMark
 from remoting.errors import StorageError
+from remoting.exposition import Histogram
 
 log = logging.getLogger(__name__)
+
+# Upper bounds of how long a sync takes: a memory disk to a disk in trouble
+SECONDS: Final = (0.0001, 0.0003, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class Syncable(Protocol):
@@ -58,6 +63,7 @@ class Flusher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         self.syncs = 0
+        self.durations = Histogram(SECONDS)
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -113,7 +119,9 @@ class Flusher:
 
     def _sync(self) -> None:
         assert self._loop is not None
+        begin_ns = perf_counter_ns()
         mark = self._store.sync()
+        self.durations.observe((perf_counter_ns() - begin_ns) / 1e9)
         self.syncs += 1
         self._loop.call_soon_threadsafe(self._synced, mark)
         # Nobody waits for the rest.

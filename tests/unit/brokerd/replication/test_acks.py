@@ -27,6 +27,7 @@ def test_completion_by_position_and_deadline() -> None:
     assert queue.acknowledge(12) == 0, "never backwards"
     assert queue.fail_all(FAILED) == 1
     assert done == [(10, OK), (20, LATE), (30, FAILED)]
+    assert queue.ended == {LATE: 1, FAILED: 1}
 
 
 def test_what_is_acknowledged_already_is_completed_at_once() -> None:

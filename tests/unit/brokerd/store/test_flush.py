@@ -146,6 +146,7 @@ async def test_a_stop_finishes_what_was_asked_for(gate: Gate, heard: Heard, flus
     await flusher.stop()
     assert heard.flushed == [7]
     assert flusher.syncs == 1
+    assert sum(flusher.durations.counts) == 1
 
 
 async def test_a_failed_sync_is_told_once_and_ends_the_thread(gate: Gate, heard: Heard, flusher: Flusher) -> None:

@@ -1,0 +1,111 @@
+"""A broker's metrics: readable by Prometheus, complete, and the ones that the page lists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from brokerd.exposition import Exposition, Sources
+from brokerd.services import PutStatus
+from remoting.disk import DiskUsage
+from remoting.exposition import Histogram
+from tests.unit.brokerd.replication.group import Group
+from tests.unit.brokerd.store.stores import draft
+from tests.unit.brokerd.test_core import Broker
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/METRICS.md").read_text()
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def scrape(broker: Broker, state: dict[str, Any]) -> Samples:
+    flushes = Histogram((0.001, 0.01))
+    flushes.observe(0.005)
+    sources = Sources(
+        broker.core, lambda: state, flushes, lambda: 3, lambda: 2, lambda: DiskUsage(total_bytes=100, free_bytes=40)
+    )
+    text = Exposition("c", "broker-a", sources).render().decode()
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation, family.name
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert (labels.pop("cluster"), labels.pop("broker")) == ("c", "broker-a")
+            assert labels.pop("broker_id")
+            key = sample.name, tuple(sorted(labels.items()))
+            assert key not in found, f"twice: {key}"
+            found[key] = sample.value
+    return found
+
+
+def a_master_that_misses_one() -> dict[str, Any]:
+    group = Group(3)
+    group.elect(1)
+    group.append(group[1])
+    group.settle(5)
+    group.crash(group[3])
+    group.settle(30)
+    return group[1].engine.state(group.now_ms)
+
+
+def a_replica() -> dict[str, Any]:
+    group = Group(2)
+    group.elect(1)
+    return group[2].engine.state(group.now_ms)
+
+
+def names(samples: Samples) -> set[str]:
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name, _ in samples}
+
+
+def test_the_page_lists_what_a_scrape_gives_and_nothing_else() -> None:
+    broker = Broker()
+    given = names(scrape(broker, a_master_that_misses_one() | {"weaknesses": ["ack_after=append: memory"]}))
+    given |= names(scrape(broker, a_replica()))
+    given.add("logboom_sends_unacknowledged_total")
+    brokers_part = PAGE.partition("## Brokers")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"^\| `(\w+)`", brokers_part, re.MULTILINE))
+    assert given == listed
+
+
+def test_a_master_tells_of_its_quorum_and_who_is_missing() -> None:
+    samples = scrape(Broker(), a_master_that_misses_one())
+    assert samples["logboom_replication_role", (("role", "master"),)] == 1
+    assert samples["logboom_replication_role", (("role", "replica"),)] == 0
+    assert samples["logboom_replication_copies", ()] == 2
+    assert samples["logboom_replication_wanted_copies", ()] == 3
+    assert samples["logboom_replication_downgraded", ()] == 1
+    (missing,) = [key for key in samples if key[0] == "logboom_replication_missing_seconds"]
+    assert dict(missing[1]) == {"member": "3", "reason": "it is not connected", "stalls": "false"}
+    assert samples[missing] > 0.5
+    gap = samples["logboom_replication_ack_gap_bytes", (("learner", "false"), ("member", "2"))]
+    assert gap == 0
+    assert samples["logboom_flush_duration_seconds_bucket", (("le", "0.01"),)] == 1
+    assert samples["logboom_flush_duration_seconds_sum", ()] == 0.005
+
+
+def test_a_replica_has_no_quorum_instead_of_an_empty_one() -> None:
+    samples = scrape(Broker(), a_replica())
+    assert samples["logboom_replication_following", ()] == 1
+    assert not [name for name in names(samples) if "copies" in name and name != "logboom_replication_copies_total"]
+
+
+def test_traffic_and_refusals_are_counted_by_reason() -> None:
+    broker = Broker()
+    broker.send(0)
+    outcomes: list[Any] = []
+    broker.core.sender.send([draft(topic="nothing")], outcomes.extend)
+    broker.replica.is_master = False
+    broker.core.sender.send([draft(topic="T"), draft(topic="T")], outcomes.extend)
+    assert [outcome.status for outcome in outcomes][-1] is PutStatus.SERVICE_NOT_AVAILABLE
+    state = a_replica() | {"unacknowledged": {"FLUSH_SLAVE_TIMEOUT": 4}}
+    samples = scrape(broker, state)
+    assert samples["logboom_messages_in_total", ()] == 1
+    assert samples["logboom_sends_refused_total", (("reason", "rule"),)] == 1
+    assert samples["logboom_sends_refused_total", (("reason", "not_master"),)] == 2
+    assert samples["logboom_sends_refused_total", (("reason", "too_few_replicas"),)] == 0
+    assert samples["logboom_sends_unacknowledged_total", (("status", "FLUSH_SLAVE_TIMEOUT"),)] == 4
+    assert samples["logboom_log_end_offset_bytes", ()] == broker.core.store.commitlog.end_offset > 0
+    assert samples["logboom_store_disk_free_bytes", ()] == 40
