@@ -179,11 +179,18 @@ class BrokerCore:
 
     def _metadata_changed(self, change: Change) -> None:
         if change.rebuilt:
+            self._remove_stale_queues()
             return
         for topic in change.topics_deleted:
             self.store.queue_offsets.forget(topic)
             self._deleted.append((change.position, topic))
         self._remove_deleted_queues()
+
+    def _remove_stale_queues(self) -> None:
+        """After a rebuild: deriving queues from the log brings back those of topics that were deleted since."""
+        deleted_at = self.metadata.tables.topics_deleted_at
+        for topic in sorted({topic for topic, _ in self.store.queues.table if topic in deleted_at}):
+            self.store.delete_queues(topic, deleted_at[topic])
 
     def _remove_deleted_queues(self) -> None:
         """Queues of a deleted topic go when dispatch has passed the record that deleted it."""

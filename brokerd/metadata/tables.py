@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from brokerd.metadata import records
 from brokerd.services import GroupConfig, TopicConfig
@@ -35,6 +35,7 @@ class Change:
 
 
 _NOTHING = Change()
+MAX_DELETED_TOPICS: Final = 50_000
 
 
 class MetadataTables:
@@ -44,6 +45,8 @@ class MetadataTables:
         self.topics: dict[str, TopicConfig] = {}
         self.groups: dict[str, GroupConfig] = {}
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}  # by (group, topic)
+        # The physical end of the record that deleted a topic of the name last: what lies below it belongs to no topic any more.
+        self.topics_deleted_at: dict[str, int] = {}
         self.topic_changes = 0
         self.topics_changed_ms = 0
 
@@ -63,6 +66,7 @@ class MetadataTables:
         self.topics = {}
         self.groups = {}
         self.offsets = {}
+        self.topics_deleted_at = {}
         self.topic_changes = 0
         self.topics_changed_ms = 0
 
@@ -80,6 +84,7 @@ class MetadataTables:
             names = body["names"]
             for name in names:
                 self.topics.pop(name, None)
+                self._topic_deleted(name, end_offset)
             gone = set(names)
             self._forget_offsets([key for key in self.offsets if key[1] in gone])
             self._topics_changed(body["t"])
@@ -101,6 +106,8 @@ class MetadataTables:
             yield ["t", records.encode_topic(topic)]
         for group in self.groups.values():
             yield ["g", records.encode_group(group)]
+        for name, position in self.topics_deleted_at.items():
+            yield ["d", name, position]
         for (group_name, topic_name), queues in self.offsets.items():
             yield ["o", group_name, topic_name, list(queues.items())]
 
@@ -114,8 +121,17 @@ class MetadataTables:
         elif tag == "g":
             group = records.decode_group(row[1])
             self.groups[group.name] = group
+        elif tag == "d":
+            self.topics_deleted_at[row[1]] = row[2]
         else:
             self.offsets[row[1], row[2]] = dict(row[3])
+
+    def _topic_deleted(self, name: str, position: int) -> None:
+        """Remember it, the latest last; of the oldest ones the log holds no messages any more."""
+        self.topics_deleted_at.pop(name, None)
+        self.topics_deleted_at[name] = position
+        if len(self.topics_deleted_at) > MAX_DELETED_TOPICS:
+            del self.topics_deleted_at[next(iter(self.topics_deleted_at))]
 
     def _topics_changed(self, at_ms: int) -> None:
         self.topic_changes += 1

@@ -56,10 +56,11 @@ class AloneReplica:
 
 
 class Broker:
-    """A core on a memory disk, master from the start."""
+    """A core on a memory disk, master from the start; `disk` may be one that another broker wrote."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: MemoryDisk | None = None) -> None:
         self.turns = Turns()
+        self.disk = disk or MemoryDisk()
         self.replica: AloneReplica
 
         def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> AloneReplica:
@@ -68,7 +69,7 @@ class Broker:
 
         self.core = BrokerCore(
             BrokerIdentity("c", "broker-a", STORE_HOST),
-            MemoryDisk(),
+            self.disk,
             SETTINGS,
             make_replica,
             request_flush=lambda: None,
@@ -80,6 +81,12 @@ class Broker:
         self.replica.become(Role.MASTER)
         self.change(lambda done: self.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))
         self.change(lambda done: self.core.metadata.put_group(GroupConfig("g"), done))
+
+    def restart(self) -> Broker:
+        """Stop in order; another broker starts on the disk."""
+        self.core.close()
+        self.core.store.close()
+        return Broker(self.disk)
 
     def change(self, ask: Callable[[Callable[[object], None]], None]) -> None:
         answers: list[object] = []
@@ -136,3 +143,28 @@ def test_a_replica_that_lost_its_role_takes_no_message_and_none_waits() -> None:
     with pytest.raises(Exception, match="master"):
         broker.core.store.append_messages([draft(topic="T")])
     assert broker.core.store.commitlog.end_offset == end
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_messages_of_a_deleted_topic_do_not_come_back_when_the_queues_are_derived_anew(
+    made_again: bool, snapshot: bool
+) -> None:
+    broker = Broker()
+    for _ in range(3):
+        broker.send(0)
+    broker.change(lambda done: broker.core.metadata.delete_topic("T", done))
+    if made_again:
+        broker.change(lambda done: broker.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))
+    if snapshot:
+        broker.core.metadata.file_rolled()
+        broker.turns.run(10)
+    broker.core.close()
+    broker.core.store.close()
+    broker.disk.remove("consumequeue")
+    again = Broker(broker.disk)  # which makes the topic, if it is not there
+    assert again.core.store.max_offset("T", 0) == 0
+    again.send(0)
+    assert again.core.store.max_offset("T", 0) == 1
+    after = again.restart()
+    assert after.core.store.max_offset("T", 0) == 1, "what was sent since then stays"
