@@ -172,8 +172,6 @@ WHITENOISE_USE_FINDERS = True  # no collectstatic step: the files are few and th
 WHITENOISE_ALLOW_ALL_ORIGINS = False
 WHITENOISE_MAX_AGE = 3600
 
-APPEND_SLASH = False
-
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "webapp.accounts.authentication.BearerTokenAuthentication",  # first: it makes a refusal a 401
