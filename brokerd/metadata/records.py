@@ -7,8 +7,8 @@ A record is a JSON object with `v`, the version of its layout, and `t`, the wall
     groupPut      {v, t, group: {name, fifo, retry, enabled, broadcast, retryQueues}}
     groupDeleted  {v, t, name, offsets: whether its consumer offsets go too}
     offsets       {v, t, o: [[group, topic, queue, offset], ...]}
-    snapshot rows: ["v", topic changes, time of the last], ["t", topic], ["g", group], ["o", group, topic, [[queue, offset], ...]],
-                   ["d", name of a topic, physical end of the record that deleted it last]
+    snapshot rows: ["v", topic changes, time of the last], ["t", topic], ["g", group], ["o", group, topic, [[queue, offset], ...]]
+                   and ["d", name of a topic, physical end of the record that deleted it last]
 """
 
 from __future__ import annotations
