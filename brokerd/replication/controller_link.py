@@ -1,8 +1,9 @@
 """One long-lived connection to every controller: what `control` wants sent goes out here, what comes back is handed to it.
 
 The connections are also how controllers notice a death: a closed one is noticed at once. They are therefore made as early and
-as often as possible, and nothing that a slow or frozen controller does may block the others: one-way heartbeats to a controller
-that does not read are dropped, requests have a time-out. When no controller can be reached, nothing else of the broker notices.
+as often as possible (one over a cut network is given up and dialled anew), and nothing that a slow or frozen controller does may
+block the others: one-way heartbeats to a controller that does not read are dropped, requests have a time-out. When no controller
+can be reached, nothing else of the broker notices.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from remoting.transport.tasks import TaskOwner
 log = logging.getLogger(__name__)
 
 _FIRST_RETRY_S = 0.05
-_LONGEST_RETRY_S = 1.0
+_LONGEST_RETRY_S = 0.25
 _CLOSE_TIMEOUT_S = 1.0
 
 Answered = Callable[[Command | LogboomError], None]
@@ -37,15 +38,20 @@ class ControllerLink:
         addresses: Sequence[str],
         control: ControlCore,
         request_timeout_ms: int,
+        unreachable_ms: int,
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         broken: Callable[[str], None],
     ) -> None:
-        """`broken` is called when digesting an answer fails unexpectedly: the broker must not go on."""
+        """A controller whose machine acknowledges nothing for `unreachable_ms` is dialled anew.
+
+        `broken` is called when digesting an answer fails unexpectedly: the broker must not go on.
+        """
         self._broken = broken
         self.addresses = tuple(addresses)
         self._control = control
         self._request_timeout_ms = request_timeout_ms
+        self._unreachable_ms = unreachable_ms
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._connections: dict[str, RemotingConnection] = {}
@@ -145,7 +151,11 @@ class ControllerLink:
         while address in self.addresses:
             closed = self._closed[address] = asyncio.Event()
             try:
-                connection = await connect(address, closed=lambda _, closed=closed: closed.set())  # type: ignore[misc]
+                connection = await connect(
+                    address,
+                    closed=lambda _, closed=closed: closed.set(),  # type: ignore[misc]
+                    unreachable_ms=self._unreachable_ms,
+                )
             except ConnectionLost as error:
                 log.debug("%s", error)
             else:

@@ -42,6 +42,7 @@ from brokerd.replication.sync_state import Proposal
 from brokerd.services import PutStatus, TopicConfig
 from remoting import codes
 from remoting.disk import Disk
+from remoting.errors import InvalidParameter
 from remoting.frame import Command
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import each
@@ -98,6 +99,7 @@ class Replica:
         *,
         secret: bytes | None,
         confirm_offset: int,
+        tail_kept: bool = True,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """`disk` is the broker's data directory; `topics` the present table, for the name servers; `secret` what brokers of one
@@ -132,11 +134,13 @@ class Replica:
             self._position,
             incarnation=incarnation,
             now_ms=self._now_ms(),
+            tail_kept=tail_kept,
         )
         self._link = ControllerLink(
             controllers,
             self._control,
             settings.controller_request_timeout_ms,
+            settings.controller_heartbeat_timeout_ms,
             self._now_ms,
             wall_ms,
             lambda reason: self._engine.break_down(reason, self._now_ms()),
@@ -193,6 +197,7 @@ class Replica:
         """For the broker's remoting server: what controllers and tools ask about replication."""
         return {
             codes.NOTIFY_BROKER_ROLE_CHANGED: each(self._notified),
+            codes.HAND_OVER_MASTER: each(self._hand_over),
             codes.GET_BROKER_EPOCH_CACHE: each(self._epoch_cache),
             codes.GET_BROKER_HA_STATUS: each(self._ha_status),
         }
@@ -327,6 +332,17 @@ class Replica:
         self._link.step()
         connection.respond(request)
 
+    def _hand_over(self, connection: RemotingConnection, request: Command) -> None:
+        successor, epoch, wait_ms, hold_ms = (
+            _number(request, name) for name in ("brokerId", "masterEpoch", "waitMs", "holdMs")
+        )
+
+        def told(reason: str, end_offset: int) -> None:
+            code = codes.SERVICE_NOT_AVAILABLE if reason else codes.SUCCESS
+            connection.respond(request, code, {"maxOffset": str(end_offset)}, remark=reason or None)
+
+        self._engine.hand_over(successor, epoch, wait_ms, hold_ms, self._now_ms(), told)
+
     def _epoch_cache(self, connection: RemotingConnection, request: Command) -> None:
         core = self._engine.core
         entries = core.epochs.entries
@@ -376,3 +392,13 @@ class Replica:
                 "isActivated": core.following.connection is not None,
             }
         connection.respond(request, body=orjson.dumps(body))
+
+
+def _number(request: Command, name: str) -> int:
+    try:
+        found = int(request.ext[name])
+    except (KeyError, ValueError) as error:
+        raise InvalidParameter(f"request {request.code} needs the number {name}") from error
+    if found < 0:
+        raise InvalidParameter(f"the field {name} of request {request.code} must not be negative")
+    return found

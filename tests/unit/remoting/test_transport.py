@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
 
@@ -224,3 +225,22 @@ async def _connections(server: RemotingServer) -> list[RemotingConnection]:
     while not server.connections:
         await asyncio.sleep(0)
     return list(server.connections)
+
+
+async def test_a_connection_whose_other_end_acknowledges_nothing_is_given_up() -> None:
+    """A process that reads nothing stands for a machine behind a cut cable: neither acknowledges what is sent."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        closed = asyncio.Event()
+        connection = await connect(
+            f"127.0.0.1:{listener.getsockname()[1]}", closed=lambda _: closed.set(), unreachable_ms=300
+        )
+        accepted, _ = listener.accept()
+        with accepted:
+            began_s = loop.time()
+            while connection.notify(ECHO, {}, bytes(1 << 20)):
+                await asyncio.sleep(0)
+            async with asyncio.timeout(20):
+                await closed.wait()
+            assert loop.time() - began_s >= 0.3
