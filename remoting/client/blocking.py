@@ -87,7 +87,8 @@ class AdminClient:
         """
         fallback: dict[str, Any] | None = None
         last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
-        for address in self._controllers:
+        addresses = list(self._controllers)
+        for address in addresses:
             try:
                 with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
                     answer = connection.call(codes.CLUSTER_VIEW, timeout_ms=self._timeout_ms)
@@ -95,9 +96,12 @@ class AdminClient:
                 last_error = error
                 continue
             view: dict[str, Any] = orjson.loads(answer.body)
-            if any(each.get("leader") and each.get("address") == address for each in view["controllers"]):
+            leader = next((each.get("address") for each in view["controllers"] if each.get("leader")), None)
+            if leader == address:
                 return view
             fallback = fallback or view
+            if leader and leader not in addresses and len(addresses) == len(self._controllers):
+                addresses.append(leader)  # it joined after this client was given its addresses
         if fallback is None:
             raise last_error
         return fallback

@@ -138,7 +138,13 @@ class Cluster:
     """Controllers and one group of brokers, all on loopback."""
 
     def __init__(
-        self, root: Path, *, controllers: int = 3, replicas: int = 3, broker_settings: Sequence[str] = ()
+        self,
+        root: Path,
+        *,
+        controllers: int = 3,
+        replicas: int = 3,
+        broker_settings: Sequence[str] = (),
+        controller_settings: Sequence[str] = (),
     ) -> None:
         ports = free_ports(controllers + 3 * replicas)
         self.controller_addresses = [f"127.0.0.1:{port}" for port in ports[:controllers]]
@@ -153,7 +159,10 @@ class Cluster:
         self.controllers = [
             Process(
                 f"n{n}",
-                ["-m", "controllerd", "--id", f"n{n}", "--peers", peers, "--data", str(root / f"n{n}")],
+                [
+                    *("-m", "controllerd", "--id", f"n{n}", "--peers", peers, "--data", str(root / f"n{n}")),
+                    *(word for assignment in controller_settings for word in ("--set", assignment)),
+                ],
                 logs / f"n{n}.log",
             )
             for n in range(controllers)
