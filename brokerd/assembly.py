@@ -19,18 +19,19 @@ from brokerd.clients import ClientRegistry
 from brokerd.core import BrokerCore, BrokerIdentity
 from brokerd.directory import Directory
 from brokerd.exposition import Exposition, Sources
+from brokerd.log_access import StoreReplicatedLog
 from brokerd.processors.registry import entries
 from brokerd.processors.registry import handlers as handlers_of
 from brokerd.processors.send import SendProcessor
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy
 from brokerd.replication.control import BrokerNames
-from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.replica import Replica
 from brokerd.replication.secret import load_secret
 from brokerd.routes import Routes
 from brokerd.services import TopicConfig
 from brokerd.settings import BrokerSettings
+from brokerd.steady_clock import SteadyClock
 from brokerd.store.flush import Flusher
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.wiring import build_processors
@@ -69,7 +70,7 @@ class Broker:
             )
         self.clients = ClientRegistry(_monotonic_ms)
 
-        def make_replica(replicated_log: ReplicatedLog, confirm_offset: int) -> Replica:
+        def make_replica(replicated_log: StoreReplicatedLog, confirm_offset: int) -> Replica:
             return Replica(
                 settings.replication,
                 names,
@@ -79,6 +80,7 @@ class Broker:
                 self._topics,
                 secret=secret,
                 confirm_offset=confirm_offset,
+                tail_kept=replicated_log.keeps_tail(acked_after_flush=settings.replication.ack_after_flush),
             )
 
         self.core = core = BrokerCore(
@@ -101,7 +103,12 @@ class Broker:
         pause_ms = 0 if settings.replication.ack_after_flush else _BACKGROUND_FLUSH_MS
         self._flusher = Flusher(core.store, self._flushed, self._store_failed, pause_ms=pause_ms)
         self._housekeeper = Housekeeper(
-            core.store, self._disk, settings.store, settings.retention, _wall_ms, self._store_failed
+            core.store,
+            self._disk,
+            settings.store,
+            settings.retention,
+            SteadyClock(_wall_ms, loop.time),  # who sets the clock must not make files a day old in a moment
+            self._store_failed,
         )
         self.clients.gone_listeners.append(core.pop.client_gone)
 
@@ -136,6 +143,7 @@ class Broker:
             lambda: len(self._server.connections),
             settings.cluster,
             settings.name,
+            settings.pull,
             auto_create_groups=settings.pop.auto_create_groups,
         )
         handlers = {

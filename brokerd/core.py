@@ -22,7 +22,6 @@ from brokerd.pop.service import PopService
 from brokerd.pop.settings import PopSettings
 from brokerd.progress import ConsumerProgress
 from brokerd.replication.effects import Role
-from brokerd.replication.log import ReplicatedLog
 from brokerd.scheduler import Scheduler
 from brokerd.send import Counters, MessageSender
 from brokerd.store.dispatcher import Arrival
@@ -60,7 +59,7 @@ class BrokerCore:
         identity: BrokerIdentity,
         disk: Disk,
         settings: StoreSettings,
-        make_replica: Callable[[ReplicatedLog, int], ReplicaPort],
+        make_replica: Callable[[StoreReplicatedLog, int], ReplicaPort],
         *,
         request_flush: Callable[[], None],
         is_alive: Callable[[str], bool],

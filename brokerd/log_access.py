@@ -138,6 +138,11 @@ class StoreReplicatedLog:
     def segment_size_bytes(self) -> int:
         return self._commitlog.segment_size_bytes
 
+    def keeps_tail(self, *, acked_after_flush: bool) -> bool:
+        """Whether the log still has whatever its last run acknowledged: what is acknowledged before it is durable may be lost by
+        a run that did not end cleanly."""
+        return not self._store.gave_up_durable and (acked_after_flush or self._store.ended_cleanly)
+
     def append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
         for buffer in buffers:
             offset = self._store.append_replicated(offset, buffer)

@@ -106,8 +106,10 @@ class ControlCore:
         *,
         incarnation: int,
         now_ms: int,
+        tail_kept: bool = True,
     ) -> None:
-        """`incarnation` differs from start to start of this broker."""
+        """`incarnation` differs from start to start of this broker; `tail_kept` is false when recovery may have left it less than
+        it had acknowledged."""
         self.registration = registration
         self.leader: str | None = None
         self.last_error = ""
@@ -119,6 +121,7 @@ class ControlCore:
         self._sink = sink
         self._position = position
         self._incarnation = incarnation
+        self._tail_kept = tail_kept
         self._requests: list[ControlRequest] = []
         self._next_token = 1
         self._pending: ControlRequest | None = None
@@ -275,6 +278,7 @@ class ControlCore:
             fields["brokerId"] = str(registration.broker_id)
             fields["brokerAddress"] = self._names.address
             fields["invokeTime"] = str(wall_ms)
+            fields["maxOffset"] = str(self._position().max_offset)
             self._heartbeat(leader)
             self._send(leader, codes.CONTROLLER_REGISTER_BROKER, fields | self._own_fields())
 
@@ -308,6 +312,8 @@ class ControlCore:
         }
         if self._settings.learner:
             fields["learner"] = "true"
+        if not self._tail_kept:
+            fields["tailKept"] = "false"
         return fields
 
     def _heartbeat(self, address: str) -> None:
@@ -431,6 +437,7 @@ class ControlCore:
 
     def _registered(self, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         self.registration.registered()
+        self._tail_kept = True  # the sync-state set is without this broker now, or it is the last one that is left
         view = _view(ext, body)
         if view is not None and view.master_id is not None:
             self._poll_at_ms = now_ms + self._settings.controller_poll_ms

@@ -22,6 +22,7 @@ from brokerd.replication.effects import Effect, Role, RoleView
 from brokerd.replication.epoch_file import EpochFile
 from brokerd.replication.facts import quorum_facts
 from brokerd.replication.frames import Ack, FromMaster, FromReplica, Handshake, Piece, TransferHeader
+from brokerd.replication.hand_over import HandOver, Told
 from brokerd.replication.log import LogPosition, ReplicatedLog
 from brokerd.replication.plain_peers import host_of
 from brokerd.replication.proof import Credentials
@@ -101,6 +102,7 @@ class ReplicaEngine:
         self.acks = AckQueue(settings.max_waiting_acks)
         self.draining = False  # the broker is about to stop: nothing new is accepted
         self.last_errors: list[str] = []
+        self._hand_over: HandOver | None = None
         self._settings = settings
         self._log = replicated_log
         self._epoch_file = epoch_file
@@ -124,7 +126,9 @@ class ReplicaEngine:
     def accepts_messages(self) -> bool:
         """A master with enough replicas and room for another waiting append."""
         leading = self.core.leading
-        return leading is not None and leading.enough_replicas and not self.acks.is_full and not self.draining
+        if self.draining or self._hand_over is not None:
+            return False
+        return leading is not None and leading.enough_replicas and not self.acks.is_full
 
     @property
     def refusal(self) -> PutStatus:
@@ -167,6 +171,29 @@ class ReplicaEngine:
                 self.core.appended(self._log.end_offset)  # a filler at a file's end, of an append that then failed
             self.core.flushed(self._log.flushed_offset, now_ms)
             self._finish(now_ms)
+
+    def hand_over(self, successor: int, master_epoch: int, wait_ms: int, hold_ms: int, now_ms: int, told: Told) -> None:
+        """A planned switch to `successor` is about to be decided: accept nothing new until it has the whole log, then tell, and
+        wait `hold_ms` for the change of role before going on as master."""
+        leading = self.core.leading
+        if leading is None or leading.epoch != master_epoch:
+            told(f"this broker is not the master of epoch {master_epoch}", 0)
+            return
+        if self._hand_over is not None:
+            self._hand_over.end("another switch was asked for", self._log.end_offset, now_ms)
+        self._note(f"handing over to broker {successor}")
+        self._hand_over = HandOver(successor, wait_ms, hold_ms, now_ms, told)
+        self._finish(now_ms)
+
+    def _look_at_hand_over(self, hand_over: HandOver, now_ms: int) -> None:
+        if self.core.leading is None:
+            hand_over.end("this broker is not the master any more", self._log.end_offset, now_ms)
+        else:
+            hand_over.look(self.core.leading, self._log.end_offset, len(self.acks), now_ms)
+        if hand_over.is_over(now_ms):
+            self._hand_over = None
+            if self.core.leading is not None:
+                self._note("not handed over: this broker goes on as master")
 
     # From the network shells
 
@@ -229,8 +256,9 @@ class ReplicaEngine:
         self._finish(now_ms)
 
     def lost(self, connection: int, now_ms: int) -> None:
+        end = self.channels.replica_end(connection)
         self.channels.forget(connection)
-        self.core.lost(connection, now_ms)
+        self.core.lost(connection, now_ms, end.unfinished if end is not None else "")
         self._finish(now_ms)
 
     def _refuse(self, connection: int, error: ProtocolError, now_ms: int) -> None:
@@ -363,7 +391,9 @@ class ReplicaEngine:
                 leading = core.leading
                 completed = leading is not None and self.acks.acknowledge(leading.acknowledged_offset)
                 if not completed and not core.has_effects:
-                    return
+                    break
+            if self._hand_over is not None:
+                self._look_at_hand_over(self._hand_over, now_ms)
         except _LogRefusedError as error:
             self._running = False
             self._refused(error, now_ms)

@@ -100,6 +100,10 @@ class MessageStore:
         self.queue_offsets = QueueOffsets()
         self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes)
         self.last_timestamp_ms = 0
+        self.ended_cleanly = True  # the last run closed its files; known after `load`
+        self.gave_up_durable = (
+            False  # bytes that had been durable are gone, and the settings said to go on without; likewise
+        )
         self.refusal: RequestError | None = NotMaster("this broker's store is not loaded yet; try again")
         self.truncate_listeners: list[Callable[[int], None]] = []
         self.failure_listeners: list[Callable[[StorageError], None]] = []
@@ -113,7 +117,7 @@ class MessageStore:
         Raises CorruptedFile when something that had been durable is damaged; the text says what can be done. Running it
         twice does what running it once does.
         """
-        clean = not self._disk.exists(ABORT_PATH)
+        self.ended_cleanly = clean = not self._disk.exists(ABORT_PATH)
         known = self._checkpoint.positions if self._checkpoint.known else None
         end = self._recover_log(known)
         start = recovery.decide_queues_start(known, self.commitlog.min_offset, end)
@@ -152,11 +156,12 @@ class MessageStore:
         commitlog = self.commitlog
         provisional_end = commitlog.end_offset
         end = self._find_end(known)
+        later = None
+        if known is None:
+            later = recovery.find_record(commitlog.read, end + 1, provisional_end, commitlog.shape)
         if not self._settings.truncate_damaged_log:
-            later = None
-            if known is None:
-                later = recovery.find_record(commitlog.read, end + 1, provisional_end, commitlog.shape)
             recovery.judge_end(end, known, later)
+        self.gave_up_durable = later is not None or (known is not None and end < known.flushed_offset)
         if known is not None and end < known.flushed_offset:
             log.error("the log is damaged at %d; %d durable bytes are given up", end, known.flushed_offset - end)
         if any(commitlog.read(end, _LEFTOVER_BYTES)):
