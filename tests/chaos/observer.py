@@ -24,10 +24,11 @@ _TIMEOUT_MS: Final = 500
 
 
 class Route(NamedTuple):
-    """The newest master that was heard of."""
+    """The newest master that was heard of, and when a controller last named it."""
 
     master_epoch: int = 0
     address: str | None = None
+    heard_s: float = 0.0
 
 
 class Observer:
@@ -40,6 +41,7 @@ class Observer:
         self._route = Route()
         self._leader: str | None = None
         self._lock = threading.Lock()
+        self.listeners: list[Callable[[Route], None]] = []  # are told of each new route, in a thread of this object
         self._threads = [
             *(self._watcher(address, self._look_at_controller) for address in controllers),
             *(self._watcher(address, self._look_at_broker) for address in brokers),
@@ -97,7 +99,7 @@ class Observer:
             return None
         names = {each["brokerId"]: each["address"] for each in group["replicas"]}
         master = names.get(group.get("masterBrokerId"))
-        self._learn_route(Route(group["masterEpoch"], master))
+        self._learn_route(Route(group["masterEpoch"], master, end_s))
         seen = (
             bool(own["leader"]),
             own["term"],
@@ -112,8 +114,12 @@ class Observer:
 
     def _learn_route(self, route: Route) -> None:
         with self._lock:
-            if route.address is not None and route.master_epoch > self._route.master_epoch:
+            is_new = route.address is not None and route.master_epoch > self._route.master_epoch
+            if is_new or (route.master_epoch, route.address) == self._route[:2]:
                 self._route = route
+        if is_new:
+            for listener in self.listeners:
+                listener(route)
 
     def _look_at_broker(self, address: str, connection: SocketConnection, last: Any) -> Any:
         start_s = time.monotonic()

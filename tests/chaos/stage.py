@@ -133,6 +133,7 @@ class Stage:
             PullConsumer(PULLING, self.history, addresses, route),
             PopConsumer(POPPING, self.history, addresses, route),
         ]
+        self.observer.listeners += [client.seat.hear for client in self.clients]
         self.grpc = GrpcProgram(self.history, cluster.grpc_addresses, cluster.data / "logs" / "grpc-client.log")
         self._started: list[Callable[[], None]] = []
 
