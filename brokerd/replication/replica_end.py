@@ -68,6 +68,15 @@ class ReplicaEnd:
         """The master showed that it knows the secret."""
         return self.layout is Layout.OWN and self._step is _Step.OPEN
 
+    @property
+    def unfinished(self) -> str:
+        """What the master left undone if it closes the connection now; "" = nothing."""
+        if self._step is _Step.CHALLENGE:
+            return "the master closed the connection without a challenge"
+        if self._step is _Step.WELCOME:
+            return "the master did not accept our proof: give both brokers the same replication secret"
+        return ""
+
     # What the master sends
 
     def receive(self, data: Bytes) -> list[FromMaster]:

@@ -7,6 +7,7 @@ when it is told. So one test can put any two events in any order, and a seeded o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -14,7 +15,7 @@ from random import Random
 from brokerd.replication.effects import Role, RoleView
 from brokerd.replication.engine import ReplicaEngine
 from brokerd.replication.epoch_file import EpochFile
-from brokerd.replication.proof import Credentials
+from brokerd.replication.proof import NONCE_BYTES, Credentials
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import Proposal
 from brokerd.services import PutStatus
@@ -22,13 +23,15 @@ from remoting import codes
 from remoting.disk import Bytes
 from tests.support.disks import MemoryDisk, PowerLost
 
+_NONCES = itertools.count()
+
 TICK_MS = 50
 NEVER = 10**9
 
 
 def credentials(incarnation: int = 1, secret: bytes | None = b"known to this group only") -> Credentials:
-    """What a broker of the group proves itself with; its random bytes are as good as any here."""
-    return Credentials(secret, b"c#b", incarnation, lambda: b"n" * 32)
+    """What a broker of the group proves itself with; its random bytes are a count, which is never the same."""
+    return Credentials(secret, b"c#b", incarnation, lambda: next(_NONCES).to_bytes(NONCE_BYTES))
 
 
 class Fuse:
@@ -382,6 +385,7 @@ class Group:
         self.requests: list[Request] = []
         self.answers: list[Answer] = []
         self.acknowledged: list[Acknowledged] = []
+        self.confirmed: dict[tuple[int, int], int] = {}  # (broker, master epoch) -> the confirm offset last seen
         self.outcomes: list[PutStatus] = []
         self._wire_number = 0
         self._record_number = 0
@@ -626,6 +630,7 @@ def check_safety(group: Group) -> None:
         leading = core.leading
         if leading is not None and leading.epoch == controller.master_epoch:
             assert controller.members <= leading.sync.required
+    check_visibility(group)
     nodes = list(group.nodes.values())
     lists = [EpochFile(node.disk).load()[0] for node in nodes]
     for index, node in enumerate(nodes):
@@ -642,6 +647,26 @@ def check_safety(group: Group) -> None:
                 assert node.log.content(start, common) == other.log.content(start, common), (
                     f"b{node.broker_id} and b{other.broker_id} differ below {common}, where their epochs say they agree"
                 )
+
+
+def check_visibility(group: Group) -> None:
+    """What a consumer may have read, on the master or on a replica, is on every broker that could be elected, byte for byte."""
+    members = [group.nodes[each] for each in group.controller.members]
+    for node in group.nodes.values():
+        if not node.alive:
+            continue
+        visible = node.core.confirm_offset
+        if node.core.leading is not None:
+            before = group.confirmed.get((node.broker_id, node.core.master_epoch), 0)
+            assert visible >= before, "the confirm offset went back within a mastership"
+            group.confirmed[node.broker_id, node.core.master_epoch] = visible
+        for member in members:
+            safe = member.log.flushed_offset if group.settings.ack_after_flush else member.log.end_offset
+            assert safe >= visible, (
+                f"b{node.broker_id} shows {visible}, of which electable b{member.broker_id} has {safe}"
+            )
+            start = max(node.log.min_offset, member.log.min_offset)
+            assert member.log.content(start, visible) == node.log.content(start, visible)
 
 
 def check_acks_are_from_one_broker_per_epoch(group: Group) -> None:

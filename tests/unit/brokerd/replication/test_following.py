@@ -37,14 +37,17 @@ class Replica:
         in_set: bool = False,
         flushed: int | None = None,
         settings: ReplicationSettings | None = None,
+        address: str = "m",
+        is_ours: bool = True,
+        is_classic: bool = False,
     ) -> None:
         self.now_ms = 0
         self.effects: list[Effect] = []
         self.epochs = epochs(entries)
         self.log = LogPosition(minimum, end, end if flushed is None else flushed)
         self.following = Following(
-            settings or ReplicationSettings(), 2, 1, epoch, "m", self.epochs, self.log,
-            in_set=in_set, confirm_offset=minimum, outbox=self.effects, now_ms=0,
+            settings or ReplicationSettings(), 2, 1, epoch, address, self.epochs, self.log,
+            in_set=in_set, confirm_offset=minimum, outbox=self.effects, now_ms=0, is_ours=is_ours, is_classic=is_classic,
         )  # fmt: skip
         self.wire = 0
 

@@ -1,0 +1,165 @@
+"""The channel over real sockets: strangers, other secrets, and small stand-ins for slaves and masters of the original."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from brokerd.replication import plain_layouts as plain
+from brokerd.replication.settings import ReplicationSettings
+from tests.unit.brokerd.replication.test_replica import DEADLINE_S, Broker, Cluster, cluster, until
+
+HERE = "127.0.0.1"
+
+
+@asynccontextmanager
+async def dialled(broker: Broker) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(HERE, broker.ha_port)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            yield reader, writer
+    finally:
+        writer.close()
+
+
+async def copy(
+    read: Callable[[], Awaitable[tuple[int, bytes]]], ack: Callable[[int], None], log: bytearray, end: int
+) -> None:
+    """Be a slave: take what comes at the end of the log, ack it, until there is enough."""
+    while len(log) < end:
+        offset, body = await read()
+        if body:
+            assert offset == len(log)
+            log += body
+            ack(len(log))
+
+
+async def test_a_slave_in_the_current_layout_is_greeted_served_and_counted() -> None:
+    async with cluster(size=1, plain_peers=HERE) as group:
+        await group.has_master()
+        await group.acknowledge(50)
+        group.controller.check_codes[7] = "of the slave"
+        group.controller.hold_alters = True
+        async with dialled(group.master) as (reader, writer):
+            writer.write(struct.pack(">ihhq", 1, 0, 0, 7))
+            state, size, end, epoch = struct.unpack(">iiqi", await reader.readexactly(20))
+            entries = list(struct.iter_unpack(">iq", await reader.readexactly(size)))
+            assert (state, end, epoch) == (1, group.master.log.end_offset, group.master.replica.master_epoch)
+            assert entries[-1][0] == epoch
+            log = bytearray()
+            writer.write(plain.encode_ack(0))
+
+            async def read() -> tuple[int, bytes]:
+                state, size, offset, *_ = struct.unpack(">iiqiqq", await reader.readexactly(36))
+                assert state == 2
+                return offset, await reader.readexactly(size)
+
+            await copy(read, lambda offset: writer.write(plain.encode_ack(offset)), log, end)
+            assert log == group.master.log.data
+            (peer,) = group.master.state()["replicas"]
+            assert (peer["brokerId"], peer["layout"]) == (7, "current")
+            await until(lambda: 7 in group.master.state()["requiredSet"], "its acks count")
+
+
+async def test_a_classic_slave_copies_and_is_a_guest() -> None:
+    async with cluster(size=1, plain_peers=HERE, classic_peers=True) as group:
+        await group.has_master()
+        await group.acknowledge(50)
+        async with dialled(group.master) as (reader, writer):
+            log = bytearray()
+            writer.write(plain.encode_classic_ack(0))
+
+            async def read() -> tuple[int, bytes]:
+                offset, size = struct.unpack(">qi", await reader.readexactly(12))
+                return offset, await reader.readexactly(size)
+
+            await copy(
+                read, lambda offset: writer.write(plain.encode_classic_ack(offset)), log, group.master.log.end_offset
+            )
+            assert log == group.master.log.data
+            while (await read())[1]:
+                pass
+            (peer,) = group.master.state()["replicas"]
+            assert (peer["brokerId"], peer["layout"], peer["learner"]) == (-1, "classic", True)
+            assert group.controller.members == [group.master.replica.broker_id]
+
+
+async def test_a_broker_copies_a_classic_master_and_asks_no_controller() -> None:
+    log = bytearray(b"".join(bytes((9,)) + b"message %d" % index for index in range(10)))
+    acks: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            acks.append(*struct.unpack(">q", await reader.readexactly(8)))
+            sent = acks[0]
+            while True:
+                writer.write(struct.pack(">qi", sent, len(log[sent:][:33])) + log[sent:][:33])
+                sent += len(log[sent:][:33])
+                acks.append(*struct.unpack(">q", await reader.readexactly(8)))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = await asyncio.start_server(serve, HERE, 0)
+    port = server.sockets[0].getsockname()[1]
+    settings = ReplicationSettings(classic_master=f"{HERE}:{port}", plain_peers=HERE, heartbeat_ms=50)
+    broker = Broker([f"{HERE}:1"], settings)
+    try:
+        await broker.start()
+        await until(lambda: broker.log.data == log, "the copy")
+        log += bytes((5,)) + b"later"
+        await until(lambda: broker.log.data == log, "what came later")
+        await until(lambda: acks[-1] == len(log), "its ack")
+        assert acks[0] == 0
+        state = broker.state()
+        assert (state["role"], state["following"]["layout"]) == ("replica", "classic")
+        assert state["confirmOffset"] == len(log)
+        assert state["controllers"]["connected"] == []
+        assert not broker.is_master
+    finally:
+        await broker.stop()
+        server.close()
+        await server.wait_closed()
+
+
+async def with_other_secret(group: Cluster, secret: bytes | None) -> Broker:
+    stranger = Broker([group.controller.address], group.brokers[0].settings)
+    stranger.secret = secret
+    group.brokers.append(stranger)
+    await stranger.start()
+    return stranger
+
+
+@pytest.mark.parametrize("secret", [b"of quite another cluster", None])
+async def test_a_broker_without_the_secret_stays_outside_and_both_say_so(secret: bytes | None) -> None:
+    async with cluster(size=2) as group:
+        await group.has_master()
+        await group.all_in_sync()
+        stranger = await with_other_secret(group, secret)
+        await until(lambda: "secret" in (stranger.state().get("following") or {}).get("lastError", ""), "the reason")
+        await group.acknowledge(5)
+        assert stranger.replica.broker_id not in group.controller.members
+        assert len(stranger.log.data) == 0
+        if secret is not None:
+            await until(lambda: group.master.state()["refusedPeers"].get(HERE, 0) > 1, "its attempts are counted")
+
+
+async def test_the_log_leaves_no_faster_than_the_limit() -> None:
+    async with cluster(size=1, max_transfer_bytes_per_s=100_000, transfer_batch_bytes=4096) as group:
+        await group.has_master()
+        master = group.master
+        for _ in range(300):
+            master.append(b"x" * 199)
+        await until(lambda: len(master.statuses) == 300, "acknowledged alone")
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        fresh = Broker([group.controller.address], master.settings)
+        group.brokers.append(fresh)
+        await fresh.start()
+        await until(lambda: fresh.log.data == master.log.data, "the copy")
+        seconds = loop.time() - started
+        assert len(fresh.log.data) == 60_000
+        assert seconds > (60_000 - 10_000) / 100_000 * 0.9, "the first tenth of a second goes at once"

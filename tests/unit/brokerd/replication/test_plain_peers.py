@@ -1,0 +1,400 @@
+"""Brokers of the original in a group of ours: what a master makes of them, and what a replica makes of such a master."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.replication.effects import (
+    AppendReplicated,
+    CloseConnection,
+    RequestSync,
+    Role,
+    SendAck,
+    SendHandshake,
+    SendHeartbeat,
+    SendReply,
+)
+from brokerd.replication.following import Following, Stage
+from brokerd.replication.frames import Handshake, Layout, Piece, Reply, TransferHeader
+from brokerd.replication.leading import Stage as PeerStage
+from brokerd.replication.plain_layouts import MAX_BODY_BYTES_SENT
+from brokerd.replication.replica_end import UNLIMITED
+from brokerd.replication.settings import ReplicationSettings
+from tests.unit.brokerd.replication.test_core import core, promoted, view
+from tests.unit.brokerd.replication.test_epochs import epochs, text
+from tests.unit.brokerd.replication.test_following import Replica
+from tests.unit.brokerd.replication.test_leading import Master
+
+PLAIN = ReplicationSettings(plain_peers="127.0.0.1")
+ADDRESS = "127.0.0.1:10912"
+
+
+def greet(master: Master, connection: int, handshake: Handshake, ack: int | None = None) -> None:
+    master.leading.accepted(connection, master.now_ms)
+    master.leading.handshake(connection, handshake, master.now_ms)
+    if ack is not None:
+        master.leading.acked(connection, ack, master.now_ms)
+
+
+def peer_of(master: Master, connection: int):
+    return next(peer for peer in master.leading.peers if peer.connection == connection)
+
+
+def slave(broker_id: int = 2, **more: object) -> Handshake:
+    return Handshake(broker_id, layout=Layout.CURRENT, acks_flushed=False, **more)
+
+
+def seed(address: str = "10.0.0.7:10911") -> Handshake:
+    return Handshake(-1, learner=True, layout=Layout.SEED, acks_flushed=False, address=address)
+
+
+CLASSIC = Handshake(-1, learner=True, layout=Layout.CLASSIC, acks_flushed=False)
+
+
+# The master
+
+
+def test_a_slave_of_the_original_joins_the_set() -> None:
+    master = Master()
+    greet(master, 20, slave(), 100)
+    assert master.sync.joining == {2}
+
+
+def test_a_replica_of_ours_whose_acks_mean_less_is_not_counted() -> None:
+    master = Master()
+    greet(master, 20, Handshake(2, acks_flushed=False), 100)
+    assert not master.sync.joining
+    weak = Master(ack_after="append")
+    greet(weak, 20, Handshake(2, acks_flushed=False), 100)
+    assert weak.sync.joining == {2}
+
+
+def test_a_slave_that_is_silent_as_the_original_is_keeps_its_place() -> None:
+    """It acks what is new, and otherwise every five seconds."""
+    master = Master(2)
+    greet(master, 20, slave(), 100)
+    for now_ms in range(0, 20_000, 50):
+        if now_ms % 5000 == 0:
+            master.leading.acked(20, 100, now_ms)
+        master.tick(now_ms)
+    assert master.sync.local == {1, 2}
+    assert master.sync.in_flight is None
+    assert not [effect for effect in master.effects if isinstance(effect, CloseConnection)]
+
+
+def test_a_slave_that_does_not_ack_what_it_was_sent_leaves_the_set() -> None:
+    master = Master(2)
+    greet(master, 20, slave(), 100)
+    master.append(50)
+    master.send_all(20)
+    for now_ms in range(0, 2000, 50):
+        master.tick(now_ms)
+    assert master.sync.in_flight is not None
+    assert master.sync.in_flight.members == {1}
+
+
+def test_a_dead_slave_is_dropped_in_the_end() -> None:
+    master = Master(plain_silence_limit_ms=3000)
+    greet(master, 20, slave(), 100)
+    for now_ms in range(0, 3100, 50):
+        master.tick(now_ms)
+    assert any(isinstance(effect, CloseConnection) and effect.connection == 20 for effect in master.effects)
+
+
+def test_heartbeats_to_the_original_carry_the_epoch_of_the_last_byte() -> None:
+    """It notes the epoch of a heartbeat, and would refuse to note a later one that begins at the same offset."""
+    master = Master()
+    greet(master, 20, slave(), 100)
+    greet(master, 30, Handshake(3), 100)
+    master.tick(1000)
+    beats = {effect.connection: effect.header for effect in master.effects if isinstance(effect, SendHeartbeat)}
+    assert (beats[20].epoch, beats[20].epoch_start) == (1, 0)
+    assert (beats[30].epoch, beats[30].epoch_start) == (3, 100)
+    master.append(10)
+    master.ack(20, 110)
+    master.effects.clear()
+    master.tick(2000)
+    (beat,) = [each for each in master.effects if isinstance(each, SendHeartbeat) and each.connection == 20]
+    assert (beat.header.offset, beat.header.epoch, beat.header.epoch_start) == (110, 3, 100)
+
+
+def test_a_heartbeat_before_any_byte_names_no_epoch() -> None:
+    master = Master(end=0)
+    greet(master, 20, slave(), 0)
+    master.tick(1000)
+    (beat,) = [each for each in master.effects if isinstance(each, SendHeartbeat)]
+    assert (beat.header.offset, beat.header.epoch, beat.header.epoch_start) == (0, -1, -1)
+
+
+def test_batches_fit_into_the_buffer_of_the_original() -> None:
+    master = Master(transfer_batch_bytes=8 << 20)
+    greet(master, 20, slave(), 100)
+    greet(master, 30, Handshake(3), 100)
+    master.append(16 << 20)
+    assert {length for _, length in master.send_all(20)} == {MAX_BODY_BYTES_SENT}
+    assert {length for _, length in master.send_all(30)} == {8 << 20}
+
+
+@pytest.mark.parametrize("learner", [False, True])
+def test_from_the_last_file_on(learner: bool) -> None:
+    master = Master(end=100)
+    master.log.segment_size_bytes = 64
+    greet(master, 20, slave(from_last_file=True, learner=learner), 0)
+    assert [header.offset for header, _ in master.send_all(20)] == [64]
+    master.leading.acked(20, 0, 0)  # its heartbeat before it took anything
+    master.leading.acked(20, 100, 0)
+    assert peer_of(master, 20).ack_offset == 100
+
+
+def test_from_the_last_file_on_holds_for_empty_logs_only() -> None:
+    master = Master(end=200)
+    master.log.segment_size_bytes = 64
+    greet(master, 20, slave(from_last_file=True), 70)
+    assert master.send_all(20)[0][0].offset == 70
+
+
+@pytest.mark.parametrize(("end", "start"), [(0, 0), (1, 0), (64, 0), (65, 64), (128, 64)])
+def test_the_last_file_is_the_one_that_holds_the_last_byte(end: int, start: int) -> None:
+    master = Master(end=end)
+    assert master.log.last_file_start == 0
+    master.log.segment_size_bytes = 64
+    assert master.log.last_file_start == start
+
+
+def test_the_newest_life_of_a_broker_wins_whatever_order_connections_come_in() -> None:
+    master = Master()
+    greet(master, 20, Handshake(2, incarnation=5), 100)
+    greet(master, 21, Handshake(2, incarnation=4))
+    assert [peer.connection for peer in master.leading.peers] == [20]
+    greet(master, 22, Handshake(2, incarnation=6))
+    assert [peer.connection for peer in master.leading.peers] == [22]
+    greet(master, 23, Handshake(2, incarnation=6))
+    assert [peer.connection for peer in master.leading.peers] == [23], "the same life may dial again"
+
+
+# Guests
+
+
+@pytest.mark.parametrize("handshake", [seed(), CLASSIC])
+def test_a_guest_is_sent_the_log_and_counted_nowhere(handshake: Handshake) -> None:
+    master = Master(min_in_sync_replicas=1)
+    greet(master, 20, handshake, 0)
+    assert sum(length for _, length in master.send_all(20)) == 100
+    master.leading.acked(20, 100, 0)
+    master.append(50)
+    master.ack(20, 150)
+    assert not master.sync.joining
+    assert master.sync.required == {1}
+    for now_ms in range(0, 4000, 50):
+        master.tick(now_ms)
+    assert master.sync.in_flight is None
+    assert peer_of(master, 20).stage is PeerStage.STREAMING
+    replies = [effect for effect in master.effects if isinstance(effect, SendReply)]
+    assert len(replies) == (handshake.layout is Layout.SEED)
+
+
+def test_a_guests_ack_acknowledges_nothing() -> None:
+    master = Master(2)
+    greet(master, 20, CLASSIC, 100)
+    greet(master, 30, Handshake(2), 100)
+    master.append(50)
+    master.ack(20, 150)
+    assert master.leading.acknowledged_offset == 100
+    master.ack(30, 150)
+    assert master.leading.acknowledged_offset == 150
+
+
+def test_a_guest_ahead_of_the_master_is_closed() -> None:
+    """The original would count the ack and never send a byte."""
+    master = Master()
+    greet(master, 20, CLASSIC, 101)
+    assert not master.leading.peers
+
+
+@pytest.mark.parametrize("offset", [-1, 99, 151])
+def test_a_guest_that_acks_nonsense_is_closed(offset: int) -> None:
+    master = Master()
+    greet(master, 20, CLASSIC, 100)
+    master.append(50)
+    master.send_all(20)
+    master.leading.acked(20, offset, 0)
+    assert not master.leading.peers
+
+
+def test_a_guest_dials_again() -> None:
+    master = Master()
+    greet(master, 20, seed(), 100)
+    greet(master, 21, seed("10.0.0.8:10911"), 100)
+    greet(master, 22, seed(), 100)
+    assert [peer.connection for peer in master.leading.peers] == [21, 22]
+    greet(master, 23, CLASSIC, 100)
+    greet(master, 24, CLASSIC, 100)
+    assert len(master.leading.peers) == 4, "nothing tells one classic slave from another"
+    master.leading.handshake(22, seed(), 0)
+    assert [peer.connection for peer in master.leading.peers] == [21, 23, 24], "one greeting is enough"
+
+
+# A replica that has seen more than the master
+
+
+def test_a_master_that_is_shown_a_newer_epoch_leaves_its_role_and_asks() -> None:
+    made = promoted("1@0", end=120)
+    made.accepted(7, 0)
+    made.take_effects()
+    made.handshake(7, Handshake(2, highest_epoch=4), 0)
+    assert made.role is Role.FENCED
+    effects = made.take_effects()
+    assert any(isinstance(effect, CloseConnection) and "master epoch 4" in effect.reason for effect in effects)
+    assert isinstance(effects[-1], RequestSync)
+    assert made.highest_epoch == 3, "what a replica says is not persisted: a controller has to say it"
+    made.observe(view(2, 4), 0)
+    assert made.role is Role.REPLICA
+
+
+def test_the_epoch_that_it_has_itself_changes_nothing() -> None:
+    made = promoted("1@0", end=120)
+    made.accepted(7, 0)
+    made.handshake(7, Handshake(2, highest_epoch=3), 0)
+    assert made.role is Role.MASTER
+
+
+def test_a_newer_epoch_does_not_concern_a_replica() -> None:
+    made = core("1@0", end=120)
+    made.observe(view(2, 3), 0)
+    made.saw_newer_epoch(7, 9)
+    assert made.role is Role.REPLICA
+
+
+# The replica
+
+
+def handshakes(replica: Replica) -> list[Layout]:
+    return [effect.handshake.layout for effect in replica.all(SendHandshake)]
+
+
+def retry(replica: Replica) -> None:
+    replica.now_ms += 2000
+    replica.following.tick(replica.now_ms)
+    replica.dial()
+
+
+def test_a_master_of_unknown_kind_is_tried_in_both_layouts_in_turn() -> None:
+    replica = Replica("1@0", end=80, settings=PLAIN, address=ADDRESS, is_ours=False)
+    replica.dial()
+    for _ in range(3):
+        replica.following.lost(replica.wire, replica.now_ms)
+        retry(replica)
+    assert handshakes(replica) == [Layout.OWN, Layout.CURRENT, Layout.OWN, Layout.CURRENT]
+    replica.following.replied(replica.wire, Reply(80, 3, epochs("1@0 3@80").entries), replica.now_ms)
+    assert replica.following.stage is Stage.TRANSFER
+    replica.following.lost(replica.wire, replica.now_ms)
+    replica.dial()
+    assert handshakes(replica)[-1] is Layout.CURRENT, "what worked is kept"
+
+
+def test_silence_is_no_answer_either() -> None:
+    replica = Replica("1@0", end=80, settings=PLAIN, address=ADDRESS, is_ours=False)
+    replica.dial()
+    replica.now_ms = 10_000
+    replica.following.tick(replica.now_ms)
+    assert replica.following.connection is None
+    retry(replica)
+    assert handshakes(replica) == [Layout.OWN, Layout.CURRENT]
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_ours"),
+    [(PLAIN, True), (ReplicationSettings(), False), (ReplicationSettings(plain_peers="10.0.0.1"), False)],
+)
+def test_nobody_else_is_spoken_to_plainly(settings: ReplicationSettings, is_ours: bool) -> None:
+    replica = Replica("1@0", end=80, settings=settings, address=ADDRESS, is_ours=is_ours)
+    replica.dial()
+    for _ in range(5):
+        replica.following.lost(replica.wire, replica.now_ms)
+        retry(replica)
+    assert set(handshakes(replica)) == {Layout.OWN}
+    assert ("replication.plain_peers" in replica.following.last_error) == (not is_ours)
+
+
+def test_the_original_may_be_silent_for_as_long_as_it_is() -> None:
+    replica = Replica("1@0", end=80, settings=PLAIN, address=ADDRESS, is_ours=False)
+    replica.dial()
+    replica.following.lost(replica.wire, 0)
+    retry(replica)
+    replica.following.replied(replica.wire, Reply(80, 3, epochs("1@0 3@80").entries), replica.now_ms)
+    start_ms = replica.now_ms
+    for replica.now_ms in range(start_ms, start_ms + 20_000, 50):
+        replica.following.tick(replica.now_ms)
+        assert replica.following.connection is not None
+    replica.following.tick(start_ms + 20_000)
+    assert replica.following.connection is None
+
+
+@pytest.mark.parametrize(("last", "sentence"), [("1@0 2@50", "a stale master"), ("1@0 4@50", "a newer master")])
+def test_the_greeting_of_the_original_must_have_the_epoch_that_a_controller_named(last: str, sentence: str) -> None:
+    replica = Replica("1@0", end=80, settings=PLAIN, address=ADDRESS, is_ours=False)
+    replica.greet(last, end=80)
+    assert not replica.all(SendAck)
+    assert sentence in replica.following.last_error
+    assert replica.all(RequestSync)
+
+
+def test_a_master_whose_log_begins_behind_ours_ends_is_known_by_its_greeting() -> None:
+    replica = Replica("1@0", end=80)
+    replica.dial()
+    replica.following.replied(replica.wire, Reply(500, 3, epochs("1@0 3@400").entries, 200), 0)
+    assert replica.following.copies == 1
+    assert replica.log.end_offset == 0
+    assert text(replica.epochs) == ""
+
+
+# A classic master
+
+
+def classic(entries: str = "", **more: object) -> Replica:
+    return Replica(entries, epoch=0, settings=PLAIN, address=ADDRESS, is_classic=True, **more)
+
+
+def test_a_classic_master_is_acked_at_once_and_copied_as_epoch_0() -> None:
+    replica = classic()
+    replica.dial()
+    assert handshakes(replica) == [Layout.CLASSIC]
+    assert replica.last(SendAck).offset == 0
+    replica.following.received(replica.wire, [Piece(TransferHeader(1024, 0, -1, UNLIMITED), b"x" * 10)], 0)
+    assert text(replica.epochs) == "0@1024"
+    assert replica.last(AppendReplicated).offset == 1024
+    replica.flush()
+    assert replica.last(SendAck).offset == 1034
+    assert replica.following.confirm_offset == 1034
+
+
+def test_a_classic_copy_goes_on_where_it_ended() -> None:
+    replica = classic("0@1024", minimum=1024, end=1034)
+    replica.dial()
+    assert replica.last(SendAck).offset == 1034
+    replica.following.received(replica.wire, [Piece(TransferHeader(1034, 0, -1, UNLIMITED), b"y")], 0)
+    assert text(replica.epochs) == "0@1024"
+    assert replica.log.end_offset == 1035
+
+
+def test_a_classic_master_that_sends_from_elsewhere_is_left() -> None:
+    replica = classic("0@0", end=80)
+    replica.dial()
+    replica.following.received(replica.wire, [Piece(TransferHeader(60, 0, -1, UNLIMITED), b"y")], 0)
+    assert replica.following.connection is None
+    assert replica.log.end_offset == 80
+
+
+def test_a_log_that_controllers_knew_is_not_continued_from_a_classic_master() -> None:
+    replica = classic("0@0 2@50", end=80)
+    replica.dial()
+    assert "empty data directory" in replica.following.stuck
+    assert not replica.all(SendAck)
+
+
+def test_a_broker_that_copies_a_classic_master_asks_no_controller() -> None:
+    made = core("", end=0)
+    made.follow_classic(ADDRESS, 0)
+    assert made.role is Role.REPLICA
+    assert isinstance(made.following, Following)
+    assert made.following.layout is Layout.CLASSIC
