@@ -12,6 +12,7 @@ from brokerd.metadata.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
 from brokerd.proxy.endpoint import EndpointSettings
 from brokerd.proxy.forward import ForwardSettings
+from brokerd.read_place import PullSettings
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from remoting import settings
@@ -41,6 +42,7 @@ class BrokerSettings:
     grpc: EndpointSettings
     forward: ForwardSettings
     metrics: MetricsSettings
+    pull: PullSettings
 
 
 def parse(arguments: Sequence[str]) -> BrokerSettings:
@@ -54,6 +56,7 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         "grpc": EndpointSettings(),
         "forward": ForwardSettings(),
         "metrics": MetricsSettings(),
+        "pull": PullSettings(),
     }
     parser = argparse.ArgumentParser(
         prog="python -m brokerd",

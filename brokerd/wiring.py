@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from brokerd.processors.pull import PullProcessor
 from brokerd.processors.registry import Processors
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
+from brokerd.read_place import PullSettings, ReadPlace
 from brokerd.replication.replica import Replica
 from brokerd.scheduler import Scheduler
 
@@ -30,6 +32,7 @@ def build_processors(
     connections: Callable[[], int],
     cluster: str,
     broker_name: str,
+    pull_settings: PullSettings,
     *,
     auto_create_groups: bool,
 ) -> Processors:
@@ -59,10 +62,17 @@ def build_processors(
         in_flight=pop.in_flight,
         consumed=progress.consumed,
     )
-    pull = PullProcessor(
-        metadata, clients, store, counters, scheduler, is_master, auto_create_groups=auto_create_groups
+    place = ReadPlace(
+        pull_settings,
+        is_master,
+        lambda: replica.is_connected_to_master,
+        lambda: store.commitlog.end_offset,
+        _memory_bytes(),
     )
+    pull = PullProcessor(metadata, clients, store, counters, scheduler, place, auto_create_groups=auto_create_groups)
     core.arrival_listeners.append(pull.arrived)
+    # who waits here may have to wait elsewhere now
+    replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
     return Processors(
         pull=pull,
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts),
@@ -72,7 +82,7 @@ def build_processors(
             metadata, broker_name, data_version, progress.consumer_offset, progress.consumed_by, store
         ),
         messages=MessageProcessor(store),
-        pop=PopProcessor(pop, metadata, store, broker_name, scheduler, _wall_ms),
+        pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         state=StateProcessor(cluster, broker_name, metadata, metadata.names, clients, store, sources),
     )
 
@@ -111,6 +121,11 @@ def _dated(quorum: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any] | No
         for each in quorum["missing"]
     ]
     return {**quorum, "missing": missing}
+
+
+def _memory_bytes() -> int:
+    """Of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _wall_ms() -> int:

@@ -6,7 +6,8 @@ end, asked to be held, and was not held before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import struct
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from brokerd.clients import ClientRegistry, ConsumerGroup
@@ -14,6 +15,7 @@ from brokerd.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.metadata.groups import ensure_group
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
+from brokerd.read_place import ReadPlace
 from brokerd.record_fields import properties_of
 from brokerd.scheduler import Scheduler
 from brokerd.send import Counters
@@ -33,6 +35,8 @@ FLAG_SUBSCRIPTION: Final = 4
 MAX_MESSAGES: Final = 32
 MAX_BYTES: Final = 256 * 1024
 MAX_SUSPEND_MS: Final = 25_000  # clients give up after 30 s
+_POSITION: Final = struct.Struct(">q")
+_POSITION_AT: Final = 28  # of a record's own place in the log
 _MAX_HELD: Final = 100_000
 _SCAN_ROUNDS: Final = 25
 
@@ -91,7 +95,7 @@ class _Pull:
 
 
 class PullProcessor:
-    """The handler of pulls. `is_master` decides what a reader beyond the queue's range is told."""
+    """The handler of pulls. `place` says who reads here, and where to read next."""
 
     def __init__(
         self,
@@ -100,7 +104,7 @@ class PullProcessor:
         reads: PullReads,
         counters: Counters,
         scheduler: Scheduler,
-        is_master: Callable[[], bool],
+        place: ReadPlace,
         *,
         auto_create_groups: bool = True,
     ) -> None:
@@ -109,7 +113,8 @@ class PullProcessor:
         self._reads = reads
         self._counters = counters
         self._scheduler = scheduler
-        self._is_master = is_master
+        self._place = place
+        self._is_master = place.is_master
         self._auto_create_groups = auto_create_groups
         self._parked = ParkedRequests()
         self._polling: LongPolling[_Pull] = LongPolling(
@@ -118,6 +123,7 @@ class PullProcessor:
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
         """Answer one pull, or hold it."""
+        self._place.check(lite=request.code == codes.LITE_PULL_MESSAGE)
         ext = request.ext
         group = fields.text(ext, "consumerGroup")
         topic, queue_id, flags = self._check_place(group, ext)
@@ -208,10 +214,13 @@ class PullProcessor:
     def _answer(self, pull: _Pull, *, hold: bool) -> bool:
         """Read and answer; False (and nothing answered) when there is nothing and the request may be held."""
         code, next_offset, result = self._read(pull)
-        if hold and code == codes.PULL_NOT_FOUND:
+        if hold and code == codes.PULL_NOT_FOUND and not self._place.sends_back:
             return False
+        if code == codes.PULL_NOT_FOUND and self._place.sends_back:
+            code = codes.PULL_RETRY_IMMEDIATELY
+        suggested = self._place.suggest(_physical_end(result.records[-1]) if result.records else None)
         ext = {
-            "suggestWhichBrokerId": "0",
+            "suggestWhichBrokerId": str(suggested),
             "nextBeginOffset": str(next_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),
@@ -279,6 +288,12 @@ class PullProcessor:
             self._answer(pull, hold=False)
         except LogboomError as error:
             pull.connection.respond_error(pull.request, error)
+
+
+def _physical_end(record: bytes) -> int:
+    """Where a stored record ends in the log."""
+    start: int = _POSITION.unpack_from(record, _POSITION_AT)[0]
+    return start + len(record)
 
 
 def answer_of(result: GetResult, asked_offset: int) -> tuple[int, int]:

@@ -31,6 +31,7 @@ from brokerd.replication.effects import Role
 from brokerd.replication.engine import ReplicaEngine, RoleListener
 from brokerd.replication.epoch_file import EpochFile
 from brokerd.replication.follower import MasterConnection
+from brokerd.replication.following import Stage
 from brokerd.replication.identity import IdentityFiles, Registration, next_incarnation
 from brokerd.replication.leader import ReplicationListener
 from brokerd.replication.log import ReplicatedLog
@@ -221,6 +222,12 @@ class Replica:
     @property
     def is_master(self) -> bool:
         return self._engine.is_master
+
+    @property
+    def is_connected_to_master(self) -> bool:
+        """Whether this replica copies its master's log right now: the master is there, and clients can reach it too."""
+        following = self._engine.core.following
+        return following is not None and following.stage is Stage.TRANSFER
 
     @property
     def accepts_messages(self) -> bool:

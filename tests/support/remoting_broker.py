@@ -16,6 +16,7 @@ from brokerd.processors.registry import Processors, entries, handlers
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.progress import ConsumerProgress
+from brokerd.read_place import PullSettings, ReadPlace
 from brokerd.send import Counters
 from remoting import codes
 from remoting.errors import LogboomError
@@ -56,7 +57,7 @@ class Peer:
 class RemotingBroker(PopBroker):
     """`ask` sends one request and returns its answer, None while it waits."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, pull_settings: PullSettings | None = None, **settings: Any) -> None:
         super().__init__(**settings)
         self.clients = ClientRegistry(self.turns.monotonic_ms)
         self.progress = ConsumerProgress(self.metadata.tables, self.pop_service, self.log)
@@ -66,8 +67,21 @@ class RemotingBroker(PopBroker):
         names = self.metadata.names
         version = lambda: self.metadata.data_version(1)  # noqa: E731
         offset = self.progress.consumer_offset
+        self.is_master_known = False
+        self.log_end, self.memory_bytes = 0, 1000
         self.pull = PullProcessor(
-            self.metadata, self.clients, self.log, self.counters, self.turns, lambda: self.is_master
+            self.metadata,
+            self.clients,
+            self.log,
+            self.counters,
+            self.turns,
+            ReadPlace(
+                pull_settings or PullSettings(),
+                lambda: self.is_master,
+                lambda: self.is_master_known,
+                lambda: self.log_end,
+                self.memory_bytes,
+            ),
         )
         sources = StateSources(
             lambda: ReplicaState(1, "master", 3, [1, 2], 0, 10, 9, 8, 8, [(1, 0), (3, 5)]),
@@ -85,7 +99,7 @@ class RemotingBroker(PopBroker):
             TopicProcessor(self.metadata, "broker-a", version, ranges),
             GroupProcessor(self.metadata, "broker-a", version, offset, self.progress.consumed_by, ranges),
             MessageProcessor(self.log),
-            PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns, self.turns.wall_ms),
+            PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             StateProcessor("cluster", "broker-a", self.metadata, names, self.clients, ranges, sources),
         )
         self.handlers = handlers(entries(self.processors), lambda: self.is_master)

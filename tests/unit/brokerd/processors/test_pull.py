@@ -8,6 +8,7 @@ import pytest
 
 from brokerd.clients import ConsumerData, Subscription
 from brokerd.processors.pull import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
+from brokerd.read_place import PullSettings
 from brokerd.services import ClientInfo
 from remoting import codes
 from remoting.frame import Command
@@ -155,6 +156,67 @@ def test_sql_expressions(broker: RemotingBroker) -> None:
     assert bodies(answer) == ["98", "99"]
     answer = pull(broker, expressionType="SQL92", subscription="number > 1000")
     assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "100")
+
+
+def replica(broker: RemotingBroker, *, master_known: bool = True) -> None:
+    broker.is_master, broker.is_master_known = False, master_known
+
+
+def test_a_replica_refuses_pulls_while_its_master_is_there_unless_told_otherwise(broker: RemotingBroker) -> None:
+    broker.send("a")
+    replica(broker)
+    answer = broker.answer(codes.PULL_MESSAGE, ext(0))
+    assert (answer.code, "slave_read" in (answer.remark or "")) == (codes.SYSTEM_BUSY, True)
+    replica(broker, master_known=False)
+    assert bodies(pull(broker)) == ["a"], "without a master somebody has to answer"
+
+
+def test_a_replica_serves_and_sends_back_who_found_nothing() -> None:
+    broker = remoting_master(pull_settings=PullSettings(slave_read=True))
+    broker.send("a", "b")
+    replica(broker)
+    answer = pull(broker)
+    assert bodies(answer) == ["a", "b"]
+    assert answer.ext["suggestWhichBrokerId"] == "0"
+    held = pull(broker, 2, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND)
+    assert (held.code, held.ext["suggestWhichBrokerId"], held.ext["nextBeginOffset"]) == (20, "0", "2")
+    replica(broker, master_known=False)
+    assert broker.ask(codes.PULL_MESSAGE, ext(2, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND)) is None, "it is held here"
+
+
+@pytest.mark.parametrize("is_master", [True, False])
+def test_readers_far_behind_are_sent_to_a_replica(is_master: bool) -> None:
+    broker = remoting_master(pull_settings=PullSettings(slave_read=True, slow_reads_from=2))
+    broker.send("a", "b")
+    broker.is_master, broker.is_master_known = is_master, not is_master
+    end = broker.log.end_offset
+    limit = broker.memory_bytes * 40 // 100
+    broker.log_end = end + limit
+    assert pull(broker).ext["suggestWhichBrokerId"] == "0"
+    broker.log_end = end + limit + 1
+    assert pull(broker).ext["suggestWhichBrokerId"] == "2"
+    assert pull(broker, 2).ext["suggestWhichBrokerId"] == "0", "who found nothing is not behind"
+
+
+def test_without_the_switch_nobody_is_sent_away(broker: RemotingBroker) -> None:
+    broker.send("a")
+    broker.log_end = 1 << 40
+    assert pull(broker).ext["suggestWhichBrokerId"] == "0"
+
+
+def test_lite_pulls_can_be_switched_off(broker: RemotingBroker) -> None:
+    assert broker.answer(codes.LITE_PULL_MESSAGE, ext(0)).code == 19
+    strict = remoting_master(pull_settings=PullSettings(lite_pull=False))
+    assert strict.answer(codes.LITE_PULL_MESSAGE, ext(0)).code == codes.NO_PERMISSION
+    assert strict.answer(codes.PULL_MESSAGE, ext(0)).code == 19
+
+
+def test_who_is_held_while_the_role_changes_is_sent_to_the_new_master(broker: RemotingBroker) -> None:
+    opaque = broker.send_request(codes.PULL_MESSAGE, ext(0, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND))
+    assert opaque not in broker.peer.answers
+    replica(broker)
+    broker.pull.answer_all()
+    assert (broker.peer.answers[opaque].code, broker.peer.answers[opaque].ext["suggestWhichBrokerId"]) == (20, "0")
 
 
 def test_unknown_groups_are_made_on_the_master_only(broker: RemotingBroker) -> None:

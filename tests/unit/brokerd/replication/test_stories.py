@@ -139,6 +139,25 @@ def test_stories_find_acks_that_are_counted_across_epochs(monkeypatch: pytest.Mo
     assert failures(range(SCHEDULES // 4)) > 0
 
 
+def test_stories_find_a_replica_that_shows_what_its_master_has_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def advance(self: Following) -> None:
+        self.confirm_offset = max(self.confirm_offset, self._log.flushed_offset)
+
+    monkeypatch.setattr(Following, "_advance_confirm", advance)
+    assert failures(range(SCHEDULES // 4)) > 0
+
+
+def test_stories_find_a_master_that_shows_what_it_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Leading.advance
+
+    def advance(self: Leading) -> None:
+        original(self)
+        self.confirm_offset = max(self.confirm_offset, self.own_position)
+
+    monkeypatch.setattr(Leading, "advance", advance)
+    assert failures(range(SCHEDULES // 4)) > 0
+
+
 def test_the_log_is_cut_before_the_epochs() -> None:
     """The other way round, a crash in between would leave bytes of one epoch under the number of another."""
     from tests.unit.brokerd.replication.test_following import Replica

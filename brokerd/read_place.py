@@ -1,0 +1,83 @@
+"""Where a consumer should read: at the master; or, when it is far behind, at a replica, so that old files are read there (pure).
+
+A replica serves up to its confirm offset, so never what its master has not confirmed; but perhaps not the newest yet: a reader
+there sees the past, never something that is lost later. Readers who have caught up are sent back to the master at once, instead
+of being held for messages that the master may have given out already. While no master is there, a replica answers whoever comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from remoting import codes
+from remoting.errors import RequestError
+from remoting.settings import check, setting
+
+MASTER: Final = 0
+
+REFUSED: Final = RequestError(
+    codes.SYSTEM_BUSY,
+    "this broker is a replica and gives out no messages (pull.slave_read is off): read from the master of its group",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PullSettings:
+    """Who answers pulls, and who is suggested for the next one."""
+
+    slave_read: bool = setting(
+        False,
+        "replicas answer pulls too, and a master sends readers who are far behind to one; what they read may be old",
+    )
+    slow_reads_from: int = setting(
+        1,
+        "the broker id that is suggested to readers far behind; clients take the next one if it is the master",
+        minimum=1,
+        maximum=99,
+    )
+    memory_percent: int = setting(
+        40,
+        "far behind = by more log than this share of the machine's memory, so that it has to come from disk",
+        minimum=1,
+        maximum=100,
+    )
+    lite_pull: bool = setting(True, "answer the pulls of lite pull consumers (code 361)")
+
+    def __post_init__(self) -> None:
+        check("pull", self)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlace:
+    """The rules at one broker. `is_master_known`: a replica's master is there, by the replica's own connection to it."""
+
+    settings: PullSettings
+    is_master: Callable[[], bool]
+    is_master_known: Callable[[], bool]
+    log_end: Callable[[], int]
+    memory_bytes: int
+
+    def check(self, *, lite: bool) -> None:
+        """Raise RequestError when pulls are not answered here."""
+        if lite and not self.settings.lite_pull:
+            raise RequestError(
+                codes.NO_PERMISSION, "pulls of lite consumers are switched off on this broker (pull.lite_pull)"
+            )
+        if not self.settings.slave_read and self.is_master_known() and not self.is_master():
+            raise REFUSED.with_traceback(None)
+
+    def suggest(self, read_up_to: int | None) -> int:
+        """The broker id for the next pull, after reading up to a position of the log (None = nothing was found)."""
+        if not self.settings.slave_read or read_up_to is None:
+            return MASTER
+        return self.settings.slow_reads_from if self.is_far_behind(read_up_to) else MASTER
+
+    def is_far_behind(self, position: int) -> bool:
+        return (self.log_end() - position) * 100 > self.memory_bytes * self.settings.memory_percent
+
+    @property
+    def sends_back(self) -> bool:
+        """Whether a reader who found nothing is sent to the master instead of being held."""
+        return not self.is_master() and self.is_master_known()
