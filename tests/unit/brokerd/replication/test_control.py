@@ -56,7 +56,7 @@ class Sink:
 class Session:
     """A control core whose requests a test answers one by one."""
 
-    def __init__(self, *, known_id: int | None = 2, **settings: object) -> None:
+    def __init__(self, *, known_id: int | None = 2, tail_kept: bool = True, **settings: object) -> None:
         self.now_ms = 0
         self.sink = Sink()
         self.disk = MemoryDisk()
@@ -66,6 +66,7 @@ class Session:
         self.core = ControlCore(
             ReplicationSettings(**settings), BrokerNames("c", "b", "127.0.0.1:9", "ha", "grpc"), [A, B], registration,
             self.sink, lambda: BrokerPosition(3, 5, 1000, 900), incarnation=4, now_ms=0,
+            tail_kept=tail_kept,
         )  # fmt: skip
         self.waiting: list[ControlRequest] = []
         self.oneway: list[ControlRequest] = []
@@ -414,3 +415,25 @@ def test_learners_say_so() -> None:
     session = Session(learner=True)
     session.tick()
     assert session.oneway[0].ext["learner"] == "true"
+
+
+def test_a_lost_tail_is_said_until_the_set_was_judged() -> None:
+    session = Session(tail_kept=False)
+    session.tick()
+    session.lead()
+    assert session.tick() == [codes.CONTROLLER_REGISTER_BROKER]
+    assert [beat.ext.get("tailKept") for beat in session.oneway] == ["false"] * len(session.oneway)
+    assert session.oneway, "heartbeats leave before the registration, and must not hide it"
+    ext, body = view_answer(1)
+    asked = session.answer(codes.CONTROLLER_REGISTER_BROKER, ext, body)
+    assert (asked.ext["tailKept"], asked.ext["maxOffset"]) == ("false", "1000")
+    session.oneway.clear()
+    session.tick(1000)
+    assert session.oneway
+    assert all("tailKept" not in beat.ext for beat in session.oneway)
+
+
+def test_who_kept_everything_says_nothing_of_it() -> None:
+    session = Session()
+    session.register()
+    assert all("tailKept" not in beat.ext for beat in session.oneway)
