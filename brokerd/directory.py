@@ -7,6 +7,7 @@ kept while nobody answers, so that a client can be told all addresses of the gro
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -24,6 +25,9 @@ from remoting.transport.tasks import TaskOwner
 log = logging.getLogger(__name__)
 
 _REFRESH_S: Final = 2.0
+# The members of a group that starts appear one after the other, and a client keeps what it is told then for half a minute.
+_FIRST_REFRESH_S: Final = 0.25
+_FIRST_ROUNDS: Final = 60
 _TIMEOUT_MS: Final = 1000
 _MASTER_ROLE_ID: Final = 0
 
@@ -92,12 +96,12 @@ class Directory:
     # ---- inside
 
     async def _refresh(self) -> None:
-        while True:
+        for number in itertools.count():
             try:
                 self._take(orjson.loads((await self._ask(codes.CLUSTER_VIEW)).body))
             except (LogboomError, ValueError, KeyError, TypeError) as error:
                 log.debug("the group's members stay as they were: %s", error)
-            await asyncio.sleep(_REFRESH_S)
+            await asyncio.sleep(_FIRST_REFRESH_S if number < _FIRST_ROUNDS else _REFRESH_S)
 
     def _take(self, view: Mapping[str, Any]) -> None:
         for group in view["groups"]:
