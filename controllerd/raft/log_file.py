@@ -86,6 +86,7 @@ class RaftLogFile:
         self._generation = 0
         self._sequence = 0
         self._position = 0
+        self._commit = 0
         self._segment: FileSegment | None = None
 
     @property
@@ -129,8 +130,9 @@ class RaftLogFile:
     def persist(self, persist: Persist) -> None:
         """Make one write of the core durable. Raises WriteRefused, or StorageError for good."""
         if persist.snapshot is not None:
-            # Term and vote first: a snapshot of a term that the node does not remember could not be opened again.
-            self._append(persist.hard_state, ())
+            # Term and vote first: a snapshot of a term that the node does not remember could not be opened again. But not its
+            # commit index: that is about the snapshot's entries, and those that are here may be others.
+            self._append(HardState(persist.hard_state.term, persist.hard_state.vote, self._commit), ())
             self._write_snapshot(persist.snapshot)
             self._start_generation(persist.hard_state, persist.snapshot.index, persist.snapshot.term, persist.entries)
         else:
@@ -221,6 +223,7 @@ class RaftLogFile:
         self._segment.sync()
         self._position += written
         self._sequence += 1
+        self._commit = hard_state.commit
 
     def _replace(self, path: str, content: bytes) -> None:
         """Put a file in place whole; a failure leaves the old one, and the next attempt writes everything again."""
@@ -241,6 +244,7 @@ class RaftLogFile:
         self._segment = self._disk.open(_path(self._generation))
         self._position = len(content)
         self._sequence = 1
+        self._commit = hard_state.commit
         self._disk.remove(_path(self._generation - 1))
 
     # Reading

@@ -151,6 +151,28 @@ def _crash_at(sync_point: int, seed: int, states: list[tuple[HardState, int, tup
     return True
 
 
+def test_a_received_snapshot_decides_nothing_about_the_log_that_it_replaces() -> None:
+    """The entries here are of a leader that lost; a snapshot up to a later index must not make them look decided."""
+    crashes = 0
+    for sync_point in range(1, 12):
+        for seed in range(8):
+            disk = FaultyDisk(random.Random(seed))
+            file, _ = opened(disk)
+            file.persist(write(*(entry(index, 1) for index in range(1, 8)), term=1, commit=2))
+            disk.lose_power_at(sync_point)
+            try:
+                file.persist(Persist(HardState(3, None, 5), Snapshot(5, 3, MEMBERS, b"five"), ()))
+            except PowerLost:
+                crashes += 1
+                disk.crash()
+                _, recovered = opened(disk)
+                if recovered.log.snapshot is None:
+                    assert (recovered.log.committed, recovered.hard_state.term) in ((2, 1), (2, 3))
+                else:
+                    assert (recovered.log.committed, held(recovered)) == (5, ())
+    assert crashes > 15
+
+
 def test_a_torn_last_write_is_dropped_and_overwritten() -> None:
     disk = MemoryDisk()
     file, _ = opened(disk)
