@@ -34,8 +34,8 @@ _LEGEND: Final = (
     ("--silent", "does not answer"),
 )
 _HEADS: Final = (
-    *("scenario", "what", "faults", "ok", "failed", "unknown", "lost", "delivered again"),
-    *("RTO p50", "RTO max", "limit", "gRPC pause", "rejoined in", "elections", ""),
+    *("scenario", "what", "faults", "ok", "failed", "unknown", "lost", "again"),
+    *("RTO p50", "RTO max", "limit", "gRPC", "rejoin", "elections", ""),
 )
 
 
@@ -283,7 +283,7 @@ def _sets(scenario: Mapping[str, Any], scale: _Scale, number: int) -> list[str]:
             f'opacity="{min(0.12 + 0.14 * size, 0.7):.2f}"><title>{escape(", ".join(each["members"]))}</title></rect>'
         )
         if right - left > 14:
-            parts.append(f'<text x="{left + 5}" y="{top + 10}">{size}</text>')
+            parts.append(f'<text class="count" x="{left + 5}" y="{top + 10}">{size}</text>')
     return parts
 
 
