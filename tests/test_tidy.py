@@ -51,6 +51,8 @@ ENTRY_POINTS = re.compile(
     r"|webapp\.\w+\.(apps|admin|models|migrations\.\w+)|webapp\.(.+\.)?management\.commands\.\w+|webapp\.(.+\.)?templatetags\.\w+"
 )
 
+WALL_CLOCK = re.compile(r"time\.time(_ns)?|(datetime\.)?(datetime|date)\.(now|utcnow|today)")
+
 # Spelled in pieces, so that this file does not break its own rules.
 LEFT_OVERS = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX")) + r")\b")
 HOSTS = (
@@ -169,6 +171,22 @@ def test_pure_modules_touch_no_world() -> None:
             if first(name) in IMPURE:
                 findings.append(f"{path}:{line} imports {name}")
     report("a core takes now_ms and a random.Random; sockets, files and clocks belong to its shell", findings)
+
+
+def test_the_wall_clock_is_for_people() -> None:
+    """Others may set it by an hour at any time: time-outs take a monotonic clock; wall time is called by its name."""
+    findings = []
+    for path in python_files("brokerd", "controllerd", "remoting"):
+        named = {
+            id(inner)
+            for node in nodes(path)
+            if isinstance(node, ast.FunctionDef) and node.name.strip("_") in ("wall_ms", "wall_s")
+            for inner in ast.walk(node)
+        }
+        for node in nodes(path):
+            if isinstance(node, ast.Call) and WALL_CLOCK.fullmatch(ast.unparse(node.func)) and id(node) not in named:
+                findings.append(f"{path}:{node.lineno} {ast.unparse(node)}")
+    report("read it in a function named wall_ms, and hand that to who needs it", findings)
 
 
 def test_modules_say_what_they_are_for() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from brokerd.pop.copies import base_topic
@@ -21,6 +21,7 @@ from brokerd.processors import bodies, fields
 from brokerd.processors.offsets import QueueRanges
 from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pop_answers import pop_body, pop_header
+from brokerd.processors.request_age import RequestAges
 from brokerd.scheduler import Scheduler
 from brokerd.services import (
     AckStatus,
@@ -49,7 +50,7 @@ _CODES: Final = {PopStatus.NOTHING: codes.POLLING_TIMEOUT, PopStatus.POLLING_FUL
 
 
 class PopProcessor:
-    """The handlers. `now_ms` is wall time, as the clients' own."""
+    """The handlers."""
 
     def __init__(
         self,
@@ -58,18 +59,18 @@ class PopProcessor:
         ranges: QueueRanges,
         broker_name: str,
         scheduler: Scheduler,
-        now_ms: Callable[[], int],
     ) -> None:
         self._popper = popper
         self._metadata = metadata
         self._ranges = ranges
         self._broker_name = broker_name
         self._scheduler = scheduler
-        self._now_ms = now_ms
+        self._ages: dict[object, RequestAges] = {}
         self._parked = ParkedRequests()
 
     def connection_closed(self, connection: object) -> None:
         """Whoever waits on it gets no messages any more."""
+        self._ages.pop(connection, None)
         self._parked.cancel_all(connection)
 
     # ---- pop
@@ -78,15 +79,16 @@ class PopProcessor:
         """Code 200050."""
         ext = request.ext
         poll_ms = fields.integer(ext, "pollTime", low=-MAX_POLL_MS, high=fields.MAX_LONG)
-        now_ms = self._now_ms()
-        born_ms = fields.integer(ext, "bornTime", 0) or now_ms
-        if now_ms - born_ms - poll_ms > _TOO_OLD_MS:
+        now_ms = int(self._scheduler.time() * 1000)
+        born_ms = fields.integer(ext, "bornTime", 0)
+        age_ms = self._ages.setdefault(connection, RequestAges()).age_ms(born_ms, now_ms) if born_ms else 0
+        if age_ms - poll_ms > _TOO_OLD_MS:
             outcome = PopOutcome(PopStatus.NOTHING)
             connection.respond(
                 request, codes.POLLING_TIMEOUT, pop_header(outcome, ordered=False), remark="the request is too old"
             )
             return
-        wait_ms = min(born_ms + poll_ms - now_ms - _MARGIN_MS, poll_ms, MAX_POLL_MS) if poll_ms > 0 else 0
+        wait_ms = min(poll_ms - age_ms - _MARGIN_MS, MAX_POLL_MS) if poll_ms > 0 else 0
         group = fields.text(ext, "consumerGroup")
         config = self._metadata.group(group)
         pop = PopRequest(
@@ -95,7 +97,7 @@ class PopProcessor:
             queue_id=fields.integer(ext, "queueId", low=-1, high=fields.MAX_INT),
             max_count=fields.integer(ext, "maxMsgNums", high=fields.MAX_INT),
             invisible_time_ms=fields.integer(ext, "invisibleTime"),
-            deadline_ms=int(self._scheduler.time() * 1000) + wait_ms,
+            deadline_ms=now_ms + wait_ms,
             init_mode=InitMode.MIN if fields.integer(ext, "initMode", 0, high=1) == 0 else InitMode.MAX,
             expression_type=ext.get("expType") or "TAG",
             expression=ext.get("exp") or "*",

@@ -54,6 +54,10 @@ TICK_MS = 50
 _DRAIN_S = 0.5
 
 
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class _Control:
     """`engine.ControlRequests`: what the core wants reaches the control core, which is then let to send it soon."""
 
@@ -101,7 +105,7 @@ class Replica:
         secret: bytes | None,
         confirm_offset: int,
         tail_kept: bool = True,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = _wall_ms,
     ) -> None:
         """`disk` is the broker's data directory; `topics` the present table, for the name servers; `secret` what brokers of one
         cluster share to know one another, without which none of ours can follow or be followed.

@@ -131,7 +131,7 @@ class AdminClient:
             "brokerName": group,
             "brokerId": str(broker_id),
             "designateElect": "true",
-            "invokeTime": str(time.time_ns() // 1_000_000),
+            "invokeTime": str(_wall_ms()),
         }
         with self._controller_leader() as connection:
             answer = connection.call(
@@ -314,7 +314,7 @@ class AdminClient:
             "d": "4",
             "e": "-1",
             "f": "0",
-            "g": str(time.time_ns() // 1_000_000),
+            "g": str(_wall_ms()),
             "h": "0",
             "i": encode_properties(all_properties).decode(),
             "j": "0",
@@ -397,3 +397,8 @@ class AdminClient:
             except (ConnectionLost, RequestTimeout) as error:
                 outcomes.append(NodeOutcome(name, UNKNOWN, str(error)))
         return outcomes
+
+
+def _wall_ms() -> int:
+    """For people who read requests; nothing is decided by it."""
+    return time.time_ns() // 1_000_000

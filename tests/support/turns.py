@@ -24,7 +24,7 @@ class Turn:
 
 
 class Turns:
-    """`brokerd.scheduler.Scheduler`. `wall_ms` follows the same clock."""
+    """`brokerd.scheduler.Scheduler`. `wall_ms` follows the same clock, until somebody sets it."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._start_ms = start_ms
@@ -37,6 +37,10 @@ class Turns:
 
     def wall_ms(self) -> int:
         return self._start_ms + round(self._now_s * 1000)
+
+    def set_wall_clock(self, by_ms: int) -> None:
+        """Somebody sets the wall clock; the loop's own does not care."""
+        self._start_ms += by_ms
 
     def monotonic_ms(self) -> int:
         return round(self._now_s * 1000)

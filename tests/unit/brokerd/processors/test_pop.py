@@ -114,9 +114,29 @@ def test_empty_answers(broker: RemotingBroker) -> None:
     answer = pop(broker)
     assert answer.code == codes.POLLING_TIMEOUT
     assert set(answer.ext) >= set(INFO)
+    broker.send("a")
     answer = pop(broker, bornTime=broker.turns.wall_ms() - 20_000, pollTime=15_000)
-    assert answer.code == codes.POLLING_TIMEOUT
+    assert answer.code == codes.POLLING_TIMEOUT, "nobody waits for it any more"
+    assert pop(broker).code == codes.SUCCESS
     assert pop(broker, bornTime=0).code == codes.POLLING_TIMEOUT
+
+
+@pytest.mark.parametrize("by_ms", [3_600_000, -3_600_000])
+def test_a_wall_clock_that_is_set_makes_no_request_old(broker: RemotingBroker, by_ms: int) -> None:
+    client_ms = broker.turns.wall_ms()
+    assert pop(broker, bornTime=client_ms).code == codes.POLLING_TIMEOUT
+    broker.turns.set_wall_clock(by_ms)
+    broker.send("a")
+    broker.turns.run(1000)
+    assert pop(broker, bornTime=client_ms + 1000, pollTime=5000).code == codes.SUCCESS, "ours was set"
+    broker.send("b")
+    assert pop(broker, bornTime=client_ms + 1000 + by_ms, pollTime=5000).code == codes.SUCCESS, "the client's was set"
+    waiting = broker.send_request(codes.POP_MESSAGE, ext(broker, bornTime=client_ms + 1000 + by_ms, pollTime=5000))
+    broker.turns.run(4000)
+    assert waiting not in broker.peer.answers, "it waits as long as it asked for"
+    broker.send("c")
+    broker.turns.run(0)
+    assert broker.peer.answers[waiting].code == codes.SUCCESS
 
 
 def test_a_waiting_pop(broker: RemotingBroker) -> None:
