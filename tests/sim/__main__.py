@@ -1,66 +1,149 @@
-"""`make sim SEED=n`: replay one simulated cluster and print its story; `python -m tests.sim --seeds N` runs many.
+"""Simulated clusters from the command line.
 
-A failing seed prints the broken promise and the trace, and is told again exactly by its number.
+    make sim SEED=n                          tell one story and print it: who did what when, faults, roles, offsets
+    make sim SEED=n ARGS="--shrink"          leave out faults and clients as long as it still fails, then print the rest
+    make sim-soak MINUTES=n                  new seeds for so long; prints what was injected, done and found
+
+A failing seed is told again exactly by its number, as long as the code is the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
-from tests.sim.cluster import SimCluster, Violation
+from tests.sim.cluster import SimCluster, Story
+from tests.sim.faults import MOODS
+from tests.sim.shrink import shrink
+from tests.sim.world import Violation
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
-    parser.add_argument("--seed", type=int, help="run this seed alone and print its trace")
-    parser.add_argument("--seeds", type=int, default=10, help="run that many seeds (%(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, help="tell this story alone and print its trace")
+    parser.add_argument(
+        "--shrink", action="store_true", help="with --seed: make a failing story as short as it still fails"
+    )
+    parser.add_argument("--seeds", type=int, default=10, help="tell that many stories (%(default)s)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (%(default)s)")
     parser.add_argument("--minutes", type=float, help="go on with new seeds for so long")
+    parser.add_argument("--mood", choices=sorted(MOODS), help="what kind of faults (from the seed)")
+    parser.add_argument("--json", type=Path, help="write the counts there as well")
     parser.add_argument("--verbose", action="store_true", help="let the daemons log")
     options = parser.parse_args()
     if not options.verbose:
         logging.disable(logging.CRITICAL)
     if options.seed is not None:
-        return _run_one(options.seed, print_trace=True)
-    deadline = time.monotonic() + options.minutes * 60 if options.minutes else None
-    faults: Counter[str] = Counter()
-    acknowledged = steps = seed = failed = 0
-    for seed in range(options.first, 1 << 62):
-        if deadline is not None and time.monotonic() > deadline:
-            break
-        if deadline is None and seed >= options.first + options.seeds:
-            break
-        cluster = SimCluster(seed)
-        try:
-            cluster.run()
-        except Violation as violation:
-            failed += 1
-            print(f"{violation}\nreplay it with: make sim SEED={seed}")
-        faults += cluster.faults
-        steps += cluster.world.steps
-        acknowledged += sum(len(client.outcomes.acknowledged) for client in cluster.clients)
-    print(
-        f"{seed - options.first} schedules, {steps} steps, {faults.total()} faults ({dict(faults)}), "
-        f"{acknowledged} sends acknowledged, {failed} failed"
-    )
-    return 1 if failed else 0
+        return _tell(options.seed, options.mood, options.shrink)
+    return _soak(options)
 
 
-def _run_one(seed: int, *, print_trace: bool) -> int:
-    cluster = SimCluster(seed)
-    violation: Violation | None = None
+def _tell(seed: int, mood: str | None, shrinking: bool) -> int:
+    """One story, with its trace."""
+    story = Story(seed, mood)
+    cluster, violation = run(story)
+    if violation is not None and shrinking:
+        story = shrink(story, str(violation), progress=print)
+        cluster, violation = run(story)
+        print(f"left of it: {story}")
+    print("\n".join(cluster.world.trace))
+    kept = f"seed {seed}: every promise was kept"
+    print(f"{violation or kept} (fingerprint {cluster.world.fingerprint:08x}, {cluster.world.steps} steps)")
+    return 1 if violation else 0
+
+
+def _soak(options: argparse.Namespace) -> int:
+    counts = Counts()
+    began = time.process_time()
+    for seed in _seeds(options):
+        counts.take(Story(seed, options.mood))
+    counts.cpu_seconds = time.process_time() - began
+    print(counts.report())
+    if options.json is not None:
+        options.json.write_text(json.dumps(counts.as_json(), indent=1))
+    return 1 if counts.failed else 0
+
+
+def _seeds(options: argparse.Namespace) -> Iterator[int]:
+    if options.minutes is None:
+        yield from range(options.first, options.first + options.seeds)
+        return
+    deadline = time.monotonic() + options.minutes * 60
+    seed = options.first
+    while time.monotonic() < deadline:
+        yield seed
+        seed += 1
+
+
+def run(story: Story) -> tuple[SimCluster, Violation | None]:
+    """Tell a story; the promise that was broken, if any."""
+    cluster = SimCluster(story)
     try:
         cluster.run()
-    except Violation as error:
-        violation = error
-    if print_trace:
-        print("\n".join(cluster.world.trace))
-    print(violation or f"seed {seed}: every promise was kept ({cluster.faults.total()} faults)")
-    return 1 if violation else 0
+    except Violation as violation:
+        return cluster, violation
+    return cluster, None
+
+
+class Counts:
+    """What many stories did."""
+
+    def __init__(self) -> None:
+        self.stories = self.steps = self.restarted = self.looked_up = 0
+        self.cpu_seconds = 0.0
+        self.faults: Counter[str] = Counter()
+        self.moods: Counter[str] = Counter()
+        self.operations: Counter[str] = Counter()
+        self.network: Counter[str] = Counter()
+        self.disks: Counter[str] = Counter()
+        self.failed: dict[int, str] = {}
+
+    def take(self, story: Story) -> None:
+        cluster, violation = run(story)
+        self.stories += 1
+        self.steps += cluster.world.steps
+        self.restarted += cluster.restarted
+        self.looked_up += cluster.promises.looked_up
+        self.moods[cluster.injector.mood] += 1
+        self.faults += cluster.injector.counters
+        self.operations += Counter(
+            {f"{kind} {outcome}": n for (kind, outcome), n in cluster.history.operations.items()}
+        )
+        self.network += cluster.network.counters
+        for node in cluster.nodes:
+            counters = node.disk.counters
+            self.disks += Counter({name: getattr(counters, name) for name in counters.__slots__})
+        self._note(story.seed, violation)
+
+    def _note(self, seed: int, violation: Violation | None) -> None:
+        if violation is not None:
+            self.failed[seed] = str(violation)
+            print(f"{violation}\ntell it again with: make sim SEED={seed}", flush=True)
+
+    def as_json(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items()}
+
+    def report(self) -> str:
+        per_second = self.stories / self.cpu_seconds if self.cpu_seconds else 0.0
+        lines = [
+            f"{self.stories} stories, {self.steps} steps, {self.cpu_seconds:.0f} s of CPU: {per_second:.1f} stories and "
+            f"{self.steps / self.cpu_seconds if self.cpu_seconds else 0:.0f} steps a second on one core",
+            f"{self.restarted} started everything again at the end; {self.looked_up} records were looked for on disks",
+        ]
+        for title in ("moods", "faults", "operations", "network", "disks"):
+            counts: Counter[str] = getattr(self, title)
+            if counts:
+                lines.append(f"{title}: " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items())))
+        lines.append(f"{len(self.failed)} broke a promise{': ' if self.failed else ''}{sorted(self.failed) or ''}")
+        return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
-"""A broker in the simulator: the real core over a faulty disk, and shells that put its bytes and requests on the network."""
+"""A broker in the simulator: the real core over a faulty disk, and shells that put its bytes and requests on the network.
+
+The shells do what the daemon's do: the flusher syncs and reports, the housekeeper makes checkpoints and looks at the disk's room,
+a failure of the disk ends the process, and somebody starts it again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from brokerd.core import BrokerCore, BrokerIdentity
+from brokerd.metadata.journal import JournalSettings
+from brokerd.pop.settings import PopSettings
 from brokerd.replication.control import BrokerNames, BrokerPosition, ControlCore, ControlRequest
+from brokerd.replication.effects import Role
 from brokerd.replication.engine import ReplicaEngine
 from brokerd.replication.epoch_file import EpochFile
 from brokerd.replication.identity import IdentityFiles, Registration, next_incarnation
@@ -15,11 +21,14 @@ from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.proof import NONCE_BYTES, Credentials
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.services import Draft, PutStatus, SendOutcome
-from brokerd.store.settings import StoreSettings
+from brokerd.store.commitlog import is_out_of_space
+from brokerd.store.retention import decide_retention
+from brokerd.store.settings import RetentionSettings, StoreSettings
 from remoting.disk import Bytes
-from remoting.errors import LogboomError
+from remoting.errors import CorruptedFile, StorageError
 from remoting.message import pack_host
-from tests.sim.world import Network, Node, Stream, World
+from tests.sim.links import Link, dial
+from tests.sim.world import Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
 
 if TYPE_CHECKING:
@@ -28,11 +37,14 @@ if TYPE_CHECKING:
 
 CLUSTER = "DefaultCluster"
 GROUP = "broker-a"
-STORE = StoreSettings(segment_size_bytes=16384, queue_file_units=64, max_record_bytes=8192, dispatch_chunk_bytes=65536)
 TICK_MS = 50
-FLUSH_MS = (0.2, 3.0)
 REQUEST_TIMEOUT_MS = 1000
 _MAX_WAITING_BYTES = 1 << 18
+_CHECKPOINT_MS = 500
+_RETENTION_MS = 300
+# Nothing is deleted (a holder sees to that), but a full disk refuses appends and takes them again when it has room.
+_RETENTION = RetentionSettings(force_percent=98, refuse_percent=99, enough_free_bytes=4096)
+_POP = PopSettings(revive_retry_ms=200, lease_grace_ms=2000)
 
 
 class SimReplica:
@@ -68,7 +80,7 @@ class SimReplica:
 
 
 class SimBroker(Node):
-    """One replica. `start`, `kill` and `lose_power` are its lives; the disk stays."""
+    """One replica. `start`, `kill` and `crash` are its lives; the disk stays, unless the machine is replaced."""
 
     def __init__(
         self,
@@ -78,105 +90,155 @@ class SimBroker(Node):
         peers: dict[str, SimBroker],
         controllers: dict[str, SimController],
         settings: ReplicationSettings,
+        store: StoreSettings,
+        journal: JournalSettings,
     ) -> None:
         super().__init__(world, f"b{index}")
         self.network = network
-        self.disk = FaultyDisk(Random(world.rng.random()))
+        self.rng = world.random(self.name)
+        self.settings = settings
+        self.store_settings = store
+        self.disk = FaultyDisk(world.random(f"disk of {self.name}"))
         self.address = f"{self.name}:10911"
         self.ha_address = f"{self.name}:10912"
-        self.failed_starts = 0
+        self.sync_ms = (0.2, 3.0)  # how long a sync takes
+        self.refusal_to_start: CorruptedFile | None = None
+        self.waiting = 0  # sends of this life that were not answered yet
+        self.cluster: SimCluster
         self._index = index
         self._peers = peers
         self._controllers = controllers
-        self._settings = settings
-        self._wall_offset_ms = 1_700_000_000_000 + world.rng.randrange(-5000, 5000)
-        self.cluster: SimCluster
+        self._journal = journal
         peers[self.ha_address] = self
 
     # ---- lives
 
     def start(self) -> None:
+        """Start the process; it may die of its disk before it is up."""
         self.begin_life()
         self._flush_wanted = self._is_flushing = False
         self._next_connection = 1
-        self._links: dict[int, _Link] = {}
-        life = self.life
+        self.waiting = 0
+        self._links: dict[int, Link] = {}
+        self.world.note(f"{self.name} starts (life {self.life})")
         try:
             self._build()
         except PowerLost:
-            self.crash("lost power while it started")
+            self.crash("loses power while it starts")
             return
-        assert life == self.life
+        except CorruptedFile as error:
+            self.refusal_to_start = error
+            self.stop_process(f"refuses to start: {error}")
+            return
+        except StorageError as error:
+            self.stop_process(f"cannot start: {error}")
+            return
         self.every(TICK_MS, self.guarded(self._tick))
-        self.every(500, self.guarded(self._checkpoint))
+        self.after(self.rng.uniform(0, _CHECKPOINT_MS), self.guarded(self._checkpoint))
+        self.every(_RETENTION_MS, self.guarded(self._look_at_disk))
 
     def _build(self) -> None:
         files = IdentityFiles(self.disk, CLUSTER, GROUP)
-        registration = Registration(files, self.address, self._wall_ms())
+        registration = Registration(files, self.address, self.wall_ms())
         self.control: ControlCore
+        self.core: BrokerCore
+        self.engine: ReplicaEngine
 
-        random = Random(f"nonces of {self.name}, life {self.life}")
+        random = self.world.random(f"nonces of {self.name}, life {self.life}")
 
         def nonces() -> bytes:
             return random.randbytes(NONCE_BYTES)
 
         def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> SimReplica:
             self.engine = ReplicaEngine(
-                self._settings,
+                self.settings,
                 replicated,
                 EpochFile(self.disk),
                 self,
                 self,
                 credentials=Credentials(b"known to this cluster only", GROUP.encode(), self.life, nonces),
                 confirm_offset=confirm_offset,
-                now_ms=self._now_ms(),
+                now_ms=self.monotonic_ms(),
             )
-            return SimReplica(self.engine, self._now_ms)
+            return SimReplica(self.engine, self.monotonic_ms)
 
-        self.core = BrokerCore(
+        core = BrokerCore(
             BrokerIdentity(CLUSTER, GROUP, pack_host(f"10.0.0.{self._index + 1}", 10911)),
             self.disk,
-            STORE,
+            self.store_settings,
             make_replica,
             request_flush=self.request_flush,
             is_alive=lambda _: False,
             scheduler=self,
-            wall_ms=self._wall_ms,
-            rng=Random(self.world.rng.random()),
+            wall_ms=self.wall_ms,
+            rng=self.rng,
+            pop_settings=_POP,
+            journal_settings=self._journal,
         )
         self.control = ControlCore(
-            self._settings,
+            self.settings,
             BrokerNames(CLUSTER, GROUP, self.address, self.ha_address, ""),
             list(self._controllers),
             registration,
             self.engine,
             self._position,
             incarnation=next_incarnation(self.disk),
-            now_ms=self._now_ms(),
+            now_ms=self.monotonic_ms(),
         )
+        core.store.position_holders.append(lambda: 0)
+        core.store.failure_listeners.append(lambda error: self.after(0, lambda: self.stop_process(str(error))))
+        self.core = core
+        life = self.life
+        self.engine.on_failure(lambda reason: self.after(0, lambda: self.stop_process(reason)))
+        self.engine.add_role_listener(lambda role, epoch: self._role_changed(life, role, epoch))
+        self.cluster.recovered(self)
 
-    def kill(self) -> None:
+    def kill(self, how: str = "is killed") -> None:
         """The process dies; the machine, and its page cache, do not. Peers see their connections close."""
-        self.world.note(f"{self.name} is killed")
+        self.world.note(f"{self.name} {how}")
         self._end(notify=True)
         self.disk.kill()
+
+    def stop_process(self, reason: str) -> None:
+        """The process ends of itself, as the daemon does when its disk fails; its supervisor starts it again."""
+        if self.is_up:
+            self.kill(f"stops: {reason}")
+            self.cluster.stopped_itself(self)
 
     def crash(self, how: str = "loses power") -> None:
         """The machine loses power: what was not synced may be gone. Peers notice only by silence, or when it is back."""
         self.world.note(f"{self.name} {how}")
-        self._end(notify=self.world.rng.random() < 0.5)
+        self._end(notify=self.rng.random() < 0.5)
         self.disk.crash()
+        self.cluster.lost_power(self)
+
+    def replace(self) -> None:
+        """Another machine with an empty disk takes this one's place and addresses; the process is not running."""
+        assert not self.is_up
+        self.world.note(f"{self.name} is replaced by a machine with an empty disk")
+        self.disk = FaultyDisk(self.world.random(f"disk of {self.name} {self.life}"))
+        self.refusal_to_start = None
+
+    def lose_queues(self) -> None:
+        """Somebody removes the files of the consume queues, to have them made again; the process is not running."""
+        assert not self.is_up
+        self.world.note(f"{self.name} loses the files of its queues")
+        try:
+            self.disk.remove("consumequeue")
+        except PowerLost:
+            self.disk.crash()
 
     def _end(self, *, notify: bool) -> None:
         self.end_life()
         for link in list(self._links.values()):
             link.end(notify)
+        self._links.clear()
         if notify:
             for controller in self._controllers.values():
                 self.network.send(self, controller, lambda c=controller: c.broker_left(self))  # type: ignore[misc]
 
     def guarded(self, action: Callable[[], None]) -> Callable[[], None]:
-        """The action; a loss of power inside it ends this life."""
+        """The action; a loss of power inside it ends this life, and a disk error that nobody handled is logged, as by a loop."""
 
         def run() -> None:
             try:
@@ -184,32 +246,50 @@ class SimBroker(Node):
             except PowerLost:
                 if self.is_up:
                     self.crash("loses power at a sync")
+            except StorageError as error:
+                self.world.note(f"{self.name} logs an error: {error}")
+                self.cluster.unhandled[str(error).split(":")[0][:60]] += 1
 
         return run
-
-    # ---- clocks
-
-    def _now_ms(self) -> int:
-        return int(self.world.now_ms)
-
-    def _wall_ms(self) -> int:
-        return self._wall_offset_ms + int(self.world.now_ms)
 
     # ---- time
 
     def _tick(self) -> None:
-        self.engine.tick(self._now_ms(), TICK_MS)
-        self._after_event()
+        self.engine.tick(self.monotonic_ms(), TICK_MS)
+        self.after_event()
 
-    def _after_event(self) -> None:
-        self.control.tick(self._now_ms(), self._wall_ms())
+    def after_event(self) -> None:
+        if not self.is_up:
+            return
+        self.control.tick(self.monotonic_ms(), self.wall_ms())
         for request in self.control.take_requests():
             self._send_request(request)
 
     def _checkpoint(self) -> None:
         checkpoint = self.core.store.begin_checkpoint()
-        checkpoint.run()
-        self.core.store.finish_checkpoint(checkpoint)
+
+        def run() -> None:
+            try:
+                checkpoint.run()
+            except StorageError as error:
+                self.core.store.abandon_checkpoint(checkpoint)
+                if not is_out_of_space(error):
+                    self.core.store.fail(error)
+                    return
+                self.core.store.set_full(True)
+            else:
+                self.core.store.finish_checkpoint(checkpoint)
+            self.after(_CHECKPOINT_MS, self.guarded(self._checkpoint))
+
+        self.after(self.rng.uniform(*self.sync_ms), self.guarded(run))
+
+    def _look_at_disk(self) -> None:
+        store = self.core.store
+        decision = decide_retention(
+            store.file_ages(), self.disk.usage(), store.held_offset(), self.wall_ms(), store.is_full, _RETENTION
+        )
+        assert not decision.remove
+        store.apply_retention(decision)
 
     def _position(self) -> BrokerPosition:
         core = self.engine.core
@@ -217,17 +297,31 @@ class SimBroker(Node):
             core.epochs.last_epoch, core.highest_epoch, core.log.end_offset, max(core.confirm_offset, 0)
         )
 
+    def _role_changed(self, life: int, role: Role, epoch: int) -> None:
+        if life == self.life:
+            end = self.core.store.commitlog.end_offset
+            self.world.note(f"{self.name} is {role.value} in epoch {epoch}, its log ends at {end}")
+            if role is Role.MASTER:
+                self.cluster.became_master(self)
+
     # ---- clients
 
     def take_send(self, drafts: list[Draft], answered: Callable[[list[SendOutcome]], None]) -> None:
-        """A client's send."""
+        """A client's send; `answered` is called in this life only, and once."""
+        life = self.life
+        calls = 0
+        self.waiting += 1
 
         def done(outcomes: Sequence[SendOutcome]) -> None:
-            if any(outcome.status is PutStatus.PUT_OK for outcome in outcomes):
-                self.cluster.acknowledged(self)
+            nonlocal calls
+            calls += 1
+            self.world.require(calls == 1, f"{self.name} answers a send twice")
+            if self.life == life:
+                self.waiting -= 1
+            self.cluster.answered(self, drafts, outcomes)
             answered(list(outcomes))
 
-        self.guarded(lambda: self.core.sender.send(drafts, done))()
+        self.core.sender.send(drafts, done)
 
     # ---- flushing
 
@@ -237,18 +331,28 @@ class SimBroker(Node):
             return
         self._is_flushing = True
         self._flush_wanted = False
-        self.after(self.world.rng.uniform(*FLUSH_MS), self.guarded(self._flushed))
+        self.after(self.rng.uniform(*self.sync_ms), self.guarded(self._flushed))
 
     def _flushed(self) -> None:
         store = self.core.store
-        mark = store.sync()
+        try:
+            mark = store.sync()
+        except StorageError as error:
+            self.core.store.fail(error)
+            return
         self._is_flushing = False
         store.mark_flushed(mark)
+        self.engine.on_flushed(self.monotonic_ms())
+        if not self.is_up:
+            return
         store.note_flushed(mark)
-        self.engine.on_flushed(self._now_ms())
+        try:
+            store.prepare_next_segment()
+        except StorageError as error:
+            self.world.note(f"{self.name} has no room for its next file: {error}")
         if self._flush_wanted:
             self.request_flush()
-        self._after_event()
+        self.after_event()
 
     # ---- controllers: `ControlRequests` of the engine go through the control core
 
@@ -261,8 +365,8 @@ class SimBroker(Node):
     def request_members(self) -> None:
         self.control.request_members()
 
-    def propose(self, proposal: object, master_epoch: int) -> None:
-        self.control.propose(proposal, master_epoch)  # type: ignore[arg-type]
+    def propose(self, proposal: Any, master_epoch: int) -> None:
+        self.control.propose(proposal, master_epoch)
 
     def _send_request(self, request: ControlRequest) -> None:
         controller = self._controllers[request.address]
@@ -274,17 +378,17 @@ class SimBroker(Node):
                 nonlocal answered
                 if not answered:
                     answered = True
-                    self.control.answered(request.token, code, ext, body, self._now_ms())
-                    self._after_event()
+                    self.control.answered(request.token, code, ext, body, self.monotonic_ms())
+                    self.after_event()
 
-            self.network.send(controller, self, lambda: self.do(life, self.guarded(arrive)))
+            self.network.reply(controller, self, lambda: self.do(life, self.guarded(arrive)))
 
         def expire() -> None:
             nonlocal answered
             if not answered:
                 answered = True
-                self.control.failed(request.token, "no answer", self._now_ms())
-                self._after_event()
+                self.control.failed(request.token, "no answer", self.monotonic_ms())
+                self.after_event()
 
         self.network.send(self, controller, lambda: controller.handle(self, life, request, answer))
         if request.token:
@@ -294,8 +398,8 @@ class SimBroker(Node):
         """A controller pushed that the role may have changed."""
 
         def take() -> None:
-            self.control.notified(self._now_ms())
-            self._after_event()
+            self.control.notified(self.monotonic_ms())
+            self.after_event()
 
         self.guarded(take)()
 
@@ -304,18 +408,16 @@ class SimBroker(Node):
     def connect(self, address: str, attempt: int) -> None:
         target = self._peers.get(address)
         life = self.life
-
-        def refuse(reason: str) -> None:
-            def arrive() -> None:
-                self.engine.connect_failed(attempt, reason, self._now_ms())
-                self._after_event()
-
-            self.after(self.network.delay_ms(), self.guarded(arrive))
-
         if target is None or not target.is_up or self.network.is_cut(self.name, target.name):
-            refuse("nobody answers")
+
+            def refuse() -> None:
+                self.engine.connect_failed(attempt, "nobody answers", self.monotonic_ms())
+                self.after_event()
+
+            self.after(self.rng.uniform(0.1, 0.5), self.guarded(refuse))
             return
-        self.network.world.after(self.network.delay_ms(), lambda: self.do(life, lambda: _dial(self, target, attempt)))
+        delay_ms = self.network.delay_ms(self, target)
+        self.world.after(delay_ms, lambda: self.do(life, self.guarded(lambda: dial(self, target, attempt))))
 
     def send(self, connection: int, buffers: Sequence[Bytes]) -> None:
         link = self._links.get(connection)
@@ -331,75 +433,28 @@ class SimBroker(Node):
         if link is not None:
             link.end(notify=True)
 
-    def new_connection(self, link: _Link) -> int:
+    def new_connection(self, link: Link) -> int:
         connection = self._next_connection
         self._next_connection += 1
         self._links[connection] = link
         return connection
 
+    def reset_links(self, peer: SimBroker) -> int:
+        """The network forgets the connections between two brokers; both ends are told."""
+        links = [link for link in self._links.values() if link.peer is peer and link.outgoing.is_open]
+        for link in links:
+            link.end(notify=True)
+        return len(links)
+
     def connection_lost(self, connection: int) -> None:
         if self._links.pop(connection, None) is not None and self.is_up:
-            self.engine.lost(connection, self._now_ms())
-            self._after_event()
+            self.engine.lost(connection, self.monotonic_ms())
+            self.after_event()
 
-    def received(self, connection: int, data: bytes, link: _Link) -> None:
+    def received(self, connection: int, data: bytes, link: Link) -> None:
         """Bytes of the other side."""
         if connection not in self._links:
             return
-        self.engine.received(connection, data, self._now_ms())
-        self.engine.pump(connection, self._now_ms())
-        self._after_event()
-
-
-class _Link:
-    """One end of a replication connection."""
-
-    def __init__(self, owner: SimBroker) -> None:
-        self.owner = owner
-        self.connection = owner.new_connection(self)
-        self.other: _Link
-        self.outgoing: Stream
-
-    def end(self, notify: bool) -> None:
-        """Close this end; the other side hears of it when somebody tells it (a reset), or never."""
-        if not self.outgoing.is_open:
-            return
-        self.outgoing.is_open = False
-        owner, other = self.owner, self.other
-        if owner.is_up:
-            owner.after(0, owner.guarded(lambda: owner.connection_lost(self.connection)))
-        if notify and other.outgoing.is_open:
-            peer = other.owner
-            life = peer.life
-
-            def reset() -> None:
-                other.outgoing.is_open = False
-                peer.connection_lost(other.connection)
-
-            delay = owner.network.delay_ms()
-            owner.world.after(delay, lambda: peer.do(life, peer.guarded(reset)))
-
-
-def _dial(source: SimBroker, target: SimBroker, attempt: int) -> None:
-    """A connection between two living brokers: both ends learn of it."""
-    near = _Link(source)
-    near.outgoing = Stream(source.network, source, target, lambda _: None)
-    if not target.is_up or target.is_paused:
-        near.outgoing.is_open = False
-        source.connection_lost(near.connection)
-        source.engine.connect_failed(attempt, "nobody answers", int(source.world.now_ms))
-        return
-    far = _Link(target)
-    near.other, far.other = far, near
-
-    def to_target(data: bytes) -> None:
-        target.guarded(lambda: target.received(far.connection, data, far))()
-
-    def to_source(data: bytes) -> None:
-        source.guarded(lambda: source.received(near.connection, data, near))()
-
-    near.outgoing = Stream(source.network, source, target, to_target)
-    far.outgoing = Stream(source.network, target, source, to_source)
-    target.guarded(lambda: target.engine.accepted(far.connection, int(target.world.now_ms)))()
-    if source.is_up:
-        source.guarded(lambda: source.engine.connected(attempt, near.connection, int(source.world.now_ms)))()
+        self.engine.received(connection, data, self.monotonic_ms())
+        self.engine.pump(connection, self.monotonic_ms())
+        self.after_event()

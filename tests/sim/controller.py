@@ -9,15 +9,15 @@ import contextlib
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import asdict
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 from controllerd.metrics import Counters
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.replicas import ReplicasProcessor
 from controllerd.raft.core import CoreSettings, RaftCore
+from controllerd.raft.log import LostLog
 from controllerd.raft.log_file import RaftLogFile
-from controllerd.raft.messages import Message, Role
+from controllerd.raft.messages import EntryKind, Message, Role
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration
 from controllerd.replicas.commands import encode_command
@@ -28,7 +28,7 @@ from controllerd.replicas.state import Group
 from controllerd.replicas.triggers import due_elections
 from controllerd.settings import ControllerSettings
 from remoting import codes
-from remoting.errors import LogboomError, StorageError
+from remoting.errors import CorruptedFile, LogboomError, StorageError
 from remoting.frame import Command
 from tests.sim.world import Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
@@ -80,8 +80,8 @@ class Steps:
 class Connection:
     """What a processor uses of a connection; its answers go back over the network."""
 
-    def __init__(self, broker: SimBroker) -> None:
-        self.peer = broker.name
+    def __init__(self, client: Node) -> None:
+        self.peer = client.name
         self._answers: dict[int, Answer] = {}
 
     def expect(self, request: Command, answer: Answer) -> None:
@@ -111,8 +111,9 @@ class SimController(Node):
     def __init__(self, world: World, network: Network, name: str, peers: dict[str, SimController]) -> None:
         super().__init__(world, name)
         self.network = network
-        self.disk = FaultyDisk(Random(world.rng.random()))
-        self.elections = 0
+        self.rng = world.random(name)
+        self.disk = FaultyDisk(world.random(f"disk of {name}"))
+        self.sync_ms = (0.2, 3.0)  # how long a sync takes
         self.cluster: SimCluster
         self._peers = peers
         self._brokers: dict[str, SimBroker] = {}
@@ -124,7 +125,9 @@ class SimController(Node):
     # ---- lives
 
     def start(self) -> None:
+        """Start the process; it may die of its disk before it is up."""
         self.begin_life()
+        self.world.note(f"{self.name} starts (life {self.life})")
         addresses = {name: f"{name}:9876" for name in self._peers}
         self.settings = ControllerSettings(self.name, addresses, Path())
         self._is_carrying_out = False
@@ -136,7 +139,12 @@ class SimController(Node):
         try:
             self._build()
         except PowerLost:
-            self.crash()
+            self.crash("loses power while it starts")
+            return
+        except CorruptedFile as error:
+            self.world.require(False, f"{self.name} finds its files damaged: {error}")
+        except StorageError as error:
+            self.stop_process(f"cannot start: {error}")
             return
         self.every(self.settings.raft.tick_ms, self.guarded(self._tick))
         self.every(self.settings.liveness.scan_ms, self.guarded(self._scan))
@@ -151,7 +159,7 @@ class SimController(Node):
             recovered.log,
             recovered.hard_state,
             CoreSettings(election_ticks=raft.election_ticks, heartbeat_ticks=raft.heartbeat_ticks),
-            Random(self.world.rng.random()),
+            self.rng,
         )
         self.node = RaftNode(core, self.machine, compact_after_entries=40, keep_entries=10)
         owner, counters = Steps(self), Counters()
@@ -160,7 +168,7 @@ class SimController(Node):
             self,  # type: ignore[arg-type]
             self.machine,
             self.table,
-            self._now_ms,
+            self.monotonic_ms,
             counters,
             owner,  # type: ignore[arg-type]
         ).handlers()
@@ -168,32 +176,48 @@ class SimController(Node):
             self.table,
             self,  # type: ignore[arg-type]
             _NoRoutes(),  # type: ignore[arg-type]
-            self._now_ms,
+            self.monotonic_ms,
             counters,
         )
+        self._handlers = {**self._replicas, **self._heartbeats.handlers()}
 
-    def kill(self) -> None:
-        self.world.note(f"{self.name} is killed")
+    @property
+    def is_ready(self) -> bool:
+        """It runs, and its disk let it come up."""
+        return self.is_up and not self.is_paused
+
+    def kill(self, how: str = "is killed") -> None:
+        self.world.note(f"{self.name} {how}")
         self.end_life()
         self.disk.kill()
 
-    def crash(self) -> None:
-        self.world.note(f"{self.name} loses power")
+    def stop_process(self, reason: str) -> None:
+        """The process ends of itself, as the daemon does when its disk fails; its supervisor starts it again."""
+        if self.is_up:
+            self.kill(f"stops: {reason}")
+            self.cluster.stopped_itself(self)
+
+    def crash(self, how: str = "loses power") -> None:
+        self.world.note(f"{self.name} {how}")
         self.end_life()
         self.disk.crash()
+        self.cluster.lost_power(self)
 
     def guarded(self, action: Callable[[], None]) -> Callable[[], None]:
+        """The action; a loss of power inside it ends this life, and so does a disk that refuses."""
+
         def run() -> None:
             try:
                 action()
             except PowerLost:
                 if self.is_up:
-                    self.crash()
+                    self.crash("loses power at a sync")
+            except LostLog as error:
+                self.world.require(False, f"{self.name} says it lost its log: {error}")
+            except StorageError as error:
+                self.stop_process(str(error))
 
         return run
-
-    def _now_ms(self) -> int:
-        return int(self.world.now_ms)
 
     # ---- what the processors see as the driver
 
@@ -218,20 +242,19 @@ class SimController(Node):
     def look(self, names: Any = None) -> None:
         if not self.node.is_serving:
             return
-        for command in due_elections(self.machine.state, self.table, self._now_ms(), unclean=False, names=names):
+        for command in due_elections(self.machine.state, self.table, self.monotonic_ms(), unclean=False, names=names):
             if command.broker_name in self._under_way:
                 continue
             name = command.broker_name
             self._under_way.add(name)
             with contextlib.suppress(LogboomError):
                 self.node.propose(encode_command(command), lambda _, name=name: self._under_way.discard(name))  # type: ignore[misc]
-                self.elections += 1
                 self._carry_out_soon()
                 continue
             self._under_way.discard(name)
 
     def _scan(self) -> None:
-        self.table.scan(self._now_ms())
+        self.table.scan(self.monotonic_ms())
         self.look()
 
     def _recorded(self, record: Record, group: Group | None) -> None:
@@ -250,10 +273,7 @@ class SimController(Node):
 
     def receive(self, message: Message) -> None:
         """A Raft message of another controller."""
-        try:
-            self.node.step(message)
-        except StorageError as error:
-            raise AssertionError(f"{self.name} says it lost its log: {error}") from error
+        self.node.step(message)
         self._carry_out_soon()
 
     def _carry_out_soon(self) -> None:
@@ -276,8 +296,10 @@ class SimController(Node):
             for message in ready.send_after_persist:
                 self._send(message)
             for entry in ready.committed:
-                self.cluster.decided(self, entry.index, entry.data)
+                self.cluster.decided(self, entry.index, entry.data if entry.kind is EntryKind.COMMAND else b"")
             self.node.finish()
+            if ready.committed or ready.restore is not None:
+                self.cluster.applied(self, self.node.core.log.applied, self.machine.state)
             self._report()
             compaction = self.node.compaction()
             if compaction is not None:
@@ -287,24 +309,24 @@ class SimController(Node):
         if ready.persist is None:
             finish()
         else:
-            self.after(self.world.rng.uniform(0.2, 3.0), self.guarded(finish))
+            self.after(self.rng.uniform(*self.sync_ms), self.guarded(finish))
 
     def _send(self, message: Message) -> None:
         target = self._peers[message.to]
-        self.network.send(self, target, target.guarded(lambda: target.receive(message)))
+        self.network.send(self, target, target.guarded(lambda: target.receive(message)), may_double=True)
 
     def _report(self) -> None:
         state = self.node.core.soft_state
         if state.role is Role.LEADER and state.term != self._term:
             self._term = state.term
             self.world.note(f"{self.name} leads term {state.term}")
-            self.table.lead(self._now_ms())
+            self.table.lead(self.monotonic_ms())
 
     # ---- brokers
 
-    def handle(self, broker: SimBroker, life: int, request: ControlRequest, answer: Answer) -> None:
-        """A request of a broker, in one of its lives."""
-        connection = self._connections.setdefault((broker.name, life), Connection(broker))
+    def handle(self, client: Node, life: int, request: ControlRequest, answer: Answer) -> None:
+        """A request of a broker or an administrator, in one of its lives."""
+        connection = self._connections.setdefault((client.name, life), Connection(client))
         flag = codes.FLAG_ONEWAY if not request.token else 0
         command = Command(request.code, request.token, dict(request.ext), request.body, flag)
         connection.expect(command, answer)
@@ -313,10 +335,9 @@ class SimController(Node):
             ext = {"controllerLeaderAddress": leader or "", "isLeader": str(self.node.is_serving).lower()}
             connection.respond(command, ext=ext)
             return
-        handlers = {**self._replicas, **self._heartbeats.handlers()}
 
         def run() -> None:
-            handlers[request.code](connection, [command])  # type: ignore[arg-type]
+            self._handlers[request.code](connection, [command])  # type: ignore[arg-type]
 
         self.guarded(run)()
 

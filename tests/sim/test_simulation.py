@@ -1,20 +1,22 @@
-"""A short, seeded part of the simulation for every run, and the proof that it can fail.
+"""A short part of the simulation for every run: whole clusters, and that a seed is a story that can be told again.
 
-`python -m tests.sim --minutes M` is the long form. A seed that ever failed is kept in `REGRESSIONS`.
+`make sim-soak` is the long form. Seeds that ever failed are in `regressions.txt`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from brokerd.replication.settings import ReplicationSettings
-from tests.sim.cluster import SimCluster, Violation
+from tests.sim.cluster import SimCluster, Story
+from tests.sim.faults import DISK, MOODS, NETWORK, PROCESSES, RARE
 
-SEEDS = range(8)
-REGRESSIONS: tuple[int, ...] = ()
+_SEEDS = range(12)
+_REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 
 @pytest.fixture(autouse=True)
@@ -26,35 +28,58 @@ def _quiet() -> Iterator[None]:
     logging.disable(before)
 
 
-@pytest.mark.parametrize("seed", [*SEEDS, *REGRESSIONS])
-def test_every_promise_is_kept_under_faults(seed: int) -> None:
-    cluster = SimCluster(seed)
-    cluster.run()
-    assert cluster.faults.total() >= 5
-    assert sum(len(client.outcomes.acknowledged) for client in cluster.clients) >= 20
-    assert cluster.reads > 20
-    assert cluster.network.delivered > 500
-
-
-def test_a_seed_tells_the_same_story_again() -> None:
+def regressions() -> list[Story]:
+    """The seeds that ever failed: `seed mood why`, one a line."""
     stories = []
-    for _ in range(2):
-        cluster = SimCluster(3)
+    for line in _REGRESSIONS.read_text().splitlines():
+        if line and not line.startswith("#"):
+            seed, mood, _ = line.split(maxsplit=2)
+            stories.append(Story(int(seed), mood))
+    return stories
+
+
+@pytest.mark.parametrize("story", regressions(), ids=lambda story: f"{story.seed}-{story.mood}")
+def test_what_once_broke_holds(story: Story) -> None:
+    SimCluster(story).run()
+
+
+def test_every_promise_is_kept_under_faults() -> None:
+    """And it was put to the test: faults of most kinds, operations of every kind and outcome."""
+    faults: Counter[str] = Counter()
+    operations: Counter[tuple[str, str]] = Counter()
+    looked_up = restarted = 0
+    for seed in _SEEDS:
+        cluster = SimCluster(seed)
         cluster.run()
-        stories.append((cluster.world.trace, cluster.world.steps, [c.outcomes.acknowledged for c in cluster.clients]))
-    assert stories[0] == stories[1]
+        faults += cluster.injector.counters
+        operations += cluster.history.operations
+        looked_up += cluster.promises.looked_up
+        restarted += cluster.restarted
+    assert faults.total() >= 5 * len(_SEEDS)
+    for kinds in (PROCESSES, NETWORK, DISK, RARE):
+        assert sum(faults[kind] > 0 for kind in kinds) >= 2 * len(kinds) // 3, faults
+    for operation in ("send", "pop", "ack", "postpone", "pull", "commit", "create", "delete"):
+        assert operations[operation, "ok"] >= 10, operations
+    for operation in ("send", "pop", "ack", "commit"):
+        assert operations[operation, "unknown"] >= 3, operations
+    assert operations["designate", "ok"] >= 3
+    assert looked_up >= 1000
+    assert restarted >= 2
 
 
-def test_acknowledging_before_the_disk_has_it_is_found_out() -> None:
-    """The weak mode loses messages when power fails; a harness that does not see that would prove nothing."""
-    weak = ReplicationSettings(ack_after="append")
-    found = next((violation for seed in range(60) if (violation := _violation(seed, weak))), None)
-    assert found is not None, "no schedule lost anything although messages were acknowledged before they were durable"
+@pytest.mark.parametrize("mood", sorted(MOODS))
+def test_a_seed_tells_the_same_story_again(mood: str) -> None:
+    fingerprints = []
+    for _ in range(2):
+        cluster = SimCluster(Story(3, mood, fault_ms=1500))
+        cluster.run()
+        fingerprints.append((cluster.world.trace, cluster.world.steps, cluster.world.fingerprint))
+    assert fingerprints[0] == fingerprints[1]
 
 
-def _violation(seed: int, settings: ReplicationSettings) -> str | None:
-    try:
-        SimCluster(seed, settings=settings).run()
-    except Violation as violation:
-        return str(violation)
-    return None
+def test_without_faults_nothing_is_elected_twice_and_nothing_fails() -> None:
+    cluster = SimCluster(Story(5, "calm", without_clients=frozenset({"admin"})))
+    cluster.run()
+    assert cluster.truth.elections == 1 + cluster.restarted  # a new life of the master is a new epoch
+    unknown = [what for what in cluster.history.operations if what[1] == "unknown"]
+    assert not unknown

@@ -1,19 +1,30 @@
-"""One process, one thread, one seed: virtual time, nodes that crash and pause, and a network that delays, loses and cuts.
+"""One process, one thread, one seed: virtual time, nodes that crash and freeze, clocks that disagree, and a bad network.
 
-Everything that happens is an event in one queue, and every choice comes from one generator, so a seed is a story that can be told
-again. Actions belong to a node's life: what a crashed node had planned never happens, what a paused one had planned happens when
-it is resumed. `trace` keeps the story for people.
+Everything that happens is an event in one queue, and every choice comes from a generator made of the seed and a name, so a seed
+is a story that can be told again, and leaving one thing out of it (see `shrink`) leaves the choices of the others as they were.
+Actions belong to a node's life: what a crashed node had planned never happens, what a frozen one had planned happens when it goes
+on. `trace` keeps the story for people; `fingerprint` covers every event, so two runs can be compared.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import struct
+import zlib
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
 Action = Callable[[], None]
+
+_EVENT = struct.Struct(">dq")
+_EPOCH_MS = 1_700_000_000_000
+
+
+class Violation(AssertionError):
+    """A promise was broken; the text says which, the world's trace how."""
 
 
 class World:
@@ -21,48 +32,59 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.rng = Random(seed)
         self.now_ms = 0.0
         self.steps = 0
+        self.fingerprint = 0
         self.trace: list[str] = []
         self._queue: list[tuple[float, int, Action]] = []
         self._count = itertools.count()
+
+    def random(self, name: str) -> Random:
+        """A generator of its own for whoever makes choices."""
+        return Random(f"{self.seed} {name}")
 
     def after(self, delay_ms: float, action: Action) -> None:
         """Do something later."""
         heapq.heappush(self._queue, (self.now_ms + delay_ms, next(self._count), action))
 
-    def run(self, duration_ms: float, check: Action | None = None) -> None:
-        """Let time pass; `check` runs after every event."""
-        end = self.now_ms + duration_ms
-        while self._queue and self._queue[0][0] <= end:
-            self.now_ms, _, action = heapq.heappop(self._queue)
-            self.steps += 1
-            action()
-            if check is not None:
-                check()
-        self.now_ms = end
+    def run(self, duration_ms: float) -> None:
+        """Let time pass."""
+        self.run_until(lambda: False, duration_ms)
 
-    def run_until(self, condition: Callable[[], bool], limit_ms: float, check: Action | None = None) -> bool:
-        """Let time pass until something is true; False when it is not within the limit."""
+    def run_until(self, condition: Callable[[], bool], limit_ms: float, every: int = 1) -> bool:
+        """Let time pass until something is true, looked at `every` so many events; False when the limit came first."""
         end = self.now_ms + limit_ms
-        while not condition():
-            if not self._queue or self._queue[0][0] > end:
+        queue = self._queue
+        pack, crc = _EVENT.pack, zlib.crc32
+        countdown = 1
+        while True:
+            countdown -= 1
+            if not countdown:
+                if condition():
+                    return True
+                countdown = every
+            if not queue or queue[0][0] > end:
                 self.now_ms = end
                 return condition()
-            self.now_ms, _, action = heapq.heappop(self._queue)
+            self.now_ms, number, action = heapq.heappop(queue)
             self.steps += 1
+            self.fingerprint = crc(pack(self.now_ms, number), self.fingerprint)
             action()
-            if check is not None:
-                check()
-        return True
 
     def note(self, text: str) -> None:
         self.trace.append(f"{self.now_ms:10.1f} {text}")
 
+    def require(self, condition: bool, promise: str) -> None:
+        """Raise Violation unless the promise was kept."""
+        if not condition:
+            self.note(f"VIOLATION: {promise}")
+            raise Violation(f"seed {self.seed}: {promise}")
+
 
 class Timer:
     """A planned call that may be cancelled."""
+
+    __slots__ = ("cancelled",)
 
     def __init__(self) -> None:
         self.cancelled = False
@@ -72,7 +94,11 @@ class Timer:
 
 
 class Node:
-    """A process on a machine. `life` counts its starts; actions of an earlier life are dropped."""
+    """A process on a machine. `life` counts its starts; actions of an earlier life are dropped.
+
+    Its clocks are its own: the monotonic one begins anywhere and runs a little fast or slow, the wall clock is seconds off and
+    may be set by an hour.
+    """
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -80,12 +106,24 @@ class Node:
         self.life = 0
         self.is_up = False
         self.is_paused = False
+        rng = world.random(f"clock of {name}")
+        self._rate = rng.uniform(0.998, 1.002)
+        self._origin_ms = rng.randrange(10_000_000)
+        self.wall_offset_ms = _EPOCH_MS + rng.randrange(-2000, 2000)
         self._deferred: list[tuple[int, Action]] = []
+
+    # clocks
+
+    def monotonic_ms(self) -> int:
+        return int(self._origin_ms + self.world.now_ms * self._rate)
+
+    def wall_ms(self) -> int:
+        return self.wall_offset_ms + int(self.world.now_ms)
 
     # the `brokerd.scheduler.Scheduler` of this node
 
     def time(self) -> float:
-        return self.world.now_ms / 1000
+        return (self._origin_ms + self.world.now_ms * self._rate) / 1000
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> Timer:
         return self.call_later(0, callback, *args)
@@ -97,10 +135,15 @@ class Node:
             if not timer.cancelled:
                 callback(*args)
 
-        self.after(delay * 1000, fire)
+        # A little late rather than early: this clock must show the time that was asked for.
+        self.after(delay * 1000 / self._rate + 1e-6, self.guarded(fire))
         return timer
 
     # lives
+
+    def guarded(self, action: Action) -> Action:
+        """The action, with what this node's process does about its errors."""
+        return action
 
     def after(self, delay_ms: float, action: Action) -> None:
         """Plan something in this life."""
@@ -108,7 +151,7 @@ class Node:
         self.world.after(delay_ms, lambda: self.do(life, action))
 
     def do(self, life: int, action: Action) -> None:
-        """Do it now if the node still lives that life; keep it while the node is paused."""
+        """Do it now if the node still lives that life; keep it while the node is frozen."""
         if life != self.life or not self.is_up:
             return
         if self.is_paused:
@@ -117,7 +160,8 @@ class Node:
         action()
 
     def every(self, interval_ms: float, action: Action) -> None:
-        """Do something again and again in this life."""
+        """Do something again and again in this life, by this node's clock."""
+        interval_ms /= self._rate
 
         def again() -> None:
             action()
@@ -131,33 +175,37 @@ class Node:
         self.is_up = True
         self.is_paused = False
         self._deferred.clear()
-        self.world.note(f"{self.name} starts (life {self.life})")
 
     def end_life(self) -> None:
         assert self.is_up
         self.is_up = False
+        self.is_paused = False
         self._deferred.clear()
 
     def pause(self) -> None:
         self.is_paused = True
-        self.world.note(f"{self.name} freezes")
 
     def resume(self) -> None:
         self.is_paused = False
-        self.world.note(f"{self.name} goes on")
         deferred, self._deferred = self._deferred, []
         for life, action in deferred:
             self.do(life, action)
 
 
 class Network:
-    """Links between nodes, each direction on its own: a delay, a share of lost messages, and whether it is cut."""
+    """Links between nodes, each direction on its own: delays, lost and doubled messages, and whether it is cut.
 
-    def __init__(self, world: World, *, loss: float = 0.0) -> None:
+    A message is part of no stream: one may overtake another, as over two connections. `counters` says what was done to them.
+    """
+
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.loss = loss
-        self.lost = 0
-        self.delivered = 0
+        self.loss = 0.0  # of messages; streams pay with the time of a retransmission
+        self.reply_loss = 0.0  # of answers of controllers alone
+        self.doubling = 0.0
+        self.counters: Counter[str] = Counter()
+        self._rng = world.random("network")
+        self._slow_ms: dict[tuple[str, str], float] = {}
         self._cut: set[tuple[str, str]] = set()
         self._held: list[tuple[Node, Node, int, Action]] = []
 
@@ -165,10 +213,15 @@ class Network:
         """Nothing passes from a to b any more."""
         self._cut.add((a, b))
 
+    def slow(self, a: str, b: str, delay_ms: float) -> None:
+        """What passes from a to b takes that much longer."""
+        self._slow_ms[a, b] = delay_ms
+
     def heal(self) -> None:
         """All links work again; what was held on the streams continues."""
         self._cut.clear()
-        self.loss = 0.0
+        self._slow_ms.clear()
+        self.loss = self.reply_loss = self.doubling = 0.0
         held, self._held = self._held, []
         for source, target, life, action in held:
             self._deliver(source, target, life, action)
@@ -176,36 +229,60 @@ class Network:
     def is_cut(self, a: str, b: str) -> bool:
         return (a, b) in self._cut
 
-    def send(self, source: Node, target: Node, action: Action) -> None:
-        """A message that may be lost; it arrives after a delay, in the target's present life."""
-        if self.is_cut(source.name, target.name) or self.world.rng.random() < self.loss:
-            self.lost += 1
+    def reply(self, source: Node, target: Node, action: Action) -> None:
+        """An answer of a controller, which may be lost although the request was carried out."""
+        if self.reply_loss and self._rng.random() < self.reply_loss:
+            self.counters["reply lost"] += 1
             return
+        self.send(source, target, action)
+
+    def send(self, source: Node, target: Node, action: Action, *, may_double: bool = False) -> None:
+        """A message that may be lost; it arrives after a delay, in the target's present life."""
+        if (source.name, target.name) in self._cut or (self.loss and self._rng.random() < self.loss):
+            self.counters["message lost"] += 1
+            return
+        copies = 1
+        if may_double and self.doubling and self._rng.random() < self.doubling:
+            self.counters["message doubled"] += 1
+            copies = 2
         life = target.life
 
         def arrive() -> None:
-            if self.is_cut(source.name, target.name):
-                self.lost += 1
+            if self._cut and (source.name, target.name) in self._cut:
+                self.counters["message lost"] += 1
                 return
-            self.delivered += 1
+            self.counters["message delivered"] += 1
             target.do(life, action)
 
-        self.world.after(self.delay_ms(), arrive)
+        for _ in range(copies):
+            self.world.after(self.delay_ms(source, target), arrive)
 
-    def stream(self, source: Node, target: Node, action: Action) -> None:
+    def stream(self, source: Node, target: Node, life: int, action: Action) -> None:
         """A part of an ordered stream: it waits while the link is cut. The caller keeps the order."""
-        self._deliver(source, target, target.life, action)
+        self._deliver(source, target, life, action)
 
-    def delay_ms(self) -> float:
+    def delay_ms(self, source: Node, target: Node) -> float:
         """Mostly a fraction of a millisecond, sometimes much longer."""
-        rng = self.world.rng
-        return rng.uniform(0.05, 0.5) if rng.random() < 0.95 else rng.uniform(0.5, 40)
+        rng = self._rng
+        delay = rng.uniform(0.05, 0.5) if rng.random() < 0.95 else rng.uniform(0.5, 40)
+        return delay + self._slow_ms.get((source.name, target.name), 0.0) if self._slow_ms else delay
+
+    def stream_delay_ms(self, source: Node, target: Node) -> float:
+        delay = self.delay_ms(source, target)
+        while self.loss and self._rng.random() < self.loss and delay < 3000:
+            self.counters["stream part sent again"] += 1
+            delay = 2 * delay + 200
+        return delay
+
+    def cut_point(self, length: int) -> int:
+        """Where a part of a stream is torn into two; 0 = it arrives whole."""
+        return self._rng.randrange(1, length) if length > 1 and self._rng.random() < 0.3 else 0
 
     def _deliver(self, source: Node, target: Node, life: int, action: Action) -> None:
         if self.is_cut(source.name, target.name):
             self._held.append((source, target, life, action))
             return
-        self.delivered += 1
+        self.counters["stream part delivered"] += 1
         target.do(life, action)
 
 
@@ -218,22 +295,23 @@ class Stream:
         self._target = target
         self._receive = receive
         self._life = target.life
-        self._next_ms = 0.0
         self._waiting: list[bytes] = []
         self._is_flowing = False
+        self.waiting_bytes = 0
         self.is_open = True
 
     def send(self, data: bytes) -> None:
         if not self.is_open:
             return
         self._waiting.append(data)
+        self.waiting_bytes += len(data)
         if not self._is_flowing:
             self._is_flowing = True
-            self._network.world.after(self._network.delay_ms(), self._arrive)
+            self._next()
 
-    @property
-    def waiting_bytes(self) -> int:
-        return sum(map(len, self._waiting))
+    def _next(self) -> None:
+        network = self._network
+        network.world.after(network.stream_delay_ms(self._source, self._target), self._arrive)
 
     def _arrive(self) -> None:
         """Deliver what waits, cut into pieces at random, then look again while there is more."""
@@ -244,16 +322,16 @@ class Stream:
             return
         data = b"".join(self._waiting)
         self._waiting.clear()
-        rng = self._network.world.rng
-        if len(data) > 1 and rng.random() < 0.3:
-            cut = rng.randrange(1, len(data))
+        cut = self._network.cut_point(len(data))
+        if cut:
             self._waiting.append(data[cut:])
             data = data[:cut]
+        self.waiting_bytes = sum(map(len, self._waiting))
 
         def deliver() -> None:
             if self.is_open:
                 self._receive(data)
-                self._network.world.after(self._network.delay_ms(), self._arrive)
+                self._next()
 
         if self._target.life == self._life and self._target.is_up:
-            self._network.stream(self._source, self._target, deliver)
+            self._network.stream(self._source, self._target, self._life, deliver)

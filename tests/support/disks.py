@@ -11,7 +11,8 @@ a power loss, and the writes between them:
   fails after it until `crash()`.
 - `fail_sync_at(n)` makes the n-th sync fail with EIO as Linux does: what was unsynced stays readable, is lost at the next
   power loss, and a later sync does not save it. `fail_write_at(n)` fails a write with EIO, `capacity_bytes` with ENOSPC,
-  both after a part of the bytes reached the file. `flip_bit` rots one bit in both images.
+  both after a part of the bytes reached the file; a small file is then not replaced at all. `flip_bit` rots one bit in both
+  images.
 
 Everything is decided by the generator that the caller passes, in the order of the calls, so one seed is one story. `counters`
 says what was injected; a test asserts on it that the faults it is about did happen.
@@ -30,6 +31,7 @@ from remoting.disk import Bytes, DiskUsage
 from remoting.errors import StorageError
 
 SECTOR_BYTES = 512
+_ENDLESS_BYTES = 1 << 40
 
 _Change = tuple[int, bytes] | int  # (position, bytes written), or the new size of a truncate
 
@@ -146,7 +148,7 @@ class MemorySegment:
 class MemoryDisk:
     """`Disk` in memory, without faults. `used_bytes` counts bytes that were really written, as sparse files do."""
 
-    def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
+    def __init__(self, *, capacity_bytes: int = _ENDLESS_BYTES) -> None:
         self.capacity_bytes = capacity_bytes
         self.counters = Counters()
         self.generation = 0
@@ -213,6 +215,11 @@ class MemoryDisk:
         """Give the tree free; nothing to do in memory."""
 
     # -- what segments call, and the faulty twin changes -------------------------------------------------------------------
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it could become full at all: looking at every file for every write takes time."""
+        return self.capacity_bytes < _ENDLESS_BYTES
 
     @property
     def used_bytes(self) -> int:
@@ -287,7 +294,7 @@ class SyncPoint:
 class FaultyDisk(MemoryDisk):
     """`Disk` in memory that fails as told; without orders it behaves like `MemoryDisk`."""
 
-    def __init__(self, rng: Random, *, capacity_bytes: int = 1 << 40) -> None:
+    def __init__(self, rng: Random, *, capacity_bytes: int = _ENDLESS_BYTES) -> None:
         super().__init__(capacity_bytes=capacity_bytes)
         self._rng = rng
         self._power = True
@@ -363,12 +370,20 @@ class FaultyDisk(MemoryDisk):
             self._write_some(path, file, position, content, self._rng.randrange(len(content) + 1))
             raise _refused("write", path, errno.EIO)
         growth = position + len(content) - max(position, len(file.seen.held))
-        if growth > 0 and self.used_bytes + growth > self.capacity_bytes:
+        if self.is_small and growth > 0 and self.used_bytes + growth > self.capacity_bytes:
             self.counters.no_space_errors += 1
             fitting = len(content) - growth + max(0, self.capacity_bytes - self.used_bytes)
             self._write_some(path, file, position, content, min(fitting, len(content)))
             raise _refused("write", path, errno.ENOSPC)
         super().write_file(path, file, position, content)
+
+    def replace_bytes(self, path: str, content: bytes) -> None:
+        # The old content stays until the new one is whole, so there must be room for both.
+        if self.is_small and self.used_bytes + len(content) > self.capacity_bytes:
+            self.check_power()
+            self.counters.no_space_errors += 1
+            raise _refused("replace", path, errno.ENOSPC)
+        super().replace_bytes(path, content)
 
     def sync_file(self, path: str, file: MemoryFile) -> None:
         self._fail_sync_in = _count_down(self._fail_sync_in)

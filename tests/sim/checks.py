@@ -1,0 +1,339 @@
+"""What must be true of a cluster: of its controllers at every command, of its brokers at every answer, of everything at the end.
+
+The numbers in the sentences are those of the checkers: acknowledged never lost, no phantom, duplicates explained, dense and equal
+queues, offsets that do not go back, one acknowledging master per epoch, finished pops, one decided history, and what is derived
+agrees with the log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from brokerd.metadata.tables import MetadataTables
+from brokerd.services import Draft, PutStatus, SendOutcome
+from brokerd.store.dispatch import walk
+from brokerd.store.layout import file_name, file_start
+from controllerd.replicas.machine import ReplicasMachine
+from controllerd.replicas.records import MasterElected, Record, SyncStateSetChanged
+from controllerd.replicas.state import Group, ReplicasState, encode_state
+from remoting.message import body_is_intact, decode_record
+from tests.sim.broker import GROUP
+from tests.sim.clients import POP_GROUP, QUEUES, TOPIC
+
+if TYPE_CHECKING:
+    from tests.sim.broker import SimBroker
+    from tests.sim.cluster import SimCluster
+    from tests.sim.controller import SimController
+
+
+class Truth:
+    """The controllers' state as their log decides it, applied once; every controller must agree with it."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._require = cluster.world.require
+        self._machine = ReplicasMachine(self._recorded)
+        self._commands: list[bytes] = []  # of index 1 on
+        self._states: dict[int, bytes] = {0: encode_state(self._machine.state)}
+        self._masters: dict[int, int] = {}
+        self._codes: dict[int, str] = {}
+        self.elections = 0
+
+    @property
+    def group(self) -> Group | None:
+        return self._machine.state.groups.get(GROUP)
+
+    def decided(self, controller: SimController, index: int, command: bytes) -> None:
+        """A controller is about to apply a command; b"" is an entry that is none."""
+        if index <= len(self._commands):
+            first = self._commands[index - 1]
+            self._require(first == command, f"{controller.name} applies another command at {index} than others did")
+            return
+        self._require(index == len(self._commands) + 1, f"{controller.name} skips to command {index}")
+        self._commands.append(command)
+        if command:
+            before = self.group
+            self._machine.apply(command)
+            self._check_change(before, self.group)
+        self._states[index] = encode_state(self._machine.state)
+
+    def applied(self, controller: SimController, index: int, state: ReplicasState) -> None:
+        """A controller has applied or restored everything up to an index."""
+        known = self._states.get(index)
+        self._require(
+            known == encode_state(state), f"{controller.name} has another state at {index} than its commands give"
+        )
+
+    def _recorded(self, record: Record, group: Group | None) -> None:
+        note = self._cluster.world.note
+        if isinstance(record, MasterElected):
+            self.elections += 1
+            epoch, master = record.master_epoch, record.broker_id
+            self._require(self._masters.setdefault(epoch, master) == master, f"epoch {epoch} has two masters")
+            note(f"decided: broker {master} is master of epoch {epoch}")
+        elif isinstance(record, SyncStateSetChanged):
+            note(f"decided: the sync-state set is {list(record.sync_state_set)}")
+
+    def _check_change(self, before: Group | None, after: Group | None) -> None:
+        if after is None:
+            return
+        for broker_id, replica in after.replicas.items():
+            first = self._codes.setdefault(broker_id, replica.register_check_code)
+            self._require(first == replica.register_check_code, f"broker id {broker_id} was given out twice")
+        members = set(after.sync_state_set)
+        self._require(members <= set(after.replicas), f"the set {sorted(members)} holds ids that are not registered")
+        self._require(
+            after.master_broker_id is None or after.master_broker_id in members, "the master is not in the set"
+        )
+        if before is None:
+            return
+        self._require(after.master_epoch >= before.master_epoch, "a master epoch went back")
+        changed = after.sync_state_set_epoch - before.sync_state_set_epoch
+        self._require(changed in (0, 1), f"the epoch of the set moved by {changed}")
+        self._require(changed == 1 or after.sync_state_set == before.sync_state_set, "a set changed within its epoch")
+        master = after.master_broker_id
+        if master is not None and after.master_epoch > before.master_epoch and before.had_master:
+            self._require(
+                master in before.sync_state_set, f"broker {master} was elected from outside of {before.sync_state_set}"
+            )
+
+
+class Promises:
+    """What brokers tell their clients, looked at in the moment in which they say it."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._ackers: dict[int, str] = {}
+        self.looked_up = 0  # records that were looked up on the disks of members of the set
+
+    def answered(self, broker: SimBroker, drafts: Sequence[Draft], outcomes: Sequence[SendOutcome]) -> None:
+        """A broker answers a send: one master per epoch does, and every electable replica has it on its disk."""
+        acknowledged = [
+            (draft, outcome)
+            for draft, outcome in zip(drafts, outcomes, strict=True)
+            if outcome.status is PutStatus.PUT_OK
+        ]
+        if not acknowledged:
+            return
+        require = self._cluster.world.require
+        epoch = broker.engine.core.master_epoch
+        first = self._ackers.setdefault(epoch, broker.name)
+        require(first == broker.name, f"{first} and {broker.name} both acknowledged in epoch {epoch}")
+        group = self._cluster.truth.group
+        if group is None or not broker.settings.ack_after_flush:
+            return
+        holders = [holder for each in group.sync_state_set if (holder := self._cluster.ids.get(each)) is not None]
+        for draft, outcome in acknowledged:
+            for holder in holders:
+                self.looked_up += 1
+                require(
+                    _has_on_disk(holder, outcome.physical_offset, bytes(draft.body)),
+                    f"{broker.name} acknowledged offset {outcome.physical_offset} in epoch {epoch}, and {holder.name}, which is "
+                    f"in the set {list(group.sync_state_set)}, does not have it on its disk",
+                )
+
+    def became_master(self, broker: SimBroker) -> None:
+        """A new master knows every offset that a consumer was told is committed."""
+        for (group, queue_id), offset in self._cluster.history.committed.items():
+            known = broker.core.metadata.consumer_offset(group, TOPIC, queue_id)
+            self._cluster.world.require(
+                known is not None and known >= offset,
+                f"{broker.name} becomes master with offset {known} of {group}; {offset} was committed",
+            )
+
+
+def check_broker_alone(cluster: SimCluster, broker: SimBroker) -> None:
+    """Log, queues and tables of one broker agree."""
+    require = cluster.world.require
+    store = broker.core.store
+    log = store.commitlog
+    require(store.dispatch_offset == log.end_offset, f"{broker.name} did not dispatch its whole log")
+    expected: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for derived in walk(log.read, log.min_offset, log.end_offset, log.shape.checked(), 1 << 16):
+        require(derived.stop.name != "DAMAGED", f"the log of {broker.name} is damaged at {derived.end_offset}")
+        for topic, queue_id, queue_offset, physical_offset, size, _, _, count in derived.entries:
+            units = expected.setdefault((topic, queue_id), [])
+            if queue_offset == 0:
+                units.clear()  # the topic was deleted before
+            require(
+                queue_offset == len(units),
+                f"{broker.name}: {topic}/{queue_id} has {queue_offset} after {len(units) - 1}",
+            )
+            units += [(physical_offset + n * size, size) for n in range(count)]
+    gone = {name for name in cluster.history.topics if broker.core.metadata.topic(name) is None}
+    for (topic, queue_id), units in expected.items():
+        found = [unit[:2] for unit in store.read_units(topic, queue_id, 0, len(units) + 10)]
+        if topic in cluster.history.topics:
+            # What an earlier topic of the name left in the log must not be in the queue; when the queue is empty, that is it.
+            require(found in (units, []), f"{broker.name}: the queue of {topic} is not what the log says")
+            require(topic not in gone or not found, f"{broker.name}: the deleted topic {topic} has a queue")
+        else:
+            require(found == units, f"{broker.name}: queue {topic}/{queue_id} is not what the log says")
+    for key, queue in store.queues.table.items():
+        require(key in expected or queue.max_offset == 0, f"{broker.name}: the log knows nothing of queue {key}")
+    fresh = MetadataTables()
+    records = broker.core.metadata.journal
+    require(records.applied_offset <= log.end_offset, f"{broker.name} applied records beyond its log")
+    for row in broker.core.metadata.tables.snapshot_rows():
+        fresh.load_row(row)
+    require(
+        list(fresh.snapshot_rows()) == list(broker.core.metadata.tables.snapshot_rows()),
+        f"{broker.name}: a snapshot of its tables is not its tables",
+    )
+
+
+def check_end(cluster: SimCluster) -> None:
+    """Everything was healed and has settled: what was promised holds, on every replica."""
+    for broker in cluster.brokers:
+        check_broker_alone(cluster, broker)
+        for queue_id in range(QUEUES):
+            _check_queue(cluster, broker, queue_id)
+        _check_topics(cluster, broker)
+        _check_offsets(cluster, broker)
+    _check_counts(cluster)
+    _check_replicas(cluster)
+
+
+def _check_queue(cluster: SimCluster, broker: SimBroker, queue_id: int) -> None:
+    require = cluster.world.require
+    history = cluster.history
+    bodies = _read_queue(cluster, broker, TOPIC, queue_id)
+    for body, places in history.acknowledged.items():
+        for queue, offset in places:
+            if queue == queue_id:
+                held = bodies[offset] if offset < len(bodies) else b""
+                require(
+                    held == body, f"{broker.name} lost {body[:20]!r}, acknowledged at offset {offset} of {queue_id}"
+                )
+    for (queue, offset), body in history.seen.items():
+        if queue == queue_id:
+            held = bodies[offset] if offset < len(bodies) else b""
+            require(held == body, f"{body[:20]!r} was read and is not at offset {offset} of {broker.name} any more")
+
+
+def _check_counts(cluster: SimCluster) -> None:
+    """Nothing was invented, and a message is there at most once per attempt that may have stored it."""
+    history = cluster.history
+    stored = Counter(
+        body for queue_id in range(QUEUES) for body in _read_queue(cluster, cluster.brokers[0], TOPIC, queue_id)
+    )
+    for body, count in stored.items():
+        cluster.world.require(body in history.attempts, f"{body[:20]!r} is stored, and nobody sent it")
+        most = history.attempts[body]
+        cluster.world.require(count <= most, f"{body[:20]!r} is stored {count} times after {most} attempts")
+
+
+def _check_topics(cluster: SimCluster, broker: SimBroker) -> None:
+    """A topic that was made again holds what was sent to it since then, and nothing older."""
+    require = cluster.world.require
+    for topic in cluster.history.topics.values():
+        if not topic.is_settled:
+            continue
+        found = broker.core.metadata.topic(topic.name) is not None
+        word = "exists" if topic.exists else "is deleted"
+        require(found == topic.exists, f"{topic.name} {word}, but {broker.name} says otherwise")
+        bodies = _read_queue(cluster, broker, topic.name, 0)
+        if not topic.exists:
+            continue
+        for body in bodies:
+            require(
+                body in topic.sent,
+                f"{broker.name} has {body!r} in {topic.name}, which is of generation {topic.generation}",
+            )
+        for body, (_, offset) in topic.acknowledged.items():
+            held = bodies[offset] if offset < len(bodies) else b""
+            require(held == body, f"{broker.name} lost {body!r} of {topic.name}, acknowledged at {offset}")
+        for body, count in Counter(bodies).items():
+            require(count <= topic.sent[body], f"{broker.name} has {body!r} {count} times")
+
+
+def _check_offsets(cluster: SimCluster, broker: SimBroker) -> None:
+    history = cluster.history
+    for key in history.asked:
+        group, queue_id = key
+        known = broker.core.metadata.consumer_offset(group, TOPIC, queue_id)
+        least = history.committed.get(key, -1)
+        cluster.world.require(
+            least <= (-1 if known is None else known) <= history.asked[key],
+            f"{broker.name} has offset {known} of {group}; {least} was committed, {history.asked[key]} the highest asked for",
+        )
+
+
+def _check_replicas(cluster: SimCluster) -> None:
+    """All replicas have the same log, the same epochs and the same tables."""
+    require = cluster.world.require
+    first, *others = cluster.brokers
+    for other in others:
+        require(read_log(first) == read_log(other), f"the logs of {first.name} and {other.name} differ")
+        entries = first.engine.core.epochs.entries, other.engine.core.epochs.entries
+        require(entries[0] == entries[1], f"the epochs of {first.name} and {other.name} differ: {entries}")
+        rows = [sorted(map(repr, each.core.metadata.tables.snapshot_rows())) for each in (first, other)]
+        require(rows[0] == rows[1], f"the tables of {first.name} and {other.name} differ: {rows}")
+        rows = [sorted(map(repr, each.core.pop.ledger.snapshot_rows())) for each in (first, other)]
+        require(rows[0] == rows[1], f"the pop ledgers of {first.name} and {other.name} differ: {rows}")
+
+
+def pops_left(cluster: SimCluster) -> str:
+    """What the consumer has not finished although it had the time to; "" = nothing."""
+    history = cluster.history
+    finished = history.finished.keys() | history.perhaps_finished
+    missing = history.acknowledged.keys() - finished
+    if missing:
+        return f"{len(missing)} acknowledged messages were never finished, such as {min(missing)[:20]!r}"
+    master = cluster.master()
+    if master is None:
+        return "there is no master"
+    in_flight = master.core.pop.ledger.in_flight(POP_GROUP)
+    if in_flight:
+        return f"{in_flight} messages are still on their way although all were finished"
+    for topic, queue_id in master.core.pop.popped_queues(POP_GROUP):
+        done = master.core.pop.committed_offset(POP_GROUP, topic, queue_id)
+        end = master.core.store.max_offset(topic, queue_id)
+        if done != end:
+            return f"{topic}/{queue_id} is finished up to {done} of {end}"
+    return ""
+
+
+def read_log(broker: SimBroker) -> bytes:
+    log = broker.core.store.commitlog
+    parts = []
+    position = log.min_offset
+    while position < log.end_offset:
+        part = bytes(log.read(position, 1 << 20))
+        parts.append(part)
+        position += len(part)
+    return b"".join(parts)
+
+
+def _read_queue(cluster: SimCluster, broker: SimBroker, topic: str, queue_id: int) -> list[bytes]:
+    store = broker.core.store
+    bodies: list[bytes] = []
+    while len(bodies) < store.max_offset(topic, queue_id):
+        records = store.read_messages(topic, queue_id, len(bodies), 1000, 1 << 30).records
+        cluster.world.require(bool(records), f"{topic}/{queue_id} of {broker.name} ends early")
+        for encoded in records:
+            record = decode_record(encoded)
+            cluster.world.require(
+                body_is_intact(record), f"{topic}/{queue_id} of {broker.name} holds a damaged message"
+            )
+            cluster.world.require(
+                record.queue_offset == len(bodies),
+                f"{topic}/{queue_id} of {broker.name} has offset {record.queue_offset} at {len(bodies)}",
+            )
+            bodies.append(bytes(record.body))
+    return bodies
+
+
+def _has_on_disk(broker: SimBroker, physical_offset: int, body: bytes) -> bool:
+    """Whether the record at the offset is on the platter, with that body."""
+    size = broker.store_settings.segment_size_bytes
+    start = file_start(physical_offset, size)
+    file = broker.disk.files.get(f"commitlog/{file_name(start)}")
+    if file is None:
+        return False
+    length = int.from_bytes(file.platter.read(physical_offset - start, 4), "big")
+    if not 0 < length <= broker.store_settings.max_record_bytes:
+        return False
+    return body in file.platter.read(physical_offset - start, length)

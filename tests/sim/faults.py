@@ -1,0 +1,343 @@
+"""What goes wrong in a story: drawn beforehand from the seed, each fault with choices of its own.
+
+A story has a mood, which says how likely each fault is. Leaving a fault out changes no other one's choices, so a failing story
+can be told again with fewer of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.sim.broker import SimBroker
+from tests.sim.controller import SimController
+from tests.sim.world import Node
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import SimCluster
+
+_HOUR_MS = 3_600_000
+_SYNC_MS = (0.2, 3.0)
+
+PROCESSES = {"kill": 3, "crash": 3, "power at a sync": 2, "freeze": 3, "all controllers": 1, "master and leader": 1.5}
+NETWORK = {"split": 2, "one way": 2, "loss": 1, "heal": 3, "reset": 2, "slow link": 1, "doubling": 1, "lost replies": 2}
+DISK = {"sync error": 1.5, "write error": 1.5, "full disk": 2, "slow disk": 1.5}
+RARE = {"blackout": 0.7, "clock jump": 1, "replacement": 0.7, "queues removed": 0.7}
+
+MOODS: dict[str, dict[str, float]] = {
+    "mixed": {**PROCESSES, **NETWORK, **DISK, **RARE},
+    "processes": {**PROCESSES, **RARE, "heal": 1, "lost replies": 2, "split": 1},
+    "network": {**NETWORK, "freeze": 2, "kill": 2, "clock jump": 1},
+    "disk": {**DISK, "crash": 3, "kill": 2, "power at a sync": 3, "blackout": 1},
+    "rot": {"rot": 5, "kill": 2, "crash": 1, "all controllers": 1, "doubling": 1},
+    "calm": {},
+}
+MOOD_SHARES = {"mixed": 10, "processes": 5, "network": 4, "disk": 4, "rot": 1.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong; the rest of its choices come from a generator of its own."""
+
+    index: int
+    at_ms: float
+    kind: str
+
+
+def choose_mood(rng: Random) -> str:
+    """The mood of a story."""
+    return rng.choices(list(MOOD_SHARES), list(MOOD_SHARES.values()))[0]
+
+
+def plan_faults(rng: Random, mood: str, most: int, until_ms: float) -> list[Fault]:
+    """The faults of a story, in the order of their time."""
+    weights = MOODS[mood]
+    if not weights:
+        return []
+    count = rng.randint(max(1, most // 2), most)
+    times = sorted(rng.uniform(50, until_ms) for _ in range(count))
+    kinds = rng.choices(list(weights), list(weights.values()), k=count)
+    return [Fault(index, at_ms, kind) for index, (at_ms, kind) in enumerate(zip(times, kinds, strict=True))]
+
+
+class Injector:
+    """Carries faults out, and has what they broke come back."""
+
+    def __init__(self, cluster: SimCluster, mood: str, most_faults: int, until_ms: float) -> None:
+        self.counters: Counter[str] = Counter()
+        self.plan = plan_faults(cluster.world.random("faults"), mood, most_faults, until_ms)
+        self.mood = mood
+        self._cluster = cluster
+        self._world = cluster.world
+        self._network = cluster.network
+        self._is_healed = False
+        self._kinds: dict[str, Callable[[Random], str | None]] = {
+            "kill": self._kill,
+            "crash": self._crash,
+            "power at a sync": self._power,
+            "freeze": self._freeze,
+            "all controllers": self._all_controllers,
+            "master and leader": self._master_and_leader,
+            "blackout": self._blackout,
+            "split": self._split,
+            "one way": self._one_way,
+            "loss": self._loss,
+            "heal": self._heal_network,
+            "reset": self._reset,
+            "slow link": self._slow_link,
+            "doubling": self._doubling,
+            "lost replies": self._lost_replies,
+            "sync error": self._sync_error,
+            "write error": self._write_error,
+            "full disk": self._full_disk,
+            "slow disk": self._slow_disk,
+            "clock jump": self._clock_jump,
+            "replacement": self._replacement,
+            "queues removed": self._queues_removed,
+            "rot": self._rot,
+        }
+
+    def start(self, leave_out: frozenset[int]) -> None:
+        """Let the plan come true from now on, without the faults of these numbers."""
+        for fault in self.plan:
+            if fault.index not in leave_out:
+                self._world.after(fault.at_ms, lambda fault=fault: self._inject(fault))  # type: ignore[misc]
+
+    def heal(self) -> None:
+        """No fault comes any more, and everything that was broken works again."""
+        self._is_healed = True
+        self._world.note("everything is healed")
+        self._network.heal()
+        for node in self._cluster.nodes:
+            node.sync_ms = _SYNC_MS
+            node.disk.no_more_faults()
+            node.disk.capacity_bytes = 1 << 40
+            if node.is_up and node.is_paused:
+                node.resume()
+        for broker in self._cluster.rotten:
+            self._cluster.replace(broker)
+        self._cluster.restart_all()
+
+    def later(self, node: SimBroker | SimController, delay_ms: float) -> None:
+        """Somebody starts the node again."""
+        self._world.after(delay_ms, lambda: self._cluster.restart(node))
+
+    # ---- carrying out; each says what it did, or None when it could not
+
+    def _inject(self, fault: Fault) -> None:
+        if self._is_healed:
+            return
+        rng = self._world.random(f"fault {fault.index}")
+        did = self._kinds[fault.kind](rng)
+        if did is not None:
+            self.counters[fault.kind] += 1
+            self._world.note(f"fault {fault.index}: {fault.kind} {did}")
+
+    def _node(self, rng: Random) -> SimBroker | SimController | None:
+        """Whom it hits: the master and the leader more often than others; None when that one is down already."""
+        cluster = self._cluster
+        if self.mood == "rot":
+            node: SimBroker | SimController | None = cluster.victim
+        else:
+            choice = rng.random()
+            node = (
+                cluster.master() if choice < 0.35 else cluster.leader() if choice < 0.5 else rng.choice(cluster.nodes)
+            )
+        return node if node is not None and node.is_up else None
+
+    def _kill(self, rng: Random) -> str | None:
+        node = self._node(rng)
+        if node is None:
+            return None
+        node.kill()
+        self.later(node, rng.choice((1, rng.uniform(20, 1500))))
+        return node.name
+
+    def _crash(self, rng: Random) -> str | None:
+        node = self._node(rng)
+        if node is None:
+            return None
+        node.crash()
+        self.later(node, rng.uniform(20, 1500))
+        return node.name
+
+    def _power(self, rng: Random) -> str | None:
+        node = self._node(rng)
+        if node is None:
+            return None
+        node.disk.lose_power_at(rng.randrange(1, 8))
+        return node.name
+
+    def _freeze(self, rng: Random) -> str | None:
+        node = self._node(rng)
+        if node is None or node.is_paused:
+            return None
+        node.pause()
+        life = node.life
+        length_ms = rng.choice((rng.uniform(50, 600), rng.uniform(600, 3000)))
+        self._world.after(length_ms, lambda: self._resume(node, life))
+        return f"{node.name} for {length_ms:.0f} ms"
+
+    def _resume(self, node: Node, life: int) -> None:
+        if node.is_up and node.is_paused and node.life == life:
+            self._world.note(f"{node.name} goes on")
+            node.resume()
+
+    def _all_controllers(self, rng: Random) -> str:
+        for each in self._cluster.controllers:
+            if each.is_up:
+                each.kill()
+                self.later(each, rng.uniform(20, 1500))
+        return ""
+
+    def _master_and_leader(self, rng: Random) -> str | None:
+        nodes = [node for node in (self._cluster.master(), self._cluster.leader()) if node is not None]
+        for node in nodes:
+            if rng.random() < 0.5:
+                node.kill()
+            else:
+                node.crash()
+            self.later(node, rng.choice((rng.uniform(1, 50), rng.uniform(20, 1500))))
+        return " ".join(node.name for node in nodes) or None
+
+    def _blackout(self, rng: Random) -> str:
+        for node in self._cluster.nodes:
+            if node.is_up:
+                node.crash()
+            self.later(node, rng.uniform(20, 800))
+        return ""
+
+    def _split(self, rng: Random) -> str:
+        nodes: list[Node] = [*self._cluster.nodes, *self._cluster.clients]
+        side = {node.name for node in nodes if rng.random() < 0.5}
+        for a in nodes:
+            for b in nodes:
+                if (a.name in side) != (b.name in side):
+                    self._network.cut(a.name, b.name)
+        return " ".join(sorted(side)) + " | the others"
+
+    def _pair(self, rng: Random) -> tuple[Node, Node]:
+        a, b = rng.sample(self._cluster.nodes, 2)
+        return a, b
+
+    def _one_way(self, rng: Random) -> str:
+        a, b = self._pair(rng)
+        self._network.cut(a.name, b.name)
+        return f"{a.name} to {b.name}"
+
+    def _loss(self, rng: Random) -> str:
+        self._network.loss = rng.choice((0.05, 0.3, 0.8))
+        return f"{self._network.loss}"
+
+    def _heal_network(self, rng: Random) -> str:
+        self._network.heal()
+        return ""
+
+    def _reset(self, rng: Random) -> str | None:
+        brokers = [each for each in self._cluster.brokers if each.is_up]
+        if len(brokers) < 2:
+            return None
+        a, b = rng.sample(brokers, 2)
+        return f"{a.name} {b.name}" if a.reset_links(b) + b.reset_links(a) else None
+
+    def _slow_link(self, rng: Random) -> str:
+        a, b = self._pair(rng)
+        delay_ms = rng.uniform(50, 1000)
+        self._network.slow(a.name, b.name, delay_ms)
+        return f"{a.name} to {b.name} by {delay_ms:.0f} ms"
+
+    def _doubling(self, rng: Random) -> str:
+        self._network.doubling = 0.3
+        return ""
+
+    def _lost_replies(self, rng: Random) -> str:
+        self._network.reply_loss = rng.choice((0.2, 0.5, 1.0))
+        self._world.after(rng.uniform(50, 800), self._replies_again)
+        return f"{self._network.reply_loss}"
+
+    def _replies_again(self) -> None:
+        self._network.reply_loss = 0.0
+
+    def _sync_error(self, rng: Random) -> str | None:
+        node = self._node(rng)
+        if node is None:
+            return None
+        node.disk.fail_sync_at(rng.randrange(1, 6))
+        return node.name
+
+    def _write_error(self, rng: Random) -> str | None:
+        node = self._node(rng)
+        if node is None:
+            return None
+        node.disk.fail_write_at(rng.randrange(1, 12))
+        return node.name
+
+    def _full_disk(self, rng: Random) -> str | None:
+        node = self._node(rng)
+        if node is None:
+            return None
+        disk = node.disk
+        disk.capacity_bytes = disk.used_bytes + rng.choice((0, rng.randrange(3000)))
+
+        def room() -> None:
+            disk.capacity_bytes = 1 << 40
+            self._world.note(f"{node.name} has room on its disk again")
+
+        self._world.after(rng.uniform(50, 1500), room)
+        return node.name
+
+    def _slow_disk(self, rng: Random) -> str | None:
+        node = self._node(rng)
+        if node is None:
+            return None
+        node.sync_ms = (20, rng.choice((100, 1500)))
+        self._world.after(rng.uniform(200, 2500), lambda: setattr(node, "sync_ms", _SYNC_MS))
+        return f"{node.name} up to {node.sync_ms[1]} ms"
+
+    def _clock_jump(self, rng: Random) -> str | None:
+        node = rng.choice(self._cluster.nodes)
+        by_ms = rng.choice((-_HOUR_MS, _HOUR_MS))
+        node.wall_offset_ms += by_ms
+        return f"{node.name} by {by_ms // _HOUR_MS} h"
+
+    def _replacement(self, rng: Random) -> str | None:
+        broker = rng.choice(self._cluster.brokers)
+        if not self._cluster.may_be_replaced(broker):
+            return None
+        if broker.is_up:
+            broker.crash()
+        self._cluster.replace(broker)
+        self.later(broker, rng.uniform(50, 800))
+        return broker.name
+
+    def _queues_removed(self, rng: Random) -> str | None:
+        broker = rng.choice(self._cluster.brokers)
+        if broker.is_up:
+            broker.kill()
+            self.later(broker, rng.uniform(20, 800))
+        broker.lose_queues()
+        return broker.name
+
+    def _rot(self, rng: Random) -> str | None:
+        """A bit of what was durable long ago flips, on one broker only: the others must have everything."""
+        broker = self._cluster.victim
+        if not self._cluster.all_in_set():
+            return None
+        found = [
+            (path, file.platter)
+            for path, file in sorted(broker.disk.files.items())
+            if path.startswith("commitlog/") and len(file.platter.held) > 8
+        ]
+        if not found:
+            return None
+        path, platter = rng.choice(found)
+        position = rng.randrange(len(platter.held))
+        if not platter.held[position]:
+            return None  # the blank rest of a file: nobody would ever look at it
+        broker.disk.flip_bit(path, position, rng.randrange(8))
+        if broker not in self._cluster.rotten:
+            self._cluster.rotten.append(broker)
+        return f"{broker.name} {path} at {position}"
