@@ -6,6 +6,7 @@
 
 ARGS ?=
 SEED ?= 1
+MINUTES ?= 20
 BENCH ?=
 FAULT_S ?= 8
 HEAL_S ?= 12
@@ -42,6 +43,9 @@ check: .venv/.installed-dev ## format, lint, types and the fast tests
 sim: .venv/.installed-dev ## replay one simulated cluster: make sim SEED=n
 	$(PYTHON) -m tests.sim --seed $(SEED) $(ARGS)
 
+sim-soak: .venv/.installed-dev ## simulate new clusters for a while, and count: make sim-soak MINUTES=n
+	$(PYTHON) -m tests.sim --minutes $(MINUTES) $(ARGS)
+
 bench: .venv/.installed-dev bench-programs ## measure, in pairs, into one table (BENCH="sends failover" chooses; see docs/benchmarks.md)
 	$(PYTHON) -m tests.bench $(BENCH) $(ARGS)
 
@@ -66,4 +70,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim bench chaos h2spec interop programs bench-programs
+.PHONY: help up status test check sim sim-soak bench chaos h2spec interop programs bench-programs
