@@ -1,4 +1,5 @@
-"""A Raft group under random loss, reordering, duplication, partitions and crashes at every step of a write, from one seed.
+"""A Raft group under random loss, reordering, duplication, partitions and crashes at every step of a write, from one seed; if
+wished, also under changes of its membership and leadership transfers all the time.
 
 Checked after each step: election safety, log matching, leader completeness, state machine safety, and that a confirmed read sees
 everything that was decided before it was asked. The log files are real, on disks that lose what was not synced.
@@ -9,12 +10,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from controllerd.raft.codec import decode_message, encode_message
-from controllerd.raft.core import CoreSettings, ProposalRefused, RaftCore
+from controllerd.raft.codec import decode_configuration, decode_message, encode_message
+from controllerd.raft.core import CoreSettings, ProposalRefused, RaftCore, TransferRefused
 from controllerd.raft.log import RaftLog
 from controllerd.raft.log_file import RaftLogFile
-from controllerd.raft.messages import Entry, Message, Ready, Role
-from controllerd.raft.quorum import Configuration
+from controllerd.raft.membership import ChangeKind, ChangeRefused, MemberChange, Transition
+from controllerd.raft.messages import Entry, EntryKind, Message, MessageKind, Ready, Role
 from remoting.errors import NotLeader
 from tests.support.disks import FaultyDisk, PowerLost
 
@@ -34,6 +35,12 @@ class Counts:
     compactions: int = 0
     reads: int = 0
     torn: int = 0
+    changes: int = 0
+    joint: int = 0
+    removed_leaders: int = 0
+    transfers: int = 0
+    won_transfers: int = 0
+    forgotten: int = 0
 
 
 @dataclass(slots=True)
@@ -53,10 +60,11 @@ class ChaosNode:
 class Chaos:
     """The group, the network between its nodes, and everything that was ever decided."""
 
-    def __init__(self, seed: int, size: int) -> None:
+    def __init__(self, seed: int, size: int, *, changing: bool = False) -> None:
         self.rng = random.Random(seed)
         self.counts = Counts()
-        self.names = tuple(f"n{number}" for number in range(size))
+        self.changing = changing
+        self.founders = tuple(f"n{number}" for number in range(size))
         self.network: list[Message] = []
         self.cut: set[str] = set()
         self.frozen = ""
@@ -65,7 +73,16 @@ class Chaos:
         self.leaders: dict[int, str] = {}
         self.proposed = 0
         self.healthy = False
-        self.nodes = {name: self._boot(name, FaultyDisk(random.Random(self.rng.random()))) for name in self.names}
+        self.nodes: dict[str, ChaosNode] = {}
+        for name in self.founders:
+            self._add_node(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.nodes)
+
+    def _add_node(self, name: str) -> None:
+        self.nodes[name] = self._boot(name, FaultyDisk(random.Random(self.rng.random())))
 
     def run(self, steps: int) -> None:
         """Faults for a number of steps, then health until all nodes agree."""
@@ -83,7 +100,7 @@ class Chaos:
         self.frozen = ""
         self.network = []
         goal: int | None = None
-        for _ in range(400):
+        for tick in range(400):
             for node in self.nodes.values():
                 node.core.tick()
                 while node.outstanding is not None or node.core.has_ready():
@@ -92,16 +109,24 @@ class Chaos:
             for message in batch:
                 self.nodes[message.to].core.step(message)
             self._check()
-            if goal is None and any(node.core.is_serving for node in self.nodes.values()):
+            # Asked again now and then: a leader may refuse while it hands over, and its last entries may be lost with it.
+            if any(node.core.is_serving for node in self.nodes.values()) and (goal is None or tick % 50 == 0):
+                goal = goal or len(self.decided) + 1
                 self._propose()
-                goal = len(self.decided) + 1
-            if goal is not None and all(len(node.applied) >= goal for node in self.nodes.values()):
+            if goal is not None and all(len(node.applied) >= goal for node in self._members()):
                 return
         raise AssertionError(f"no agreement: {[len(node.applied) for node in self.nodes.values()]}, goal {goal}")
+
+    def _members(self) -> list[ChaosNode]:
+        """Who belongs to the group according to the node that has applied most."""
+        newest = max(self.nodes.values(), key=lambda node: len(node.applied)).core.configuration
+        return [self.nodes[name] for name in newest.members]
 
     # One step
 
     def _step(self) -> None:
+        if self.changing and self.rng.random() < 0.025:
+            self._change() if self.rng.random() < 0.8 else self._transfer()
         node = self.nodes[self.rng.choice(self.names)]
         action = self.rng.random()
         if node.name == self.frozen:
@@ -144,7 +169,10 @@ class Chaos:
         if self.rng.random() < 0.05:
             self.counts.repeated += 1
             self.network.append(message)
+        was_leading = {node.name for node in self.nodes.values() if node.core.role is Role.LEADER}
         self.nodes[message.to].core.step(decode_message(encode_message(message)))
+        if message.kind is MessageKind.VOTE and message.forced and was_leading & {message.to}:
+            self.counts.won_transfers += self.nodes[message.to].core.vote == message.sender
 
     def _propose(self) -> None:
         for node in self.nodes.values():
@@ -161,6 +189,56 @@ class Chaos:
             node.reads[node.core.read_index()] = len(self.decided)
         except NotLeader:
             return
+
+    def _change(self) -> None:
+        node = self.nodes[self.rng.choice(self.names)]
+        if self.rng.random() < 0.2:
+            self.counts.forgotten += node.core.leader is not None
+            node.core.forget_leader()
+            return
+        leader = self._serving()
+        if leader is None:
+            return
+        configuration = leader.core.configuration
+        changes = [self._random_change(leader) for _ in range(self.rng.choice((1, 1, 2, 3)))]
+        kept = set(configuration.voters)
+        for change in changes:
+            if change.kind in (ChangeKind.REMOVE, ChangeKind.DEMOTE):
+                kept.discard(change.node)
+        if len(kept) < 2 or len(configuration.members) + len(changes) > 9:
+            return
+        try:
+            if configuration.is_joint and not configuration.auto_leave:
+                leader.core.propose_leave_joint()
+            else:
+                leader.core.propose_change(changes, self.rng.choice(list(Transition)))
+        except (ChangeRefused, ProposalRefused):
+            return
+        self.counts.changes += 1
+        for change in changes:
+            if change.node not in self.nodes:
+                self._add_node(change.node)
+
+    def _random_change(self, leader: ChaosNode) -> MemberChange:
+        configuration = leader.core.configuration
+        if self.rng.random() < 0.4:
+            kind = self.rng.choice((ChangeKind.ADD_LEARNER, ChangeKind.ADD_VOTER))
+            return MemberChange(kind, f"n{len(self.nodes) + self.rng.randrange(3)}")
+        kind = self.rng.choice((ChangeKind.PROMOTE, ChangeKind.REMOVE, ChangeKind.DEMOTE))
+        return MemberChange(kind, self.rng.choice(configuration.members))
+
+    def _transfer(self) -> None:
+        leader = self._serving()
+        if leader is not None:
+            try:
+                leader.core.transfer_leader(self.rng.choice(leader.core.configuration.voters))
+            except TransferRefused:
+                return
+            self.counts.transfers += 1
+
+    def _serving(self) -> ChaosNode | None:
+        leading = [each for each in self.nodes.values() if each.core.is_serving and each.name != self.frozen]
+        return self.rng.choice(leading) if leading else None
 
     def _work(self, node: ChaosNode) -> None:
         if node.outstanding is None:
@@ -191,8 +269,11 @@ class Chaos:
             assert ready.restore.data.decode() == str(ready.restore.index)
         for entry in ready.committed:
             self._apply(node, entry)
+        was_leading = node.core.role is Role.LEADER
         node.core.advance()
         node.outstanding = None
+        if was_leading and node.core.role is not Role.LEADER and node.name not in node.core.configuration.all_voters:
+            self.counts.removed_leaders += 1
         for read in ready.reads:
             self.counts.reads += 1
             assert read.index >= node.reads.pop(read.context), "a confirmed read misses what was decided before it"
@@ -206,6 +287,7 @@ class Chaos:
             self.decided.append(entry)
             self.decided_in_term.append(node.core.term)
             self.counts.decided += 1
+            self.counts.joint += entry.kind is EntryKind.MEMBERSHIP and decode_configuration(entry.data).is_joint
 
     def _compact(self, node: ChaosNode) -> None:
         if node.outstanding is None and node.core.can_compact and node.core.log.applied > 0:
@@ -230,12 +312,12 @@ class Chaos:
         self.nodes[node.name] = self._boot(node.name, node.disk)
 
     def _boot(self, name: str, disk: FaultyDisk) -> ChaosNode:
-        file = RaftLogFile(disk, "chaos", name, self.names)
+        file = RaftLogFile(disk, "chaos", name, self.founders if name in self.founders else ())
         recovered = file.open()
         snapshot = recovered.log.snapshot
         core = RaftCore(
             name,
-            Configuration.of(self.names),
+            recovered.founders,
             recovered.log,
             recovered.hard_state,
             SETTINGS,

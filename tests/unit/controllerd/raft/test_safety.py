@@ -1,16 +1,39 @@
-"""The four properties of Raft, and that the group recovers, over random faults. A failing seed replays exactly."""
+"""The four properties of Raft, and that the group recovers, over random faults and changes. A failing seed replays exactly."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.unit.controllerd.raft.chaos import Chaos
+from tests.unit.controllerd.raft.chaos import Chaos, Counts
 
 
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("seed", range(12))
 def test_safe_under_faults(seed: int, size: int) -> None:
     Chaos(seed, size).run(steps=2500)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+@pytest.mark.parametrize("seed", range(8))
+def test_safe_while_the_membership_changes(seed: int, size: int) -> None:
+    Chaos(seed, size, changing=True).run(steps=2500)
+
+
+def test_the_changes_do_happen() -> None:
+    total = Counts()
+    for seed in range(300, 312):
+        chaos = Chaos(seed, 3, changing=True)
+        chaos.run(steps=4000)
+        for name in Counts.__slots__:
+            setattr(total, name, getattr(total, name) + getattr(chaos.counts, name))
+    assert total.changes > 8
+    assert total.joint > 3
+    assert total.removed_leaders > 0
+    assert total.transfers > 8
+    assert total.won_transfers > 0
+    assert total.forgotten > 20
+    assert total.crashes > 100
+    assert total.snapshots > 3
 
 
 def test_the_faults_do_happen() -> None:

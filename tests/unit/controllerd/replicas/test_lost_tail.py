@@ -1,0 +1,190 @@
+"""Replicas that restart with less than they had acknowledged, and elections that lose messages: the judgement, and the price."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controllerd.replicas.commands import Observation, RegisterBroker, Trigger
+from controllerd.replicas.elect import choose_master, explain_eligibility
+from controllerd.replicas.heartbeat import HeartbeatTable
+from controllerd.replicas.state import MAX_UNCLEAN_ELECTIONS, decode_state, encode_state
+from controllerd.replicas.triggers import due_elections
+from remoting import codes
+from tests.unit.controllerd.replicas.builders import (
+    CLUSTER,
+    LOWEST,
+    NAME,
+    alter,
+    elect,
+    group_of,
+    group_of_three,
+    run,
+    seen,
+)
+from tests.unit.controllerd.replicas.test_heartbeat import beat, make_table
+
+
+def lost(broker_id: int, max_offset: int = 40) -> RegisterBroker:
+    own = f"127.0.0.1:{10900 + broker_id}"
+    return RegisterBroker(CLUSTER, NAME, broker_id, own, f"{own}2", f"{own}3", 0, True, max_offset)
+
+
+def seen_without_tail(broker_id: int, max_offset: int = 40) -> Observation:
+    return Observation(broker_id, 1, max_offset, LOWEST, 5, False, True)
+
+
+def test_a_member_that_lost_its_tail_leaves_the_set() -> None:
+    machine = group_of_three()
+    reply = run(machine, lost(3))
+    assert reply.code == codes.SUCCESS
+    assert reply.remark == "broker 3 lost the end of its log, which ends at 40 now; it left the sync-state set"
+    group = group_of(machine)
+    assert (group.sync_state_set, group.sync_state_set_epoch) == ((1, 2), 3)
+    assert (group.master_broker_id, group.master_epoch) == (1, 1)
+    assert run(machine, lost(3)).records == (), "once is enough"
+    assert run(machine, alter([1, 2, 3], set_epoch=2)).code == codes.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH
+    assert run(machine, alter([1, 2, 3], set_epoch=3)).code == codes.SUCCESS, "when it has caught up it comes back"
+
+
+def test_a_master_that_lost_its_tail_is_none_any_more() -> None:
+    machine = group_of_three()
+    run(machine, lost(1))
+    group = group_of(machine)
+    assert (group.sync_state_set, group.master_broker_id, group.master_epoch) == ((2, 3), None, 2)
+    run(machine, elect(seen(1), seen(2), seen(3)))
+    assert group_of(machine).master_broker_id == 2
+    assert group_of(machine).master_epoch == 3
+
+
+def test_the_last_member_stays_whatever_it_lost() -> None:
+    machine = group_of_three()
+    for broker_id in (3, 2, 1):
+        reply = run(machine, lost(broker_id))
+    assert reply.records == ()
+    assert reply.remark is not None
+    assert "as its last member" in reply.remark
+    assert group_of(machine).sync_state_set == (1,)
+
+
+def test_who_lost_its_tail_is_not_elected_before_it_is_judged() -> None:
+    group = replace(group_of(group_of_three()), master_incarnation=4)
+    assert choose_master(group, [seen_without_tail(1), seen(2, 1, 10)], None, unclean=False).broker_id == 2
+    assert choose_master(group, [seen_without_tail(1)], None, unclean=False).broker_id is None
+    assert choose_master(group, [seen_without_tail(1)], 1, unclean=False).broker_id is None
+    assert choose_master(group, [seen_without_tail(1), seen(2, 1, 10)], None, unclean=True).broker_id == 2
+    assert choose_master(group, [seen_without_tail(1)], None, unclean=True).broker_id == 1
+    [_, second, _] = explain_eligibility(group, [seen_without_tail(2)])
+    assert not second.eligible
+    assert second.reason.startswith("lost the end of its log when it restarted")
+    alone = replace(group, sync_state_set=(1,))
+    assert choose_master(alone, [seen_without_tail(1)], None, unclean=False).broker_id == 1
+
+
+def heard(table: HeartbeatTable, broker_id: int, now_ms: int, connection: int, **fields: int) -> bool:
+    group = group_of(group_of_three())
+    table.heartbeat(beat(broker_id, connection, **fields), now_ms)
+    found = table.get(group, broker_id)
+    assert found is not None
+    return found.lost_tail
+
+
+def test_a_disk_that_lied_is_found_out_by_what_was_confirmed() -> None:
+    table = make_table()
+    before = {"epoch": 3, "max_offset": 120, "confirm_offset": 100}
+    assert not heard(table, 2, 1000, 1, incarnation=7, **before)
+    table.connection_closed(1)
+    assert heard(table, 2, 1100, 2, incarnation=8, epoch=3, max_offset=99, confirm_offset=50)
+    assert heard(table, 2, 1200, 2, incarnation=8, epoch=3, max_offset=99, confirm_offset=60), (
+        "not only at its first word"
+    )
+    assert heard(table, 2, 1300, 3, incarnation=9, epoch=3, max_offset=99, confirm_offset=60), (
+        "nor only in its next life"
+    )
+    assert not heard(table, 2, 1400, 3, incarnation=9, epoch=3, max_offset=100, confirm_offset=60), "it caught up"
+    assert not heard(table, 2, 1500, 4, incarnation=10, epoch=3, max_offset=99, confirm_offset=99)
+
+
+def test_who_lost_only_what_was_not_confirmed_is_not_suspected() -> None:
+    table = make_table()
+    heard(table, 2, 1000, 1, incarnation=7, epoch=3, max_offset=120, confirm_offset=100)
+    assert not heard(table, 2, 1100, 2, incarnation=8, epoch=3, max_offset=100, confirm_offset=90)
+
+
+def test_being_cut_by_a_newer_master_is_no_loss() -> None:
+    table = make_table()
+    heard(table, 2, 1000, 1, incarnation=7, epoch=3, max_offset=120, confirm_offset=100)
+    assert not heard(table, 2, 1100, 1, incarnation=7, epoch=4, max_offset=60, confirm_offset=60)
+    assert not heard(table, 2, 1200, 2, incarnation=8, epoch=4, max_offset=60, confirm_offset=60)
+    heard(table, 3, 1000, 5, incarnation=7, epoch=3, max_offset=120, confirm_offset=100)
+    assert heard(table, 3, 1100, 6, incarnation=8, epoch=3, max_offset=60, confirm_offset=0)
+    assert not heard(table, 3, 1200, 6, incarnation=8, epoch=4, max_offset=60, confirm_offset=60)
+
+
+def test_brokers_that_name_no_lives_are_not_compared() -> None:
+    table = make_table()
+    heard(table, 2, 1000, 1, epoch=3, max_offset=120, confirm_offset=100)
+    assert not heard(table, 2, 1100, 2, epoch=3, max_offset=10, confirm_offset=0)
+
+
+def test_an_unclean_election_says_what_it_costs() -> None:
+    machine = group_of_three()
+    run(machine, alter([1, 2], set_epoch=2))
+    command = elect(seen(3, 1, 70), trigger=Trigger.CONTROLLER, unclean=True)
+    reply = run(machine, replace(command, last_known=(seen(1, 1, 100), seen(2, 1, 90)), at_ms=1700000000000))
+    group = group_of(machine)
+    assert (group.master_broker_id, group.master_epoch, group.sync_state_set) == (3, 2, (3,))
+    [election] = group.unclean_elections
+    assert (election.sync_state_set, election.lost_bytes, election.at_ms) == ((1, 2), 30, 1700000000000)
+    assert reply.remark == (
+        "broker 3 became master of epoch 2 from outside the sync-state set [1, 2]: its log ends at 70 of epoch 1; "
+        "lost are 30 bytes that a member of the set was known to have"
+    )
+    assert decode_state(encode_state(machine.state)) == machine.state
+
+
+@pytest.mark.parametrize(
+    ("known", "lost_bytes", "sentence"),
+    [
+        ((), None, "how much is lost is not known"),
+        ((seen(1, 2, 50),), None, "lost is what it lacks of the log that went up to 50 of epoch 2"),
+        ((seen(1, 1, 50),), 0, "lost are 0 bytes"),
+        ((seen(3, 9, 999),), None, "how much is lost is not known"),
+    ],
+)
+def test_the_price_as_far_as_it_is_known(known: tuple[Observation, ...], lost_bytes: int | None, sentence: str) -> None:
+    machine = group_of_three()
+    run(machine, alter([1, 2], set_epoch=2))
+    command = elect(seen(3, 1, 70), trigger=Trigger.BROKER, unclean=True)
+    run(machine, replace(command, last_known=known))
+    [election] = group_of(machine).unclean_elections
+    assert election.lost_bytes == lost_bytes
+    assert sentence in election.sentence
+
+
+def test_clean_elections_have_no_price_and_old_prices_are_forgotten() -> None:
+    machine = group_of_three()
+    run(machine, elect(seen(2), unclean=True))
+    assert group_of(machine).unclean_elections == ()
+    for each in range(MAX_UNCLEAN_ELECTIONS + 3):
+        run(machine, elect(seen(1 if each % 2 else 3), unclean=True))
+    elections = group_of(machine).unclean_elections
+    assert len(elections) == MAX_UNCLEAN_ELECTIONS
+    assert [each.master_epoch for each in elections] == sorted(each.master_epoch for each in elections)
+    assert elections[-1].master_epoch == group_of(machine).master_epoch
+
+
+def test_the_scanner_tells_what_the_dead_said_last() -> None:
+    machine, table = group_of_three(), make_table()
+    run(machine, alter([1, 2], set_epoch=2))
+    for broker_id, end in ((1, 100), (2, 90), (3, 70)):
+        table.heartbeat(beat(broker_id, broker_id, epoch=1, max_offset=end), 10_000)
+    for broker_id in (1, 2):
+        table.connection_closed(broker_id)
+    assert due_elections(machine.state, table, 10_100, unclean=False)[0].last_known == ()
+    [command] = due_elections(machine.state, table, 10_100, unclean=True, at_ms=7)
+    assert [(each.broker_id, each.max_offset) for each in command.last_known] == [(1, 100), (2, 90)]
+    assert command.at_ms == 7
+    run(machine, command)
+    assert group_of(machine).unclean_elections[0].lost_bytes == 30
