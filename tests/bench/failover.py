@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Final
 
 from tests.bench.harness import Row
-from tests.bench.senders import Senders
 from tests.chaos.addresses import CLIENTS, NODES, Link, both_ways
 from tests.chaos.daemons import ChaosCluster
 from tests.chaos.impair import Impairment
@@ -37,6 +36,7 @@ from tests.chaos.namespaces import RunDirectory, enter, why_not
 from tests.chaos.network import Network
 from tests.chaos.plan import CUT
 from tests.support.cluster import Cluster, eventually
+from tests.support.senders import Senders
 from tests.support.workload import call_until, check_queue, read_queue
 
 TOPIC: Final = "Failover"

@@ -70,6 +70,15 @@ def timed(load: Callable[[str], tuple[Sample, int]], address: str, pids: Sequenc
     return replace(sample, cpu_us=used_s * 1e6 / acknowledged), acknowledged
 
 
+def check_stored(acknowledged: int, count: Callable[[], int]) -> None:
+    """Wait until as many messages are counted as were acknowledged; raises RuntimeError for any other number."""
+    deadline = time.monotonic() + 10
+    while (stored := count()) < acknowledged and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if stored != acknowledged:
+        raise RuntimeError(f"{acknowledged} sends were acknowledged and {stored} messages are stored")
+
+
 def measured(
     replicas: int, settings: tuple[str, ...], load: Callable[[str], tuple[Sample, int]]
 ) -> Callable[[], Sample]:
@@ -78,12 +87,7 @@ def measured(
     def measure() -> Sample:
         with broker(replicas, settings) as (cluster, address):
             sample, acknowledged = timed(load, address, [each.pid for each in cluster.brokers])
-            deadline = time.monotonic() + 10
-            while (stored := sum(each.max_offset for each in cluster.admin.queue_offsets(TOPIC))) < acknowledged:
-                if time.monotonic() > deadline:
-                    break
-            if stored != acknowledged:
-                raise RuntimeError(f"{acknowledged} sends were acknowledged and {stored} messages are stored")
+            check_stored(acknowledged, lambda: sum(each.max_offset for each in cluster.admin.queue_offsets(TOPIC)))
             return sample
 
     return measure

@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from remoting.errors import LogboomError
 from tests.bench.harness import Row
-from tests.bench.senders import Senders
 from tests.support.cluster import Cluster, eventually
+from tests.support.senders import Senders
 from tests.support.workload import call_until, check_queue, read_queue
 
 TOPIC: Final = "Steady"

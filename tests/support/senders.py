@@ -127,6 +127,11 @@ class Senders:
         self._check()
         return self.histories
 
+    def abandon(self) -> None:
+        """Stop, whatever state the test left things in."""
+        for sender in self._senders:
+            sender.stopping.set()
+
     def first_success_elsewhere(self, broker: int, since_s: float) -> float:
         """When a message that was sent after `since_s` to another broker than this one was acknowledged; waits for it."""
         others = [sender for number, sender in enumerate(self._senders) if number != broker]

@@ -1,0 +1,89 @@
+"""How long a silent broker may hold up the sends: real processes, frozen, with the settings that everybody has.
+
+The limits are the settings' own (how long silence is borne at most, what may come on top of it) and room for a busy machine:
+what is asserted is that the design's time holds, not how fast this machine is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerd.replication.settings import ReplicationSettings
+from controllerd.settings import LivenessSettings
+from tests.support.cluster import Cluster, eventually
+from tests.support.senders import Senders
+from tests.support.workload import call_until, check_queue, read_queue
+
+pytestmark = pytest.mark.slow
+
+TOPIC = "Outages"
+SETTINGS = ReplicationSettings()
+ROOM_MS = 3000  # election, promotion and the sends themselves
+MASTER_LIMIT_S = (SETTINGS.controller_heartbeat_timeout_ms + LivenessSettings().scan_ms + ROOM_MS) / 1000
+REPLICA_LIMIT_S = (
+    max(SETTINGS.silence_limit_ms, SETTINGS.not_caught_up_ms) + SETTINGS.reconnect_grace_ms + ROOM_MS
+) / 1000
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        call_until(lambda: cluster.admin.create_topic(TOPIC, queues=1))
+        eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(TOPIC)))
+        yield cluster
+
+
+@pytest.fixture
+def senders(cluster: Cluster) -> Iterator[Senders]:
+    senders = Senders(cluster.broker_addresses, TOPIC, pause_s=0.01)
+    senders.start()
+    eventually("the first sends", lambda: senders.acknowledged > 20)
+    yield senders
+    senders.abandon()
+
+
+def check_everything(cluster: Cluster, senders: Senders) -> None:
+    """The group becomes whole again, sends go on, and what was acknowledged is there."""
+    cluster.wait_in_sync(3)
+    before = senders.acknowledged
+    assert before > 20
+    eventually("sends into the whole group", lambda: senders.acknowledged > before + 10)
+    histories = senders.stop()
+    check_queue(read_queue(cluster.admin, TOPIC, 0), histories)
+
+
+def test_a_frozen_master_is_replaced_in_time(cluster: Cluster, senders: Senders) -> None:
+    for _ in range(2):
+        master = cluster.master()
+        frozen_s = time.monotonic()
+        cluster.brokers[master].freeze()
+        took_s = senders.first_success_elsewhere(master, frozen_s) - frozen_s
+        cluster.brokers[master].thaw()
+        assert took_s <= MASTER_LIMIT_S
+        assert took_s > SETTINGS.controller_heartbeat_ms / 1000, "nobody can know so soon: it was not frozen"
+        cluster.wait_in_sync(3)
+        assert cluster.master() != master
+    check_everything(cluster, senders)
+
+
+def test_a_frozen_replica_holds_sends_up_for_a_moment_and_costs_no_election(cluster: Cluster, senders: Senders) -> None:
+    before = cluster.wait_in_sync(3)
+    replica = (cluster.master() + 1) % 3
+    frozen_s = time.monotonic()
+    cluster.brokers[replica].freeze()
+    resumed_s = senders.first_success(frozen_s + 0.2)
+    after = cluster.wait_in_sync(2)
+    blocked_s = senders.longest_gap(frozen_s, max(resumed_s, time.monotonic()))
+    cluster.brokers[replica].thaw()
+    assert len(after["syncStateSet"]) == 2, (
+        "all must have a message, so a frozen member has to leave before sends go on"
+    )
+    assert blocked_s <= REPLICA_LIMIT_S
+    assert blocked_s > SETTINGS.heartbeat_ms / 1000, "sends did not need the frozen replica"
+    check_everything(cluster, senders)
+    assert cluster.wait_in_sync(3)["masterEpoch"] == before["masterEpoch"]
