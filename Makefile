@@ -52,6 +52,9 @@ bench: .venv/.installed-dev bench-programs ## measure, in pairs, into one table 
 chaos: .venv/.installed-dev ## real processes under faults, in network namespaces; needs root (FAULT_S= HEAL_S= ROUNDS= SEED= ONLY="C1 X3")
 	@exec $(PYTHON) -m tests.chaos --only "$(ONLY)" --seed $(SEED) --fault-s $(FAULT_S) --heal-s $(HEAL_S) --rounds $(ROUNDS) $(ARGS)
 
+bench-replication: .venv/.installed-dev bench-programs ## three replicas against one, and against Apache RocketMQ (needs a JDK and Maven)
+	$(PYTHON) -m tests.bench.replication $(ARGS)
+
 h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs Go)
 	$(PYTHON) -m tests.h2spec $(ARGS)
 

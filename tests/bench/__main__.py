@@ -2,7 +2,8 @@
 
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
-Names are those of the modules: sends, grpc_sends, receive_ack, failover, memory, startup. When the time is up, the benchmarks
+Names are those of the modules: sends, grpc_sends, receive_ack, replication, failover, memory, startup. `replication` also measures
+Apache RocketMQ, for some minutes, and is run only when it is named. When the time is up, the benchmarks
 that were not begun are left out, and the table says so. The exit code is 0 whether goals are met or not: a run on a shared
 machine is read, not obeyed.
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import failover, grpc_sends, memory, receive_ack, sends, startup
+from tests.bench import failover, grpc_sends, memory, receive_ack, replication, sends, startup
 from tests.bench.harness import Row
 
 _MESSAGES_PER_SECOND = 10_000  # how many messages a receive benchmark gets for each second that a send benchmark lasts
@@ -29,6 +30,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "sends": lambda: [pairs.row for pairs in sends.run(options.pairs, options.seconds)],
         "grpc_sends": lambda: [pairs.row for pairs in grpc_sends.run(options.pairs, options.seconds)],
         "receive_ack": lambda: [pairs.row for pairs in receive_ack.run(options.pairs, messages)],
+        "replication": lambda: replication.run(options.pairs, options.seconds, options.pairs, options.warm_up),
         "failover": lambda: failover.run(options.kills, options.freezes, options.freezes, options.freezes),
         "memory": lambda: [reading.row for reading in memory.run(options.sends)],
         "startup": lambda: startup.rows(startup.run(options.starts)),
@@ -49,6 +51,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which benchmarks; all when none is named")
     parser.add_argument("--pairs", type=int, default=3, help="pairs of each row that compares two (%(default)s)")
     parser.add_argument("--seconds", type=float, default=3, help="how long a load lasts (%(default)s)")
+    parser.add_argument(
+        "--warm-up", type=float, default=20, help="seconds of load before Apache RocketMQ is measured (%(default)s)"
+    )
     parser.add_argument("--kills", type=int, default=20, help="kills of the master (%(default)s)")
     parser.add_argument(
         "--freezes", type=int, default=5, help="freezes of the master, of a replica, and partitions (%(default)s)"
@@ -66,7 +71,7 @@ def main() -> None:
         parser.error(f"no benchmark is named {', '.join(unknown)}; there are {', '.join(known)}")
     deadline_s = time.monotonic() + options.minutes * 60
     rows: list[Row] = []
-    for name in options.names or known:
+    for name in options.names or [name for name in known if name != "replication"]:
         if time.monotonic() > deadline_s:
             rows.append(Row(name, f"not measured: {options.minutes:g} minutes were over"))
         else:

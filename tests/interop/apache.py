@@ -45,9 +45,10 @@ _JVM_OPTIONS: Final = (
     *("--add-exports", "java.base/sun.nio.ch=ALL-UNNAMED"),
     *("--add-opens", "java.base/java.nio=ALL-UNNAMED"),
     *("--add-opens", "java.base/sun.nio.ch=ALL-UNNAMED"),
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
 )
+# Starts fast and stays small; for measuring speed, leave the JVM its full compiler and the collector it was tuned with.
+_SMALL_JVM: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+FAST_JVM: Final = ("-XX:+UseG1GC",)
 _LOGGING: Final = """<configuration>
   <statusListener class="org.apache.rocketmq.logging.ch.qos.logback.core.status.NopStatusListener"/>
   <appender name="out" class="org.apache.rocketmq.logging.ch.qos.logback.core.ConsoleAppender">
@@ -81,9 +82,9 @@ class Apache:
         """Resolve the jars if that was not done before. Raises Unavailable."""
         return cls(_find_java(), _find_jars())
 
-    def session(self, directory: Path) -> Session:
+    def session(self, directory: Path, jvm: Sequence[str] = _SMALL_JVM) -> Session:
         """A working directory for processes and their logs; use it as a context manager."""
-        return Session(self, directory)
+        return Session(self, directory, jvm)
 
 
 @functools.cache
@@ -169,6 +170,7 @@ class Session:
 
     apache: Apache
     directory: Path
+    jvm: Sequence[str] = _SMALL_JVM
     processes: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -307,7 +309,7 @@ class Session:
     def _command(self, main: str, arguments: Sequence[str], heap: Sequence[str], logging: str = "daemon") -> list[str]:
         home = f"-Duser.home={self.directory}"  # whatever it keeps under a home directory
         classpath = f"{self.directory}/logging/{logging}:{self.apache.jars}/*"
-        return [self.apache.java, *heap, *_JVM_OPTIONS, home, "-cp", classpath, main, *arguments]
+        return [self.apache.java, *heap, *self.jvm, *_JVM_OPTIONS, home, "-cp", classpath, main, *arguments]
 
     @property
     def _environment(self) -> dict[str, str]:
@@ -315,16 +317,17 @@ class Session:
 
 
 def broker_ports() -> tuple[int, int]:
-    """A listen port whose second lower neighbour is free as well, which the original's broker opens too, and an HA port."""
+    """A listen port and, as is custom, the next one for HA; the original's broker also opens the second lower neighbour."""
 
     def found() -> tuple[int, int] | None:
-        listen, ha_port = free_ports(2)
-        with socket.socket() as neighbour:
-            try:
-                neighbour.bind(("127.0.0.1", listen - 2))
-            except OSError:
-                return None
-        return None if ha_port == listen - 2 else (listen, ha_port)
+        (listen,) = free_ports(1)
+        for neighbour in (listen - 2, listen + 1):
+            with socket.socket() as probe:
+                try:
+                    probe.bind(("127.0.0.1", neighbour))
+                except (OSError, OverflowError):
+                    return None
+        return listen, listen + 1
 
     return eventually("free ports for a broker", found)
 
