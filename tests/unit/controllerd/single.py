@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -18,9 +20,27 @@ from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.transport.client import RemotingClient, connect
 from remoting.transport.connection import RemotingConnection
+from remoting.transport.server import RemotingServer, each
 from tests.support.cluster import free_ports
 
+_TOLD = (codes.NOTIFY_BROKER_ROLE_CHANGED, codes.NOTIFY_MIN_BROKER_ID_CHANGE)
 _FAST = ("raft.tick_ms=5", "raft.election_ticks=4", "liveness.grace_ms=100")
+
+
+class Told:
+    """What a broker was told, in order."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self._requests: asyncio.Queue[Command] = asyncio.Queue()
+
+    def take(self, connection: RemotingConnection, request: Command) -> None:
+        request.body = bytes(request.body)
+        self._requests.put_nowait(request)
+        connection.respond(request)
+
+    async def next(self) -> Command:
+        return await asyncio.wait_for(self._requests.get(), 10)
 
 
 @dataclass
@@ -30,8 +50,8 @@ class Single:
     address: str
     metrics_port: int
     client: RemotingClient
+    controller: Controller
     brokers: list[RemotingConnection] = field(default_factory=list)
-    controller: Controller | None = None
 
     async def ask(self, code: int, ext: Mapping[str, object] | None = None, body: object = b"") -> Command:
         """Any request; whatever the answer's code."""
@@ -68,7 +88,7 @@ class Single:
             "brokerAddr": f"127.0.0.1:{1000 + broker_id}",
             "brokerId": broker_id,
             "heartbeatTimeoutMills": 60_000,
-            "epoch": 1,
+            "epoch": -1,
             "maxOffset": 100,
             "confirmOffset": 100,
             **more,
@@ -95,15 +115,53 @@ class Single:
         body = {"syncStateSet": list(members), "syncStateSetEpoch": version}
         return await self.ask(codes.CONTROLLER_ALTER_SYNC_STATE_SET, fields, body)
 
-    async def info(self, name: str = "broker-a") -> dict[str, object]:
+    async def info(self, name: str = "broker-a") -> dict[str, Any]:
         """The group as getSyncStateSet shows it."""
         answer = await self.ask(codes.CONTROLLER_GET_SYNC_STATE_DATA, body=[name])
-        found: dict[str, object] = orjson.loads(answer.body)["replicasInfoTable"][name]
+        found: dict[str, Any] = orjson.loads(answer.body)["replicasInfoTable"][name]
         return found
 
-    async def view(self) -> dict[str, object]:
-        found: dict[str, object] = orjson.loads((await self.ask(codes.CLUSTER_VIEW)).body)
+    async def view(self) -> dict[str, Any]:
+        found: dict[str, Any] = orjson.loads((await self.ask(codes.CLUSTER_VIEW)).body)
         return found
+
+    async def group(self) -> dict[str, Any]:
+        """The only group, as the console sees it."""
+        groups: list[dict[str, Any]] = (await self.view())["groups"]
+        return groups[0]
+
+    async def until(
+        self,
+        condition: Callable[[dict[str, Any]], bool],
+        *,
+        beating: tuple[RemotingConnection, int, dict[str, object]] | None = None,
+    ) -> None:
+        """Wait until the only group is so; meanwhile one broker may go on to send heartbeats."""
+        async with asyncio.timeout(10):
+            while not condition(await self.group()):
+                if beating is not None:
+                    await self.beat(beating[0], beating[1], **beating[2])
+                await asyncio.sleep(0.005)
+
+    async def never_heard_counts(self, broker_id: int) -> bool:
+        """Wait until a broker that was never heard counts as dead."""
+        group = self.controller._machine.state.groups["broker-a"]
+        async with asyncio.timeout(10):
+            while not self.controller._table.is_dead(group, broker_id, time.monotonic_ns() // 1_000_000):
+                await asyncio.sleep(0.005)
+        return True
+
+    @asynccontextmanager
+    async def broker(self) -> AsyncIterator[Told]:
+        """A listener where brokers are told things."""
+        told = Told()
+        server = RemotingServer("127.0.0.1", 0, {code: each(told.take) for code in _TOLD})
+        await server.start()
+        told.address = f"127.0.0.1:{server.port}"
+        try:
+            yield told
+        finally:
+            await server.close()
 
     async def scrape(self) -> str:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.metrics_port)
@@ -124,7 +182,7 @@ async def single(directory: Path, *assignments: str, wait_s: float = 10) -> Asyn
     disk = LocalDisk(directory)
     controller = Controller(settings, disk)
     running = asyncio.ensure_future(controller.run())
-    one = Single(settings.address, metrics_port, RemotingClient(), controller=controller)
+    one = Single(settings.address, metrics_port, RemotingClient(), controller)
     try:
         async with asyncio.timeout(wait_s):
             while not await _leads(one, running):

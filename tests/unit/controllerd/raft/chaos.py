@@ -60,10 +60,9 @@ class ChaosNode:
 class Chaos:
     """The group, the network between its nodes, and everything that was ever decided."""
 
-    def __init__(self, seed: int, size: int, *, changing: bool = False) -> None:
+    def __init__(self, seed: int, size: int) -> None:
         self.rng = random.Random(seed)
         self.counts = Counts()
-        self.changing = changing
         self.founders = tuple(f"n{number}" for number in range(size))
         self.network: list[Message] = []
         self.cut: set[str] = set()
@@ -76,6 +75,44 @@ class Chaos:
         self.nodes: dict[str, ChaosNode] = {}
         for name in self.founders:
             self._add_node(name)
+
+    def run_changing(self, rounds: int) -> None:
+        """Rounds in which every leader there is changes the membership, between parts of the group that are cut off from one
+        another again and again: members must not decide by what they remember of it. Then health as above."""
+        for _ in range(rounds):
+            self._round()
+            self._check()
+        self.heal()
+
+    def _round(self) -> None:
+        names = [node.name for node in self._members()]
+        chance = self.rng.random()
+        if chance < 0.35:
+            self.cut = set(self.rng.sample(names, self.rng.randrange(len(names))))
+        elif chance < 0.5:
+            self.cut = set()
+        elif chance < 0.54:
+            self._crash(self.nodes[self.rng.choice(names)])
+        elif chance < 0.58:
+            self._compact(self.nodes[self.rng.choice(names)])
+        elif chance < 0.62:
+            self._transfer()
+        elif chance < 0.66:
+            self._forget()
+        for leader in [node for node in self.nodes.values() if node.core.is_serving]:
+            if self.rng.random() < 0.4:
+                self._change(leader)
+        if self.rng.random() < 0.3:
+            self._propose()
+        for node in list(self.nodes.values()):
+            for _ in range(self.rng.choice((0, 1, 1, 2))):
+                node.core.tick()
+        for _ in range(self.rng.randrange(1, 8)):
+            for node in list(self.nodes.values()):
+                if self.rng.random() < 0.8:
+                    self._work(node)
+            for _ in range(len(self.network)):
+                self._deliver()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,8 +162,6 @@ class Chaos:
     # One step
 
     def _step(self) -> None:
-        if self.changing and self.rng.random() < 0.025:
-            self._change() if self.rng.random() < 0.8 else self._transfer()
         node = self.nodes[self.rng.choice(self.names)]
         action = self.rng.random()
         if node.name == self.frozen:
@@ -190,15 +225,12 @@ class Chaos:
         except NotLeader:
             return
 
-    def _change(self) -> None:
+    def _forget(self) -> None:
         node = self.nodes[self.rng.choice(self.names)]
-        if self.rng.random() < 0.2:
-            self.counts.forgotten += node.core.leader is not None
-            node.core.forget_leader()
-            return
-        leader = self._serving()
-        if leader is None:
-            return
+        self.counts.forgotten += node.core.leader is not None
+        node.core.forget_leader()
+
+    def _change(self, leader: ChaosNode) -> None:
         configuration = leader.core.configuration
         changes = [self._random_change(leader) for _ in range(self.rng.choice((1, 1, 2, 3)))]
         kept = set(configuration.voters)

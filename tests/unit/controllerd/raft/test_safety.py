@@ -16,14 +16,14 @@ def test_safe_under_faults(seed: int, size: int) -> None:
 @pytest.mark.parametrize("size", [1, 3, 4])
 @pytest.mark.parametrize("seed", range(8))
 def test_safe_while_the_membership_changes(seed: int, size: int) -> None:
-    Chaos(seed, size, changing=True).run(steps=2500)
+    Chaos(seed, size).run_changing(rounds=150)
 
 
 def test_the_changes_do_happen() -> None:
     total = Counts()
     for seed in range(300, 312):
-        chaos = Chaos(seed, 3, changing=True)
-        chaos.run(steps=4000)
+        chaos = Chaos(seed, 3)
+        chaos.run_changing(rounds=150)
         for name in Counts.__slots__:
             setattr(total, name, getattr(total, name) + getattr(chaos.counts, name))
     assert total.changes > 8
