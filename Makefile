@@ -73,4 +73,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim sim-soak bench chaos h2spec interop programs bench-programs
+.PHONY: help up status test check sim sim-soak bench bench-replication chaos h2spec interop programs bench-programs
