@@ -159,8 +159,10 @@ class BrokerCore:
 
     def _role_changed(self, role: Role, _master_epoch: int) -> None:
         if role is Role.MASTER:
-            self.metadata.catch_up()  # first: a topic deleted in the unread part of the log starts its queues again
+            self.metadata.catch_up()
             self.store.set_appendable(True)
+            for position, topic in self._deleted:  # in the part of the log that dispatch has not reached
+                self.store.restart_queue_offsets(topic, position)
             self.pop.start_serving()
             self._file_number = -1
             return

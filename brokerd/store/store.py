@@ -329,6 +329,13 @@ class MessageStore:
             self.queue_offsets.take(piece.entries)
             self.last_timestamp_ms = max(self.last_timestamp_ms, piece.store_timestamp_ms)
 
+    def restart_queue_offsets(self, topic: str, position: int) -> None:
+        """The topic was deleted at a position that dispatch has not reached: its queues start again with what the log holds
+        behind that."""
+        self.queue_offsets.forget(topic)
+        for piece in self.dispatcher.undispatched():
+            self.queue_offsets.take([entry for entry in piece.entries if entry[0] == topic and entry[3] >= position])
+
     # -- dispatch ----------------------------------------------------------------------------------------------------------
 
     @property

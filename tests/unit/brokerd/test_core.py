@@ -13,6 +13,7 @@ from brokerd.core import BrokerCore, BrokerIdentity
 from brokerd.replication.effects import Role
 from brokerd.replication.log import ReplicatedLog
 from brokerd.services import GroupConfig, PutStatus, TopicConfig
+from remoting.message import decode_record
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
 from tests.unit.brokerd.store.stores import SETTINGS, STORE_HOST, draft
@@ -168,3 +169,24 @@ def test_messages_of_a_deleted_topic_do_not_come_back_when_the_queues_are_derive
     assert again.core.store.max_offset("T", 0) == 1
     after = again.restart()
     assert after.core.store.max_offset("T", 0) == 1, "what was sent since then stays"
+
+
+@pytest.mark.parametrize("sent_after", [False, True])
+def test_a_new_master_numbers_a_topic_from_zero_whose_deletion_it_had_not_dispatched_yet(sent_after: bool) -> None:
+    broker = Broker()
+    for _ in range(3):
+        broker.send(0)
+    broker.core.store.checkpoint()
+    broker.replica.on_appended = lambda end_offset: None  # type: ignore[method-assign]  # nothing is confirmed any more
+    broker.change(lambda done: broker.core.metadata.delete_topic("T", done))
+    if sent_after:
+        broker.change(lambda done: broker.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))
+        broker.send(0)
+    broker.core.store.sync()
+    again = Broker(broker.disk)
+    for _ in range(2):
+        again.send(0)
+    expected = 3 if sent_after else 2
+    assert again.core.store.max_offset("T", 0) == expected
+    records = again.core.store.read_messages("T", 0, 0, 10, 1 << 20).records
+    assert [decode_record(each).queue_offset for each in records] == list(range(expected))
