@@ -5,8 +5,8 @@ Used wherever one process watches another: controllers watch brokers, a master i
 A peer promises to say something every `interval_ms`. The detector keeps the gaps of the last half minute and takes silence for
 death when a gap of that length has a probability below 10^-phi among them (phi-accrual: a normal tail over mean and deviation),
 but never before the floor and always at the ceiling. Pauses are rarer and longer than a normal tail says; so the worst gap of
-the last ten to twenty minutes counts beside it, twice over. On a calm machine the floor decides, on a harried one
-the limit rises towards the ceiling, which is what bounds the time until a real death is noticed.
+the last ten to twenty minutes counts beside it, twice over. On a calm machine the floor decides, on a harried one the limit rises
+towards the ceiling, which is what bounds the time until a real death is noticed.
 
 What the watching process slept through itself is no silence of others: `Awake` tells how much that was, `forgive` takes it off.
 """
@@ -87,6 +87,9 @@ class Silence:
         gap_ms = now_ms - self.heard_ms
         self.heard_ms = now_ms
         if gap_ms > self._longest_ms:
+            if gap_ms > self._patience.ceiling_ms:  # it was dead: that says nothing about how it speaks while it lives
+                self._sampled_ms = now_ms
+                return
             self._longest_ms = gap_ms
         if now_ms - self._sampled_ms >= self._patience.interval_ms:
             self._sampled_ms = now_ms
@@ -115,7 +118,7 @@ class Silence:
 
     def _sample(self, gap_ms: int) -> None:
         # At most one sample an interval, and none below it: a peer that talks all the time is not expected to go on with that.
-        gap_ms = min(max(gap_ms, self._patience.interval_ms), self._patience.ceiling_ms)
+        gap_ms = max(gap_ms, self._patience.interval_ms)
         self._gaps.append(gap_ms)
         self._sum += gap_ms
         self._squares += gap_ms * gap_ms

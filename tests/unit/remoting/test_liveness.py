@@ -44,6 +44,13 @@ def test_the_ceiling_holds_whatever_was_heard() -> None:
     assert silence.is_dead(now_ms + 1501)
 
 
+def test_a_death_says_nothing_about_how_a_peer_speaks_while_it_lives() -> None:
+    silence, now_ms = spoken([250] * 100 + [20_000] + [250] * 3)
+    assert silence.limit_ms == 1000
+    silence.heard(now_ms + 1300)
+    assert silence.limit_ms == 1500, "but wrongly taken for dead, it gets more time"
+
+
 def test_one_long_gap_is_remembered_for_minutes_and_then_forgotten() -> None:
     silence, now_ms = spoken([250] * 100 + [700])
     assert silence.limit_ms == 1400
