@@ -2,7 +2,8 @@
  *
  *   load HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS BODY_BYTES BATCH
  *
- * BATCH 0 sends single messages (code 310), n > 0 sends batches of n (code 320). Prints one line of JSON:
+ * BATCH 0 sends single messages (code 310), n > 0 batches of n (code 320), -n batches of n with bodies of different lengths around
+ * BODY_BYTES. Prints one line of JSON:
  * requests acknowledged, messages, failures (answers with another code), seconds, and latency percentiles in microseconds.
  * Every answer is read and its code checked; after the time is up the requests in flight are awaited.
  */
@@ -24,6 +25,7 @@
 #define SLOTS (1 << 20)
 #define READ_BYTES (1 << 18)
 #define LATENCIES (1 << 22)
+#define MIXED_BYTES 256 /* how much the bodies of a mixed batch differ in length */
 
 struct connection {
     int socket;
@@ -42,7 +44,7 @@ static long long acknowledged, failures;
 static char *body;
 static size_t body_length;
 static const char *topic;
-static int queues, batch;
+static int queues, batch, mixed;
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -64,18 +66,20 @@ static void make_body(size_t size) {
     }
     char properties[64];
     int properties_length = snprintf(properties, sizeof properties, "UNIQ_KEY\x01%032d\x02WAIT\x01true\x02", 7);
-    size_t item = 20 + size + 2 + (size_t)properties_length;
-    body = calloc((size_t)batch, item);
-    body_length = item * (size_t)batch;
+    size_t overhead = 22 + (size_t)properties_length;
+    body = calloc((size_t)batch, overhead + size + MIXED_BYTES);
+    char *at = body;
     for (int i = 0; i < batch; i++) {
-        char *at = body + item * (size_t)i;
-        put32(at, (uint32_t)item);
-        put32(at + 16, (uint32_t)size);
-        memset(at + 20, 'x', size);
-        uint16_t length = htons((uint16_t)properties_length);
-        memcpy(at + 20 + size, &length, 2);
-        memcpy(at + 22 + size, properties, (size_t)properties_length);
+        size_t length = mixed ? size - MIXED_BYTES / 2 + (size_t)i * 37 % MIXED_BYTES : size;
+        put32(at, (uint32_t)(overhead + length));
+        put32(at + 16, (uint32_t)length);
+        memset(at + 20, 'x', length);
+        uint16_t short_length = htons((uint16_t)properties_length);
+        memcpy(at + 20 + length, &short_length, 2);
+        memcpy(at + 22 + length, properties, (size_t)properties_length);
+        at += overhead + length;
     }
+    body_length = (size_t)(at - body);
 }
 
 static void queue_request(struct connection *c) {
@@ -167,7 +171,8 @@ int main(int argc, char **argv) {
     queues = atoi(argv[4]);
     int count = atoi(argv[5]), window = atoi(argv[6]);
     double seconds = atof(argv[7]);
-    batch = atoi(argv[9]);
+    batch = abs(atoi(argv[9]));
+    mixed = argv[9][0] == '-';
     make_body((size_t)atoi(argv[8]));
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2]))};
     inet_pton(AF_INET, argv[1], &address.sin_addr);
