@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,6 +45,7 @@ def main(arguments: list[str]) -> int:
     if reason := why_not(compiles=any(each.clocks for each in scenarios)):
         print(f"chaos: {reason}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, _stop)  # so that what was made is removed then too
     options = Options(chosen_options.fault_s, chosen_options.heal_s, chosen_options.rounds, chosen_options.seed)
     started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     report: Path = chosen_options.report
@@ -63,6 +65,10 @@ def main(arguments: list[str]) -> int:
         f"{total['operations']:,} sends acknowledged, {total['lost']} lost; report in {report}"
     )
     return 0 if total["passed"] == total["scenarios"] else 1
+
+
+def _stop(*_: object) -> None:
+    sys.exit(143)
 
 
 if __name__ == "__main__":

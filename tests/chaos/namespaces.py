@@ -96,9 +96,12 @@ class RunDirectory:
     def __init__(self) -> None:
         self.prefix = f"lbc{secrets.token_hex(3)}"
         self.path = _directory_of(self.prefix)
-        self.path.mkdir(mode=0o755)
-        self._lock = open(self.path / "lock", "w")  # noqa: SIM115 - held until `remove`
+        # locked before it has the name by which others look for it: a directory without a lock is taken for a dead run's
+        unseen = self.path.with_name(f"{self.prefix}-new")
+        unseen.mkdir(mode=0o755)
+        self._lock = open(unseen / "lock", "w")  # noqa: SIM115 - held until `remove`
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        unseen.rename(self.path)
 
     def remove(self) -> None:
         """Everything under this prefix goes: processes, namespaces, mounts, files."""

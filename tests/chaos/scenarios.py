@@ -18,6 +18,9 @@ Play = Callable[[Stage, str], None]
 LEAST_OPERATIONS: Final = 20
 LEAST_OPERATIONS_IN_VAIN: Final = 8
 
+# What a steady group may do in a second of a bad network: each change of the set or the master costs a moment without sends.
+MOST_CHANGES_PER_S: Final = 1.5
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -26,6 +29,7 @@ class Scenario:
     recovers: sends are acknowledged again while the fault lasts, within the limit of its kind.
     untouched: no send fails and no master changes, during the fault and after it.
     refuses: nothing may be acknowledged while the fault lasts.
+    steadies: a bad network may move members and masters about, but not without end.
     """
 
     id: str
@@ -34,6 +38,7 @@ class Scenario:
     recovers: bool = True
     untouched: bool = False
     refuses: bool = False
+    steadies: bool = False
     controllers: int = 3
     learners: int = 0
     small_disk: bool = False
@@ -64,9 +69,9 @@ SCENARIOS: Final = (
     _one("F2a", "freeze most controllers", plan.freeze_most_controllers, untouched=True),
     _one("F2b", "freeze all controllers", plan.freeze_all_controllers, untouched=True),
     _one("F3", "freeze most brokers and most controllers", plan.freeze_both, recovers=False),
-    _one("L1", "80 % loss among brokers", plan.lose_among_brokers, recovers=False),
-    _one("L2", "80 % loss among controllers", plan.lose_among_controllers, untouched=True),
-    _one("L3", "80 % loss among all daemons", plan.lose_among_all, recovers=False),
+    _one("L1", "80 % loss among brokers", plan.lose_among_brokers, recovers=False, steadies=True),
+    _one("L2", "80 % loss among controllers", plan.lose_among_controllers, untouched=True, steadies=True),
+    _one("L3", "80 % loss among all daemons", plan.lose_among_all, recovers=False, steadies=True),
     _one("P1", "partition of the brokers", plan.part_brokers),
     _one("P2", "partition of the controllers", plan.part_controllers, untouched=True),
     _one("P3", "partition of all daemons", plan.part_all),
@@ -86,7 +91,7 @@ SCENARIOS: Final = (
     _one("X8", "clocks jump an hour on every role", plan.jump_clocks, untouched=True, clocks=True),
     Scenario("X9", "the master's disk is full", scripts.fill_the_masters_disk, False, small_disk=True),
     _one("X10", "name servers out of reach while the master dies", plan.kill_master_unseen),
-    _one("X11", "a broker's links are 2 s late", plan.slow_broker, recovers=False),
+    _one("X11", "a broker's links are 2 s late", plan.slow_broker, recovers=False, steadies=True),
     Scenario("X12", "rolling restart", scripts.restart_everybody_in_turn),
     Scenario("X13", "designated elections", scripts.elect_again_and_again),
     Scenario("X14", "kill the master beside a learner", scripts.kill_beside_a_learner, learners=1),

@@ -27,7 +27,7 @@ from tests.chaos.plan import Faults
 from tests.chaos.recovery import KILL_LIMIT_S, MASTER_SILENT_LIMIT_S, REPLICA_SILENT_LIMIT_S, limit_of, longest_pause
 from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.chaos.test_plan import ROLES
-from tests.chaos.verdict import judge
+from tests.chaos.verdict import judge, kept_promises
 
 RECORD_BYTES = 1000  # as the copies of logs here pretend
 
@@ -308,6 +308,39 @@ def test_nothing_may_be_acknowledged_by_an_isolated_master() -> None:
 
 def test_faults_of_controllers_alone_touch_no_send() -> None:
     assert "PROMISE" in judged(scenario_like(untouched=True), in_force())
+
+
+def untouched_run() -> History:
+    """One master, and nothing that failed."""
+    history, _ = healthy()
+    history.operations[:] = [each._replace(broker="b0") for each in history.operations if each.outcome is Outcome.OK]
+    history.views[:] = history.views[:1]
+    history.deliveries[:] = [each._replace(start_s=4.0) for each in history.deliveries]
+    history.faults.append(in_force())
+    return history
+
+
+def test_an_untouched_run_passes_and_each_consumer_counts() -> None:
+    scenario = scenario_like(untouched=True)
+    assert kept_promises(scenario, untouched_run()) == []
+    for client in (PULLING, POPPING, GRPC_CLIENT):
+        history = untouched_run()
+        history.deliveries[:] = [each for each in history.deliveries if each.client != client]
+        assert kept_promises(scenario, history) == [f"M1 #1: the consumer {client} got nothing during the fault"]
+
+
+def test_a_set_that_flaps_is_no_success() -> None:
+    history, _ = healthy()
+    history.faults.append(in_force())
+    assert kept_promises(scenario_like(steadies=True), history) == []
+    history.views.append(healthy()[0].views[1]._replace(end_s=8.0, set_epoch=20))
+    assert kept_promises(scenario_like(steadies=True), history) == ["M1 #1: the set or the master changed 16 times"]
+
+
+def test_an_election_without_need_is_no_success() -> None:
+    history = untouched_run()
+    history.views.append(healthy()[0].views[1])
+    assert kept_promises(scenario_like(untouched=True), history) == ["the master changed: b0 (epoch 1) > b1 (epoch 2)"]
 
 
 # ---- how long sends stood still

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tests.chaos.checks import CHECKS, GRPC_CLIENT, Aftermath, duplicated_deliveries, lost_messages
+from tests.chaos.checks import CHECKS, GRPC_CLIENT, POPPING, PULLING, Aftermath, duplicated_deliveries, lost_messages
 from tests.chaos.history import FaultWindow, History, Outcome
 from tests.chaos.recovery import longest_pause, median
-from tests.chaos.scenarios import LEAST_OPERATIONS, LEAST_OPERATIONS_IN_VAIN, Scenario
+from tests.chaos.scenarios import LEAST_OPERATIONS, LEAST_OPERATIONS_IN_VAIN, MOST_CHANGES_PER_S, Scenario
 
 NOT_VACUOUS: Final = "IN FORCE"
 PROMISED: Final = "PROMISE"
@@ -113,6 +113,17 @@ def kept_promises(scenario: Scenario, history: History) -> list[str]:
         if scenario.refuses and done:
             by = sorted({each.broker or each.client for each in done})
             problems.append(f"{window.name}: {len(done)} sends were acknowledged during the fault, by {', '.join(by)}")
+        if scenario.steadies and (changes := _changes(history, window)) > MOST_CHANGES_PER_S * (
+            window.end_s - window.start_s
+        ):
+            problems.append(f"{window.name}: the set or the master changed {changes} times")
+        if scenario.untouched:
+            got = {each.client for each in history.deliveries if window.start_s <= each.start_s <= window.end_s}
+            problems += [
+                f"{window.name}: the consumer {consumer} got nothing during the fault"
+                for consumer in (PULLING, POPPING, GRPC_CLIENT)
+                if consumer not in got
+            ]
     if scenario.untouched:
         first_s = min(window.start_s for window in history.faults) if history.faults else 0.0
         hurt = [each for each in history.sends() if each.outcome is not Outcome.OK and each.end_s >= first_s]
@@ -124,6 +135,12 @@ def kept_promises(scenario: Scenario, history: History) -> list[str]:
         if len(masters := _masters(history)) > 1:
             problems.append(f"the master changed: {' > '.join(f'{who} (epoch {epoch})' for epoch, who in masters)}")
     return problems
+
+
+def _changes(history: History, window: FaultWindow) -> int:
+    """How often the sync-state set changed during a fault; each new master counts, since it begins with a new set."""
+    epochs = [view.set_epoch for view in history.views if window.start_s <= view.end_s <= window.end_s]
+    return max(epochs) - min(epochs) if epochs else 0
 
 
 def _settling(window: FaultWindow) -> float:

@@ -1,4 +1,8 @@
-"""The settable wall clock of a daemon: compiles the shim once per run, makes the clock jump, and says that it did."""
+"""The settable wall clock of a daemon: compiles the shim once per run, makes the clock jump, and says that it did.
+
+A time namespace can move the monotonic clocks only, which is the opposite of what is wanted; so a small library is loaded before
+libc into the daemons of the one scenario that needs it, and the daemons' own code has no seam for it.
+"""
 
 from __future__ import annotations
 
