@@ -16,6 +16,7 @@ from controllerd.raft.log import RaftLog
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.raft.membership import ChangeKind, ChangeRefused, MemberChange, Transition
 from controllerd.raft.messages import Entry, EntryKind, Message, MessageKind, Ready, Role
+from controllerd.raft.quorum import Configuration
 from remoting.errors import NotLeader
 from tests.support.disks import FaultyDisk, PowerLost
 
@@ -66,6 +67,7 @@ class Chaos:
         self.founders = tuple(f"n{number}" for number in range(size))
         self.network: list[Message] = []
         self.cut: set[str] = set()
+        self.cut_soon: set[str] = set()
         self.frozen = ""
         self.decided: list[Entry] = []
         self.decided_in_term: list[int] = []
@@ -87,27 +89,29 @@ class Chaos:
     def _round(self) -> None:
         names = [node.name for node in self._members()]
         chance = self.rng.random()
-        if chance < 0.35:
+        if chance < 0.06:
             self.cut = set(self.rng.sample(names, self.rng.randrange(len(names))))
-        elif chance < 0.5:
+        elif chance < 0.1:
             self.cut = set()
-        elif chance < 0.54:
+        elif chance < 0.12:
             self._crash(self.nodes[self.rng.choice(names)])
-        elif chance < 0.58:
+        elif chance < 0.14:
             self._compact(self.nodes[self.rng.choice(names)])
-        elif chance < 0.62:
+        elif chance < 0.16:
             self._transfer()
-        elif chance < 0.66:
+        elif chance < 0.18:
             self._forget()
         for leader in [node for node in self.nodes.values() if node.core.is_serving]:
-            if self.rng.random() < 0.4:
+            if self.rng.random() < 0.15:
                 self._change(leader)
         if self.rng.random() < 0.3:
             self._propose()
+        if self.cut_soon and self.rng.random() < 0.5:
+            self.cut, self.cut_soon = self.cut_soon, set()
         for node in list(self.nodes.values()):
             for _ in range(self.rng.choice((0, 1, 1, 2))):
                 node.core.tick()
-        for _ in range(self.rng.randrange(1, 8)):
+        for _ in range(self.rng.randrange(1, 5)):
             for node in list(self.nodes.values()):
                 if self.rng.random() < 0.8:
                     self._work(node)
@@ -232,12 +236,8 @@ class Chaos:
 
     def _change(self, leader: ChaosNode) -> None:
         configuration = leader.core.configuration
-        changes = [self._random_change(leader) for _ in range(self.rng.choice((1, 1, 2, 3)))]
-        kept = set(configuration.voters)
-        for change in changes:
-            if change.kind in (ChangeKind.REMOVE, ChangeKind.DEMOTE):
-                kept.discard(change.node)
-        if len(kept) < 2 or len(configuration.members) + len(changes) > 9:
+        changes = self._random_changes(leader.name, configuration)
+        if len(configuration.members) + len(changes) > 9:
             return
         try:
             if configuration.is_joint and not configuration.auto_leave:
@@ -250,14 +250,25 @@ class Chaos:
         for change in changes:
             if change.node not in self.nodes:
                 self._add_node(change.node)
+        if self.rng.random() < 0.3:
+            # The worst that can happen to a change: the leader and whom it adds on one side, the others on the other.
+            self.cut_soon = {leader.name, *(change.node for change in changes)} - set(configuration.voters) | {
+                leader.name
+            }
 
-    def _random_change(self, leader: ChaosNode) -> MemberChange:
-        configuration = leader.core.configuration
-        if self.rng.random() < 0.4:
-            kind = self.rng.choice((ChangeKind.ADD_LEARNER, ChangeKind.ADD_VOTER))
-            return MemberChange(kind, f"n{len(self.nodes) + self.rng.randrange(3)}")
-        kind = self.rng.choice((ChangeKind.PROMOTE, ChangeKind.REMOVE, ChangeKind.DEMOTE))
-        return MemberChange(kind, self.rng.choice(configuration.members))
+    def _random_changes(self, leader: str, configuration: Configuration) -> list[MemberChange]:
+        new = [f"n{len(self.nodes) + place}" for place in range(3)]
+        others = [node for node in configuration.voters if node != leader]
+        if self.rng.random() < 0.5 and others:
+            # Several for as many others.
+            count = self.rng.randrange(1, min(3, len(others)) + 1)
+            leaving = self.rng.sample(others, self.rng.randrange(count + 1))
+            return [MemberChange(ChangeKind.ADD_VOTER, node) for node in new[:count]] + [
+                MemberChange(ChangeKind.REMOVE, node) for node in leaving
+            ]
+        kind = self.rng.choice(list(ChangeKind))
+        adds = kind in (ChangeKind.ADD_LEARNER, ChangeKind.ADD_VOTER)
+        return [MemberChange(kind, new[0] if adds else self.rng.choice(configuration.members))]
 
     def _transfer(self) -> None:
         leader = self._serving()
