@@ -28,6 +28,7 @@ from brokerd.store.dispatcher import Arrival
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
 from remoting.disk import Disk
+from remoting.errors import StorageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,12 @@ class BrokerCore:
     def _advance(self) -> None:
         self._advance_scheduled = False
         before = self.store.dispatch_offset
-        self.store.dispatch(self.replica.confirm_offset)
+        try:
+            self.store.dispatch(self.replica.confirm_offset)
+        except StorageError as error:
+            # Queues and tables would stand still while this replica counts as a good one: a start finds out what is damaged.
+            self.store.fail(error)
+            return
         if self.store.dispatch_offset > before:
             self._remove_deleted_queues()
             self._confirmed(self.replica.confirm_offset)  # one call reads back one chunk at most

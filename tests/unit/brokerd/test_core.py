@@ -13,6 +13,7 @@ from brokerd.core import BrokerCore, BrokerIdentity
 from brokerd.replication.effects import Role
 from brokerd.replication.log import ReplicatedLog
 from brokerd.services import GroupConfig, PutStatus, TopicConfig
+from remoting.errors import StorageError
 from remoting.message import decode_record
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
@@ -190,3 +191,20 @@ def test_a_new_master_numbers_a_topic_from_zero_whose_deletion_it_had_not_dispat
     assert again.core.store.max_offset("T", 0) == expected
     records = again.core.store.read_messages("T", 0, 0, 10, 1 << 20).records
     assert [decode_record(each).queue_offset for each in records] == list(range(expected))
+
+
+def test_a_broker_that_cannot_read_what_it_has_to_dispatch_says_so_instead_of_standing_still() -> None:
+    broker = Broker()
+    confirm = broker.replica.on_appended
+    broker.replica.on_appended = lambda end_offset: None  # type: ignore[method-assign]
+    broker.change(lambda done: broker.core.metadata.put_topic(TopicConfig("Later"), done))
+    path = "commitlog/00000000000000000000"
+    broker.disk.files[path].seen.write(broker.core.store.commitlog.end_offset - 80, b"no JSON")
+    failures: list[StorageError] = []
+    broker.core.store.failure_listeners.append(failures.append)
+    broker.core.store.dispatcher.truncate(broker.core.store.dispatch_offset)  # what was appended is read back
+    broker.core.metadata.rebuild()
+    confirm(broker.core.store.commitlog.end_offset)
+    broker.turns.run(100)
+    assert len(failures) == 1
+    assert broker.core.store.refusal is not None
