@@ -43,6 +43,7 @@ TOPIC: Final = "Failover"
 DECISION_GOAL_MS: Final = 50
 _BETWEEN_SENDS_S: Final = 0.002
 _BLOCKED_LOOK_S: Final = 4.0  # how long after a replica's freeze gaps are looked for
+_HOLD_S: Final = 4.0  # how long a fault lasts, at least: a freeze that ends as soon as it is noticed is a hiccup
 _REJOIN_S: Final = 60
 _DECIDED: Final = re.compile(r"the election was decided ([0-9.]+) ms after it was found due")
 
@@ -135,6 +136,7 @@ class Trial:
         ]
         self.outages.decisions_ms += decisions
         self._note(cluster.brokers[master].name, took_s, began, f", decided in {decisions} ms")
+        time.sleep(max(0.0, start_s + _HOLD_S - time.monotonic()))
         heal(master)
         cluster.wait_in_sync(len(cluster.brokers), timeout_s=_REJOIN_S)
 
