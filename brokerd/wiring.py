@@ -107,8 +107,21 @@ def _replica_state(core: BrokerCore, replica: Replica) -> ReplicaState:
         learner=state["learner"],
         quorum=_dated(state.get("quorum"), _wall_ms()),
         weaknesses=state["weaknesses"],
+        channel=_channel(state),
         loop=state["loop"],
     )
+
+
+def _channel(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the connections between brokers what does not change by itself from one look to the next."""
+    told = ("brokerId", "address", "layout", "stage", "learner", "inSync")
+    following = state.get("following")
+    return {
+        "replicas": [{name: each[name] for name in told} for each in state.get("replicas", ())],
+        "following": following
+        and {name: following[name] for name in ("masterId", "address", "layout", "stage", "cuts", "copies")},
+        "refusedPeers": state["refusedPeers"],
+    }
 
 
 def _dated(quorum: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any] | None:

@@ -33,6 +33,9 @@ class ReplicaState:
     learner: bool = False
     quorum: Mapping[str, Any] | None = None  # of a master: how many copies an acknowledgement means, and who is missing
     weaknesses: Sequence[str] = ()  # what its settings give up of the promise, as sentences
+    channel: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # who replicates with it, in which layout, and who was refused
     loop: Mapping[str, int] = field(default_factory=dict)  # how late the event loop's tick was, in milliseconds
 
 
@@ -98,6 +101,7 @@ class StateProcessor:
             "learner": replica.learner,
             "quorum": dict(replica.quorum) if replica.quorum is not None else None,
             "weaknesses": list(replica.weaknesses),
+            "channel": dict(replica.channel),
             "loop": dict(replica.loop),
         }
 
