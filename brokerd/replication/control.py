@@ -27,6 +27,7 @@ from brokerd.replication.identity import Registration, Step
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import Proposal
 from remoting import codes
+from remoting.bare_json import loads_bare
 from remoting.disk import Bytes
 from remoting.errors import InvalidParameter, ProtocolError
 from remoting.transport.client import split_address
@@ -530,7 +531,7 @@ def _sync_state_set(body: Bytes) -> tuple[frozenset[int], int]:
     """The members and the epoch in a body that holds them, with or without a group around; empty without a body."""
     if not body:
         return frozenset(), 0
-    value = orjson.loads(body)
+    value = loads_bare(body)
     members = value.get("syncStateSet") or []
     if len(members) > MAX_MEMBERS:
         raise ValueError(f"a sync-state set of {len(members)} members")
@@ -539,7 +540,7 @@ def _sync_state_set(body: Bytes) -> tuple[frozenset[int], int]:
 
 def _members(body: Bytes, broker_name: str) -> tuple[frozenset[int], frozenset[int]]:
     """All broker ids registered in the group, and those of them that say that they are learners."""
-    table = orjson.loads(body)["replicasInfoTable"].get(broker_name) or {}
+    table = loads_bare(body)["replicasInfoTable"].get(broker_name) or {}
     replicas = [*(table.get("inSyncReplicas") or []), *(table.get("notInSyncReplicas") or [])][:MAX_MEMBERS]
     ids = frozenset(_positive(str(replica["brokerId"])) for replica in replicas)
     return ids, frozenset(int(replica["brokerId"]) for replica in replicas if replica.get("learner") is True)

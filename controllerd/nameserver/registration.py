@@ -6,7 +6,6 @@ integer keys of maps without quotes; those are read too.
 
 from __future__ import annotations
 
-import re
 import struct
 import zlib
 from collections.abc import Mapping
@@ -22,13 +21,13 @@ from controllerd.nameserver.records import (
     QueueData,
     Registration,
 )
+from remoting.bare_json import loads_bare
 from remoting.disk import Bytes
 from remoting.errors import InvalidParameter, ProtocolError
 
 MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
 _MAX_TEXT: Final = 512
 _INT: Final = struct.Struct(">i")
-_BARE_KEYS = re.compile(rb'"(?:\\.|[^"\\])*"|([{,]\s*)(-?\d+)(\s*:)')
 
 
 def decode_registration(ext: Mapping[str, str], body: Bytes) -> Registration:
@@ -158,22 +157,10 @@ def _take(data: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _load(encoded: Bytes) -> dict[str, Any]:
-    try:
-        document = orjson.loads(encoded)
-    except ValueError:
-        try:
-            document = orjson.loads(_BARE_KEYS.sub(_quote_key, bytes(encoded)))
-        except ValueError as error:
-            raise ProtocolError(f"undecodable JSON: {error}") from error
+    document = loads_bare(encoded)
     if not isinstance(document, dict):
         raise ProtocolError("a JSON object was expected")
     return document
-
-
-def _quote_key(match: re.Match[bytes]) -> bytes:
-    if match[2] is None:
-        return match[0]  # a string: whatever it holds is no key
-    return match[1] + b'"' + match[2] + b'"' + match[3]
 
 
 def _data_version(document: Any) -> DataVersion:
