@@ -22,10 +22,12 @@ from brokerd.exposition import Exposition, Sources
 from brokerd.log_access import StoreReplicatedLog
 from brokerd.processors.registry import entries
 from brokerd.processors.registry import handlers as handlers_of
+from brokerd.processors.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.send import SendProcessor
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy
 from brokerd.replication.control import BrokerNames
+from brokerd.replication.effects import Role
 from brokerd.replication.replica import Replica
 from brokerd.replication.secret import load_secret
 from brokerd.routes import Routes
@@ -42,11 +44,10 @@ from remoting.exporter import MetricsExporter
 from remoting.message import pack_host
 from remoting.transport.client import RemotingClient, split_address
 from remoting.transport.connection import RemotingConnection
-from remoting.transport.server import RemotingServer
+from remoting.transport.server import RemotingServer, each
 
 log = logging.getLogger(__name__)
 
-_EXPIRE_CLIENTS_S = 10.0
 _BACKGROUND_FLUSH_MS = 200
 
 
@@ -146,6 +147,7 @@ class Broker:
             settings.pull,
             auto_create_groups=settings.pop.auto_create_groups,
         )
+        self._runtime_info = RuntimeInfo(self._figures)
         handlers = {
             **handlers_of(entries(self._processors), lambda: self.replica.is_master),
             **self.replica.handlers(),
@@ -153,6 +155,7 @@ class Broker:
             codes.SEND_MESSAGE_V2: self._sends.handle,
             codes.SEND_BATCH_MESSAGE: self._sends.handle,
             codes.PROXY_CALL: self._proxy.handle_forwarded,
+            codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
         }
         self._server = RemotingServer(host, port, handlers, closed=self._connection_closed)
         self._exporter = self._make_exporter(port)
@@ -231,9 +234,26 @@ class Broker:
         self._processors.connection_closed(connection)
         self._proxy.remoting_closed(connection)
 
+    def _figures(self) -> Figures:
+        core, commitlog = self.core, self.core.store.commitlog
+        has_records = commitlog.min_offset < commitlog.end_offset
+        return Figures(
+            core.counters.in_messages,
+            core.counters.out_messages + core.pop.counters.popped_messages,
+            core.counters.in_bytes,
+            commitlog.min_offset,
+            commitlog.end_offset,
+            commitlog.flushed_offset,
+            core.store.dispatch_offset,
+            commitlog.store_timestamp_at(commitlog.min_offset) if has_records else -1,
+            self.replica.role in (Role.MASTER, Role.REPLICA),
+            self._disk.usage(),
+        )
+
     def _expire_clients(self) -> None:
         self.clients.expire()
-        self._expirer = asyncio.get_running_loop().call_later(_EXPIRE_CLIENTS_S, self._expire_clients)
+        self._runtime_info.sample()
+        self._expirer = asyncio.get_running_loop().call_later(SAMPLE_S, self._expire_clients)
 
     def _store_failed(self, error: StorageError) -> None:
         self._fail(str(error))
