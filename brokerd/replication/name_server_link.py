@@ -146,6 +146,8 @@ class NameServerLink:
         def answered(result: Command | LogboomError) -> None:
             if isinstance(result, LogboomError):
                 self._refusals[address] = str(result)
+            elif result.code == codes.REQUEST_CODE_NOT_SUPPORTED:
+                self._refusals.pop(address, None)  # a controller of the original, which is no name server
             elif result.code != codes.SUCCESS:
                 self._refusals[address] = result.remark or f"code {result.code}"
                 log.warning("name server %s refuses the registration: %s", address, self._refusals[address])
