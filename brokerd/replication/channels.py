@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from brokerd.replication.frames import FromMaster, FromReplica, Handshake, Layout
@@ -66,6 +67,10 @@ class Channels:
 
     def __len__(self) -> int:
         return len(self._hosts)
+
+    def prove_group(self, group: bytes) -> None:
+        """On connections from now on, prove and ask for proof of this group."""
+        self._credentials = replace(self._credentials, group=group)
 
     def accept(self, connection: int, host: str, now_ms: int) -> None:
         """A peer at `host` connected."""

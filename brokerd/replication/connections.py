@@ -73,6 +73,12 @@ class Hub:
     def knows(self, number: int) -> bool:
         return number in self._links
 
+    def peer_of(self, number: int) -> str:
+        """host:port of the other end; "" when it is gone."""
+        link = self._links.get(number)
+        peer = link.transport.get_extra_info("peername") if link is not None and link.transport is not None else None
+        return f"{peer[0]}:{peer[1]}" if peer else ""
+
     def lost(self, number: int) -> None:
         """The socket is gone; nothing is said when it was this side that closed it."""
         self._sockets.discard(number)

@@ -13,7 +13,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from brokerd.replication.control import ControlCore, ControlRequest
+from brokerd.replication.control import ControlRequest
+from brokerd.replication.session import Session
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError
 from remoting.frame import Command
@@ -31,12 +32,12 @@ Answered = Callable[[Command | LogboomError], None]
 
 
 class ControllerLink:
-    """The shell of `ControlCore`."""
+    """The shell of a session."""
 
     def __init__(
         self,
         addresses: Sequence[str],
-        control: ControlCore,
+        control: Session,
         request_timeout_ms: int,
         unreachable_ms: int,
         now_ms: Callable[[], int],

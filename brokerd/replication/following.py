@@ -109,6 +109,21 @@ class Following:
         self._dial(now_ms)
 
     @property
+    def received_ms(self) -> int:
+        """When the master last said something."""
+        return self._received_ms
+
+    @property
+    def sent_ms(self) -> int:
+        """When this replica last did."""
+        return self._sent_ms
+
+    @property
+    def master_confirm_offset(self) -> int:
+        """What the master last said is confirmed; -1 = nothing yet."""
+        return self._master_confirm
+
+    @property
     def connection(self) -> int | None:
         return self._connection
 

@@ -56,7 +56,11 @@ class NameServerLink:
         topics: Callable[[], Mapping[str, TopicConfig]],
         interval_ms: int,
         wall_ms: Callable[[], int],
+        *,
+        acting_master: bool = False,
     ) -> None:
+        """`acting_master`: a replica of a group with fixed roles names its topics too, to stand in while no master does."""
+        self._acting_master = acting_master
         self._sender = sender
         self._names = names
         self._topics = topics
@@ -111,7 +115,7 @@ class NameServerLink:
 
     def connected(self, address: str) -> None:
         """A name server came (back): it knows nothing of this broker."""
-        if self._role_id is not None:
+        if self._role_id is not None and address in self._sender.addresses:
             self._register_with(address, *self.registration())
 
     def stop(self) -> None:
@@ -123,7 +127,8 @@ class NameServerLink:
     def registration(self) -> tuple[dict[str, str], bytes]:
         """Header fields and body of a registration in the present role."""
         is_master = self._role_id == MASTER_ROLE_ID
-        topics = self._topics() if is_master else {}
+        speaks = is_master or self._acting_master
+        topics = self._topics() if speaks else {}
         wrapper = {
             "topicConfigTable": {name: _topic(config) for name, config in topics.items()},
             "dataVersion": {
@@ -138,8 +143,10 @@ class NameServerLink:
             "grpcAddress": self._names.grpc_address,
             "compressed": "false",
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
-            "complete": "true" if is_master else "false",
+            "complete": "true" if speaks else "false",
         }
+        if self._acting_master:
+            ext["enableActingMaster"] = "true"
         return ext, body
 
     def _register_with(self, address: str, ext: Mapping[str, str], body: bytes) -> None:

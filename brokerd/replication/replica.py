@@ -22,24 +22,26 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from brokerd.replication.connections import Hub
 from brokerd.replication.control import BrokerNames, BrokerPosition, ControlCore
 from brokerd.replication.controller_link import ControllerLink
 from brokerd.replication.effects import Role
 from brokerd.replication.engine import ReplicaEngine, RoleListener
 from brokerd.replication.epoch_file import EpochFile
+from brokerd.replication.fixed import MASTER_ID, FixedRoles
 from brokerd.replication.follower import MasterConnection
 from brokerd.replication.following import Stage
 from brokerd.replication.identity import IdentityFiles, Registration, next_incarnation
 from brokerd.replication.leader import ReplicationListener
+from brokerd.replication.lineage import Lineage
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.name_server_link import NameServerLink
 from brokerd.replication.proof import NONCE_BYTES, Credentials
 from brokerd.replication.quorum import weaknesses
+from brokerd.replication.session import Session
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import Proposal
+from brokerd.replication.tool_requests import ToolRequests
 from brokerd.services import PutStatus, TopicConfig
 from remoting import codes
 from remoting.disk import Disk
@@ -62,7 +64,7 @@ class _Control:
     """`engine.ControlRequests`: what the core wants reaches the control core, which is then let to send it soon."""
 
     def __init__(self) -> None:
-        self.core: ControlCore | None = None
+        self.core: Session | None = None
         self.step_soon: Callable[[], None] | None = None
 
     def request_sync(self) -> None:
@@ -88,6 +90,14 @@ class _Control:
     def _soon(self) -> None:
         if self.step_soon is not None:
             self.step_soon()
+
+
+class _NameServers:
+    """Of the link's addresses those that are name servers: a fixed group's replica is connected to its master too."""
+
+    def __init__(self, link: ControllerLink, addresses: tuple[str, ...]) -> None:
+        self.addresses = addresses
+        self.request = link.request
 
 
 class Replica:
@@ -129,20 +139,44 @@ class Replica:
             now_ms=self._now_ms(),
         )
         self._hub.attach(self._engine, MasterConnection)
-        files = IdentityFiles(disk, names.cluster, names.broker_name)
-        self._control = requests.core = ControlCore(
-            settings,
-            names,
-            controllers,
-            Registration(files, names.address, wall_ms()),
-            self._engine,
-            self._position,
-            incarnation=incarnation,
-            now_ms=self._now_ms(),
-            tail_kept=tail_kept,
-        )
+        self._control: Session
+        if settings.roles == "fixed":
+            lineage = Lineage(disk)
+
+            def keep(name: str) -> None:
+                lineage.keep(name)
+                self._engine.channels.prove_group(group + b"#" + name.encode())
+
+            fixed = FixedRoles(
+                settings,
+                names,
+                controllers,
+                self._engine,
+                self._engine.core.highest_epoch,
+                lineage.load(draw=settings.broker_id == MASTER_ID),
+                keep,
+                self._now_ms(),
+            )
+            fixed.on_acting_changed(self._acting_changed)
+            if fixed.lineage:
+                self._engine.channels.prove_group(group + b"#" + fixed.lineage.encode())
+            self._control = fixed
+        else:
+            files = IdentityFiles(disk, names.cluster, names.broker_name)
+            self._control = ControlCore(
+                settings,
+                names,
+                controllers,
+                Registration(files, names.address, wall_ms()),
+                self._engine,
+                self._position,
+                incarnation=incarnation,
+                now_ms=self._now_ms(),
+                tail_kept=tail_kept,
+            )
+        requests.core = self._control
         self._link = ControllerLink(
-            controllers,
+            self._control.addresses,
             self._control,
             settings.controller_request_timeout_ms,
             settings.controller_heartbeat_timeout_ms,
@@ -151,8 +185,16 @@ class Replica:
             lambda reason: self._engine.break_down(reason, self._now_ms()),
         )
         requests.step_soon = self._link.step_soon
-        self._name_servers = NameServerLink(self._link, names, topics, settings.name_server_register_ms, wall_ms)
+        self._name_servers = NameServerLink(
+            self._link if settings.roles == "controllers" else _NameServers(self._link, tuple(controllers)),
+            names,
+            topics,
+            settings.name_server_register_ms,
+            wall_ms,
+            acting_master=settings.roles == "fixed" and settings.acting_master,
+        )
         self._link.on_connected(self._name_servers.connected)
+        self._tools = ToolRequests(self._engine, self._control, names, self._hub.peer_of, self._now_ms, wall_ms)
         self._listener: ReplicationListener | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._names = names
@@ -203,8 +245,7 @@ class Replica:
         return {
             codes.NOTIFY_BROKER_ROLE_CHANGED: each(self._notified),
             codes.HAND_OVER_MASTER: each(self._hand_over),
-            codes.GET_BROKER_EPOCH_CACHE: each(self._epoch_cache),
-            codes.GET_BROKER_HA_STATUS: each(self._ha_status),
+            **self._tools.handlers(),
         }
 
     # For senders and readers
@@ -294,7 +335,8 @@ class Replica:
         """The facts for a person, as JSON values."""
         control = self._control
         state = self._engine.state(self._now_ms())
-        state["registration"] = control.registration.step.value
+        state["registration"] = control.registration.step.value if isinstance(control, ControlCore) else "fixed"
+        state["actsAsMaster"] = isinstance(control, FixedRoles) and control.acts_as_master
         state["controllers"] = {
             "connected": self._link.connected,
             "leader": control.leader,
@@ -316,11 +358,15 @@ class Replica:
             if not self._settings.classic_master:
                 self._link.step()
                 self._name_servers.tick(now_ms)
+            self._tools.tick(now_ms)
         except Exception as error:  # the outermost edge: without its clock the broker must not go on
             log.exception("replication broke")
             self._engine.break_down(f"replication broke: {error}", now_ms)
             return
         self._ticker = self._loop.call_later(TICK_MS / 1000, self._tick)
+
+    def _acting_changed(self) -> None:
+        self._name_servers.register(self._now_ms())
 
     def _position(self) -> BrokerPosition:
         core = self._engine.core
@@ -353,56 +399,6 @@ class Replica:
             connection.respond(request, code, {"maxOffset": str(end_offset)}, remark=reason or None)
 
         self._engine.hand_over(successor, epoch, wait_ms, hold_ms, self._now_ms(), told)
-
-    def _epoch_cache(self, connection: RemotingConnection, request: Command) -> None:
-        core = self._engine.core
-        entries = core.epochs.entries
-        ends = [entry.start_offset for entry in entries[1:]] + [core.log.end_offset]
-        body = {
-            "clusterName": self._names.cluster,
-            "brokerName": self._names.broker_name,
-            "brokerId": core.broker_id,
-            "epochList": [
-                {"epoch": entry.epoch, "startOffset": entry.start_offset, "endOffset": end}
-                for entry, end in zip(entries, ends, strict=True)
-            ],
-            "maxOffset": core.log.end_offset,
-        }
-        connection.respond(request, body=orjson.dumps(body))
-
-    def _ha_status(self, connection: RemotingConnection, request: Command) -> None:
-        core = self._engine.core
-        body: dict[str, Any] = {
-            "master": core.leading is not None,
-            "masterCommitLogMaxOffset": core.log.end_offset if core.leading is not None else 0,
-            "inSyncSlaveNums": 0,
-            "haConnectionInfo": [],
-        }
-        if core.leading is not None:
-            members = core.leading.sync.local
-            body["inSyncSlaveNums"] = len(members) - 1
-            body["haConnectionInfo"] = [
-                {
-                    "addr": f"broker {peer.broker_id}",
-                    "slaveAckOffset": peer.ack_offset,
-                    "diff": core.log.end_offset - peer.ack_offset,
-                    "inSync": peer.broker_id in members,
-                    "transferredByteInSecond": 0,
-                    "transferFromWhere": peer.next_offset,
-                }
-                for peer in core.leading.peers
-            ]
-        elif core.following is not None:
-            body["haClientRuntimeInfo"] = {
-                "masterAddr": core.following.address,
-                "transferredByteInSecond": 0,
-                "maxOffset": core.log.end_offset,
-                "lastReadTimestamp": 0,
-                "lastWriteTimestamp": 0,
-                "masterFlushOffset": 0,
-                "isActivated": core.following.connection is not None,
-            }
-        connection.respond(request, body=orjson.dumps(body))
 
 
 def _number(request: Command, name: str) -> int:

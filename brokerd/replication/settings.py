@@ -19,6 +19,7 @@ class ReplicationSettings:
         choices=("controllers", "fixed"),
     )
     broker_id: int = setting(0, "fixed roles: this broker's id, 0 = the master", minimum=0, maximum=98)
+    fixed_master: str = setting("", "fixed roles, on replicas: host:port where the master listens for remoting clients")
     total_replicas: int = setting(
         1, "fixed roles: brokers in the group, the master included; ids are 0 to this - 1", minimum=1, maximum=99
     )
