@@ -16,7 +16,7 @@ from remoting.exposition import Family, Histogram, render
 
 _LOOP: Final = {
     "delayMs": ("logboom_event_loop_delay_seconds", "how late the event loop's last tick was"),
-    "worstDelayMs": ("logboom_event_loop_worst_delay_seconds", "the latest tick since the start"),
+    "worstDelayMs": ("logboom_event_loop_worst_delay_seconds", "the latest tick of the last one to two minutes"),
     "longestPauseMs": ("logboom_event_loop_longest_pause_seconds", "the longest time the process stood still"),
 }
 _POP: Final = {
@@ -159,12 +159,16 @@ def _leading(state: Mapping[str, Any]) -> list[Family]:
         in_set.add(1, member=str(broker_id))
     gap = Family("logboom_replication_ack_gap_bytes", "gauge", "what a connected replica has not acked of the log")
     silent = Family("logboom_replication_silent_seconds", "gauge", "since when a connected replica said nothing")
+    limit = Family(
+        "logboom_replication_silence_limit_seconds", "gauge", "how long a connected replica may say nothing, as learned"
+    )
     for each in state["replicas"]:
         if each["brokerId"] < 0 or each["gapBytes"] is None:
             continue
         labels = {"member": str(each["brokerId"]), "learner": str(each["learner"]).lower()}
         gap.add(each["gapBytes"], **labels)
         silent.add(each["silentMs"] / 1000, **labels)
+        limit.add(each["silenceLimitMs"] / 1000, **labels)
     missing = Family("logboom_replication_missing_seconds", "gauge", "for how long a copy has been missing, and why")
     for each in quorum["missing"]:
         labels = {"member": str(each["brokerId"]), "reason": each["reason"], "stalls": str(each["stalls"]).lower()}
@@ -173,6 +177,7 @@ def _leading(state: Mapping[str, Any]) -> list[Family]:
         in_set,
         gap,
         silent,
+        limit,
         missing,
         _gauge("logboom_replication_sync_state_set_size", "members of the sync-state set", len(members)),
         _gauge("logboom_replication_required_set_size", "brokers whose ack is waited for", len(state["requiredSet"])),

@@ -58,6 +58,7 @@ class Exposition:
             ),
             self._elections(),
             *self._groups(),
+            *self._silences(),
             *self._own(),
         ]
         return render(families, self._common)
@@ -91,6 +92,29 @@ class Exposition:
             members.add(len(group.sync_state_set), **_labels(group))
             masterless.add(int(group.master_broker_id is None), **_labels(group))
         return [epoch, members, masterless]
+
+    def _silences(self) -> list[Family]:
+        """How near each broker is to being taken for dead, and whether this process itself was there to listen."""
+        silent = Family("logboom_controller_broker_silent_seconds", "gauge", "since when a broker was not heard")
+        limit = Family(
+            "logboom_controller_broker_silence_limit_seconds", "gauge", "how long it may be silent, as learned from it"
+        )
+        suspicion = Family(
+            "logboom_controller_broker_suspicion",
+            "gauge",
+            "phi: 10^-phi is the chance that a living broker is so silent",
+        )
+        now_ms = self._now_ms()
+        for group in self._machine.state.groups.values():
+            for broker_id in group.replicas:
+                silence = self._table.silence(group, broker_id)
+                if silence is not None:
+                    labels = _labels(group) | {"broker_id": str(broker_id)}
+                    silent.add(silence.silent_ms(now_ms) / 1000, **labels)
+                    limit.add(silence.limit_ms / 1000, **labels)
+                    suspicion.add(round(silence.suspicion(now_ms), 2), **labels)
+        delay = Family("logboom_controller_event_loop_worst_delay_seconds", "gauge", "of the last one to two minutes")
+        return [silent, limit, suspicion, delay.add(self._table.awake.worst_delay_ms / 1000)]
 
     def _own(self) -> list[Family]:
         core, families = self._driver.node.core, []

@@ -68,6 +68,9 @@ def test_a_frozen_master_is_replaced_in_time(cluster: Cluster, senders: Senders)
         assert took_s > SETTINGS.controller_heartbeat_ms / 1000, "nobody can know so soon: it was not frozen"
         cluster.wait_in_sync(3)
         assert cluster.master() != master
+    counted = cluster.admin.cluster_view()["metrics"]
+    assert counted["elections_decided"] == 2
+    assert 0 < counted["last_election_us"] <= counted["longest_election_us"] < ROOM_MS * 1000
     check_everything(cluster, senders)
 
 

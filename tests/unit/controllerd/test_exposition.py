@@ -52,6 +52,17 @@ async def test_what_a_scrape_shows(tmp_path: Path) -> None:
     assert after[("logboom_controller_master_epoch", *group)] == 1
     assert after[("logboom_controller_sync_state_set_size", *group)] == 1
     assert after["logboom_controller_masters_elected_total",] == 1
+    assert after["logboom_controller_longest_election_us",] == 0, (
+        "the brokers asked for these; the watcher found none due"
+    )
+    assert after[("logboom_controller_broker_silence_limit_seconds", "broker_id=1", *group)] == 60, (
+        "the time-out it names"
+    )
+    assert 0 <= after[("logboom_controller_broker_silent_seconds", "broker_id=1", *group)] < 20
+    assert after[("logboom_controller_broker_suspicion", "broker_id=1", *group)] == 0, (
+        "it spoke once: nothing is known yet"
+    )
+    assert after["logboom_controller_event_loop_worst_delay_seconds",] >= 0
     assert after["logboom_controller_term",] >= 1
 
 
