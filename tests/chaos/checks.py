@@ -35,6 +35,7 @@ class Aftermath:
     stop_codes: Mapping[str, int] = field(default_factory=dict)
     rejoined_s: Sequence[float | None] = ()  # per heal: until all replicas were in sync again
     recoveries: Sequence[Recovery] = ()
+    may_expire: bool = False  # a full disk makes retention delete the oldest messages, consumed or not
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,18 @@ def _acknowledged(history: History, *, grpc: bool = False) -> Iterator[Operation
 
 
 def lost_messages(history: History, aftermath: Aftermath) -> list[str]:
-    """The names of acknowledged messages that are not in the log."""
+    """The names of acknowledged messages that are not in the log, and have not expired."""
     stored = {name_in(record.body) for records in aftermath.records.values() for record in records}
     stored |= {name_in(record.body) for records in aftermath.grpc_records.values() for record in records}
-    return [each.message for each in history.sends() if each.outcome is Outcome.OK and each.message not in stored]
+    done = [each for each in history.sends() if each.outcome is Outcome.OK]
+    return [each.message for each in done if each.message not in stored and not _expired(each, aftermath)]
+
+
+def _expired(send: Operation, aftermath: Aftermath) -> bool:
+    """Whether a message was at an offset below the first one that its queue still has."""
+    queues = aftermath.grpc_records if send.client == GRPC_CLIENT else aftermath.records
+    records = queues.get(send.queue_id)
+    return aftermath.may_expire and bool(records) and send.value < records[0].queue_offset
 
 
 def duplicated_deliveries(history: History) -> int:
@@ -104,9 +113,17 @@ def k1_acknowledged_messages_are_consumed(history: History, aftermath: Aftermath
     for delivery in history.deliveries:
         got[delivery.client].add(name_in(delivery.body))
     for consumer in (PULLING, POPPING):
-        missed = [each.message for each in _acknowledged(history) if each.message not in got[consumer]]
+        missed = [
+            each.message
+            for each in _acknowledged(history)
+            if each.message not in got[consumer] and not _expired(each, aftermath)
+        ]
         problems += _some(f"acknowledged messages were never consumed by {consumer}", missed)
-    missed = [each.message for each in _acknowledged(history, grpc=True) if each.message not in got[GRPC_CLIENT]]
+    missed = [
+        each.message
+        for each in _acknowledged(history, grpc=True)
+        if each.message not in got[GRPC_CLIENT] and not _expired(each, aftermath)
+    ]
     return problems + _some("acknowledged messages were never consumed over gRPC", missed)
 
 
@@ -182,7 +199,8 @@ def k4_queues_are_dense_and_ordered(history: History, aftermath: Aftermath) -> l
     at: dict[tuple[int, int], str] = {}
     acknowledged = {each.message for each in _acknowledged(history)}
     for queue_id, records in aftermath.records.items():
-        if [record.queue_offset for record in records] != list(range(len(records))):
+        first = records[0].queue_offset if records and aftermath.may_expire else 0
+        if [record.queue_offset for record in records] != list(range(first, first + len(records))):
             problems.append(f"the offsets of queue {queue_id} are not dense")
         at |= {(queue_id, record.queue_offset): name_in(record.body) for record in records}
         last: dict[str, int] = {}
@@ -195,7 +213,7 @@ def k4_queues_are_dense_and_ordered(history: History, aftermath: Aftermath) -> l
     moved = [
         f"{each.message} at {each.queue_id}:{each.value}"
         for each in _acknowledged(history)
-        if at.get((each.queue_id, each.value)) != each.message
+        if at.get((each.queue_id, each.value)) != each.message and not _expired(each, aftermath)
     ]
     seen: dict[tuple[int, int], bytes] = {}
     changed = [

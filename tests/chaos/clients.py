@@ -195,11 +195,14 @@ class PullConsumer(Client):
         self._next: dict[int, int] = {}
         self._turns = deque(range(QUEUES))
         self._empty = 0
-        self._asked: list[
-            tuple[float, float, int, int]
-        ] = []  # committed offsets, answered by who may not be the master
+        # (start, end, queue, offset) of committed offsets that somebody told who may not be the master
+        self._asked: list[tuple[float, float, int, int]] = []
+        self._asked_on: SocketConnection | None = None
 
     def step(self, connection: SocketConnection) -> None:
+        if connection is not self._asked_on:
+            self._start_over()
+            self._asked_on = connection
         self._turns.rotate(-1)
         queue_id = self._turns[0]
         queue = {"consumerGroup": PULL_GROUP, "topic": TOPIC, "queueId": str(queue_id)}
@@ -221,7 +224,6 @@ class PullConsumer(Client):
         if answer is None:
             self._start_over()
             return
-        self._confirm(connection)
         records = list(decode_records(answer.body)) if answer.code == codes.SUCCESS else []
         self.record(Kind.PULL, start_s, Outcome.OK, connection, queue_id=queue_id, value=len(records))
         self._deliver(start_s, records)
@@ -238,7 +240,7 @@ class PullConsumer(Client):
         self._asked.clear()
 
     def _confirm(self, connection: SocketConnection) -> None:
-        """A broker that one can pull from is the master; a replica answers for offsets too, but may not know the newest."""
+        """A broker that takes commits is the master; a replica answers for offsets too, but may not know the newest."""
         for start_s, end_s, queue_id, offset in self._asked:
             asked = Operation(self.name, Kind.COMMITTED, start_s, end_s, Outcome.OK, node_at(connection.address))
             self.history.operations.append(asked._replace(queue_id=queue_id, value=offset))
@@ -276,6 +278,7 @@ class PullConsumer(Client):
         if self.ask(Kind.COMMIT, connection, codes.UPDATE_CONSUMER_OFFSET, ext, (codes.SUCCESS,), **more) is None:
             self._start_over()
         else:
+            self._confirm(connection)
             self.record(Kind.COMMIT, start_s, Outcome.OK, connection, **more)
 
 

@@ -2,9 +2,9 @@
 
     python -m tests.chaos.grpc_client ENDPOINTS TOPIC GROUP
 
-Every line that it prints is one operation: [kind, start, end, outcome, message, detail]. "receive" lines name a message each. It
-reads lines too: "pause" (it says "paused" when nothing is under way any more), "go on", and "drain" to end sending. It ends when
-its standard input does.
+Every line that it prints is one operation: [kind, start, end, outcome, message, detail, queue, offset]. "receive" lines name a
+message each. It reads lines too: "pause" (it says "paused" when nothing is under way any more), "go on", and "drain" to end
+sending. It ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -25,8 +25,16 @@ _BATCH: Final = 16
 _PAUSE_S: Final = 0.01
 
 
-def say(kind: str, start_s: float, outcome: str, message: str = "", detail: str = "") -> None:
-    sys.stdout.write(json.dumps([kind, start_s, time.monotonic(), outcome, message, detail]) + "\n")
+def say(
+    kind: str,
+    start_s: float,
+    outcome: str,
+    message: str = "",
+    detail: str = "",
+    queue_id: int = -1,
+    offset: int = -1,
+) -> None:
+    sys.stdout.write(json.dumps([kind, start_s, time.monotonic(), outcome, message, detail, queue_id, offset]) + "\n")
     sys.stdout.flush()
 
 
@@ -73,11 +81,11 @@ def send(producer: Producer, topic: str, draining: threading.Event, gate: Gate) 
         message.topic, message.body, message.keys = topic, body_of(name), name
         start_s = time.monotonic()
         try:
-            producer.send(message)
+            receipt = producer.send(message)
         except Exception as error:  # noqa: BLE001 - the client raises what it likes; whatever it is, nobody knows what was stored
             say("send", start_s, "unknown", name, f"{type(error).__name__}: {error}"[:200])
         else:
-            say("send", start_s, "ok", name)
+            say("send", start_s, "ok", name, "", receipt.message_queue.message_queue0().id, receipt.offset)
         time.sleep(_PAUSE_S)
     gate.leave()
 

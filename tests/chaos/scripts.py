@@ -345,11 +345,12 @@ def fill_the_masters_disk(stage: Stage, name: str) -> None:
         stage.hold(stage.fault_s)
         _fill(ballast)
         window.note("the disk takes no byte more at the end", _is_full(ballast))
-        limited = [each for each in stage.history.during(window) if each.outcome is not Outcome.OK]
+        felt = [
+            each for each in stage.history.sends() if each.start_s >= window.start_s and each.outcome is not Outcome.OK
+        ]
         moved = stage.cluster.master_name() != small
-        window.note(
-            f"{len(limited)} sends felt it, the master {'was replaced' if moved else 'stayed'}", bool(limited) or moved
-        )
+        what = f"{len(felt)} sends felt it, the master {'was replaced' if moved else 'stayed'}"
+        window.note(what, bool(felt) or moved)
     stage.measure(window, None, roles)
     ballast.unlink()
     stage.settle()

@@ -91,7 +91,7 @@ class GrpcProgram:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            kind, start_s, end_s, outcome, message, detail = json.loads(line)
+            kind, start_s, end_s, outcome, message, detail, queue_id, offset = json.loads(line)
             if kind == "ready":
                 self._ready.set()
             elif kind == "end":
@@ -102,9 +102,10 @@ class GrpcProgram:
                 body = body_of(message) if outcome == "ok" else message.encode()
                 self._history.deliveries.append(Delivery(GRPC_CLIENT, start_s, end_s, body, -1, -1))
             else:
-                self._history.operations.append(
-                    Operation(GRPC_CLIENT, Kind(kind), start_s, end_s, Outcome(outcome), message=message, detail=detail)
+                operation = Operation(
+                    GRPC_CLIENT, Kind(kind), start_s, end_s, Outcome(outcome), message=message, detail=detail
                 )
+                self._history.operations.append(operation._replace(queue_id=queue_id, value=offset))
         self._ended.set()
 
 

@@ -256,6 +256,19 @@ def test_a_message_of_unknown_outcome_may_be_missing() -> None:
     assert not any(check(history, aftermath) for check in CHECKS.values())
 
 
+def test_only_a_full_disk_may_expire_messages() -> None:
+    history, aftermath = healthy()
+    aftermath.records = {0: aftermath.records[0][3:]}
+    history.deliveries[:] = [each for each in history.deliveries if each.queue_offset != 2]
+    assert CHECKS["K1"](history, aftermath)
+    assert CHECKS["K4"](history, aftermath)
+    aftermath.may_expire = True
+    assert not CHECKS["K1"](history, aftermath)
+    assert not CHECKS["K4"](history, aftermath)
+    lose_a_message(history, aftermath)
+    assert CHECKS["K1"](history, aftermath), "one behind the first that is left is lost"
+
+
 # ---- the verdict
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.chaos.checks import CHECKS, GRPC_CLIENT, POPPING, PULLING, Aftermath, duplicated_deliveries, lost_messages
@@ -44,6 +44,7 @@ class Verdict:
 
 def judge(scenario: Scenario, history: History, aftermath: Aftermath) -> Verdict:
     """Look at everything that was recorded."""
+    aftermath = replace(aftermath, may_expire=scenario.small_disk)
     problems = {name: found for name, check in CHECKS.items() if (found := check(history, aftermath))}
     if found := in_force(scenario, history):
         problems[NOT_VACUOUS] = found
