@@ -12,6 +12,7 @@ from brokerd.core import BrokerCore
 from brokerd.metadata.service import DataVersion
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.groups import GroupProcessor
+from brokerd.processors.locks import LockProcessor
 from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
@@ -19,6 +20,7 @@ from brokerd.processors.pull import PullProcessor
 from brokerd.processors.registry import Processors
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
+from brokerd.queue_locks import QueueLocks
 from brokerd.read_place import PullSettings, ReadPlace
 from brokerd.replication.replica import Replica
 from brokerd.scheduler import Scheduler
@@ -73,6 +75,8 @@ def build_processors(
     core.arrival_listeners.append(pull.arrived)
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
+    locks = QueueLocks()
+    replica.add_role_listener(lambda _role, _epoch: locks.clear())
     return Processors(
         pull=pull,
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts),
@@ -84,6 +88,13 @@ def build_processors(
         messages=MessageProcessor(store),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         state=StateProcessor(cluster, broker_name, metadata, metadata.names, clients, store, sources),
+        locks=LockProcessor(
+            locks,
+            metadata,
+            broker_name,
+            lambda: replica.is_master or not replica.is_connected_to_master,
+            _steady_ms,
+        ),
     )
 
 
@@ -139,6 +150,10 @@ def _dated(quorum: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any] | No
 def _memory_bytes() -> int:
     """Of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _steady_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _wall_ms() -> int:

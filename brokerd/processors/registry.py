@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.groups import GroupProcessor
+from brokerd.processors.locks import LockProcessor
 from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
@@ -44,6 +45,7 @@ class Processors:
     messages: MessageProcessor
     pop: PopProcessor
     state: StateProcessor
+    locks: LockProcessor
 
     def connection_closed(self, connection: object) -> None:
         """Requests that wait on a closed connection are forgotten."""
@@ -65,6 +67,8 @@ def entries(processors: Processors) -> Sequence[Entry]:
         Entry(codes.GET_MIN_OFFSET, each(offsets.minimum)),
         Entry(codes.GET_EARLIEST_MSG_STORETIME, each(offsets.earliest)),
         Entry(codes.VIEW_MESSAGE_BY_ID, each(processors.messages.view)),
+        Entry(codes.LOCK_BATCH_MQ, each(processors.locks.lock)),
+        Entry(codes.UNLOCK_BATCH_MQ, each(processors.locks.unlock)),
         Entry(codes.HEART_BEAT, each(clients.heartbeat)),
         Entry(codes.UNREGISTER_CLIENT, each(clients.unregister)),
         Entry(codes.GET_CONSUMER_LIST_BY_GROUP, each(clients.consumer_ids)),

@@ -8,6 +8,7 @@ from typing import Any
 from brokerd.clients import ClientRegistry
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.groups import GroupProcessor
+from brokerd.processors.locks import LockProcessor
 from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
@@ -16,6 +17,7 @@ from brokerd.processors.registry import Processors, entries, handlers
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.progress import ConsumerProgress
+from brokerd.queue_locks import QueueLocks
 from brokerd.read_place import PullSettings, ReadPlace
 from brokerd.send import Counters
 from remoting import codes
@@ -101,6 +103,13 @@ class RemotingBroker(PopBroker):
             MessageProcessor(self.log),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             StateProcessor("cluster", "broker-a", self.metadata, names, self.clients, ranges, sources),
+            LockProcessor(
+                QueueLocks(),
+                self.metadata,
+                "broker-a",
+                lambda: self.is_master or not self.is_master_known,
+                self.turns.monotonic_ms,
+            ),
         )
         self.handlers = handlers(entries(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)

@@ -1,0 +1,66 @@
+"""Locks of queues for consumers in order: codes 41 and 42. The master answers, or who stands in for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from brokerd.processors import bodies
+from brokerd.queue_locks import Queue, QueueLocks
+from brokerd.services import Metadata
+from remoting.errors import InvalidParameter, NotMaster
+from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
+
+MAX_QUEUES: Final = 10_000
+_MAX_NAME: Final = 512
+
+
+class LockProcessor:
+    """The handlers. `serves`: this broker is the master, or there is none."""
+
+    def __init__(
+        self,
+        locks: QueueLocks,
+        metadata: Metadata,
+        broker_name: str,
+        serves: Callable[[], bool],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._locks = locks
+        self._metadata = metadata
+        self._broker_name = broker_name
+        self._serves = serves
+        self._now_ms = now_ms
+
+    def lock(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 41. Queues of other brokers and of topics that are not there are not locked."""
+        group, client_id, queues = self._asked(request)
+        held = self._locks.lock(group, client_id, queues, self._now_ms())
+        found = [bodies.message_queue(topic, self._broker_name, queue_id) for topic, queue_id in held]
+        connection.respond(request, body=bodies.encode({"lockOKMQSet": found}))
+
+    def unlock(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 42."""
+        group, client_id, queues = self._asked(request)
+        self._locks.unlock(group, client_id, queues)
+        connection.respond(request)
+
+    def _asked(self, request: Command) -> tuple[str, str, list[Queue]]:
+        if not self._serves():
+            raise NotMaster
+        document = bodies.decode_object(request.body, "a set of queues to lock")
+        group, client_id = bodies.text(document, "consumerGroup"), bodies.text(document, "clientId")
+        queues = [
+            queue for each in bodies.objects(document, "mqSet", MAX_QUEUES) if (queue := self._queue(each)) is not None
+        ]
+        if not 0 < len(group) <= _MAX_NAME or not 0 < len(client_id) <= _MAX_NAME:
+            raise InvalidParameter(f"consumerGroup and clientId are needed, with at most {_MAX_NAME} characters")
+        return group, client_id, queues
+
+    def _queue(self, each: dict[str, Any]) -> Queue | None:
+        topic, queue_id = bodies.text(each, "topic"), bodies.integer(each, "queueId")
+        config = self._metadata.topic(topic)
+        if each.get("brokerName") != self._broker_name or config is None or not 0 <= queue_id < config.read_queue_nums:
+            return None
+        return topic, queue_id
