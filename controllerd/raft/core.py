@@ -106,6 +106,7 @@ class RaftCore:
         self._send_now: list[Message] = []
         self._send_after_persist: list[Message] = []
         self._persisted = (self.term, self.vote)
+        self._persisted_commit = hard_state.commit
         self._reported = SoftState(self.role, self.leader, self.term)
         self._outstanding: Ready | None = None
         self._own_messages: list[Message] = []
@@ -123,8 +124,10 @@ class RaftCore:
             self._end_joint_change()
             return
         self._election_elapsed += 1
-        if self._election_elapsed >= self._randomized_election_ticks and self._is_voter:
+        if self._is_voter and self._election_elapsed >= self._randomized_election_ticks:
             self.campaign()
+        elif self.id in self.configuration.retired and self._election_elapsed % self.settings.election_ticks == 0:
+            self._tell_what_is_decided()
 
     def campaign(self) -> None:
         """Ask the others whether an election could be won; also by hand in tests."""
@@ -323,6 +326,7 @@ class RaftCore:
             self.log.snapshot_restored(ready.restore)
         if ready.persist is not None:
             self._persisted = (ready.persist.hard_state.term, ready.persist.hard_state.vote)
+            self._persisted_commit = ready.persist.hard_state.commit
             if ready.persist.entries:
                 last = ready.persist.entries[-1]
                 self.log.stable_to(last.index, last.term)
@@ -351,11 +355,13 @@ class RaftCore:
         )
 
     def _must_persist(self) -> bool:
-        # A commit index alone is not worth a sync: it is learned again from the leader, so it travels with the next write.
+        # A commit index alone is not worth a sync: it is learned again from the leader, so it travels with the next write. But
+        # a decided change of the membership is: who forgot it would go on needing those whom it removed.
         return (
             self.log.pending_snapshot is not None
             or self.log.stable_index < self.log.last_index
             or self._persisted != (self.term, self.vote)
+            or self._has_decided_change(max(self.log.applied, self._persisted_commit))
         )
 
     # Terms
@@ -378,7 +384,7 @@ class RaftCore:
             # A leader that was cut off does not hear the new term by itself, as nobody campaigns against it: tell it.
             self._send(MessageKind.APPEND_RESPONSE, message.sender)
         elif message.kind is MessageKind.PRE_VOTE:
-            self._send(MessageKind.PRE_VOTE_RESPONSE, message.sender, reject=True)
+            self._send(MessageKind.PRE_VOTE_RESPONSE, message.sender, reject=True, tells_decided=True)
 
     # Roles
 
@@ -418,7 +424,13 @@ class RaftCore:
         for voter in self.configuration.all_voters:
             if voter != self.id:
                 self._send(
-                    kind, voter, term=term, index=self.log.last_index, log_term=self.log.last_term, forced=forced
+                    kind,
+                    voter,
+                    term=term,
+                    index=self.log.last_index,
+                    log_term=self.log.last_term,
+                    forced=forced,
+                    tells_decided=True,
                 )
 
     def _become_leader(self) -> None:
@@ -444,10 +456,14 @@ class RaftCore:
     @property
     def _may_campaign(self) -> bool:
         """Whether this node knows the membership that it would be elected by."""
-        if self.log.pending_snapshot is not None:
+        return self.log.pending_snapshot is None and not self._has_decided_change(self.log.applied)
+
+    def _has_decided_change(self, index: int) -> bool:
+        """Whether a change of the membership was decided behind `index`."""
+        if index >= self.log.committed:
             return False
-        decided = self.log.slice(self.log.applied + 1, self.log.committed + 1, 1 << 62)
-        return not any(entry.kind is EntryKind.MEMBERSHIP for entry in decided)
+        decided = self.log.slice(index + 1, self.log.committed + 1, 1 << 62)
+        return any(entry.kind is EntryKind.MEMBERSHIP for entry in decided)
 
     def _serving(self) -> Leading:
         if self._leading is None or not self.is_serving:
@@ -513,6 +529,7 @@ class RaftCore:
     # Votes
 
     def _on_vote_request(self, message: Message) -> None:
+        self._learn_what_is_decided(message)
         is_pre_vote = message.kind is MessageKind.PRE_VOTE
         may_vote = (
             self.vote == message.sender
@@ -522,12 +539,31 @@ class RaftCore:
         granted = may_vote and self.log.is_up_to_date(message.index, message.log_term)
         kind = MessageKind.PRE_VOTE_RESPONSE if is_pre_vote else MessageKind.VOTE_RESPONSE
         # A grant answers in the candidate's term (a pre-vote's is not ours yet), a refusal in our own.
-        self._send(kind, message.sender, term=message.term if granted else self.term, reject=not granted)
+        self._send(
+            kind, message.sender, term=message.term if granted else self.term, reject=not granted, tells_decided=True
+        )
         if granted and not is_pre_vote:
             self._election_elapsed = 0
             self.vote = message.sender
 
+    def _learn_what_is_decided(self, message: Message) -> None:
+        """Votes say up to where the log is decided: who holds that entry, too, knows as much.
+
+        Without this a group could wait for ever: the last one that knows that it was removed refuses its vote to those that do
+        not know, as its log is longer than theirs, and never campaigns itself.
+        """
+        if self._leading is None and message.commit and self.log.matches(message.commit, message.reject_hint):
+            self.log.commit_to(message.commit)
+
+    def _tell_what_is_decided(self) -> None:
+        """A former member tells those that may not know it yet, with a refusal that nobody asked for."""
+        for voter in self.configuration.voters:
+            self._send(MessageKind.PRE_VOTE_RESPONSE, voter, reject=True, tells_decided=True)
+
     def _on_ballot(self, message: Message) -> None:
+        self._learn_what_is_decided(message)
+        if self.role is not Role.FOLLOWER and not self._may_campaign:
+            self._become_follower(self.term, None)
         expected = {
             Role.PRE_CANDIDATE: MessageKind.PRE_VOTE_RESPONSE,
             Role.CANDIDATE: MessageKind.VOTE_RESPONSE,
@@ -619,6 +655,7 @@ class RaftCore:
         reject_hint: int = 0,
         context: int = 0,
         forced: bool = False,
+        tells_decided: bool = False,
     ) -> None:
         """Queue a vote request or a response: both tell what must be durable first, and so leave after the next write."""
         self._send_after_persist.append(
@@ -630,8 +667,9 @@ class RaftCore:
                 index=index,
                 log_term=log_term,
                 reject=reject,
-                reject_hint=reject_hint,
+                reject_hint=self.log.term(self.log.committed) or 0 if tells_decided else reject_hint,
                 context=context,
                 forced=forced,
+                commit=self.log.committed if tells_decided else 0,
             )
         )

@@ -4,8 +4,8 @@ Owns one task (write, send, apply, in the order the core asks for) and the ticke
 
 When the disk refuses a write and nothing of it counts (it is full, say), the node is out of service: it leads no more, answers
 nobody, hears nobody, and tries the same write again until the disk takes it. When a sync fails, or the log turns out to be lost,
-`run` raises and the process must end: a node that cannot remember must not vote. It also ends some time after the group removed
-it.
+`run` raises and the process must end: a node that cannot remember must not vote. It also ends when the group has removed it and
+others know that.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class RaftDriver:
         self._wake = asyncio.Event()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="raft-log")
         self._ticker: asyncio.TimerHandle | None = None
-        self._end: asyncio.TimerHandle | None = None
         self._failure: LogboomError | None = None
         self._soft_state: SoftState | None = None
         self._configuration: Configuration | None = None
@@ -97,9 +96,8 @@ class RaftDriver:
                     raise self._failure
                 await self._carry_out()
         finally:
-            for timer in (self._ticker, self._end):
-                if timer is not None:
-                    timer.cancel()
+            if self._ticker is not None:
+                self._ticker.cancel()
             self.node.close()
             self._executor.shutdown(wait=True)
             self._file.close()
@@ -272,10 +270,10 @@ class RaftDriver:
         )
         if self._configured is not None:
             self._configured(configuration)
-        if self.node.core.id in configuration.retired and self._end is None:
-            # Not at once: others have yet to hear what was decided, and whoever asked for it waits for the answer.
-            grace_s = self._tick_ms * self.node.core.settings.election_ticks / 1000
-            self._end = asyncio.get_running_loop().call_later(grace_s, self.fail, MemberRemoved())
+        if self.node.core.id in configuration.retired:
+            log.warning(
+                "this controller was removed; it ends when another member confirms that it is not needed any more"
+            )
 
     def _found(self, term: int, cluster: str, addresses: Mapping[NodeId, str]) -> None:
         if term == self._founded_in_term:

@@ -88,7 +88,8 @@ class Message:
     """One message; a field that a kind does not use keeps its default.
 
     `index` and `log_term` name the entry before `entries` (append), the candidate's last entry (votes) or the acknowledged entry
-    (append response). A refused append carries in `reject_hint` and `log_term` where the logs may still agree. `context` numbers
+    (append response). A refused append carries in `reject_hint` and `log_term` where the logs may still agree; votes carry in
+    `commit` and `reject_hint` index and term of the last entry that their sender knows to be decided. `context` numbers
     the read that a heartbeat confirms (0: none). A `forced` vote is one that the leader asked for: voters do not wait until they
     miss it.
     """

@@ -360,10 +360,11 @@ def _message_text(message: Message) -> str:
     parts = [f"{message.sender}->{message.to} {message.kind.name} term={message.term}"]
     if message.log_term or message.index:
         parts.append(f"log={message.log_term}/{message.index}")
+    is_ballot = "VOTE" in message.kind.name
     if message.commit:
-        parts.append(f"commit={message.commit}")
+        parts.append(f"decided={message.reject_hint}/{message.commit}" if is_ballot else f"commit={message.commit}")
     if message.reject:
-        parts.append("REFUSED" + (f" hint={message.reject_hint}" if message.reject_hint else ""))
+        parts.append("REFUSED" + (f" hint={message.reject_hint}" if message.reject_hint and not is_ballot else ""))
     if message.forced:
         parts.append("forced")
     if message.context:

@@ -175,8 +175,8 @@ async def test_the_first_leader_founds_the_group_once() -> None:
         assert seen[-1] == Configuration(("n0",), addresses=(("n0", "127.0.0.1:1"),), cluster="c1")
 
 
-async def test_a_removed_node_ends_after_the_answer() -> None:
-    driver, _, _ = make_driver(MemoryDisk(), ("n0", "n1"))
+async def test_a_removed_node_answers_tells_the_others_and_ends_when_they_know() -> None:
+    driver, _, sent = make_driver(MemoryDisk(), ("n0", "n1"))
     async with running(driver) as task:
         await _lead_with(driver, "n1")
         removal = asyncio.ensure_future(
@@ -186,6 +186,11 @@ async def test_a_removed_node_ends_after_the_answer() -> None:
         driver.receive(Message(MessageKind.APPEND_RESPONSE, "n1", "n0", 1, index=2))
         assert (await removal).voters == ("n1",)
         assert driver.soft_state.role is Role.FOLLOWER
+        told = [MessageKind.TIMEOUT_NOW, MessageKind.PRE_VOTE_RESPONSE, MessageKind.PRE_VOTE_RESPONSE]
+        await until("it told the other one", lambda: [message.kind for message in sent if message.kind in told] == told)
+        assert (sent[-1].to, sent[-1].commit, sent[-1].reject) == ("n1", 2, True)
+        assert not task.done()
+        driver.fail(MemberRemoved())
         with pytest.raises(MemberRemoved, match="was removed from its group"):
             await task
 
