@@ -332,6 +332,10 @@ def broker_ports() -> tuple[int, int]:
     return eventually("free ports for a broker", found)
 
 
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
 def wait_listening(process: Process, port: int, timeout_s: float = _START_TIMEOUT_S) -> None:
     """Wait until somebody accepts connections on the port; fails with the process's output when it ends instead."""
 
