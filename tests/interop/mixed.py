@@ -67,6 +67,7 @@ class MixedGroup:
         (port,) = free_ports(1)
         self.controller_address = f"127.0.0.1:{port}"
         self.members: list[Member] = []
+        self._processes: list[Process] = []
         self._sent = 0
         self._root = root
         self._session = session
@@ -78,8 +79,8 @@ class MixedGroup:
         eventually("the controller leads", lambda: self.admin.cluster_view()["controllers"][0].get("leader"))
 
     def close(self) -> None:
-        for member in self.members:
-            member.process.close()
+        for process in self._processes:
+            process.close()
         self._controller.close()
 
     def __enter__(self) -> MixedGroup:
@@ -88,8 +89,8 @@ class MixedGroup:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add_ours(self, settings: Sequence[str] = ()) -> Member:
-        """Start a broker of ours that takes the original's brokers for peers."""
+    def add_ours(self, settings: Sequence[str] = (), *, registers: bool = True) -> Member:
+        """Start a broker of ours that takes the original's for peers; unless it `registers`, no controller hears of it."""
         number = len(self.members)
         address, ha_address, grpc_address = (f"127.0.0.1:{port}" for port in free_ports(3))
         data = self._root / f"b{number}"
@@ -109,8 +110,10 @@ class MixedGroup:
             ],
             self._root / f"b{number}.log",
         )
+        self._processes.append(process)
         process.start()
-        return self._add(Member(process, address, ha_address, data, is_ours=True))
+        member = Member(process, address, ha_address, data, is_ours=True)
+        return self._add(member) if registers else member
 
     def add_original(self, **properties: object) -> Member:
         """Start a broker of the original in controller mode."""
@@ -118,6 +121,14 @@ class MixedGroup:
             GROUP, self.controller_address, controllers=self.controller_address, properties=_ORIGINAL | properties
         )
         return self._add(Member(broker.process, broker.address, broker.ha_address, broker.store, is_ours=False))
+
+    def add_classic_original(self, **properties: object) -> Member:
+        """Start a broker of the original that knows name servers, but no controllers."""
+        known = ("mappedFileSizeCommitLog", "maxMessageSize", "haSendHeartbeatInterval")
+        chosen = {name: _ORIGINAL[name] for name in known} | properties
+        broker_id = int(str(chosen.pop("brokerId", 0)))
+        broker = self._session.broker(GROUP, self.controller_address, broker_id=broker_id, properties=chosen)
+        return Member(broker.process, broker.address, broker.ha_address, broker.store, is_ours=False)
 
     def _add(self, member: Member) -> Member:
         self.members.append(member)
@@ -181,15 +192,19 @@ class MixedGroup:
                 if master is not None and master.is_ours:
                     self.admin.create_topic(TOPIC, queues=4)
                 if master is not None:
-                    with SocketConnection(master.address, timeout_ms=2000) as connection:
-                        while len(acknowledged) < count:
-                            acknowledged.append(self._send_one(connection))
+                    self.send_to(master.address, count, acknowledged)
             except LogboomError as error:  # a change of role is answered in many ways, and every body is sent once
                 last = str(error)
                 time.sleep(0.05)
         got = len(acknowledged)
         assert got == count, f"{got} of {count} sends in {timeout_s} s: {last}\n{self._last_words()}"
         return acknowledged
+
+    def send_to(self, address: str, count: int, acknowledged: list[bytes]) -> None:
+        """Send to one broker until there are so many acknowledged bodies."""
+        with SocketConnection(address, timeout_ms=2000) as connection:
+            while len(acknowledged) < count:
+                acknowledged.append(self._send_one(connection))
 
     def _send_one(self, connection: SocketConnection) -> bytes:
         self._sent += 1
@@ -244,7 +259,7 @@ class MixedGroup:
     def check_bodies(self, acknowledged: Sequence[bytes]) -> None:
         """Every acknowledged message is in every log, and nothing is there twice."""
         for member in self.members:
-            found = _BODY.findall(read_log(member.store, self.log_end(member)))
+            found = find_bodies(read_log(member.store, self.log_end(member)))
             missing = set(acknowledged).difference(found)
             assert not missing, (
                 f"{member.process.name} lacks {len(missing)} acknowledged messages: {sorted(missing)[:3]}"
@@ -255,15 +270,18 @@ class MixedGroup:
         return "\n".join(f"--- {each.process.name}\n{each.process.log_text()[-1500:]}" for each in self.members)
 
 
-def read_log(store: Path, length: int) -> bytes:
-    """The first bytes of a log, whose files are named by their offsets."""
+def read_log(store: Path, end: int) -> bytes:
+    """A log up to an offset; its files are named by theirs. What was never there (the first files, perhaps) is left out."""
     content = bytearray()
     for file in sorted((store / "commitlog").iterdir()):
-        assert int(file.name) == len(content)
-        content += file.read_bytes()
-        if len(content) >= length:
-            break
-    return bytes(content[:length])
+        start = int(file.name)
+        content += file.read_bytes()[: max(0, end - start)]
+    return bytes(content)
+
+
+def find_bodies(log: bytes) -> list[bytes]:
+    """The bodies of messages in a log, in order, without what fills them up."""
+    return _BODY.findall(log)
 
 
 def epochs_of(store: Path, length: int) -> list[EpochEntry]:

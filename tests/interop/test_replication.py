@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.interop.apache import Session
-from tests.interop.mixed import SEGMENT_BYTES, MixedGroup
+from tests.interop.mixed import SEGMENT_BYTES, Member, MixedGroup, find_bodies, read_log
+from tests.support.cluster import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -81,3 +82,65 @@ def test_there_and_back_through_kills_and_elections(group: MixedGroup) -> None:
     group.check_bodies(sent)
     assert len(sent) == 800 + 2 * 1200 + 3 * 800
     assert compared.epochs == len(masters) == 6
+
+
+def wait_for_copy(copy: Member, original: Member, start: int, end: int) -> None:
+    """Wait until the copy's files have the other's bytes of that range."""
+    expected = read_log(original.store, end)[start:]
+    assert len(expected) == end - start
+    eventually("equal files", lambda: read_log(copy.store, end)[-len(expected) :] == expected, 60)
+
+
+def test_a_classic_slave_of_the_original_follows_ours(group: MixedGroup) -> None:
+    ours = group.add_ours(["replication.classic_peers=true"])
+    group.wait_for_master(ours)
+    sent = group.send(2000)
+    slave = group.add_classic_original(brokerRole="SLAVE", brokerId=5)  # the name server tells it where to copy from
+    sent += group.send(2000)
+    end = group.log_end(ours)
+    assert end > 3 * SEGMENT_BYTES
+    wait_for_copy(slave, ours, 0, end)
+    assert find_bodies(read_log(slave.store, end)) == sent
+    assert len(sent) == 4000
+    (peer,) = group.admin.broker_state(ours.address)["channel"]["replicas"]
+    assert (peer["layout"], peer["brokerId"], peer["inSync"]) == ("classic", -1, False)
+    slave.process.kill()
+    assert len(group.send(100)) == 100, "nobody waits for a guest"
+    slave.process.start()
+    end = group.log_end(ours)
+    wait_for_copy(slave, ours, 0, end)
+
+
+def test_ours_copies_a_classic_master_of_the_original(group: MixedGroup) -> None:
+    master = group.add_classic_original(brokerRole="ASYNC_MASTER")
+    sent: list[bytes] = []
+    eventually("the master takes messages", lambda: group.send_to(master.address, 1, sent) or sent)
+    group.send_to(master.address, 2000, sent)
+    settings = [f"replication.classic_master={master.ha_address}"]
+    ours = group.add_ours(settings, registers=False)
+
+    def end() -> int:
+        state = group.admin.broker_state(ours.address)
+        following = state["channel"]["following"]
+        return int(state["endOffset"]) if following and following["stage"] == "transfer" else 0
+
+    eventually("the copy has begun", lambda: end() > SEGMENT_BYTES)
+    group.send_to(master.address, 4000, sent)
+    ours.process.kill()
+    group.send_to(master.address, 5000, sent)
+    ours.process.start()
+
+    def whole() -> bool:
+        return find_bodies(read_log(ours.store, end()))[-1:] == sent[-1:]
+
+    eventually("the last message is in the copy", whole)
+    state = group.admin.broker_state(ours.address)
+    start = state["minOffset"]
+    assert start == SEGMENT_BYTES, "a classic master sends an empty slave its last file only"
+    wait_for_copy(ours, master, start, end())
+    copied = find_bodies(read_log(ours.store, end()))
+    assert copied == sent[-len(copied) :]
+    assert len(sent) == 5000
+    assert len(copied) > 3000
+    assert state["epochs"] == [{"epoch": 0, "startOffset": start}]
+    assert state["role"] == "replica"
