@@ -19,6 +19,7 @@ from brokerd.clients import ClientRegistry
 from brokerd.core import BrokerCore, BrokerIdentity
 from brokerd.directory import Directory
 from brokerd.exposition import Exposition, Sources
+from brokerd.live_settings import LiveSettings
 from brokerd.log_access import StoreReplicatedLog
 from brokerd.processors.registry import entries
 from brokerd.processors.registry import handlers as handlers_of
@@ -60,6 +61,7 @@ class Broker:
         self.failed: asyncio.Future[str] = loop.create_future()
         self._settings = settings
         self._disk = LocalDisk(settings.data)
+        self._live = LiveSettings(settings, self._disk)
         host, port = split_address(settings.listen)
         store_host = (host if _is_numeric(host) else "127.0.0.1", port)
         names = BrokerNames(settings.cluster, settings.name, settings.listen, settings.ha_listen, settings.grpc_listen)
@@ -73,7 +75,7 @@ class Broker:
 
         def make_replica(replicated_log: StoreReplicatedLog, confirm_offset: int) -> Replica:
             return Replica(
-                settings.replication,
+                self._live.replication,
                 names,
                 settings.controllers,
                 self._disk,
@@ -100,6 +102,7 @@ class Broker:
         assert isinstance(core.replica, Replica)
         self.replica = core.replica
         self.replica.on_failure(self._fail)
+        self._live.listeners.append(lambda: self.replica.reconfigure(self._live.replication))
         core.store.failure_listeners.append(self._store_failed)
         pause_ms = 0 if settings.replication.ack_after_flush else _BACKGROUND_FLUSH_MS
         self._flusher = Flusher(core.store, self._flushed, self._store_failed, pause_ms=pause_ms)
@@ -144,7 +147,7 @@ class Broker:
             lambda: len(self._server.connections),
             settings.cluster,
             settings.name,
-            settings.pull,
+            self._live,
             auto_create_groups=settings.pop.auto_create_groups,
         )
         self._runtime_info = RuntimeInfo(self._figures)
@@ -155,6 +158,8 @@ class Broker:
             codes.SEND_MESSAGE_V2: self._sends.handle,
             codes.SEND_BATCH_MESSAGE: self._sends.handle,
             codes.PROXY_CALL: self._proxy.handle_forwarded,
+            codes.GET_BROKER_CONFIG: each(self._live.handle_get),
+            codes.UPDATE_BROKER_CONFIG: each(self._live.handle_update),
             codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
         }
         self._server = RemotingServer(host, port, handlers, closed=self._connection_closed)

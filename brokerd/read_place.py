@@ -49,9 +49,12 @@ class PullSettings:
         check("pull", self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReadPlace:
-    """The rules at one broker. `is_master_known`: a replica's master is there, by the replica's own connection to it."""
+    """The rules at one broker; `settings` may be replaced.
+
+    `is_master_known`: a replica's master is there, by the replica's own connection to it.
+    """
 
     settings: PullSettings
     is_master: Callable[[], bool]

@@ -43,6 +43,7 @@ class BrokerSettings:
     forward: ForwardSettings
     metrics: MetricsSettings
     pull: PullSettings
+    given: frozenset[str] = frozenset()  # the settings that the command line names
 
 
 def parse(arguments: Sequence[str]) -> BrokerSettings:
@@ -108,5 +109,6 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         controllers=controllers,
         data=chosen.data,
         replication_secret=chosen.replication_secret,
+        given=frozenset(each.partition("=")[0] for each in chosen.set),
         **groups,
     )

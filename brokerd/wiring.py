@@ -9,6 +9,7 @@ from typing import Any
 
 from brokerd.clients import ClientRegistry
 from brokerd.core import BrokerCore
+from brokerd.live_settings import LiveSettings
 from brokerd.metadata.service import DataVersion
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.groups import GroupProcessor
@@ -21,7 +22,7 @@ from brokerd.processors.registry import Processors
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.queue_locks import QueueLocks
-from brokerd.read_place import PullSettings, ReadPlace
+from brokerd.read_place import ReadPlace
 from brokerd.replication.replica import Replica
 from brokerd.scheduler import Scheduler
 
@@ -34,7 +35,7 @@ def build_processors(
     connections: Callable[[], int],
     cluster: str,
     broker_name: str,
-    pull_settings: PullSettings,
+    live: LiveSettings,
     *,
     auto_create_groups: bool,
 ) -> Processors:
@@ -65,12 +66,17 @@ def build_processors(
         consumed=progress.consumed,
     )
     place = ReadPlace(
-        pull_settings,
+        live.pull,
         is_master,
         lambda: replica.is_connected_to_master,
         lambda: store.commitlog.end_offset,
         _memory_bytes(),
     )
+
+    def use_settings() -> None:
+        place.settings = live.pull
+
+    live.listeners.append(use_settings)
     pull = PullProcessor(metadata, clients, store, counters, scheduler, place, auto_create_groups=auto_create_groups)
     core.arrival_listeners.append(pull.arrived)
     # who waits here may have to wait elsewhere now

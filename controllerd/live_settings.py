@@ -14,14 +14,13 @@ import orjson
 
 from controllerd.nameserver.settings import NameServerSettings
 from controllerd.settings import ControllerSettings, ElectionSettings, LivenessSettings, RaftSettings
-from remoting import codes, settings
+from remoting import codes, properties_text, settings
 from remoting.disk import Bytes, Disk
 from remoting.errors import CorruptedFile, RequestError, SettingsError
 
 log = logging.getLogger(__name__)
 
 PATH: Final = "settings.json"
-_MAX_BODY_BYTES: Final = 64 << 10
 
 # The name in the original -> ours. Either may be written; both are shown.
 CONTROLLER_NAMES: Final = {
@@ -81,7 +80,7 @@ class LiveSettings:
         cannot be read or is out of bounds.
         """
         changes: dict[str, str] = {}
-        for key, text in _decode_properties(body).items():
+        for key, text in properties_text.decode(body).items():
             name = names.get(key, key)
             if name not in names.values():
                 raise RequestError(
@@ -116,23 +115,3 @@ class LiveSettings:
         if not isinstance(kept, dict) or not all(isinstance(each, str) for each in kept.values()):
             raise CorruptedFile(f"{PATH} does not hold settings; restore or remove it")
         return kept
-
-
-def _decode_properties(body: Bytes) -> dict[str, str]:
-    if not len(body) or len(body) > _MAX_BODY_BYTES:
-        raise RequestError(codes.SYSTEM_ERROR, f"the body must be key=value lines of at most {_MAX_BODY_BYTES} bytes")
-    try:
-        lines = bytes(body).decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise RequestError(codes.SYSTEM_ERROR, f"the body is not text: {error}") from error
-    found = {}
-    for line in lines:
-        if not line.strip() or line.lstrip().startswith(("#", "!")):
-            continue
-        key, separator, text = line.partition("=")
-        if not separator:
-            raise RequestError(codes.SYSTEM_ERROR, f"{line[:80]!r} is not a key=value line")
-        found[key.strip()] = text.strip()
-    if not found:
-        raise RequestError(codes.SYSTEM_ERROR, "the body names no setting")
-    return found

@@ -150,6 +150,10 @@ class ControlCore:
         self._requests.clear()
         return requests
 
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        """Use these settings from now on."""
+        self._settings = settings
+
     # What the core wants (ControlRequests)
 
     def request_sync(self) -> None:

@@ -331,6 +331,14 @@ class ReplicaCore:
                 self.following.forgive(pause_ms)
             self.following.tick(now_ms)
 
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        """An administrator changed settings; those that say how roles are found do not change while a broker runs."""
+        self.settings = settings
+        if self.leading is not None:
+            self.leading.reconfigure(settings)
+        elif self.following is not None:
+            self.following.reconfigure(settings)
+
     def fail(self, reason: str) -> None:
         """The disk refused, or the broker stops: no role any more in this life."""
         if not self.failure:

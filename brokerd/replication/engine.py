@@ -330,6 +330,12 @@ class ReplicaEngine:
         self.acks.expire(now_ms, verdict)
         self._finish(now_ms)
 
+    def reconfigure(self, settings: ReplicationSettings, now_ms: int) -> None:
+        """Use these settings from now on."""
+        self._settings = settings
+        self.core.reconfigure(settings)
+        self._finish(now_ms)
+
     def stop(self, reason: str, now_ms: int) -> None:
         """The broker stops: no role, no connection, no waiter is left."""
         self.core.fail(reason)

@@ -97,6 +97,10 @@ class FixedRoles:
         requests, self._requests = self._requests, []
         return requests
 
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        """Use these settings from now on."""
+        self._settings = settings
+
     # What the core wants (ControlRequests)
 
     def request_sync(self) -> None:

@@ -205,6 +205,9 @@ class Following:
         elif self.stage is Stage.TRANSFER and now_ms - self._sent_ms >= self._settings.heartbeat_ms:
             self._send_ack(self._acked, now_ms)
 
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        self._settings = settings
+
     def forgive(self, pause_ms: int) -> None:
         """This process stood still: the master was not silent in that time."""
         self._received_ms += pause_ms

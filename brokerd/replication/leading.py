@@ -380,6 +380,11 @@ class Leading:
             epoch, start = found[0] if found is not None else (-1, -1)
         return TransferHeader(peer.next_offset, epoch, start, self.confirm_offset)
 
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        """The settings changed; what waits may be enough now."""
+        self._settings = settings
+        self.advance()
+
     def forgive(self, pause_ms: int, now_ms: int) -> None:
         """This process stood still: nobody else was slow in that time."""
         for peer in self._peers.values():

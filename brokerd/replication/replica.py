@@ -327,6 +327,14 @@ class Replica:
         """Called with the confirm offset when it rose, before the sends below it are answered."""
         self._engine.add_confirm_listener(listener)
 
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        """An administrator changed settings: use these from now on."""
+        self._settings = settings
+        self._control.reconfigure(settings)
+        self._hub.tell(lambda now_ms: self._engine.reconfigure(settings, now_ms))
+        for weakness in weaknesses(settings):
+            log.warning("weaker than the default: %s", weakness)
+
     def topics_changed(self) -> None:
         """Tell the name servers soon."""
         self._name_servers.topics_changed(self._now_ms())

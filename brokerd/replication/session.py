@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from brokerd.replication.control import ControlRequest
+from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import Proposal
 from remoting.disk import Bytes
 
@@ -19,6 +20,8 @@ class Session(Protocol):
 
     @property
     def leader(self) -> str | None: ...
+
+    def reconfigure(self, settings: ReplicationSettings) -> None: ...
 
     def take_requests(self) -> list[ControlRequest]: ...
 
