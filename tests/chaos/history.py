@@ -6,10 +6,10 @@ Times are seconds on the machine's monotonic clock, the same for every process o
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class Outcome(StrEnum):
@@ -95,6 +95,9 @@ class Read(NamedTuple):
     set_epoch: int
 
 
+SET_LOST: Final = "every member of the set is down"
+
+
 @dataclass
 class FaultWindow:
     """One fault, as it was injected. `evidence` says for each thing looked at whether the fault was really in force."""
@@ -102,7 +105,7 @@ class FaultWindow:
     name: str
     start_s: float
     end_s: float = 0.0
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
     evidence: list[tuple[str, bool]] = field(default_factory=list)
 
     def note(self, what: str, in_force: bool) -> None:

@@ -34,6 +34,8 @@ class Injection:
         for name in self._faults.freezes:
             self._cluster.daemons[name].freeze()
         for name in self._faults.kills:
+            self._cluster.daemons[name].strike()
+        for name in self._faults.kills:
             self._cluster.daemons[name].kill()
         for name, offset_s in self._faults.clocks_s.items():
             self._cluster.clocks[name].jump(offset_s)

@@ -172,6 +172,8 @@ def restart_master_and_leader_together(stage: Stage, name: str) -> None:
             now = stage.roles()
             pair = [stage.cluster.daemons[each] for each in (now.master, now.leader)]
             for daemon in pair:
+                daemon.strike()
+            for daemon in pair:
                 daemon.kill()
             window.note(f"{now.master} and {now.leader} are gone at the same time", all(each.is_gone for each in pair))
             for daemon in pair:

@@ -23,7 +23,7 @@ from remoting.message import Record, decode_records
 from tests.chaos.checks import GRPC_CLIENT, POPPING, PULLING, Aftermath, ControllerLog, LogCopy, Recovery
 from tests.chaos.clients import POP_GROUP, PULL_GROUP, QUEUES, TOPIC, Client, PopConsumer, Producer, PullConsumer
 from tests.chaos.daemons import ChaosCluster
-from tests.chaos.history import Delivery, FaultWindow, History, Kind, Operation, Outcome, body_of, name_in
+from tests.chaos.history import SET_LOST, Delivery, FaultWindow, History, Kind, Operation, Outcome, body_of, name_in
 from tests.chaos.injection import Injection
 from tests.chaos.observer import Observer
 from tests.chaos.plan import Faults, Roles
@@ -219,10 +219,20 @@ class Stage:
             injection.inject()
             self.hold(self.fault_s if hold_s is None else hold_s)
             injection.verify()
+            if recovers and (lost := self._lost_set(faults)):
+                # Two died so close together that the first one's successor was the second: nobody else may lead.
+                window.details[SET_LOST] = lost
+                recovers = False
         self.measure(window, faults if recovers else None, roles)
         injection.heal()
         self.settle()
         return window
+
+    def _lost_set(self, faults: Faults) -> list[str]:
+        """The members of the sync-state set when all of them are killed or frozen; nothing otherwise."""
+        down = {*faults.kills, *faults.freezes}
+        newest = max(self.history.views, key=lambda each: each.set_epoch)
+        return sorted(newest.members) if set(newest.members) <= down else []
 
     def measure(self, window: FaultWindow, faults: Faults | None, roles: Roles) -> None:
         """Remember how long sends stood still; there is a limit when the kind of fault has one (`faults` is given)."""

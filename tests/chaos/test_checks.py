@@ -11,6 +11,7 @@ from remoting.message import Record, decode_record, encode_properties, encode_re
 from tests.chaos.addresses import ip_of
 from tests.chaos.checks import CHECKS, GRPC_CLIENT, POPPING, PULLING, Aftermath, ControllerLog, LogCopy, Recovery
 from tests.chaos.history import (
+    SET_LOST,
     BrokerView,
     Delivery,
     FaultWindow,
@@ -340,6 +341,17 @@ def test_an_untouched_run_passes_and_each_consumer_counts() -> None:
         history = untouched_run()
         history.deliveries[:] = [each for each in history.deliveries if each.client != client]
         assert kept_promises(scenario, history) == [f"M1 #1: the consumer {client} got nothing during the fault"]
+
+
+def test_without_any_member_nobody_may_acknowledge() -> None:
+    history, _ = healthy()
+    window = in_force()
+    window.details[SET_LOST] = ["b0", "b1"]
+    history.faults.append(window)
+    (problem,) = kept_promises(scenario_like(), history)
+    assert "were acknowledged although every member of the set is down" in problem
+    history.operations[:] = [each for each in history.operations if each.start_s < 6]
+    assert kept_promises(scenario_like(), history) == []
 
 
 def test_a_set_that_flaps_is_no_success() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.chaos.checks import CHECKS, GRPC_CLIENT, POPPING, PULLING, Aftermath, duplicated_deliveries, lost_messages
-from tests.chaos.history import FaultWindow, History, Outcome
+from tests.chaos.history import SET_LOST, FaultWindow, History, Outcome
 from tests.chaos.recovery import longest_pause, median
 from tests.chaos.scenarios import LEAST_OPERATIONS, LEAST_OPERATIONS_IN_VAIN, MOST_CHANGES_PER_S, Scenario
 
@@ -109,7 +109,11 @@ def kept_promises(scenario: Scenario, history: History) -> list[str]:
         done = [
             each for each in sends if each.outcome is Outcome.OK and each.start_s > window.start_s + _settling(window)
         ]
-        if scenario.recovers and not done and not window.name.endswith("switches"):
+        if SET_LOST in window.details:
+            late = [each for each in done if each.start_s > (window.start_s + window.end_s) / 2]
+            if late:
+                problems.append(f"{window.name}: {len(late)} sends were acknowledged although {SET_LOST}")
+        elif scenario.recovers and not done and not window.name.endswith("switches"):
             problems.append(f"{window.name}: no send was acknowledged during the fault")
         if scenario.refuses and done:
             by = sorted({each.broker or each.client for each in done})
