@@ -28,6 +28,7 @@ from tests.chaos.plan import Faults
 from tests.chaos.recovery import KILL_LIMIT_S, MASTER_SILENT_LIMIT_S, REPLICA_SILENT_LIMIT_S, limit_of, longest_pause
 from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.chaos.test_plan import ROLES
+from tests.chaos.verdict import in_force as in_force_problems
 from tests.chaos.verdict import judge, kept_promises
 
 RECORD_BYTES = 1000  # as the copies of logs here pretend
@@ -69,6 +70,8 @@ def healthy() -> tuple[History, Aftermath]:
     history.operations.append(Operation(GRPC_CLIENT, Kind.SEND, 3.0, 3.1, Outcome.OK, message=letter))
     history.deliveries.append(Delivery(GRPC_CLIENT, 3.2, 3.3, body_of(letter), -1, -1))
     history.operations += [
+        Operation(PULLING, Kind.PULL, 3.8, 3.9, Outcome.OK, "b0", queue_id=0, value=5),
+        Operation(POPPING, Kind.POP, 1.0, 1.1, Outcome.OK, "b0", value=11),
         Operation(PULLING, Kind.COMMIT, 4.0, 4.1, Outcome.OK, "b0", queue_id=0, value=5),
         Operation(PULLING, Kind.COMMITTED, 5.0, 5.1, Outcome.OK, "b1", queue_id=0, value=5),
     ]
@@ -220,6 +223,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("K7", set_aftermath(controller_logs={"c0": ControllerLog(1, [(1, b"a")]), "c1": ControllerLog(1, [(1, b"x")])})),
     ("K7", set_aftermath(controller_logs={"c0": ControllerLog(1, [(1, b"a")]), "c1": ControllerLog(1, [(2, b"a")])})),
     ("K7", set_aftermath(controller_logs={})),
+    ("K7", set_aftermath(controller_logs={"c0": ControllerLog(1, []), "c1": ControllerLog(1, [])})),
     ("K7", add("reads", Read(6.0, 6.1, "c2", 1, 3))),
     ("K8", add("views", View(9.0, 9.1, "c0", True, 2, 1, 4, "b0", ()))),
     ("K8", add("views", View(9.0, 9.1, "c0", True, 2, 2, 3, "b1", ()))),
@@ -312,12 +316,40 @@ def test_too_few_operations_are_no_success() -> None:
     assert "IN FORCE" in judged(scenario_like(), in_force(100.0, 101.0))
 
 
+@pytest.mark.parametrize("kind", list(Kind))
+def test_what_was_never_done_proves_nothing(kind: Kind) -> None:
+    history, _ = healthy()
+    history.faults.append(in_force())
+    history.operations += [send(n, Outcome.UNKNOWN)._replace(start_s=5.0, end_s=6.0) for n in range(20, 60)]
+    assert not in_force_problems(scenario_like(), history)
+    history.operations[:] = [
+        each for each in history.operations if each.kind is not kind or each.outcome is not Outcome.OK
+    ]
+    assert f"nobody saw or did this: a {kind} with success" in in_force_problems(scenario_like(), history)
+
+
+@pytest.mark.parametrize("seen", ["views", "broker_views", "reads"])
+def test_what_nobody_saw_proves_nothing(seen: str) -> None:
+    history, _ = healthy()
+    history.faults.append(in_force())
+    getattr(history, seen).clear()
+    assert any("nobody saw" in each for each in in_force_problems(scenario_like(), history))
+
+
 def test_sends_must_succeed_during_a_fault_that_is_survived() -> None:
     assert "PROMISE" in judged(scenario_like(), in_force(9.6, 12.0))
 
 
 def test_nothing_may_be_acknowledged_by_an_isolated_master() -> None:
     assert "PROMISE" in judged(scenario_like(refuses=True), in_force())
+
+
+def test_an_answer_after_the_heal_is_none_during_the_fault() -> None:
+    history, _ = healthy()
+    history.operations[:] = [send(6)._replace(end_s=9.5)]  # begun in the fault, which ends at 9
+    history.faults.append(in_force())
+    assert kept_promises(scenario_like(refuses=True, recovers=False), history) == []
+    assert kept_promises(scenario_like(), history) == ["M1 #1: no send was acknowledged during the fault"]
 
 
 def test_faults_of_controllers_alone_touch_no_send() -> None:

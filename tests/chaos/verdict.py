@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.chaos.checks import CHECKS, GRPC_CLIENT, POPPING, PULLING, Aftermath, duplicated_deliveries, lost_messages
-from tests.chaos.history import SET_LOST, FaultWindow, History, Outcome
+from tests.chaos.history import SET_LOST, FaultWindow, History, Kind, Outcome
 from tests.chaos.recovery import longest_pause, median
 from tests.chaos.scenarios import LEAST_OPERATIONS, LEAST_OPERATIONS_IN_VAIN, MOST_CHANGES_PER_S, Scenario
 
@@ -88,7 +89,7 @@ def in_force(scenario: Scenario, history: History) -> list[str]:
     """Each fault was really there, and enough was tried meanwhile."""
     if not history.faults:
         return ["no fault was injected"]
-    problems = []
+    problems = [f"nobody saw or did this: {what}" for what, count in _watched(history).items() if not count]
     for window in history.faults:
         if not window.evidence:
             problems.append(f"{window.name}: nothing was looked at to see whether the fault is there")
@@ -100,14 +101,28 @@ def in_force(scenario: Scenario, history: History) -> list[str]:
     return problems
 
 
+def _watched(history: History) -> dict[str, int]:
+    """What the checks look at: each must have happened at all."""
+    done = Counter(each.kind for each in history.operations if each.outcome is Outcome.OK)
+    return {
+        "a controller's view": len(history.views),
+        "a broker's state": len(history.broker_views),
+        "a linearizable read": len(history.reads),
+        **{f"a {kind} with success": done[kind] for kind in Kind},
+    }
+
+
 def kept_promises(scenario: Scenario, history: History) -> list[str]:
     """What users may expect of this scenario while the fault lasts."""
     problems = []
     for window in history.faults:
         sends = history.during(window)
-        # acknowledged after the fault began, not just answered by then
+        # begun when the fault was there, and answered before it was healed
+        began_s = window.start_s + _settling(window)
         done = [
-            each for each in sends if each.outcome is Outcome.OK and each.start_s > window.start_s + _settling(window)
+            each
+            for each in sends
+            if each.outcome is Outcome.OK and each.start_s > began_s and each.end_s <= window.end_s
         ]
         if SET_LOST in window.details:
             late = [each for each in done if each.start_s > (window.start_s + window.end_s) / 2]
