@@ -85,6 +85,7 @@ class Controller:
             lambda node, delivered: self._driver.report_snapshot(node, delivered=delivered),
             lambda node: self._driver.peer_lost(node),
             lambda: self._driver.fail(MemberRemoved()),
+            lambda: self._driver.node.core.log.last_index > 0,
         )
         self._peers = Peers(settings.raft.group, self._members, events, self._tasks)
         self._driver = self._make_driver(disk)
@@ -203,7 +204,15 @@ class Controller:
             _wall_ms,
         )
         views = ViewsProcessor(
-            self._live, self._driver, self._members, self._machine, self._table, _now_ms, _wall_ms, self._counters
+            self._live,
+            self._driver,
+            self._members,
+            self._machine,
+            self._table,
+            self._routes,
+            _now_ms,
+            _wall_ms,
+            self._counters,
         )
         membership = MembershipProcessor(self._settings, self._driver, self._members, self._counters, self._tasks)
         return {

@@ -260,7 +260,10 @@ class RaftDriver:
             self._configuration = configuration
             self._report_membership(configuration)
         if self._founding is not None and not configuration.cluster and self.is_serving:
-            self._found(state.term, *self._founding)
+            progress = self.node.core.progress
+            if all(progress[node].match > 0 for node in configuration.voters):
+                # From now on a member without any entry is one that lost its log.
+                self._found(state.term, *self._founding)
 
     def _report_membership(self, configuration: Configuration) -> None:
         log.info(

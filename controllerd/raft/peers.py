@@ -54,6 +54,7 @@ class PeerEvents:
     snapshot_sent: Callable[[NodeId, bool], None]
     lost: Callable[[NodeId], None]
     removed: Callable[[], None]
+    has_log: Callable[[], bool]  # asked: whether this node's log holds anything
 
 
 class _Peer:
@@ -310,12 +311,9 @@ class Peers:
             )
         if message.sender in self._members.configuration.retired:
             raise ProtocolError(f"controller {message.sender} was removed")
-        if message.kind in _VOTES and introduced.cluster and not self._members.configuration.cluster:
-            # The group is older than what this node remembers: if it was a member before, it has lost what it promised.
-            log.warning(
-                "no vote for %s: this controller knows nothing of what its group decided; start the other members first",
-                message.sender,
-            )
+        if message.kind in _VOTES and introduced.cluster and not self._events.has_log():
+            # A group gets its id when all its members hold entries: this node did, too, and has lost what it promised.
+            log.warning("no vote for %s: this controller's log was lost; it has to catch up first", message.sender)
             return
         self._events.received(message)
 

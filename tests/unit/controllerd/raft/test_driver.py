@@ -175,6 +175,20 @@ async def test_the_first_leader_founds_the_group_once() -> None:
         assert seen[-1] == Configuration(("n0",), addresses=(("n0", "127.0.0.1:1"),), cluster="c1")
 
 
+async def test_a_group_is_founded_when_all_its_members_hold_entries() -> None:
+    driver, _, sent = make_driver(MemoryDisk(), ("n0", "n1", "n2"), founding=("c1", {}))
+    core = driver.node.core
+    async with running(driver):
+        await _lead_with(driver, "n1")
+        sent.clear()
+        await until("a heartbeat later", lambda: sent)
+        assert core.log.last_index == 1, "n2 may have never been started"
+        driver.receive(Message(MessageKind.APPEND_RESPONSE, "n2", "n0", 1, index=1))
+        await until("the founding is logged", lambda: core.log.last_index == 2)
+        driver.receive(Message(MessageKind.APPEND_RESPONSE, "n2", "n0", 1, index=2))
+        await until("founded", lambda: core.configuration.cluster == "c1")
+
+
 async def test_a_removed_node_answers_tells_the_others_and_ends_when_they_know() -> None:
     driver, _, sent = make_driver(MemoryDisk(), ("n0", "n1"))
     async with running(driver) as task:

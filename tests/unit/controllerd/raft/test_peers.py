@@ -34,6 +34,7 @@ class Node:
         self.snapshots: list[tuple[str, bool]] = []
         self.lost: list[str] = []
         self.removed = 0
+        self.has_log = True
         self.owner = TaskOwner(node_id)
         self.node_id = node_id
         self.group = group
@@ -59,6 +60,7 @@ class Node:
             lambda node, delivered: self.snapshots.append((node, delivered)),
             self.lost.append,
             self._was_removed,
+            lambda: self.has_log,
         )
         self.peers = Peers(self.group, self.members, events, self.owner)
         self.handlers.update(self.peers.handlers())
@@ -246,18 +248,17 @@ async def test_a_removed_node_learns_it_from_the_others() -> None:
         assert other.received == []
 
 
-async def test_a_node_that_remembers_nothing_of_its_cluster_does_not_vote() -> None:
-    """Its disk may have been emptied: what it promised before is forgotten, and a second promise could undo a decision."""
-    founded = replace(Configuration.of(("n0", "n1")), cluster="c1")
-    for forgetful, expected in ((True, [MessageKind.HEARTBEAT]), (False, [*_VOTES, MessageKind.HEARTBEAT])):
-        known = None if forgetful else founded
-        async with two_nodes(configuration=founded, configuration_of_other=known) as (one, other):
-            for kind in (*_VOTES, MessageKind.HEARTBEAT):
-                one.peers.send(message(1, kind=kind))
-            await until(
-                "the heartbeat", lambda other=other: other.received and other.received[-1].kind is MessageKind.HEARTBEAT
-            )
-            assert [each.kind for each in other.received] == expected
+@pytest.mark.parametrize(("cluster", "has_log", "votes"), [("c1", False, False), ("c1", True, True), ("", False, True)])
+async def test_a_member_whose_log_is_gone_does_not_vote(cluster: str, has_log: bool, votes: bool) -> None:
+    """Its disk was emptied: what it promised before is forgotten, and a second promise could undo a decision."""
+    configuration = replace(Configuration.of(("n0", "n1")), cluster=cluster)
+    expected = [*_VOTES, MessageKind.HEARTBEAT] if votes else [MessageKind.HEARTBEAT]
+    async with two_nodes(configuration=configuration) as (one, other):
+        other.has_log = has_log
+        for kind in (*_VOTES, MessageKind.HEARTBEAT):
+            one.peers.send(message(1, kind=kind))
+        await until("the heartbeat", lambda: other.received and other.received[-1].kind is MessageKind.HEARTBEAT)
+        assert [each.kind for each in other.received] == expected
 
 
 _VOTES = (MessageKind.PRE_VOTE, MessageKind.VOTE)
