@@ -3,6 +3,8 @@
     make sim SEED=n                          tell one story and print it: who did what when, faults, roles, offsets
     make sim SEED=n ARGS="--shrink"          leave out faults and clients as long as it still fails, then print the rest
     make sim-soak MINUTES=n                  new seeds for so long; prints what was injected, done and found
+    python -m tests.sim --light ...          the same with light stories: replication cores alone, one event at a time
+    python -m tests.sim --mutants            break the rules one by one: the promises must be seen to break
 
 A failing seed is told again exactly by its number, as long as the code is the same.
 """
@@ -20,6 +22,8 @@ from pathlib import Path
 
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.faults import MOODS
+from tests.sim.light import LightStory
+from tests.sim.mutants import FULL, LIGHT
 from tests.sim.shrink import shrink
 from tests.sim.world import Violation
 
@@ -36,13 +40,17 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them (%(default)s)")
     parser.add_argument("--minutes", type=float, help="go on with new seeds for so long")
     parser.add_argument("--mood", choices=sorted(MOODS), help="what kind of faults (from the seed)")
+    parser.add_argument("--light", action="store_true", help="light stories")
+    parser.add_argument("--mutants", action="store_true", help="enter every mutant; each must be found")
     parser.add_argument("--json", type=Path, help="write the counts there as well")
     parser.add_argument("--verbose", action="store_true", help="let the daemons log")
     options = parser.parse_args()
     if not options.verbose:
         logging.disable(logging.CRITICAL)
+    if options.mutants:
+        return _find_mutants()
     if options.seed is not None:
-        return _tell(options.seed, options.mood, options.shrink)
+        return _tell_light(options.seed) if options.light else _tell(options.seed, options.mood, options.shrink)
     return _soak(options)
 
 
@@ -60,11 +68,39 @@ def _tell(seed: int, mood: str | None, shrinking: bool) -> int:
     return 1 if violation else 0
 
 
+def _tell_light(seed: int) -> int:
+    story = LightStory(seed)
+    story.is_traced = True
+    try:
+        story.run()
+    except Violation as violation:
+        print("\n".join(story.trace))
+        print(violation)
+        return 1
+    print("\n".join(story.trace))
+    print(f"seed {seed}: every promise was kept")
+    return 0
+
+
+def _find_mutants() -> int:
+    missed = 0
+    for mutant in (*LIGHT, *FULL):
+        began = time.process_time()
+        found = mutant.find()
+        missed += found is None
+        took = f"{time.process_time() - began:6.1f} s"
+        print(f"{mutant.name:28} {took}  " + (f"seed {found[0]}: {found[1]}" if found else "NOT FOUND"), flush=True)
+    return 1 if missed else 0
+
+
 def _soak(options: argparse.Namespace) -> int:
     counts = Counts()
     began = time.process_time()
     for seed in _seeds(options):
-        counts.take(Story(seed, options.mood))
+        if options.light:
+            counts.take_light(seed)
+        else:
+            counts.take(Story(seed, options.mood))
     counts.cpu_seconds = time.process_time() - began
     print(counts.report())
     if options.json is not None:
@@ -121,12 +157,24 @@ class Counts:
         for node in cluster.nodes:
             counters = node.disk.counters
             self.disks += Counter({name: getattr(counters, name) for name in counters.__slots__})
-        self._note(story.seed, violation)
+        self._note(story.seed, violation, "")
 
-    def _note(self, seed: int, violation: Violation | None) -> None:
+    def take_light(self, seed: int) -> None:
+        story = LightStory(seed)
+        violation = None
+        try:
+            story.run()
+        except Violation as error:
+            violation = error
+        self.stories += 1
+        self.steps += story.steps
+        self.operations += story.did
+        self._note(seed, violation, ' ARGS="--light"')
+
+    def _note(self, seed: int, violation: Violation | None, how: str) -> None:
         if violation is not None:
             self.failed[seed] = str(violation)
-            print(f"{violation}\ntell it again with: make sim SEED={seed}", flush=True)
+            print(f"{violation}\ntell it again with: make sim SEED={seed}{how}", flush=True)
 
     def as_json(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items()}

@@ -53,6 +53,7 @@ class SimCluster:
         self.ids: dict[int, SimBroker] = {}  # whose disk holds what a broker id stands for; gone when the disk is
         self.rotten: list[SimBroker] = []
         self.clients: list[Client] = []
+        self.interruptions = 0  # masterships that ended, and disks that refused
         self.restarted = False
         rng = world.random("cluster")
         self._settings = settings or ReplicationSettings()
@@ -110,6 +111,11 @@ class SimCluster:
         for client in self.clients:
             client.stop()
         self.injector.heal()
+        if self.rotten:
+            world.run(3000)  # until the others are in the set again
+            for broker in self.rotten:
+                self.replace(broker)
+            self.restart_all()
         self._settle("healed")
         self._let_clients_end()
         self._settle("left alone")
@@ -223,6 +229,7 @@ class SimCluster:
         self.ids[broker_id] = broker
 
     def became_master(self, broker: SimBroker) -> None:
+        self.interruptions += self.truth.elections > 1
         self.promises.became_master(broker)
 
     def answered(self, broker: SimBroker, drafts: list[Draft], outcomes: list[SendOutcome]) -> None:

@@ -32,10 +32,12 @@ MOODS: dict[str, dict[str, float]] = {
     "processes": {**PROCESSES, **RARE, "heal": 1, "lost replies": 2, "split": 1},
     "network": {**NETWORK, "freeze": 2, "kill": 2, "clock jump": 1},
     "disk": {**DISK, "crash": 3, "kill": 2, "power at a sync": 3, "blackout": 1},
+    "power": {"crash": 4, "blackout": 5, "power at a sync": 2, "master and leader": 2, "slow disk": 6},
+    "machines": {"replacement": 4, "queues removed": 3, "kill": 2, "crash": 2, "heal": 1, "split": 1},
     "rot": {"rot": 5, "kill": 2, "crash": 1, "all controllers": 1, "doubling": 1},
     "calm": {},
 }
-MOOD_SHARES = {"mixed": 10, "processes": 5, "network": 4, "disk": 4, "rot": 1.5}
+MOOD_SHARES = {"mixed": 10, "processes": 5, "network": 4, "disk": 4, "power": 2, "machines": 2, "rot": 1.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,6 @@ class Injector:
             node.disk.capacity_bytes = 1 << 40
             if node.is_up and node.is_paused:
                 node.resume()
-        for broker in self._cluster.rotten:
-            self._cluster.replace(broker)
         self._cluster.restart_all()
 
     def later(self, node: SimBroker | SimController, delay_ms: float) -> None:
@@ -140,7 +140,8 @@ class Injector:
         """Whom it hits: the master and the leader more often than others; None when that one is down already."""
         cluster = self._cluster
         if self.mood == "rot":
-            node: SimBroker | SimController | None = cluster.victim
+            # A damaged replica may go; a damaged master whose set is itself alone could not be replaced by anybody.
+            node: SimBroker | SimController | None = None if cluster.victim is cluster.master() else cluster.victim
         else:
             choice = rng.random()
             node = (

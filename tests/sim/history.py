@@ -27,6 +27,9 @@ class History:
     attempts: dict[bytes, int] = field(default_factory=dict)
     acknowledged: dict[bytes, list[Place]] = field(default_factory=dict)
     finished: dict[bytes, float] = field(default_factory=dict)  # popped, and when the consumer knew that its ack holds
+    finished_places: dict[tuple[int, int, int], float] = field(
+        default_factory=dict
+    )  # the same by (retry flag, queue, offset)
     perhaps_finished: set[bytes] = field(default_factory=set)  # an ack's outcome is not known, so it may hold
     deliveries: Counter[bytes] = field(default_factory=Counter)
     committed: dict[tuple[str, int], int] = field(default_factory=dict)  # (group, queue) -> highest confirmed offset

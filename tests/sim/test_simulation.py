@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.sim.cluster import SimCluster, Story
-from tests.sim.faults import DISK, MOODS, NETWORK, PROCESSES, RARE
+from tests.sim.faults import DISK, NETWORK, PROCESSES, RARE
 
-_SEEDS = range(12)
+_SEEDS = range(7)
 _REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 
@@ -57,17 +57,17 @@ def test_every_promise_is_kept_under_faults() -> None:
         restarted += cluster.restarted
     assert faults.total() >= 5 * len(_SEEDS)
     for kinds in (PROCESSES, NETWORK, DISK, RARE):
-        assert sum(faults[kind] > 0 for kind in kinds) >= 2 * len(kinds) // 3, faults
+        assert sum(faults[kind] > 0 for kind in kinds) >= len(kinds) // 2, faults
     for operation in ("send", "pop", "ack", "postpone", "pull", "commit", "create", "delete"):
         assert operations[operation, "ok"] >= 10, operations
     for operation in ("send", "pop", "ack", "commit"):
         assert operations[operation, "unknown"] >= 3, operations
     assert operations["designate", "ok"] >= 3
-    assert looked_up >= 1000
-    assert restarted >= 2
+    assert looked_up >= 500
+    assert restarted >= 1
 
 
-@pytest.mark.parametrize("mood", sorted(MOODS))
+@pytest.mark.parametrize("mood", ["disk", "mixed"])
 def test_a_seed_tells_the_same_story_again(mood: str) -> None:
     fingerprints = []
     for _ in range(2):

@@ -1,0 +1,258 @@
+"""Light stories: the replication of one broker group, one event at a time, thousands a minute.
+
+Real replication engines over logs in memory, and the controllers' rules for elections and sync-state sets; no store, no Raft, no
+clients beside producers. A story is 80 events drawn from the seed: appends, flushes, parts of a stream, lost answers, elections,
+crashes in the middle of a durable step. After every event it is checked that whoever could be elected has all that was
+acknowledged or shown, that the required set holds the controllers' set, and that logs are identical as far as their epochs say.
+In one of a few stories the faults end, and the group must heal and be alike.
+
+The checks do the same as `check_safety` of the unit tests, but look only at what an event may have changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from brokerd.replication.epoch_file import EPOCH_FILE, EpochFile
+from brokerd.replication.epochs import EpochList
+from brokerd.replication.settings import ReplicationSettings
+from tests.sim.world import Violation
+from tests.support.disks import MemoryFile, PowerLost
+from tests.unit.brokerd.replication.group import Group, MemoryLog, Node, check_acks_are_from_one_broker_per_epoch
+from tests.unit.brokerd.replication.schedules import WEIGHTS, Story
+
+STEPS = 80
+_HEALS = 5  # one story of so many is told to the end
+
+
+class Watch:
+    """The safety of a group, looked at after every event."""
+
+    def __init__(self, group: Group, *, only_outcomes: bool = False) -> None:
+        """`only_outcomes` leaves out the rule that makes losses impossible, so that a broken one is found by its loss."""
+        self._group = group
+        self._only_outcomes = only_outcomes
+        self._nodes = list(group.nodes.values())
+        self._checked_acks = 0
+        self._last_cut: list[tuple[int, int, int]] = [(0, 0, 0)] * len(self._nodes)
+        self._members: frozenset[int] = frozenset()
+        self._shown = 0  # what was checked to be on all members, of what anybody showed
+        self._lists: list[tuple[MemoryFile | None, EpochList, int]] = [(None, EpochList(), 0)] * len(self._nodes)
+        self._alike: dict[tuple[int, int], int] = {}
+
+    def look(self) -> None:
+        """Raises AssertionError."""
+        again = self._note_cuts()
+        self._look_at_required_sets()
+        self._look_at_acknowledged(again)
+        self._look_at_shown(again)
+        self._look_at_logs()
+
+    def _note_cuts(self) -> bool:
+        """Whether something that was checked may have changed: a log lost bytes, or the controllers' set is another one."""
+        again = self._group.controller.members != self._members
+        self._members = self._group.controller.members
+        for index, node in enumerate(self._nodes):
+            min_before, flushed_before, life = self._last_cut[index]
+            log = node.log
+            if log.flushed_offset < flushed_before or log.min_offset != min_before or node.life != life:
+                again = True
+                for pair in self._alike:
+                    if index in pair:
+                        self._alike[pair] = 0
+            self._last_cut[index] = log.min_offset, log.flushed_offset, node.life
+        return again
+
+    def _look_at_required_sets(self) -> None:
+        controller = self._group.controller
+        for node in self._nodes:
+            if not node.alive:
+                continue
+            core = node.core
+            assert core.confirm_offset <= core.log.end_offset == node.log.end_offset
+            leading = core.leading
+            if leading is not None and leading.epoch == controller.master_epoch and not self._only_outcomes:
+                assert controller.members <= leading.sync.required, (
+                    f"b{node.broker_id} requires {set(leading.sync.required)}, the set is {set(controller.members)}"
+                )
+
+    def _look_at_acknowledged(self, again: bool) -> None:
+        acknowledged = self._group.acknowledged
+        if again:
+            self._checked_acks = 0
+        for acked in acknowledged[self._checked_acks :]:
+            end = acked.position + 1 + len(acked.payload)
+            for broker_id in self._members:
+                node = self._group.nodes[broker_id]
+                held = node.log.content(acked.position + 1, end) if self._safe(node) >= end else b""
+                assert held == acked.payload, f"b{broker_id} is electable and lacks {acked}"
+        self._checked_acks = len(acknowledged)
+
+    def _look_at_shown(self, again: bool) -> None:
+        """What a consumer may have read is on every broker that could be elected, byte for byte."""
+        group = self._group
+        if again:
+            self._shown = 0
+        highest = self._shown
+        for node in self._nodes:
+            if not node.alive:
+                continue
+            visible = node.core.confirm_offset
+            if node.core.leading is not None:
+                key = node.broker_id, node.core.master_epoch
+                assert visible >= group.confirmed.get(key, 0), "the confirm offset went back within a mastership"
+                group.confirmed[key] = visible
+            if visible <= self._shown:
+                continue
+            visible = _whole_records(node.log, visible)  # a replica may ack a part of a record, which nobody sees
+            highest = max(highest, visible)
+            for broker_id in self._members:
+                member = group.nodes[broker_id]
+                safe = self._safe(member)
+                assert safe >= visible, f"b{node.broker_id} shows {visible}, of which electable b{broker_id} has {safe}"
+                start = max(node.log.min_offset, member.log.min_offset, self._shown)
+                assert member.log.content(start, visible) == node.log.content(start, visible), (
+                    f"b{node.broker_id} shows below {visible} what electable b{broker_id} has differently"
+                )
+        if self._members:
+            self._shown = highest
+
+    def _look_at_logs(self) -> None:
+        states = [self._epochs(index) for index in range(len(self._nodes))]
+        for index, node in enumerate(self._nodes):
+            own, own_end, own_changed = states[index]
+            for other_index in range(index):
+                entries, other_end, other_changed = states[other_index]
+                if not own_changed and not other_changed:
+                    continue
+                other = self._nodes[other_index]
+                common = _within(own, own_end).common_end(own_end, _within(entries, other_end).entries, other_end)
+                known = self._alike.setdefault((other_index, index), 0)
+                if common is None or common <= known:
+                    continue
+                start = max(node.log.min_offset, other.log.min_offset, known)
+                assert node.log.content(start, common) == other.log.content(start, common), (
+                    f"b{node.broker_id} and b{other.broker_id} differ below {common}, where their epochs say they agree"
+                )
+                self._alike[other_index, index] = common
+
+    def _epochs(self, index: int) -> tuple[EpochList, int, bool]:
+        """The list on a node's disk, the end of its log, and whether either changed since the last look."""
+        node = self._nodes[index]
+        file = node.disk.files.get(EPOCH_FILE)
+        known, entries, end = self._lists[index]
+        new_end = node.log.end_offset
+        if file is known:
+            if new_end == end:
+                return entries, end, False
+        else:
+            entries = EpochFile(node.disk).load()[0]
+            for pair in self._alike:
+                if index in pair:
+                    self._alike[pair] = 0
+        self._lists[index] = file, entries, new_end
+        return entries, new_end, True
+
+    def _safe(self, node: Node) -> int:
+        return node.log.flushed_offset if self._group.settings.ack_after_flush else node.log.end_offset
+
+
+class LightStory(Story):
+    """One story; `run` raises Violation."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        settings: ReplicationSettings | None = None,
+        steps: int = STEPS,
+        heals: bool | None = None,
+        only_outcomes: bool = False,
+        weights: dict[str, float] | None = None,
+    ) -> None:
+        """`weights` makes some events likelier or rarer than they are."""
+        size = 3 if Random(seed).random() < 0.8 else Random(seed).choice((2, 4))
+        super().__init__(seed, size=size, settings=settings, steps=steps)
+        self.seed = seed
+        self.heals = seed % _HEALS == 0 if heals is None else heals
+        self.trace: list[str] = []
+        self.is_traced = False
+        self._only_outcomes = only_outcomes
+        self._weights = {**WEIGHTS, **(weights or {})}
+
+    def run(self, *_: object, **__: object) -> None:
+        """Tell it, and in some stories let the group heal."""
+        try:
+            self._tell()
+        except AssertionError as error:
+            text = str(error) or repr(error)
+            self.trace.append(f"VIOLATION: {text}")
+            raise Violation(f"light seed {self.seed}: {text}") from error
+
+    def _tell(self) -> None:
+        rng, group = self.rng, self.group
+        if rng.random() < 0.8:
+            group.controller.elect(1 + rng.randrange(group.size))
+            group.push_all()
+            if rng.random() < 0.5:  # else the first replicas join among all the other events
+                group.settle(rng.randrange(4))
+        watch = Watch(group, only_outcomes=self._only_outcomes)
+        left = self.steps
+        names, shares = list(self._weights), list(self._weights.values())
+        while left:
+            for name in rng.choices(names, shares, k=left):
+                if self._happens(name):
+                    left -= 1
+                    self.did[name] += 1
+                    if self.is_traced:
+                        self.trace.append(f"{group.now_ms:8} {name:12} {self._state()}")
+                    watch.look()
+        check_acks_are_from_one_broker_per_epoch(group)
+        if self.heals:
+            self.trace.append("everything is healed")
+            self.finish()
+            self.did["healed"] += 1
+
+    def _happens(self, name: str) -> bool:
+        """Have an event take place, if it can now."""
+        try:
+            happened: bool = getattr(self, name)()
+        except PowerLost:
+            self._lose_power()
+            return True
+        return happened
+
+    def _state(self) -> str:
+        controller = self.group.controller
+        parts = [f"[{controller.master_id} e{controller.master_epoch} {sorted(controller.members)}]"]
+        for node in self.group.nodes.values():
+            role = f"{node.core.role.value[:4]}/{node.core.master_epoch}" if node.alive else "down"
+            parts.append(f"b{node.broker_id}:{role} {node.log.flushed_offset}/{node.log.end_offset}")
+        return " ".join(parts)
+
+
+def _whole_records(log: MemoryLog, offset: int) -> int:
+    """The end of the last whole record below the offset."""
+    position, end = 0, offset - log.min_offset
+    while position < end and position + 1 + log.data[position] <= end:
+        position += 1 + log.data[position]
+    return log.min_offset + position
+
+
+def _within(epochs: EpochList, end_offset: int) -> EpochList:
+    """The list without what begins beyond the log's end, as after a crash between two durable steps."""
+    last = epochs.last
+    if last is None or last.start_offset <= end_offset:
+        return epochs
+    return EpochList(entry for entry in epochs.entries if entry.start_offset <= end_offset)
+
+
+def count(stories: int, first: int = 0) -> Counter[str]:
+    """Tell stories and count their events."""
+    did: Counter[str] = Counter()
+    for seed in range(first, first + stories):
+        story = LightStory(seed)
+        story.run()
+        did += story.did
+    return did

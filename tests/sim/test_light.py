@@ -1,0 +1,89 @@
+"""Some hundred light stories for every run, and mutants of the rules: the harness must find each."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sim.faults import Injector
+from tests.sim.light import STEPS, LightStory, count
+from tests.sim.mutants import FULL, LIGHT, Mutant
+from tests.sim.world import Violation
+
+_STORIES = 200
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(before)
+
+
+def test_every_promise_is_kept_whatever_comes_next() -> None:
+    did: Counter[str] = count(_STORIES)
+    for event in ("append", "flush", "deliver", "deliver_part", "dial", "process", "answer", "tick", "elect", "push"):
+        assert did[event] >= _STORIES, did
+    for fault in ("cut", "crash", "power_lost", "lose_answer", "abandon", "lose_master", "start"):
+        assert did[fault] >= _STORIES // 10, did
+    assert did["healed"] == _STORIES // 5
+    assert sum(did.values()) >= STEPS * _STORIES
+
+
+def test_a_seed_tells_the_same_light_story_again() -> None:
+    traces = []
+    for _ in range(2):
+        story = LightStory(5)
+        story.is_traced = True
+        story.run()
+        traces.append(story.trace)
+    assert traces[0] == traces[1]
+    assert len(traces[0]) >= STEPS
+
+
+@pytest.mark.parametrize("mutant", LIGHT, ids=lambda mutant: mutant.name)
+def test_a_rule_that_loses_messages_is_found(mutant: Mutant) -> None:
+    found = mutant.find()
+    assert found is not None, f"{mutant.within} stories, and none broke a promise: {mutant.what}"
+
+
+@pytest.mark.parametrize(
+    "mutant", [mutant for mutant in FULL if mutant.is_quick], ids=lambda mutant: mutant.name.replace(" ", "-")
+)
+def test_a_rule_that_loses_messages_is_found_in_a_whole_cluster(mutant: Mutant) -> None:
+    found = mutant.find()
+    assert found is not None, f"{mutant.within} stories, and none broke a promise: {mutant.what}"
+
+
+def test_a_mutant_is_gone_when_it_was_left() -> None:
+    mutant = LIGHT[0]
+    found = mutant.find()
+    assert found is not None
+    LightStory(found[0], weights=mutant.weights, steps=mutant.steps).run()
+
+
+def test_a_failing_story_can_be_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.sim.cluster import SimCluster, Story
+    from tests.sim.shrink import shrink
+
+    def loses(self: Injector, rng: object) -> str:
+        self._world.require(False, "a promise that a reset of connections breaks, 1 time")
+        return ""
+
+    monkeypatch.setattr(Injector, "_reset", loses)
+    for seed in range(40):
+        story = Story(seed, "network", fault_ms=800)
+        cluster = SimCluster(story)
+        kinds = [fault.kind for fault in cluster.injector.plan]
+        if "reset" in kinds[1:]:
+            break
+    with pytest.raises(Violation) as violation:
+        SimCluster(story).run()
+    short = shrink(story, str(violation.value))
+    kept = [fault.kind for fault in cluster.injector.plan if fault.index not in short.without_faults]
+    assert kept == ["reset"]
+    assert len(short.without_clients) >= 5
