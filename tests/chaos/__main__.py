@@ -1,6 +1,7 @@
 """Real processes in network namespaces, under faults.
 
     python -m tests.chaos [--only "C1 X3"] [--seed N] [--fault-s S] [--heal-s S] [--rounds N] [--report DIRECTORY]
+                          [--set PART.KEY=VALUE]
 
 Each scenario starts a cluster of its own (see docs/RELIABILITY.md), puts clients on it, injects its faults, heals them, and holds
 what everybody saw against K1 to K10. Prints a table; writes report.json and timeline.html. Exit codes: 0 passed, 1 failed, 2 this
@@ -36,6 +37,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--fault-s", type=float, default=default.fault_s, help="length of a fault (%(default)s)")
     parser.add_argument("--heal-s", type=float, default=default.heal_s, help="time after a heal (%(default)s)")
     parser.add_argument("--rounds", type=int, default=default.rounds, help="faults of each scenario (%(default)s)")
+    parser.add_argument("--set", action="append", default=[], metavar="PART.KEY=VALUE", help="a setting of all brokers")
     parser.add_argument("--report", type=Path, default=Path("chaos-report"), help="where the report goes (%(default)s)")
     chosen_options = parser.parse_args(arguments)
     try:
@@ -46,7 +48,13 @@ def main(arguments: list[str]) -> int:
         print(f"chaos: {reason}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, _stop)  # so that what was made is removed then too
-    options = Options(chosen_options.fault_s, chosen_options.heal_s, chosen_options.rounds, chosen_options.seed)
+    options = Options(
+        chosen_options.fault_s,
+        chosen_options.heal_s,
+        chosen_options.rounds,
+        chosen_options.seed,
+        tuple(chosen_options.set),
+    )
     started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     report: Path = chosen_options.report
     report.mkdir(parents=True, exist_ok=True)

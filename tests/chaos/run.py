@@ -31,12 +31,13 @@ BROKE: Final = "BROKE OFF"
 
 @dataclass(frozen=True)
 class Options:
-    """How long, how often, from which seed."""
+    """How long, how often, from which seed; and settings of all brokers that are not the defaults."""
 
     fault_s: float = 8.0
     heal_s: float = 12.0
     rounds: int = 1
     seed: int = 1
+    broker_settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def play(
     history, aftermath, broken = History(), Aftermath(), ""
     with _disks(scenario, directory) as disks:
         settings = [f"store.segment_size_bytes={SMALL_SEGMENT_BYTES if scenario.small_disk else SEGMENT_BYTES}"]
+        settings += options.broker_settings
         cluster = ChaosCluster(
             directory,
             network,

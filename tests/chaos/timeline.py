@@ -45,6 +45,7 @@ def page(document: Mapping[str, Any]) -> str:
     told = (
         f"{document['started']} · seed {options['seed']} · {options['rounds']} × "
         f"({options['fault_s']:g} s fault + {options['heal_s']:g} s healthy)"
+        + "".join(f" · {each}" for each in options["broker_settings"])
     )
     legend = "".join(f'<span><i style="background:var({name})"></i>{escape(text)}</span>' for name, text in _LEGEND)
     return (
