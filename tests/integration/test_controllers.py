@@ -428,7 +428,7 @@ async def test_bad_requests_get_a_sentence_and_bad_frames_a_closed_connection(on
         (["--peers", "n0=127.0.0.1"], "is not an address"),
         (["--set", "raft.tick_ms=1"], "raft.tick_ms is 1; it must be at least 5"),
         (["--set", "raft.heartbeat_ticks=10"], "must be less than raft.election_ticks"),
-        (["--set", "liveness.pause_ms=200"], "must be more than liveness.scan_ms"),
+        (["--set", "liveness.pause_ms=50"], "must be more than liveness.scan_ms"),
     ],
 )
 def test_start_is_refused_with_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
