@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from brokerd.replication.settings import ReplicationSettings
-from controllerd.settings import LivenessSettings
-from tests.support.cluster import Cluster, eventually
+from controllerd.settings import LivenessSettings, RaftSettings
+from tests.support.cluster import Cluster, Process, eventually
 from tests.support.senders import Senders
 from tests.support.workload import call_until, check_queue, read_queue
 
@@ -27,6 +27,9 @@ MASTER_LIMIT_S = (SETTINGS.controller_heartbeat_timeout_ms + LivenessSettings().
 REPLICA_LIMIT_S = (
     max(SETTINGS.silence_limit_ms, SETTINGS.not_caught_up_ms) + SETTINGS.reconnect_grace_ms + ROOM_MS
 ) / 1000
+
+RAFT = RaftSettings()
+ELECTION_LIMIT_S = 2 * RAFT.election_ticks * RAFT.tick_ms / 1000
 
 
 @pytest.fixture
@@ -89,3 +92,37 @@ def test_a_frozen_replica_holds_sends_up_for_a_moment_and_costs_no_election(clus
     assert blocked_s > SETTINGS.heartbeat_ms / 1000, "sends did not need the frozen replica"
     check_everything(cluster, senders)
     assert cluster.wait_in_sync(3)["masterEpoch"] == before["masterEpoch"]
+
+
+def test_another_leader_of_the_controllers_changes_nothing_for_the_brokers(cluster: Cluster, senders: Senders) -> None:
+    before = cluster.wait_in_sync(3)
+    for stop, resume in ((Process.freeze, Process.thaw), (Process.kill, Process.start)):
+        leader = cluster.controllers[cluster.leader()]
+        stop(leader)
+        eventually("another leader", lambda leader=leader: cluster.controllers[cluster.leader()] is not leader)
+        goal = senders.acknowledged + 10
+        eventually("sends under the new leader", lambda goal=goal: senders.acknowledged > goal)
+        resume(leader)
+    assert cluster.wait_in_sync(3)["masterEpoch"] == before["masterEpoch"]
+    check_everything(cluster, senders)
+    assert all(not history.unknown for history in senders.histories)
+
+
+def test_a_frozen_replica_leaves_in_time_although_the_leading_controller_froze_with_it(
+    cluster: Cluster, senders: Senders
+) -> None:
+    """They share a machine, say: the master has to find the next leader before it can have the set changed."""
+    before = cluster.wait_in_sync(3)
+    replica, leader = (cluster.master() + 1) % 3, cluster.leader()
+    frozen_s = time.monotonic()
+    cluster.controllers[leader].freeze()
+    cluster.brokers[replica].freeze()
+    resumed_s = senders.first_success(frozen_s + 0.2)
+    blocked_s = senders.longest_gap(frozen_s, resumed_s)
+    cluster.controllers[leader].thaw()
+    cluster.brokers[replica].thaw()
+    assert blocked_s <= max(REPLICA_LIMIT_S, ELECTION_LIMIT_S + ROOM_MS / 1000)
+    check_everything(cluster, senders)
+    after = cluster.wait_in_sync(3)
+    assert after["masterEpoch"] == before["masterEpoch"]
+    assert after["syncStateSetEpoch"] >= before["syncStateSetEpoch"] + 2, "out of the set, and back"
