@@ -6,13 +6,15 @@ of themselves what they are, and of the rest only what they know.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 
 from controllerd.live_settings import CONTROLLER_NAMES, NAME_SERVER_NAMES, LiveSettings
 from controllerd.metrics import Counters
+from controllerd.nameserver.records import MASTER_ID, Registration
+from controllerd.nameserver.routes import RouteTable
 from controllerd.processors.fields import optional
 from controllerd.processors.measure import measured
 from controllerd.raft.driver import RaftDriver
@@ -40,6 +42,7 @@ class ViewsProcessor:
         members: Members,
         machine: ReplicasMachine,
         table: HeartbeatTable,
+        routes: RouteTable,
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         counters: Counters,
@@ -49,6 +52,7 @@ class ViewsProcessor:
         self._members = members
         self._machine = machine
         self._table = table
+        self._routes = routes
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._counters = counters
@@ -96,7 +100,7 @@ class ViewsProcessor:
             "asOf": self._wall_ms(),
             "leaderId": self._known_leader(),
             "controllers": [self._controller(node, address) for node, address in self._members.table().items()],
-            "groups": [self._group(groups[name]) for name in sorted(groups)],
+            "groups": [self._group(groups[name]) for name in sorted(groups)] + self._fixed_groups(),
             "uncleanElection": self._settings.election.unclean,
             "metrics": self._counters.as_json(),
             "loop": self._table.awake.as_json(),
@@ -156,6 +160,11 @@ class ViewsProcessor:
             ],
         }
 
+    def _fixed_groups(self) -> list[dict[str, Any]]:
+        """Groups that only the name server knows: nobody elects there, and who is not registered is not seen."""
+        names = [name for name in self._routes.groups() if name not in self._machine.state.groups]
+        return [_fixed_group(name, members) for name in names if (members := self._routes.members(name))]
+
     def _replica(self, group: Group, broker_id: int, now_ms: int) -> dict[str, Any]:
         replica = group.replicas[broker_id]
         beat = self._table.get(group, broker_id)
@@ -176,6 +185,41 @@ class ViewsProcessor:
             "longestSilenceMs": silence.worst_ms if silence else None,
             "suspicion": round(silence.suspicion(now_ms), 1) if silence else None,
         }
+
+
+def _fixed_group(name: str, members: Mapping[int, Registration]) -> dict[str, Any]:
+    master = members.get(MASTER_ID)
+    return {
+        "clusterName": next(iter(members.values())).cluster,
+        "brokerName": name,
+        "kind": "fixed",
+        "masterBrokerId": MASTER_ID if master is not None else None,
+        "masterEpoch": master.data_version.state_version if master is not None else None,
+        "syncStateSet": [],
+        "syncStateSetEpoch": None,
+        "uncleanElections": [],
+        "replicas": [
+            {
+                "brokerId": broker_id,
+                "address": each.address,
+                "haAddress": each.ha_address or None,
+                "grpcAddress": each.grpc_address or None,
+                "alive": True,
+                "inSync": None,
+                "role": "master" if broker_id == MASTER_ID else "replica",
+                "epoch": None,
+                "maxOffset": None,
+                "confirmOffset": None,
+                "lastHeartbeatMs": None,
+                "silenceLimitMs": None,
+                "longestSilenceMs": None,
+                "suspicion": None,
+                "eligible": False,
+                "eligibilityReason": "the roles of this group are fixed by its settings",
+            }
+            for broker_id, each in members.items()
+        ],
+    }
 
 
 def _unclean(election: UncleanElection) -> dict[str, Any]:

@@ -53,7 +53,8 @@ def state_of(look: Look, cluster: str, name: str, replica: Mapping[str, Any]) ->
 def _group(group: Mapping[str, Any], look: Look) -> dict[str, Any]:
     cluster, name = str(group["clusterName"]), str(group["brokerName"])
     master_id = group.get("masterBrokerId")
-    in_sync = list(group.get("syncStateSet") or [])
+    is_fixed = group.get("kind") == "fixed"
+    in_sync = _own_set(group, look) if is_fixed else list(group.get("syncStateSet") or [])
     replicas = [
         _replica(replica, state_of(look, cluster, name, replica), in_sync)
         for replica in sorted(group["replicas"], key=lambda each: each["brokerId"])
@@ -67,6 +68,7 @@ def _group(group: Mapping[str, Any], look: Look) -> dict[str, Any]:
     return {
         "cluster": cluster,
         "name": name,
+        "kind": "fixed" if is_fixed else "controllers",
         "master_id": whole(master_id),
         "master_epoch": whole(group.get("masterEpoch")),
         "sync_state_set": sorted(in_sync),
@@ -75,6 +77,15 @@ def _group(group: Mapping[str, Any], look: Look) -> dict[str, Any]:
         "weaknesses": sorted({str(each) for state in states.values() for each in _list(state.get("weaknesses"))}),
         "replicas": replicas,
     }
+
+
+def _own_set(group: Mapping[str, Any], look: Look) -> list[int]:
+    """With fixed roles the set is the master's own, and only it tells."""
+    for each in group["replicas"]:
+        if each["brokerId"] == group.get("masterBrokerId"):
+            state = state_of(look, str(group["clusterName"]), str(group["brokerName"]), each) or {}
+            return [broker_id for value in _list(state.get("syncStateSet")) if (broker_id := whole(value)) is not None]
+    return []
 
 
 def _list(value: Any) -> Sequence[Any]:
@@ -175,6 +186,7 @@ def _remembered(previous: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         {
             "clusterName": group["cluster"],
             "brokerName": group["name"],
+            "kind": group.get("kind"),
             "masterBrokerId": group["master_id"],
             "masterEpoch": group["master_epoch"],
             "syncStateSet": group["sync_state_set"],

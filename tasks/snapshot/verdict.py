@@ -74,7 +74,8 @@ def _about_group(look: Look, group: Mapping[str, Any]) -> list[dict[str, Any]]:
     reasons = []
     explained = {each["broker_id"] for each in (group["quorum"] or {"missing": ()})["missing"]}
     if group["master_id"] is None:
-        text = f"{name} has no master: sends to it are refused until one is elected."
+        until = "until it is back" if group["kind"] == "fixed" else "until one is elected"
+        text = f"{name} has no master: sends to it are refused {until}."
         reasons.append(_reason("no-master", CRITICAL, text, link))
     elif _master(group) is None:
         text = f"{name}: its master, replica {group['master_id']}, does not serve at the moment."

@@ -222,6 +222,7 @@ _HEALTHY: dict[str, Any] = {
         {
             "cluster": "DefaultCluster",
             "name": "broker-a",
+            "kind": "controllers",
             "master_id": 1,
             "master_epoch": 3,
             "sync_state_set": [1, 2, 3],

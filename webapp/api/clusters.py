@@ -88,6 +88,11 @@ class QuorumSerializer(serializers.Serializer):
 class GroupSerializer(serializers.Serializer):
     cluster = serializers.CharField()
     name = serializers.CharField()
+    kind = serializers.ChoiceField(
+        choices=["controllers", "fixed"],
+        required=False,
+        help_text="Who decides the roles: the controllers elect, or they are fixed by settings.",
+    )
     master_id = serializers.IntegerField(allow_null=True)
     master_epoch = Int64Field()
     sync_state_set = serializers.ListField(child=serializers.IntegerField())

@@ -197,3 +197,16 @@ def test_other_groups_hear_nothing() -> None:
     table.connection_closed("a")
     table.register(broker(0, "h:1"), "a", 0)
     assert table.take_min_id_changes() == []
+
+
+def test_when_the_master_of_an_acting_group_goes_its_topics_can_only_be_read_until_it_is_back() -> None:
+    table = RouteTable()
+    table.register(broker(0, "h:0", acting_master=True, topics={"A": EIGHT, "B": EIGHT}), "m", 0)
+    table.register(broker(1, "h:1", acting_master=True, topics={"A": EIGHT, "B": EIGHT}), "r", 0)
+    assert table.queues("A")["broker-a"].perm == 6
+    table.connection_closed("m")
+    assert table.queues("A")["broker-a"].perm == 4
+    table.register(broker(1, "h:1", acting_master=True, topics={"A": EIGHT, "B": EIGHT}), "r", 0)
+    assert table.queues("A")["broker-a"].perm == 4, "who stands in brings no permission to write"
+    table.register(broker(0, "h:0", acting_master=True, topics={"A": EIGHT, "B": EIGHT}), "m", 0)
+    assert table.queues("A")["broker-a"].perm == 6

@@ -147,6 +147,22 @@ def test_refused_messages_and_waiting_sends_are_critical() -> None:
         assert words in reason["text"]
 
 
+def test_a_group_with_fixed_roles_is_shown_with_its_masters_own_set() -> None:
+    replicas = [replica(0, "master", inSync=None), replica(1, inSync=None), replica(2, inSync=None)]
+    answer = view(kind="fixed", masterBrokerId=0, syncStateSet=[], syncStateSetEpoch=None, replicas=replicas)
+    told = quorum(2, gone(2), kind="fixed")
+    states = {0: state(0, "master", syncStateSet=[0, 1], **told), 1: state(1), 2: state(2)}
+    snapshot, memory = build(look(view=answer, states=states), Memory())
+    (group,) = snapshot["groups"]
+    assert (group["kind"], group["master_id"], group["sync_state_set"]) == ("fixed", 0, [0, 1])
+    assert [each["in_sync"] for each in group["replicas"]] == [True, True, False]
+    assert [each["code"] for each in snapshot["verdict"]["reasons"]] == ["downgraded"]
+    answer = view(kind="fixed", masterBrokerId=None, syncStateSet=[], replicas=replicas[1:])
+    snapshot, memory = build(look(view=answer, states={1: state(1), 2: state(2)}), memory)
+    assert "until it is back" in snapshot["verdict"]["reasons"][0]["text"]
+    assert build(look(views={}, states={1: state(1), 2: state(2)}), memory)[0]["groups"][0]["kind"] == "fixed"
+
+
 def test_a_learner_outside_the_set_is_no_trouble_and_weak_settings_are() -> None:
     answer = view(syncStateSet=[1, 2], replicas=[replica(1, "master"), replica(2), replica(3, inSync=False)])
     states = {
