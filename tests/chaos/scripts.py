@@ -100,6 +100,7 @@ def _killed_amid_the_proposal(stage: Stage, window: FaultWindow, roles: Roles, r
     happened = not knew and applied and broker_id not in _state(stage, roles.master)["syncStateSet"]
     if happened:
         stage.cluster.daemons[roles.master].kill()
+        window.details |= answers_lost.describe() | {"killed": [roles.master], "returning": returning}
         injection.look("after the kill")
         injection.verify()
     injection.heal()
