@@ -35,7 +35,7 @@ class Truth:
         self._cluster = cluster
         self._require = cluster.world.require
         self._machine = ReplicasMachine(self._recorded)
-        self._commands: list[bytes] = []  # of index 1 on
+        self._entries: list[tuple[bool, bytes]] = []  # of index 1 on
         self._states: dict[int, bytes] = {0: encode_state(self._machine.state)}
         self._masters: dict[int, int] = {}
         self._codes: dict[int, str] = {}
@@ -45,17 +45,18 @@ class Truth:
     def group(self) -> Group | None:
         return self._machine.state.groups.get(GROUP)
 
-    def decided(self, controller: SimController, index: int, command: bytes) -> None:
-        """A controller is about to apply a command; b"" is an entry that is none."""
-        if index <= len(self._commands):
-            first = self._commands[index - 1]
-            self._require(first == command, f"{controller.name} applies another command at {index} than others did")
+    def decided(self, controller: SimController, index: int, is_command: bool, data: bytes) -> None:
+        """A controller is about to apply an entry; those that are no commands are the group's own."""
+        entry = (is_command, data)
+        if index <= len(self._entries):
+            first = self._entries[index - 1]
+            self._require(first == entry, f"{controller.name} applies another entry at {index} than others did")
             return
-        self._require(index == len(self._commands) + 1, f"{controller.name} skips to command {index}")
-        self._commands.append(command)
-        if command:
+        self._require(index == len(self._entries) + 1, f"{controller.name} skips to entry {index}")
+        self._entries.append(entry)
+        if is_command:
             before = self.group
-            self._machine.apply(command)
+            self._machine.apply(data)
             self._check_change(before, self.group)
         self._states[index] = encode_state(self._machine.state)
 

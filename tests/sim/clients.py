@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from brokerd.replication.control import ControlRequest
 from brokerd.services import (
     AckStatus,
@@ -33,6 +35,7 @@ from tests.sim.world import Node, World
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
     from tests.sim.cluster import SimCluster
+    from tests.sim.controller import SimController
 
 TOPIC = "T"
 QUEUES = 2
@@ -448,7 +451,16 @@ class Administrator(Client):
         self.again(300, 1500)
         if self.cluster.injector.mood == "rot":
             return  # to make a damaged replica master would be to rely on it alone
-        controller = self.rng.choice(self.cluster.controllers)
+        controller = self.cluster.leader() if self.rng.random() < 0.7 else self.rng.choice(self.cluster.controllers)
+        if controller is None:
+            return
+        choice = self.rng.random()
+        if choice < 0.3 and self.cluster.changes_members:
+            self._change_members(controller)
+            return
+        if choice < 0.45:
+            self._transfer(controller)
+            return
         broker = self.rng.choice(self.cluster.brokers)
         broker_id = self.cluster.id_of(broker)
         if broker_id is None or not controller.is_up:
@@ -464,6 +476,35 @@ class Administrator(Client):
         request = ControlRequest(self._token, "", codes.CONTROLLER_ELECT_MASTER, ext)
         self.ask(controller, request, "designate")
 
+    def _change_members(self, controller: SimController) -> None:
+        """Bring a controller in that waits, or let one go when there are more than three."""
+        if not controller.is_up:
+            return
+        known = controller.node.core.configuration
+        waiting = [each for each in self.cluster.controllers if each.name not in (*known.members, *known.retired)]
+        kind, name = "", ""
+        if known.learners and self.rng.random() < 0.7:
+            kind, name = "promote", self.rng.choice(sorted(known.learners))
+        elif waiting and (len(known.voters) <= 3 or self.rng.random() < 0.5):
+            kind, name = self.rng.choice(("add-voter", "add-learner")), self.rng.choice(waiting).name
+        elif len(known.voters) > 3:
+            kind, name = "remove", self.rng.choice(sorted(known.voters))
+        if kind:
+            changes = [{"kind": kind, "id": name, "address": f"{name}:9876"}]
+            self._ask_controller(
+                controller, codes.CHANGE_CONTROLLER_MEMBERS, {}, kind, orjson.dumps({"changes": changes})
+            )
+
+    def _transfer(self, controller: SimController) -> None:
+        target = self.rng.choice(self.cluster.controllers).name
+        self._ask_controller(controller, codes.TRANSFER_CONTROLLER_LEADER, {"controllerId": target}, "transfer")
+
+    def _ask_controller(
+        self, controller: SimController, code: int, ext: dict[str, str], operation: str, body: bytes = b""
+    ) -> None:
+        self._token += 1
+        self.ask(controller, ControlRequest(self._token, "", code, ext, body), operation)
+
     def clean(self, broker_id: int) -> None:
         """Ask every controller to forget a replica; only the leader does."""
         for controller in self.cluster.controllers:
@@ -476,6 +517,7 @@ class Administrator(Client):
 
         def answer(code: int, ext: dict[str, str], body: bytes) -> None:
             outcome = "ok" if code == codes.SUCCESS else "failed"
+            self.world.note(f"{operation} at {controller.name}: {outcome}")
             network.reply(controller, self, lambda: self.history.count(operation, outcome))
 
         network.send(self, controller, lambda: controller.handle(self, self.life, request, answer))

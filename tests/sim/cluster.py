@@ -70,8 +70,10 @@ class SimCluster:
         self.truth = Truth(self)
         self.promises = Promises(self)
         controllers: dict[str, SimController] = {}
-        for n in range(3):
-            controllers[f"c{n}"] = SimController(world, self.network, f"c{n}", controllers)
+        founders = ("c0", "c1", "c2")
+        self.changes_members = rng.random() < 0.25
+        for n in range(5 if self.changes_members else 3):
+            controllers[f"c{n}"] = SimController(world, self.network, f"c{n}", controllers, founders)
         self.controllers = list(controllers.values())
         by_ha_address: dict[str, SimBroker] = {}
         self.brokers = [
@@ -174,7 +176,8 @@ class SimCluster:
         self.restarted = True
         before = {broker.name: (read_log(broker), self._tables(broker)) for broker in self.brokers}
         for node in self.nodes:
-            node.crash()
+            if node.is_up:
+                node.crash()
         self.restart_all()
         self._settle("started again")
         check_end(self)
@@ -235,8 +238,8 @@ class SimCluster:
     def answered(self, broker: SimBroker, drafts: list[Draft], outcomes: list[SendOutcome]) -> None:
         self.promises.answered(broker, drafts, outcomes)
 
-    def decided(self, controller: SimController, index: int, command: bytes) -> None:
-        self.truth.decided(controller, index, command)
+    def decided(self, controller: SimController, index: int, is_command: bool, data: bytes) -> None:
+        self.truth.decided(controller, index, is_command, data)
         for broker in self.brokers:
             if broker.is_up and broker.engine.core.broker_id is not None:
                 self._identify(broker)
@@ -256,7 +259,7 @@ class SimCluster:
         self.injector.later(node, self.world.random(f"{node.name} {node.life}").uniform(100, 1500))
 
     def restart(self, node: SimBroker | SimController) -> None:
-        if not node.is_up:
+        if not node.is_up and not (isinstance(node, SimController) and node.is_retired):
             node.start()
 
     def restart_all(self) -> None:

@@ -6,18 +6,21 @@ The processors are coroutines that wait for decisions only; `Steps` runs them wi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controllerd.metrics import Counters
 from controllerd.processors.heartbeats import HeartbeatProcessor
+from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
 from controllerd.raft.core import CoreSettings, RaftCore
 from controllerd.raft.log import LostLog
-from controllerd.raft.log_file import RaftLogFile
-from controllerd.raft.messages import EntryKind, Message, Role
+from controllerd.raft.log_file import RaftLogFile, WriteRefused
+from controllerd.raft.members import Members
+from controllerd.raft.membership import MemberChange, Transition
+from controllerd.raft.messages import EntryKind, Message, MessageKind, Ready, Role
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration
 from controllerd.replicas.commands import encode_command
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
     from tests.sim.cluster import SimCluster
 
+_WRITE_RETRY_MS = 500
 Answer = Callable[[int, dict[str, str], bytes], None]
 
 
@@ -108,8 +112,13 @@ class _NoRoutes:
 class SimController(Node):
     """One controller. Its Raft messages and its requests travel over the simulated network."""
 
-    def __init__(self, world: World, network: Network, name: str, peers: dict[str, SimController]) -> None:
+    def __init__(
+        self, world: World, network: Network, name: str, peers: dict[str, SimController], founders: tuple[str, ...]
+    ) -> None:
+        """`peers` are all that may ever belong to the group; one that is no founder waits to be brought in."""
         super().__init__(world, name)
+        self.founders = founders if name in founders else ()
+        self.is_retired = False
         self.network = network
         self.rng = world.random(name)
         self.disk = FaultyDisk(world.random(f"disk of {name}"))
@@ -130,6 +139,9 @@ class SimController(Node):
         self.world.note(f"{self.name} starts (life {self.life})")
         addresses = {name: f"{name}:9876" for name in self._peers}
         self.settings = ControllerSettings(self.name, addresses, Path())
+        self.members = Members(self.name, addresses)
+        self.disk_error = ""
+        self._founded_in_term = 0
         self._is_carrying_out = False
         self._under_way: set[str] = set()
         self._term = 0
@@ -151,11 +163,11 @@ class SimController(Node):
 
     def _build(self) -> None:
         raft = self.settings.raft
-        self.file = RaftLogFile(self.disk, raft.group, self.name, self._peers)
+        self.file = RaftLogFile(self.disk, raft.group, self.name, self.founders)
         recovered = self.file.open()
         core = RaftCore(
             self.name,
-            Configuration.of(tuple(self._peers)),
+            recovered.founders,
             recovered.log,
             recovered.hard_state,
             CoreSettings(election_ticks=raft.election_ticks, heartbeat_ticks=raft.heartbeat_ticks),
@@ -179,17 +191,22 @@ class SimController(Node):
             self.monotonic_ms,
             counters,
         )
-        self._handlers = {**self._replicas, **self._heartbeats.handlers()}
-
-    @property
-    def is_ready(self) -> bool:
-        """It runs, and its disk let it come up."""
-        return self.is_up and not self.is_paused
+        membership = MembershipProcessor(
+            self.settings,
+            self,  # type: ignore[arg-type]
+            self.members,
+            counters,
+            owner,  # type: ignore[arg-type]
+        )
+        self._handlers = {**self._replicas, **self._heartbeats.handlers(), **membership.handlers()}
 
     def kill(self, how: str = "is killed") -> None:
         self.world.note(f"{self.name} {how}")
         self.end_life()
         self.disk.kill()
+        for peer in self._peers.values():  # whose connections to it close
+            if peer is not self:
+                self.network.send(self, peer, peer.guarded(lambda peer=peer: peer.peer_lost(self.name)))  # type: ignore[misc]
 
     def stop_process(self, reason: str) -> None:
         """The process ends of itself, as the daemon does when its disk fails; its supervisor starts it again."""
@@ -223,7 +240,26 @@ class SimController(Node):
 
     @property
     def is_serving(self) -> bool:
-        return self.node.is_serving
+        return not self.disk_error and self.node.is_serving
+
+    async def change_membership(
+        self,
+        changes: Sequence[MemberChange],
+        transition: Transition,
+        addresses: Mapping[str, str],
+        timeout_ms: int,
+    ) -> Configuration:
+        decision = Decision()
+        self.node.change_membership(changes, transition, addresses, decision.answered)
+        self._carry_out_soon()
+        configuration: Configuration = await decision
+        return configuration
+
+    async def transfer_leader(self, target: str, timeout_ms: int) -> None:
+        decision = Decision()
+        self.node.transfer_leader(target, decision.answered)
+        self._carry_out_soon()
+        await decision
 
     async def propose(self, data: bytes, timeout_ms: int) -> Any:
         decision = Decision()
@@ -268,13 +304,22 @@ class SimController(Node):
     # ---- raft
 
     def _tick(self) -> None:
-        self.node.tick()
+        if not self.disk_error:
+            self.node.tick()
         self._carry_out_soon()
 
     def receive(self, message: Message) -> None:
         """A Raft message of another controller."""
+        if self.disk_error:
+            return  # what it would answer could not be kept
         self.node.step(message)
         self._carry_out_soon()
+
+    def peer_lost(self, name: str) -> None:
+        """Another controller closed its connections."""
+        if self.node.core.leader == name:
+            self.node.core.forget_leader()
+            self._carry_out_soon()
 
     def _carry_out_soon(self) -> None:
         if not self._is_carrying_out:
@@ -289,31 +334,56 @@ class SimController(Node):
             return
         for message in ready.send_now:
             self._send(message)
-
-        def finish() -> None:
-            if ready.persist is not None:
-                self.file.persist(ready.persist)
-            for message in ready.send_after_persist:
-                self._send(message)
-            for entry in ready.committed:
-                self.cluster.decided(self, entry.index, entry.data if entry.kind is EntryKind.COMMAND else b"")
-            self.node.finish()
-            if ready.committed or ready.restore is not None:
-                self.cluster.applied(self, self.node.core.log.applied, self.machine.state)
-            self._report()
-            compaction = self.node.compaction()
-            if compaction is not None:
-                self.file.compact(compaction)
-            self._carry_out()
-
         if ready.persist is None:
-            finish()
+            self._finish(ready)
         else:
-            self.after(self.rng.uniform(*self.sync_ms), self.guarded(finish))
+            self.after(self.rng.uniform(*self.sync_ms), self.guarded(lambda: self._persist(ready)))
+
+    def _persist(self, ready: Ready) -> None:
+        assert ready.persist is not None
+        try:
+            self.file.persist(ready.persist)
+        except WriteRefused as error:
+            if not self.disk_error:
+                self.world.note(f"{self.name} is out of service: {error}")
+            self.disk_error = str(error)
+            self.node.step_down()
+            self.after(_WRITE_RETRY_MS, self.guarded(lambda: self._persist(ready)))
+            return
+        self.disk_error = ""
+        self._finish(ready)
+
+    def _finish(self, ready: Ready) -> None:
+        for message in ready.send_after_persist:
+            self._send(message)
+        for entry in ready.committed:
+            self.cluster.decided(self, entry.index, entry.kind is EntryKind.COMMAND, entry.data)
+        self.node.finish()
+        if ready.committed or ready.restore is not None:
+            self.cluster.applied(self, self.node.core.log.applied, self.machine.state)
+        self._report()
+        compaction = self.node.compaction()
+        if compaction is not None:
+            try:
+                self.file.compact(compaction)
+            except WriteRefused:
+                self.node.compaction_refused()
+        self._carry_out()
 
     def _send(self, message: Message) -> None:
         target = self._peers[message.to]
-        self.network.send(self, target, target.guarded(lambda: target.receive(message)), may_double=True)
+
+        def arrive() -> None:
+            target.receive(message)
+            if message.kind is MessageKind.SNAPSHOT:  # its sender learns that the last piece was taken
+                life = self.life
+                self.network.send(target, self, lambda: self.do(life, self.guarded(delivered)))
+
+        def delivered() -> None:
+            self.node.core.report_snapshot(message.to, delivered=True)
+            self._carry_out_soon()
+
+        self.network.send(self, target, target.guarded(arrive), may_double=message.kind is not MessageKind.SNAPSHOT)
 
     def _report(self) -> None:
         state = self.node.core.soft_state
@@ -321,6 +391,22 @@ class SimController(Node):
             self._term = state.term
             self.world.note(f"{self.name} leads term {state.term}")
             self.table.lead(self.monotonic_ms())
+        configuration = self.node.core.configuration
+        if configuration is not self.members.configuration:
+            self.members.configured(configuration)
+            if self.name in configuration.retired and not self.is_retired:
+                self.is_retired = True
+                self.after(1500, lambda: self.kill("ends: it was removed"))
+        if not configuration.cluster and self.is_serving and state.term != self._founded_in_term:
+            progress = self.node.core.progress
+            if all(progress[node].match > 0 for node in configuration.voters):
+                self._found(state.term)
+
+    def _found(self, term: int) -> None:
+        with contextlib.suppress(LogboomError):
+            self.node.found("simulated", dict(self.settings.peers), lambda _: None)
+            self._founded_in_term = term
+            self._carry_out_soon()
 
     # ---- brokers
 
