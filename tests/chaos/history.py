@@ -107,6 +107,7 @@ class FaultWindow:
     end_s: float = 0.0
     details: dict[str, Any] = field(default_factory=dict)
     evidence: list[tuple[str, bool]] = field(default_factory=list)
+    quiet: bool = False  # no client does anything meanwhile, on purpose
 
     def note(self, what: str, in_force: bool) -> None:
         self.evidence.append((what, in_force))

@@ -58,8 +58,7 @@ class Observer:
             thread.join(10)
             assert not thread.is_alive(), f"{thread.name} hangs"
 
-    @property
-    def route(self) -> Route:
+    def current_route(self) -> Route:
         return self._route
 
     @property

@@ -65,12 +65,6 @@ class Faults:
             told["clock"] = {node: f"{offset_s:+d} s" for node, offset_s in self.clocks_s.items()}
         return told
 
-    def touches_only(self, nodes: Iterable[str]) -> bool:
-        """Whether nothing but these nodes, and links among them, is concerned."""
-        inside = set(nodes)
-        hit = {*self.kills, *self.freezes, *self.clocks_s}
-        return hit <= inside and all({link.source, link.target} <= inside for link in self.links)
-
     def silences(self, node: str) -> bool:
         """Whether the node cannot be heard by some other daemon while its process does not end."""
         return node in self.freezes or any(

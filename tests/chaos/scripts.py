@@ -135,7 +135,7 @@ def switch_twice_without_writes(stage: Stage, name: str) -> None:
     stage.pause()
     roles = stage.roles()
     first, second = roles.replicas
-    with stage.window(f"{name} switches", None, master=roles.master, elected=[first, second]) as window:
+    with stage.window(f"{name} switches", quiet=True, master=roles.master, elected=[first, second]) as window:
         before = _quiet_end(stage)
         _elect(stage, first)
         stage.cluster.wait_in_sync(stage.cluster.replica_count, REJOIN_LIMIT_S)
@@ -166,7 +166,7 @@ def _quiet_end(stage: Stage) -> int:
 def restart_master_and_leader_together(stage: Stage, name: str) -> None:
     """X5. Both are killed and started again at once, again and again while the fault lasts."""
     roles = stage.roles()
-    with stage.window(name, None, master=roles.master, leader=roles.leader) as window:
+    with stage.window(name, master=roles.master, leader=roles.leader) as window:
         deadline_s = time.monotonic() + stage.fault_s
         rounds = 0
         while time.monotonic() < deadline_s:
@@ -342,7 +342,7 @@ def fill_the_masters_disk(stage: Stage, name: str) -> None:
     roles = stage.roles()
     directory = stage.cluster.data_directories[small].parent
     ballast = directory / "ballast"
-    with stage.window(name, None, master=roles.master, full=small) as window:
+    with stage.window(name, master=roles.master, full=small) as window:
         _fill(ballast)
         window.note("the disk takes no byte more at the start", _is_full(ballast))
         stage.hold(stage.fault_s)
@@ -387,7 +387,7 @@ def _is_full(ballast: Path) -> bool:
 def restart_everybody_in_turn(stage: Stage, name: str) -> None:
     """X12. An upgrade: each daemon is told to stop, ends well, and is started again when the group is whole."""
     roles = stage.roles()
-    with stage.window(name, None, master=roles.master, leader=roles.leader) as window:
+    with stage.window(name, master=roles.master, leader=roles.leader) as window:
         for each in (*roles.controllers, *roles.brokers):
             daemon = stage.cluster.daemons[each]
             code = daemon.terminate()
@@ -404,7 +404,7 @@ def elect_again_and_again(stage: Stage, name: str) -> None:
     """X13. An administrator moves the master every two seconds."""
     roles = stage.roles()
     elected = []
-    with stage.window(name, None, master=roles.master) as window:
+    with stage.window(name, master=roles.master) as window:
         deadline_s = time.monotonic() + stage.fault_s
         while time.monotonic() < deadline_s:
             target = stage.rng.choice(stage.roles().replicas)

@@ -4,109 +4,29 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
-from controllerd.raft.log_file import RaftLogFile
-from controllerd.settings import RaftSettings
-from remoting import codes
-from remoting.client.socket_connection import SocketConnection
-from remoting.disk import LocalDisk
-from remoting.message import Record, decode_records
-from tests.chaos.checks import GRPC_CLIENT, POPPING, PULLING, Aftermath, ControllerLog, LogCopy, Recovery
+from tests.chaos.checks import GRPC_CLIENT, POPPING, PULLING, Aftermath, LogCopy, Recovery
 from tests.chaos.clients import POP_GROUP, PULL_GROUP, QUEUES, TOPIC, Client, PopConsumer, Producer, PullConsumer
 from tests.chaos.daemons import ChaosCluster
-from tests.chaos.history import SET_LOST, Delivery, FaultWindow, History, Kind, Operation, Outcome, body_of, name_in
+from tests.chaos.grpc_program import GRPC_GROUP, GRPC_TOPIC, GrpcProgram
+from tests.chaos.history import SET_LOST, FaultWindow, History, Outcome, name_in
 from tests.chaos.injection import Injection
 from tests.chaos.observer import Observer
 from tests.chaos.plan import Faults, Roles
+from tests.chaos.readback import controller_log, log_bytes, read_queue
 from tests.chaos.recovery import limit_of, recovery_of
-from tests.support.cluster import ROOT, eventually
+from tests.support.cluster import eventually
 from tests.support.workload import call_until
-
-GRPC_TOPIC: Final = "Letters"
-GRPC_GROUP: Final = "letters"
 
 REJOIN_LIMIT_S: Final = 60
 CONSUMED_LIMIT_S: Final = 60
 _PRODUCERS: Final = 3
 _WARM_UP: Final = 30  # acknowledged sends of each producer
-
-
-class GrpcProgram:
-    """The official client in a process of its own; what it says becomes part of the history."""
-
-    def __init__(self, history: History, endpoints: Sequence[str], errors: Path) -> None:
-        self._history = history
-        self._endpoints = ";".join(endpoints)
-        self._errors = errors
-        self._ready = threading.Event()
-        self._ended = threading.Event()
-        self._paused = threading.Event()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "tests.chaos.grpc_client", self._endpoints, GRPC_TOPIC, GRPC_GROUP]
-        with open(self._errors, "wb") as errors:
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-        threading.Thread(target=self._listen, name="grpc", daemon=True).start()
-        assert self._ready.wait(30), f"the gRPC client does not start: {self._errors.read_text()[-2000:]}"
-
-    def drain(self) -> None:
-        """No further sends."""
-        self._tell("drain")
-
-    def pause(self) -> None:
-        """Returns when nothing is under way any more."""
-        self._paused.clear()
-        self._tell("pause")
-        assert self._paused.wait(30), "the gRPC client does not pause"
-
-    def go_on(self) -> None:
-        self._tell("go on")
-
-    def _tell(self, order: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(order + "\n")
-        self._process.stdin.flush()
-
-    def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        assert self._ended.wait(40), "the gRPC client hangs"
-        self.kill()  # what is left of it are the library's own threads
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            kind, start_s, end_s, outcome, message, detail, queue_id, offset = json.loads(line)
-            if kind == "ready":
-                self._ready.set()
-            elif kind == "end":
-                self._ended.set()
-            elif kind == "paused":
-                self._paused.set()
-            elif kind == "receive":
-                body = body_of(message) if outcome == "ok" else message.encode()
-                self._history.deliveries.append(Delivery(GRPC_CLIENT, start_s, end_s, body, -1, -1))
-            else:
-                operation = Operation(
-                    GRPC_CLIENT, Kind(kind), start_s, end_s, Outcome(outcome), message=message, detail=detail
-                )
-                self._history.operations.append(operation._replace(queue_id=queue_id, value=offset))
-        self._ended.set()
 
 
 class Stage:
@@ -126,9 +46,9 @@ class Stage:
         self.rejoined_s: list[float | None] = []
         self.stop_codes: dict[str, int] = {}
         self.began_s = 0.0
-        route = lambda: self.observer.route  # noqa: E731
         self.observer = Observer(self.history, cluster.controller_addresses, cluster.broker_addresses)
         addresses = cluster.broker_addresses
+        route = self.observer.current_route
         self.producers = [Producer(f"p{n}", self.history, addresses, route) for n in range(_PRODUCERS)]
         self.consumers: list[Client] = [
             PullConsumer(PULLING, self.history, addresses, route),
@@ -199,10 +119,12 @@ class Stage:
         return Roles(controllers, electable, self.cluster.master_name(), self.cluster.leader_name())
 
     @contextmanager
-    def window(self, name: str, faults: Faults | None = None, **details: object) -> Iterator[FaultWindow]:
+    def window(
+        self, name: str, faults: Faults | None = None, *, quiet: bool = False, **details: object
+    ) -> Iterator[FaultWindow]:
         """The time in which a fault is in force; ends when the block ends, before anything is healed."""
         told = {**(faults.describe() if faults else {}), **details}
-        window = FaultWindow(name, time.monotonic(), details=told)
+        window = FaultWindow(name, time.monotonic(), details=told, quiet=quiet)
         self.history.faults.append(window)
         self.say(f"{window.start_s - self.began_s:7.2f} s  {name}: {json.dumps(told)}")
         try:
@@ -210,14 +132,14 @@ class Stage:
         finally:
             window.end_s = time.monotonic()
 
-    def inject(self, name: str, faults: Faults, *, recovers: bool = True, hold_s: float | None = None) -> FaultWindow:
+    def inject(self, name: str, faults: Faults, *, recovers: bool = True) -> FaultWindow:
         """One fault from its beginning to its heal, looked at from both ends; then wait until the group is whole again."""
         roles = self.roles()
         details = {"master": roles.master, "leader": roles.leader}
         with self.window(name, faults, **details) as window:
             injection = Injection(self.cluster, faults, window)
             injection.inject()
-            self.hold(self.fault_s if hold_s is None else hold_s)
+            self.hold(self.fault_s)
             injection.verify()
             if recovers and (lost := self._lost_set(faults)):
                 # Two died so close together that the first one's successor was the second: nobody else may lead.
@@ -281,8 +203,9 @@ class Stage:
         self.grpc.stop()
         self._started.remove(self.grpc.kill)
         self._wait_until_replicated()
-        records = {queue_id: self._read_queue(TOPIC, queue_id) for queue_id in range(QUEUES)}
-        over_grpc = {queue_id: self._read_queue(GRPC_TOPIC, queue_id) for queue_id in range(QUEUES)}
+        master = self.cluster.broker_addresses[self.cluster.master()]
+        records = {queue_id: read_queue(master, TOPIC, queue_id) for queue_id in range(QUEUES)}
+        over_grpc = {queue_id: read_queue(master, GRPC_TOPIC, queue_id) for queue_id in range(QUEUES)}
         states = {
             name: self.cluster.admin.broker_state(address)
             for name, address in zip(self.cluster.broker_names, self.cluster.broker_addresses, strict=True)
@@ -298,9 +221,9 @@ class Stage:
             )
             for name, state in states.items()
         }
-        return Aftermath(
-            records, over_grpc, logs, self._controller_logs(), exits, self.stop_codes, self.rejoined_s, self.recoveries
-        )
+        names = self.cluster.controller_names
+        commands = {name: controller_log(self.cluster.data_directories[name], name, names) for name in names}
+        return Aftermath(records, over_grpc, logs, commands, exits, self.stop_codes, self.rejoined_s, self.recoveries)
 
     def _wait_until_consumed(self) -> None:
         """Until every acknowledged message came to all consumers, or time is up (then a check says which are missing)."""
@@ -325,59 +248,9 @@ class Stage:
 
         eventually("all logs have the same end", equal, REJOIN_LIMIT_S)
 
-    def _read_queue(self, topic: str, queue_id: int) -> list[Record]:
-        """Every message of a queue, read from the master."""
-        address = self.cluster.broker_addresses[self.cluster.master()]
-        records: list[Record] = []
-        ext = {
-            **{"consumerGroup": "TOOLS_CONSUMER", "topic": topic, "queueId": str(queue_id), "maxMsgNums": "32"},
-            **{"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0"},
-            **{"subscription": "*", "subVersion": "0", "expressionType": "TAG"},
-        }
-        accept = (codes.SUCCESS, codes.PULL_NOT_FOUND, codes.PULL_RETRY_IMMEDIATELY, codes.PULL_OFFSET_MOVED)
-        with SocketConnection(address) as connection:
-            offset = 0
-            while True:
-                answer = connection.call(codes.PULL_MESSAGE, {**ext, "queueOffset": str(offset)}, accept=accept)
-                if answer.code == codes.SUCCESS:
-                    records += decode_records(answer.body)
-                offset = int(answer.ext["nextBeginOffset"])
-                if answer.code != codes.SUCCESS and offset >= int(answer.ext["maxOffset"]):
-                    return records
-
     def _stop_daemons(self) -> None:
         """As an operator does: all brokers, then all controllers."""
         with ThreadPoolExecutor(8) as pool:
             for group in (self.cluster.brokers, self.cluster.controllers):
                 codes_of = pool.map(lambda each: each.terminate(20), group)
                 self.stop_codes |= {each.name: code for each, code in zip(group, codes_of, strict=True)}
-
-    def _controller_logs(self) -> dict[str, ControllerLog]:
-        logs = {}
-        names = self.cluster.controller_names
-        for name in names:
-            disk = LocalDisk(self.cluster.data_directories[name])
-            try:
-                file = RaftLogFile(disk, RaftSettings().group, name, names)
-                log = file.open().log
-                entries = log.slice(log.first_index, log.committed + 1, 1 << 40)
-                logs[name] = ControllerLog(log.first_index, [(each.term, bytes(each.data)) for each in entries])
-                file.close()
-            finally:
-                disk.close()
-        return logs
-
-
-def log_bytes(directory: Path, start: int, end: int) -> tuple[int, bytes]:
-    """(first offset, bytes) of a commitlog, whose files are named by the offset that they begin with."""
-    content = bytearray()
-    first = -1
-    for file in sorted(directory.iterdir()):
-        if not file.name.isdecimal() or int(file.name) >= end:
-            continue
-        if first < 0:
-            first = int(file.name)
-        assert int(file.name) == first + len(content), f"{file} does not follow the file before it"
-        content += file.read_bytes()
-    begin = max(start, first)
-    return begin, bytes(content[begin - first : end - first])
