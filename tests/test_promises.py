@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from brokerd.read_place import PullSettings
 from brokerd.replication.settings import ReplicationSettings
+from brokerd.store.settings import StoreSettings
 from remoting.settings import describe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,6 +60,8 @@ def test_everything_that_the_page_names_exists() -> None:
 
 
 def test_the_settings_that_the_page_names_exist() -> None:
-    text = describe({"replication": ReplicationSettings()})
-    missing = [name for name in set(re.findall(r"`(replication\.\w+)", PAGE)) if name not in text]
+    text = describe({"replication": ReplicationSettings(), "pull": PullSettings(), "store": StoreSettings()})
+    missing = [
+        name for name in set(re.findall(r"`((?:replication|pull|store)\.\w+)", PAGE)) if f"  {name}=" not in text
+    ]
     assert not missing, missing
