@@ -108,10 +108,31 @@ class BoundaryTracker:
         while boundary is not None and boundary <= end:
             complete = boundary
             head = b""
+            complete = self._skip_ordinary(complete, data, complete - offset)
             boundary = self._boundary(complete, data, complete - offset)
         if not head:
             head = bytes(data[complete - offset : complete - offset + HEAD_BYTES])
         self.complete_offset, self._head = complete, head
+
+    def _skip_ordinary(self, start: int, data: Bytes, position: int) -> int:
+        """The end of the last ordinary record of those that stand whole in the data from `start` on; a log is little else."""
+        most, last = self._max_record_bytes, len(data) - HEAD_BYTES
+        file_end = file_start(start, self._file_size) + self._file_size - FILLER_BYTES
+        behind, end = start - position, start - position + len(data)
+        while position <= last:
+            size, magic, physical_offset = _HEAD.unpack_from(data, position)
+            following = start + size
+            if (
+                magic != MAGIC_V1
+                or physical_offset != start
+                or not MIN_RECORD_BYTES <= size <= most
+                or following > file_end
+                or following > end
+            ):
+                break
+            start = following
+            position = start - behind
+        return start
 
     def _boundary(self, start: int, data: Bytes, position: int) -> int | None:
         """The end of the record that starts at `start`, or None when too little of it is there to know."""
