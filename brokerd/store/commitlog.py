@@ -328,9 +328,10 @@ class CommitLog:
         """
         with self._sync_lock:
             mark = SyncMark(self.end_offset, self._tracker.complete_offset, self.generation)
-            first = file_start(min(self._synced_offset, mark.offset), self._size)
-            for segment in list(self._segments.values()):
-                if first <= segment.start < mark.offset:
+            first = max(file_start(min(self._synced_offset, mark.offset), self._size), self.min_offset)
+            for start in range(first, mark.offset, self._size):  # not over all files: there may be thousands
+                segment = self._segments.get(start)
+                if segment is not None:
                     self._sync_segment(segment)
             self._synced_offset = mark.offset
         return mark._replace(complete_offset=min(mark.complete_offset, mark.offset))
