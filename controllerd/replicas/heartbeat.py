@@ -30,7 +30,10 @@ _MIN_TIMEOUT_MS: Final = 200
 _MAX_TIMEOUT_MS: Final = 60_000
 _FORGET_MS: Final = 3_600_000
 _FORGET_EVERY_MS: Final = 60_000
-_DEAF_MS: Final = 500  # without any heartbeat for so long, nobody's silence grows
+_DEAF_INTERVALS: Final = (
+    2  # when who spoke last did not speak again for so many of its intervals, nobody's silence grows
+)
+_USUAL_INTERVAL_MS: Final = 1000  # of brokers that do not say theirs
 _LOWEST_PRIORITY: Final = 2**31 - 1
 
 ReplicaKey = tuple[str, str, int]
@@ -79,6 +82,7 @@ class HeartbeatTable:
         self._beats: dict[ReplicaKey, Heartbeat] = {}
         self._silences: dict[ReplicaKey, Silence] = {}
         self._voice_ms: int | None = None  # when anybody was heard last
+        self._deaf_ms = 0  # and for how long after that silence counts
         self._forget_at_ms: int | None = None
         self.grace_until_ms = 0
 
@@ -94,7 +98,7 @@ class HeartbeatTable:
         elif beat.connection < known.connection and not (known.is_closed and beat.incarnation == known.incarnation):
             return False  # what an older connection still had under way, or the last words of a life that is over
         was_alive = known is not None and self._in_time(known, now_ms)
-        self._hear(now_ms)
+        self._hear(beat, now_ms)
         timeout_ms = min(max(beat.timeout_ms, _MIN_TIMEOUT_MS), _MAX_TIMEOUT_MS)
         taken = replace(beat, timeout_ms=timeout_ms, received_ms=now_ms, is_closed=False)
         if beat.incarnation == 0 and known is not None:
@@ -194,13 +198,14 @@ class HeartbeatTable:
 
     def _judged_ms(self, now_ms: int) -> int:
         """The moment at which silence is looked at: it stops soon after the last voice."""
-        return now_ms if self._voice_ms is None else min(now_ms, self._voice_ms + _DEAF_MS)
+        return now_ms if self._voice_ms is None else min(now_ms, self._voice_ms + self._deaf_ms)
 
-    def _hear(self, now_ms: int) -> None:
+    def _hear(self, beat: Heartbeat, now_ms: int) -> None:
         """Somebody spoke. If nobody had for a while, that time says nothing about those who are still to come."""
-        if self._voice_ms is not None and now_ms - self._voice_ms > _DEAF_MS:
-            self._forgive(now_ms - self._voice_ms - _DEAF_MS, now_ms)
+        if self._voice_ms is not None and now_ms - self._voice_ms > self._deaf_ms:
+            self._forgive(now_ms - self._voice_ms, now_ms)
         self._voice_ms = now_ms
+        self._deaf_ms = _DEAF_INTERVALS * (beat.interval_ms if beat.interval_ms > 0 else _USUAL_INTERVAL_MS)
 
     def _forgive(self, pause_ms: int, now_ms: int) -> None:
         for silence in self._silences.values():

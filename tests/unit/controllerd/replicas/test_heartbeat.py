@@ -153,11 +153,23 @@ def test_a_leader_that_hears_nobody_deposes_nobody() -> None:
         assert due(machine, table, now_ms) == []
     table.heartbeat(beat(3, 3, epoch=1, max_offset=50), 40_000)
     assert due(machine, table, 40_000) == []
-    others_speak(table, 40_250, 41_400, 3)
-    assert due(machine, table, 41_400) == []
-    others_speak(table, 41_500, 41_600, 3)
-    (command,) = due(machine, table, 41_600)
+    others_speak(table, 40_250, 42_000, 3)
+    assert due(machine, table, 42_000) == []
+    others_speak(table, 42_001, 42_001, 3)
+    (command,) = due(machine, table, 42_001)
     assert [each.broker_id for each in command.observed] == [3]
+
+
+def test_one_slow_speaker_is_enough_to_make_silence_count() -> None:
+    """Brokers that speak once a second: two of them, and one dies. Its time-out is not stretched by the pauses in between."""
+    machine, table = group_of_three(), make_table()
+    for now_ms in range(0, 20_000, 1000):
+        for broker_id in (1, 2):
+            table.heartbeat(beat(broker_id, broker_id, timeout_ms=10_000), now_ms)
+    for now_ms in range(20_000, 29_001, 1000):
+        table.heartbeat(beat(2, 2, timeout_ms=10_000), now_ms)
+    assert not table.is_dead(group_of(machine), 1, 29_000)
+    assert table.is_dead(group_of(machine), 1, 29_001)
 
 
 def test_a_silent_master_without_a_successor_is_not_deposed() -> None:
