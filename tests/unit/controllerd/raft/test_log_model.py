@@ -7,10 +7,17 @@ power loss must give back at least everything that was durable, and nothing that
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from controllerd.raft.core import Compaction
 from controllerd.raft.log import RaftLog
@@ -20,6 +27,9 @@ from controllerd.raft.quorum import Configuration
 from tests.support.disks import FaultyDisk
 
 MEMBERS = Configuration.of(("n0", "n1"))
+
+
+happened: Counter[str] = Counter()
 
 
 class LogModel(RuleBasedStateMachine):
@@ -50,12 +60,15 @@ class LogModel(RuleBasedStateMachine):
         self.log.append(new)
         self.entries |= {entry.index: entry.term for entry in new}
 
-    @precondition(lambda self: len(self.entries) > self.committed)
-    @rule(data=st.data(), count=st.integers(1, 3))
-    def follow_a_new_leader(self, data: st.DataObject, count: int) -> None:
-        """Entries of a later term from some place behind what is decided on."""
+    @rule(data=st.data(), written=st.integers(1, 5), count=st.integers(1, 2))
+    def follow_a_new_leader(self, data: st.DataObject, written: int, count: int) -> None:
+        """Entries of a later term from some place behind what is decided on; some of those that they replace were written."""
+        self.append(written)
+        if data.draw(st.booleans()):
+            self.write(data)
         self.term += 1
         prev = data.draw(st.integers(self.committed, len(self.entries)))
+        happened["cut"] += prev + count < len(self.entries)
         new = [self.entry(index, self.term) for index in range(prev + 1, prev + 1 + count)]
         assert self.log.try_append(prev, self.entries.get(prev, 0), new) == prev + count
         self.entries = {index: term for index, term in self.entries.items() if index <= prev}
@@ -96,17 +109,30 @@ class LogModel(RuleBasedStateMachine):
     @precondition(lambda self: self.log.stable_index > self.committed)
     @rule(data=st.data())
     def decide(self, data: st.DataObject) -> None:
-        self.committed = data.draw(st.integers(self.committed, self.log.stable_index))
+        self.committed = data.draw(st.integers(self.committed + 1, self.log.stable_index))
         self.log.commit_to(self.committed)
-        if self.log.committed > self.log.applied:
-            self.log.applied_to(self.committed)
+        self.log.applied_to(self.committed)
 
-    @precondition(lambda self: self.log.applied > self.snapshot_index)
+    @rule(count=st.integers(1, 4), later=st.booleans())
+    def append_write_decide(self, count: int, later: bool) -> None:
+        """What happens most of the time."""
+        self.term += later
+        self.append(count)
+        unstable = self.log.unstable_entries()
+        self.file.persist(Persist(HardState(self.term, self.vote, self.committed), None, unstable))
+        self.log.stable_to(unstable[-1].index, unstable[-1].term)
+        self.committed = max(self.committed, self.log.last_index - 1)
+        self.log.commit_to(self.committed)
+        self.log.applied_to(self.committed)
+
     @rule(keep=st.integers(0, 5))
     def compact(self, keep: int) -> None:
         index = self.log.applied
+        if index <= self.snapshot_index:
+            return
         snapshot = Snapshot(index, self.entries[index], MEMBERS, b"state at %d" % index)
         self.log.compact(snapshot, keep)
+        happened["compaction"] += self.log.compacted_index > self.kept_from
         self.snapshot_index = index
         self.kept_from = max(self.kept_from, index - keep)
         state = HardState(self.term, self.vote, self.committed)
@@ -133,6 +159,8 @@ class LogModel(RuleBasedStateMachine):
         """The process ends after its last write, or the power does; what was written is back, what was not is gone."""
         stable, snapshot_index = self.log.stable_index, self.snapshot_index
         unwritten = self.log.unstable_entries()
+        happened["power loss" if power_loss else "kill"] += 1
+        happened["unwritten"] += bool(unwritten)
         self.disk.crash() if power_loss else self.disk.kill()
         self.file = self.open_file()
         recovered = self.file.open()
@@ -172,5 +200,7 @@ class LogModel(RuleBasedStateMachine):
         assert self.log.unstable_entries() == whole[max(0, self.log.stable_index - self.kept_from) :]
 
 
-TestLogModel = LogModel.TestCase
-TestLogModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+def test_the_log_is_what_the_model_says() -> None:
+    happened.clear()
+    run_state_machine_as_test(LogModel, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+    assert min(happened[what] for what in ("compaction", "cut", "power loss", "kill", "unwritten")) >= 5, happened
