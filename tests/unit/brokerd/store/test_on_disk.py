@@ -33,7 +33,8 @@ def examples() -> dict[str, bytes]:
 
 
 def test_every_layout_has_its_example() -> None:
-    assert set(examples()) == {"record at 4096", "filler", "unit", "blank unit", "checkpoint"}
+    layouts = {"record at 4096", "filler", "unit", "blank unit", "checkpoint", "raft log", "raft snapshot"}
+    assert set(examples()) == layouts
 
 
 def test_the_record() -> None:

@@ -1,0 +1,50 @@
+"""The Raft examples in docs/ON_DISK.md are the bytes that the code reads and writes."""
+
+from __future__ import annotations
+
+from controllerd.raft.codec import encode_configuration
+from controllerd.raft.core import Compaction
+from controllerd.raft.log_file import RaftLogFile
+from controllerd.raft.messages import Entry, EntryKind, HardState, Persist, Snapshot
+from controllerd.raft.quorum import Configuration
+from tests.support.disks import MemoryDisk
+from tests.unit.brokerd.store.test_on_disk import examples
+
+MEMBERS = Configuration(
+    ("n0", "n1"), learners=("n2",), addresses=(("n2", "127.0.0.1:9878"),), retired=("n3",), cluster="c0ffee"
+)
+ENTRIES = (
+    Entry(1, 1, b"", EntryKind.EMPTY),
+    Entry(2, 1, encode_configuration(MEMBERS), EntryKind.MEMBERSHIP),
+    Entry(3, 1, b'{"a":1}'),
+)
+SNAPSHOT = Snapshot(3, 1, MEMBERS, b"{}")
+IDENTITY = b'{"group":"logboom","node":"n0","voters":["n0","n1"]}'
+
+
+def opened(disk: MemoryDisk) -> RaftLogFile:
+    file = RaftLogFile(disk, "logboom", "n0", ("n0", "n1"))
+    file.open()
+    return file
+
+
+def test_what_is_written() -> None:
+    disk = MemoryDisk()
+    file = opened(disk)
+    assert disk.read_bytes("raft/identity") == IDENTITY
+    file.persist(Persist(HardState(1, "n0", 0), None, ENTRIES))
+    assert disk.read_bytes("raft/log-00000001") == examples()["raft log"]
+    file.compact(Compaction(SNAPSHOT, HardState(1, "n0", 3), 3, 1, ()))
+    assert disk.read_bytes("raft/snapshot") == examples()["raft snapshot"]
+    assert disk.names("raft") == ["identity", "log-00000002", "snapshot"]
+
+
+def test_what_is_read() -> None:
+    disk = MemoryDisk()
+    disk.replace_bytes("raft/identity", IDENTITY)
+    disk.replace_bytes("raft/log-00000001", examples()["raft log"])
+    recovered = RaftLogFile(disk, "logboom", "n0", ("n0", "n1")).open()
+    assert recovered.log.slice(1, 4, 1 << 20) == ENTRIES
+    assert (recovered.hard_state, recovered.founders) == (HardState(1, "n0", 0), Configuration.of(("n0", "n1")))
+    disk.replace_bytes("raft/snapshot", examples()["raft snapshot"])
+    assert RaftLogFile(disk, "logboom", "n0", ("n0", "n1")).open().log.snapshot == SNAPSHOT
