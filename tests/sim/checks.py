@@ -20,7 +20,8 @@ from controllerd.replicas.records import MasterElected, Record, SyncStateSetChan
 from controllerd.replicas.state import Group, ReplicasState, encode_state
 from remoting.message import body_is_intact, decode_record
 from tests.sim.broker import GROUP
-from tests.sim.clients import POP_GROUP, QUEUES, TOPIC
+from tests.sim.clients import QUEUES, TOPIC
+from tests.sim.poppers import POP_GROUP
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
@@ -188,6 +189,7 @@ def check_broker_alone(cluster: SimCluster, broker: SimBroker) -> None:
 def check_end(cluster: SimCluster) -> None:
     """Everything was healed and has settled: what was promised holds, on every replica."""
     for broker in cluster.brokers:
+        cluster.world.require(not broker.waiting, f"{broker.name} left {broker.waiting} sends without an answer")
         check_broker_alone(cluster, broker)
         for queue_id in range(QUEUES):
             _check_queue(cluster, broker, queue_id)
@@ -272,8 +274,14 @@ def _check_replicas(cluster: SimCluster) -> None:
         require(entries[0] == entries[1], f"the epochs of {first.name} and {other.name} differ: {entries}")
         rows = [sorted(map(repr, each.core.metadata.tables.snapshot_rows())) for each in (first, other)]
         require(rows[0] == rows[1], f"the tables of {first.name} and {other.name} differ: {rows}")
-        rows = [sorted(map(repr, each.core.pop.ledger.snapshot_rows())) for each in (first, other)]
+        rows = [_pop_rows(each) for each in (first, other)]
         require(rows[0] == rows[1], f"the pop ledgers of {first.name} and {other.name} differ: {rows}")
+
+
+def _pop_rows(broker: SimBroker) -> list[str]:
+    """The replicated pop state; when a batch is due is the master's own (it shortens and renews), so it is left out."""
+    rows = broker.core.pop.ledger.snapshot_rows()
+    return sorted(repr([*row[:6], *row[7:]] if row[0] == "b" else row) for row in rows)
 
 
 def pops_left(cluster: SimCluster) -> str:

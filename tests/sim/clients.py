@@ -1,7 +1,7 @@
 """Clients that record every outcome: ok, failed, or unknown when no answer came.
 
-Producers with keys, one of them repeating what failed; a consumer that pops and acks; consumers that pull and commit; an owner
-of a topic that comes and goes; an administrator of the controllers. Each goes on with its next step when the last one ended.
+Producers with keys, one of them repeating what failed, and consumers that pull and commit; `poppers` and `administration` have
+the others. Each goes on with its next step when the last one ended.
 """
 
 from __future__ import annotations
@@ -9,40 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from brokerd.replication.control import ControlRequest
 from brokerd.services import (
-    AckStatus,
     Draft,
-    InitMode,
-    InvisibleTimeOutcome,
-    PopOutcome,
-    PoppedMessage,
-    PopRequest,
-    PopStatus,
     PutStatus,
     SendOutcome,
-    TopicConfig,
 )
-from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import body_is_intact, decode_record, encode_properties, pack_host
-from tests.sim.broker import CLUSTER, GROUP
-from tests.sim.history import TopicLife
 from tests.sim.world import Node, World
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
     from tests.sim.cluster import SimCluster
-    from tests.sim.controller import SimController
 
 TOPIC = "T"
 QUEUES = 2
-POP_GROUP = "poppers"
 _HOST = pack_host("10.1.0.1", 40000)
 # Longer than any delay of the network plus any freeze: when it is over, the request is too.
-_SURE_TIMEOUT_MS = 4500
+SURE_TIMEOUT_MS = 4500
 
 Reply = Callable[[Any], None]
 
@@ -158,128 +142,6 @@ class Producer(Client):
         self.again(2, 40)
 
 
-class Popper(Client):
-    """Pops from all queues; acks most messages, postpones some, forgets some."""
-
-    def __init__(self, world: World, cluster: SimCluster, name: str) -> None:
-        super().__init__(world, cluster, name)
-        self.is_draining = False
-        self.in_hand = 0  # messages that wait for this client's next move
-        self.idle_pops = 0
-
-    def drain(self) -> None:
-        """From now on finish everything that comes."""
-        self.is_draining = True
-        self.idle_pops = 0
-
-    def step(self) -> None:
-        broker = self.broker
-        asked_ms = self.world.now_ms
-        wait_ms = self.rng.choice((0, 0, 300))
-
-        def run(reply: Reply) -> None:
-            request = PopRequest(
-                POP_GROUP,
-                TOPIC,
-                -1,
-                self.rng.choice((1, 4, 16)),
-                self.rng.choice((400, 1000, 2500)),
-                broker.monotonic_ms() + wait_ms,
-                InitMode.MIN,
-            )
-            broker.core.pop.pop(request, reply)
-
-        self.call(broker, run, lambda outcome: self._popped(outcome, asked_ms), 1500)
-
-    def _popped(self, outcome: PopOutcome | None, asked_ms: float) -> None:
-        if outcome is None or outcome.status is PopStatus.REFUSED:
-            self.history.count("pop", "unknown" if outcome is None else "failed")
-            self.move()
-            self.again(5, 60)
-            return
-        self.history.count("pop", "ok")
-        self.idle_pops = self.idle_pops + 1 if outcome.status is PopStatus.NOTHING else 0
-        for message in outcome.messages:
-            self._take(message, asked_ms)
-        self.again(2, 40)
-
-    def _take(self, message: PoppedMessage, asked_ms: float) -> None:
-        record = decode_record(message.record)
-        self.world.require(body_is_intact(record), f"{self.broker.name} delivered a damaged message to a pop")
-        body = record.body
-        known = body in self.history.attempts
-        self.world.require(known, f"{self.broker.name} delivered {body[:20]!r} to a pop, which nobody sent")
-        name = self.broker.name
-        place = _place(message)
-        self.world.require(
-            self.history.finished_places.get(place, asked_ms) >= asked_ms,
-            f"{name} delivered {body[:20]!r} again after its ack, from the same place {place}",
-        )
-        if self.history.finished.get(body, asked_ms) < asked_ms and self.history.attempts[body] == 1:
-            # It was brought back, and whoever did that was cut off between the copy and the record that says so: the next one
-            # brings it back again. Without such an interruption there is one copy at a time.
-            self.history.count("pop", "copied twice")
-            self.world.require(
-                message.retry_flag != 0 and self.cluster.interruptions > 0,
-                f"{name} delivered {body[:20]!r} again after its ack",
-            )
-        self.history.deliveries[body] += 1
-        self.in_hand += 1
-        choice = self.rng.random()
-        if self.is_draining or choice < 0.75:
-            self.after(self.rng.uniform(0, 200), lambda: self._ack(body, message))
-        elif choice < 0.85:
-            self.after(self.rng.uniform(0, 200), lambda: self._postpone(body, message))
-        else:
-            self.in_hand -= 1
-
-    def _ack(self, body: bytes, message: PoppedMessage) -> None:
-        broker = self.broker
-
-        def answered(statuses: Sequence[AckStatus] | None) -> None:
-            self.in_hand -= 1
-            if statuses is None or statuses[0] is AckStatus.FAILED:
-                self.history.count("ack", "unknown")
-                self.history.perhaps_finished.add(body)
-            elif statuses[0] is AckStatus.OK:
-                self.history.count("ack", "ok")
-                self.history.finished.setdefault(body, self.world.now_ms)
-                self.history.finished_places.setdefault(_place(message), self.world.now_ms)
-            else:
-                self.history.count("ack", "failed")
-
-        self.call(
-            broker,
-            lambda reply: broker.core.pop.ack(POP_GROUP, message.topic, [message.receipt_handle], reply),
-            answered,
-            1500,
-        )
-
-    def _postpone(self, body: bytes, message: PoppedMessage) -> None:
-        broker = self.broker
-
-        def answered(outcome: InvisibleTimeOutcome | None) -> None:
-            self.in_hand -= 1
-            if outcome is None:
-                self.history.count("postpone", "unknown")
-            elif outcome.status is AckStatus.OK:
-                self.history.count("postpone", "ok")
-                self.in_hand += 1
-                later = message._replace(receipt_handle=outcome.receipt_handle)
-                self.after(self.rng.uniform(0, 300), lambda: self._ack(body, later))
-            else:
-                self.history.count("postpone", "failed")
-
-        self.call(
-            broker,
-            lambda reply: broker.core.pop.change_invisible_time(
-                POP_GROUP, message.topic, message.receipt_handle, 700, reply
-            ),
-            answered,
-            1500,
-        )
-
-
 class Puller(Client):
     """Reads a queue in order, from any replica, and commits how far it came."""
 
@@ -360,171 +222,8 @@ class Puller(Client):
                 self.name, TOPIC, queue_id, offset, lambda error: reply((error,))
             ),
             answered,
-            _SURE_TIMEOUT_MS,
+            SURE_TIMEOUT_MS,
         )
-
-
-class TopicOwner(Client):
-    """Makes a topic, sends to it, deletes it, makes it again: what was in the old one must not be in the new one."""
-
-    def __init__(self, world: World, cluster: SimCluster, name: str) -> None:
-        super().__init__(world, cluster, name)
-        self.topic = TopicLife(name=f"D-{name}")
-        self.history.topics[self.topic.name] = self.topic
-        self._sends_left = 0
-
-    def step(self) -> None:
-        topic = self.topic
-        if not topic.exists:
-            self._create()
-        elif self._sends_left:
-            self._sends_left -= 1
-            self._send()
-        else:
-            self._delete()
-
-    def _create(self) -> None:
-        broker, topic = self.broker, self.topic
-        topic.is_settled = False
-
-        def done(error: RequestError | None) -> None:
-            topic.exists = topic.is_settled = True
-            topic.generation += 1
-            topic.sent.clear()
-            topic.acknowledged.clear()
-            self._sends_left = self.rng.choice((0, 1, 3))
-            self.world.note(f"{topic.name} exists, generation {topic.generation}")
-
-        self._change("create", lambda reply: broker.core.metadata.put_topic(TopicConfig(topic.name, 1, 1), reply), done)
-
-    def _delete(self) -> None:
-        broker, topic = self.broker, self.topic
-        topic.is_settled = False
-
-        def done(error: RequestError | None) -> None:
-            topic.exists, topic.is_settled = False, True
-            self.world.note(f"{topic.name} is deleted")
-
-        self._change("delete", lambda reply: broker.core.metadata.delete_topic(topic.name, reply), done)
-
-    def _change(self, operation: str, run: Callable[[Reply], None], done: Callable[[Any], None]) -> None:
-        def answered(answer: tuple[RequestError | None] | None) -> None:
-            if answer is None:
-                self.history.count(operation, "unknown")
-                self.move()
-            elif answer[0] is not None:
-                self.history.count(operation, "failed")
-                self.move()
-            else:
-                self.history.count(operation, "ok")
-                done(None)
-            self.again(5, 80)
-
-        self.call(self.broker, lambda reply: run(lambda error: reply((error,))), answered, _SURE_TIMEOUT_MS)
-
-    def _send(self) -> None:
-        broker, topic = self.broker, self.topic
-        body = f"{topic.name}/{topic.generation}/{self._sends_left}/{len(topic.sent)}".encode()
-        topic.sent[body] = topic.sent.get(body, 0) + 1
-        topic.is_settled = False
-
-        def answered(outcomes: Sequence[SendOutcome] | None) -> None:
-            topic.is_settled = True
-            if outcomes is not None and outcomes[0].status is PutStatus.PUT_OK:
-                self.history.count("send to a short-lived topic", "ok")
-                topic.acknowledged[body] = outcomes[0].queue_id, outcomes[0].queue_offset
-            else:
-                self.history.count("send to a short-lived topic", "unknown" if outcomes is None else "failed")
-                self.move()
-            self.again(5, 60)
-
-        drafts = [make_draft(topic.name, 0, body)]
-        self.call(broker, lambda reply: broker.take_send(drafts, reply), answered, _SURE_TIMEOUT_MS)
-
-
-class Administrator(Client):
-    """Designates masters now and then, and once in a while has a broken machine replaced."""
-
-    _token = 1 << 40
-
-    def step(self) -> None:
-        self.again(300, 1500)
-        if self.cluster.injector.mood == "rot":
-            return  # to make a damaged replica master would be to rely on it alone
-        controller = self.cluster.leader() if self.rng.random() < 0.7 else self.rng.choice(self.cluster.controllers)
-        if controller is None:
-            return
-        choice = self.rng.random()
-        if choice < 0.3 and self.cluster.changes_members:
-            self._change_members(controller)
-            return
-        if choice < 0.45:
-            self._transfer(controller)
-            return
-        broker = self.rng.choice(self.cluster.brokers)
-        broker_id = self.cluster.id_of(broker)
-        if broker_id is None or not controller.is_up:
-            return
-        self._token += 1
-        ext = {
-            "clusterName": CLUSTER,
-            "brokerName": GROUP,
-            "brokerId": str(broker_id),
-            "designateElect": "true",
-            "invokeTime": "0",
-        }
-        request = ControlRequest(self._token, "", codes.CONTROLLER_ELECT_MASTER, ext)
-        self.ask(controller, request, "designate")
-
-    def _change_members(self, controller: SimController) -> None:
-        """Bring a controller in that waits, or let one go when there are more than three."""
-        if not controller.is_up:
-            return
-        known = controller.node.core.configuration
-        waiting = [each for each in self.cluster.controllers if each.name not in (*known.members, *known.retired)]
-        kind, name = "", ""
-        if known.learners and self.rng.random() < 0.7:
-            kind, name = "promote", self.rng.choice(sorted(known.learners))
-        elif waiting and (len(known.voters) <= 3 or self.rng.random() < 0.5):
-            kind, name = self.rng.choice(("add-voter", "add-learner")), self.rng.choice(waiting).name
-        elif len(known.voters) > 3:
-            kind, name = "remove", self.rng.choice(sorted(known.voters))
-        if kind:
-            changes = [{"kind": kind, "id": name, "address": f"{name}:9876"}]
-            self._ask_controller(
-                controller, codes.CHANGE_CONTROLLER_MEMBERS, {}, kind, orjson.dumps({"changes": changes})
-            )
-
-    def _transfer(self, controller: SimController) -> None:
-        target = self.rng.choice(self.cluster.controllers).name
-        self._ask_controller(controller, codes.TRANSFER_CONTROLLER_LEADER, {"controllerId": target}, "transfer")
-
-    def _ask_controller(
-        self, controller: SimController, code: int, ext: dict[str, str], operation: str, body: bytes = b""
-    ) -> None:
-        self._token += 1
-        self.ask(controller, ControlRequest(self._token, "", code, ext, body), operation)
-
-    def clean(self, broker_id: int) -> None:
-        """Ask every controller to forget a replica; only the leader does."""
-        for controller in self.cluster.controllers:
-            self._token += 1
-            ext = {"clusterName": CLUSTER, "brokerName": GROUP, "brokerControllerIdsToClean": str(broker_id)}
-            self.ask(controller, ControlRequest(self._token, "", codes.CLEAN_BROKER_DATA, ext), "clean")
-
-    def ask(self, controller: Any, request: ControlRequest, operation: str) -> None:
-        network = self.cluster.network
-
-        def answer(code: int, ext: dict[str, str], body: bytes) -> None:
-            outcome = "ok" if code == codes.SUCCESS else "failed"
-            self.world.note(f"{operation} at {controller.name}: {outcome}")
-            network.reply(controller, self, lambda: self.history.count(operation, outcome))
-
-        network.send(self, controller, lambda: controller.handle(self, self.life, request, answer))
-
-
-def _place(message: PoppedMessage) -> tuple[int, int, int]:
-    return message.retry_flag, message.queue_id, message.queue_offset
 
 
 def make_draft(topic: str, queue_id: int, body: bytes) -> Draft:

@@ -16,17 +16,19 @@ from brokerd.services import Draft, GroupConfig, SendOutcome, TopicConfig
 from brokerd.store.settings import StoreSettings
 from controllerd.replicas.state import ReplicasState
 from remoting.errors import RequestError
+from tests.sim.administration import Administrator, TopicOwner
 from tests.sim.broker import SimBroker
 from tests.sim.checks import Promises, Truth, check_end, pops_left, read_log
-from tests.sim.clients import POP_GROUP, QUEUES, TOPIC, Administrator, Client, Popper, Producer, Puller, TopicOwner
+from tests.sim.clients import QUEUES, TOPIC, Client, Producer, Puller
 from tests.sim.controller import SimController
 from tests.sim.faults import Injector, choose_mood
 from tests.sim.history import History
+from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
 from tests.sim.world import Network, Violation, World
 
 SETTLE_LIMIT_MS = 60_000
 DRAIN_LIMIT_MS = 60_000
-FAULT_MS = 5000
+FAULT_MS = 4500
 MAX_FAULTS = 14
 
 
@@ -126,7 +128,7 @@ class SimCluster:
             self._restart_everything()
 
     def _create(self) -> None:
-        """The topic and the group that all of the story is about."""
+        """The topic and the groups that all of the story is about."""
         answers: list[RequestError | None] = []
 
         def create() -> None:
@@ -134,10 +136,12 @@ class SimCluster:
             assert master is not None
             master.core.metadata.put_topic(TopicConfig(TOPIC, QUEUES, QUEUES, 6), answers.append)
             master.core.metadata.put_group(GroupConfig(POP_GROUP, retry_max_times=1000), answers.append)
+            ordered = GroupConfig(ORDERED_GROUP, fifo=True, retry_max_times=1000)
+            master.core.metadata.put_group(ordered, answers.append)
 
         create()
-        self.world.require(self.world.run_until(lambda: len(answers) == 2, 10_000), "the topic gets no answer")
-        self.world.require(answers == [None, None], f"topic and group could not be created: {answers}")
+        self.world.require(self.world.run_until(lambda: len(answers) == 3, 10_000), "the topic gets no answer")
+        self.world.require(answers == [None] * 3, f"topic and group could not be created: {answers}")
 
     def _employ(self) -> None:
         world, without = self.world, self.story.without_clients
@@ -145,6 +149,7 @@ class SimCluster:
             **{f"p{n}": lambda name, n=n: Producer(world, self, name, n, repeats=n == 1) for n in range(QUEUES)},  # type: ignore[misc]
             **{f"g{n}": lambda name, n=n: Puller(world, self, name, n) for n in range(QUEUES)},  # type: ignore[misc]
             "popper": lambda name: Popper(world, self, name),
+            "ordered": lambda name: OrderedPopper(world, self, name, 0),
             "owner": lambda name: TopicOwner(world, self, name),
             "admin": lambda name: Administrator(world, self, name),
         }

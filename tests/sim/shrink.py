@@ -9,7 +9,7 @@ from dataclasses import replace
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.world import Violation
 
-_CLIENTS = ("p0", "p1", "g0", "g1", "popper", "owner", "admin")
+_CLIENTS = ("p0", "p1", "g0", "g1", "popper", "ordered", "owner", "admin")
 _DETAIL = re.compile(r"[0-9]+|b'[^']*'|b\"[^\"]*\"")
 
 

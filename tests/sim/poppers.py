@@ -1,0 +1,230 @@
+"""Consumers that pop: an unordered group that acks, postpones and forgets, and an ordered one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from brokerd.services import (
+    AckStatus,
+    InitMode,
+    InvisibleTimeOutcome,
+    PopOutcome,
+    PoppedMessage,
+    PopRequest,
+    PopStatus,
+)
+from remoting.message import body_is_intact, decode_record
+from tests.sim.clients import TOPIC, Client, Reply
+from tests.sim.world import World
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import SimCluster
+
+POP_GROUP = "poppers"
+ORDERED_GROUP = "ordered"
+_ORDERED_HIDDEN_MS = 600
+
+
+class Popper(Client):
+    """Pops from all queues; acks most messages, postpones some, forgets some."""
+
+    def __init__(self, world: World, cluster: SimCluster, name: str) -> None:
+        super().__init__(world, cluster, name)
+        self.is_draining = False
+        self.in_hand = 0  # messages that wait for this client's next move
+        self.idle_pops = 0
+
+    def drain(self) -> None:
+        """From now on finish everything that comes."""
+        self.is_draining = True
+        self.idle_pops = 0
+
+    def step(self) -> None:
+        broker = self.broker
+        asked_ms = self.world.now_ms
+        wait_ms = self.rng.choice((0, 0, 300))
+
+        def run(reply: Reply) -> None:
+            request = PopRequest(
+                POP_GROUP,
+                TOPIC,
+                -1,
+                self.rng.choice((1, 4, 16)),
+                self.rng.choice((400, 1000, 2500)),
+                broker.monotonic_ms() + wait_ms,
+                InitMode.MIN,
+            )
+            broker.core.pop.pop(request, reply)
+
+        self.call(broker, run, lambda outcome: self._popped(outcome, asked_ms), 1500)
+
+    def _popped(self, outcome: PopOutcome | None, asked_ms: float) -> None:
+        if outcome is None or outcome.status is PopStatus.REFUSED:
+            self.history.count("pop", "unknown" if outcome is None else "failed")
+            self.move()
+            self.again(5, 60)
+            return
+        self.history.count("pop", "ok")
+        self.idle_pops = self.idle_pops + 1 if outcome.status is PopStatus.NOTHING else 0
+        for message in outcome.messages:
+            self._take(message, asked_ms)
+        self.again(2, 40)
+
+    def _take(self, message: PoppedMessage, asked_ms: float) -> None:
+        record = decode_record(message.record)
+        self.world.require(body_is_intact(record), f"{self.broker.name} delivered a damaged message to a pop")
+        body = record.body
+        known = body in self.history.attempts
+        self.world.require(known, f"{self.broker.name} delivered {body[:20]!r} to a pop, which nobody sent")
+        name = self.broker.name
+        place = _place(message)
+        self.world.require(
+            self.history.finished_places.get(place, asked_ms) >= asked_ms,
+            f"{name} delivered {body[:20]!r} again after its ack, from the same place {place}",
+        )
+        if self.history.finished.get(body, asked_ms) < asked_ms and self.history.attempts[body] == 1:
+            # It was brought back, and whoever did that was cut off between the copy and the record that says so: the next one
+            # brings it back again. Without such an interruption there is one copy at a time.
+            self.history.count("pop", "copied twice")
+            self.world.require(
+                message.retry_flag != 0 and self.cluster.interruptions > 0,
+                f"{name} delivered {body[:20]!r} again after its ack",
+            )
+        self.history.deliveries[body] += 1
+        self.in_hand += 1
+        choice = self.rng.random()
+        if self.is_draining or choice < 0.75:
+            self.after(self.rng.uniform(0, 200), lambda: self._ack(body, message))
+        elif choice < 0.85:
+            self.after(self.rng.uniform(0, 200), lambda: self._postpone(body, message))
+        else:
+            self.in_hand -= 1
+
+    def _ack(self, body: bytes, message: PoppedMessage) -> None:
+        broker = self.broker
+
+        def answered(statuses: Sequence[AckStatus] | None) -> None:
+            self.in_hand -= 1
+            if statuses is None or statuses[0] is AckStatus.FAILED:
+                self.history.count("ack", "unknown")
+                self.history.perhaps_finished.add(body)
+            elif statuses[0] is AckStatus.OK:
+                self.history.count("ack", "ok")
+                self.history.finished.setdefault(body, self.world.now_ms)
+                self.history.finished_places.setdefault(_place(message), self.world.now_ms)
+            else:
+                self.history.count("ack", "failed")
+
+        self.call(
+            broker,
+            lambda reply: broker.core.pop.ack(POP_GROUP, message.topic, [message.receipt_handle], reply),
+            answered,
+            1500,
+        )
+
+    def _postpone(self, body: bytes, message: PoppedMessage) -> None:
+        broker = self.broker
+
+        def answered(outcome: InvisibleTimeOutcome | None) -> None:
+            self.in_hand -= 1
+            if outcome is None:
+                self.history.count("postpone", "unknown")
+            elif outcome.status is AckStatus.OK:
+                self.history.count("postpone", "ok")
+                self.in_hand += 1
+                later = message._replace(receipt_handle=outcome.receipt_handle)
+                self.after(self.rng.uniform(0, 300), lambda: self._ack(body, later))
+            else:
+                self.history.count("postpone", "failed")
+
+        self.call(
+            broker,
+            lambda reply: broker.core.pop.change_invisible_time(
+                POP_GROUP, message.topic, message.receipt_handle, 700, reply
+            ),
+            answered,
+            1500,
+        )
+
+
+class OrderedPopper(Client):
+    """Pops one queue in order: nothing may come before what precedes it is finished, and one batch is in flight at a time."""
+
+    def __init__(self, world: World, cluster: SimCluster, name: str, queue_id: int) -> None:
+        super().__init__(world, cluster, name)
+        self._queue_id = queue_id
+        self._finished: set[int] = set()  # by queue offset; also what may be finished
+        self._floor = 0  # everything below is finished
+
+    def step(self) -> None:
+        broker = self.broker
+        asked_ms = self.world.now_ms
+
+        def run(reply: Reply) -> None:
+            request = PopRequest(
+                ORDERED_GROUP,
+                TOPIC,
+                self._queue_id,
+                self.rng.choice((1, 4, 16)),
+                _ORDERED_HIDDEN_MS,
+                broker.monotonic_ms(),
+                InitMode.MIN,
+                fifo=True,
+                attempt_id=f"{self.name}{asked_ms}",
+            )
+            broker.core.pop.pop(request, reply)
+
+        self.call(broker, run, self._popped, 1500)
+
+    def _popped(self, outcome: PopOutcome | None) -> None:
+        if outcome is None or outcome.status is PopStatus.REFUSED:
+            self.history.count("ordered pop", "unknown" if outcome is None else "failed")
+            self.move()
+            self.again(5, 60)
+            return
+        self.history.count("ordered pop", "ok")
+        if outcome.messages:
+            self._take(list(outcome.messages))
+        self.again(2, 40)
+
+    def _take(self, messages: list[PoppedMessage]) -> None:
+        name = self.broker.name
+        offsets = [message.queue_offset for message in messages]
+        while self._floor in self._finished:
+            self._floor += 1
+        waiting = [offset for offset in range(self._floor, offsets[-1]) if offset not in {*offsets, *self._finished}]
+        self.world.require(offsets == sorted(offsets), f"{name} gave an ordered group the offsets {offsets}")
+        self.world.require(
+            not waiting,
+            f"{name} gave an ordered group {offsets} of queue {self._queue_id} before {waiting[:5]} is finished",
+        )
+        if self.rng.random() < 0.8:
+            self.after(self.rng.uniform(0, 100), lambda: self._ack(messages))
+
+    def _ack(self, messages: list[PoppedMessage]) -> None:
+        broker = self.broker
+        part = messages[: self.rng.randint(1, len(messages))]
+
+        # From now on they may be finished, whether the answer has come or not; a refused handle finishes nothing.
+        new = {message.queue_offset for message in part} - self._finished
+        self._finished |= new
+
+        def answered(statuses: Sequence[AckStatus] | None) -> None:
+            for n, message in enumerate(part):
+                status = AckStatus.FAILED if statuses is None else statuses[n]
+                if (
+                    status is AckStatus.INVALID_HANDLE
+                    and message.queue_offset in new
+                    and message.queue_offset >= self._floor
+                ):
+                    self._finished.discard(message.queue_offset)
+                known = status is AckStatus.OK
+                self.history.count("ordered ack", "ok" if known else "unknown" if statuses is None else "failed")
+
+        handles = [message.receipt_handle for message in part]
+        self.call(broker, lambda reply: broker.core.pop.ack(ORDERED_GROUP, TOPIC, handles, reply), answered, 1500)
+
+
+def _place(message: PoppedMessage) -> tuple[int, int, int]:
+    return message.retry_flag, message.queue_id, message.queue_offset
