@@ -171,7 +171,11 @@ class ConsumeQueues:
                 queue.tail += BLANK_UNIT * missing
             return True
         if queue_offset < queue.first_offset:
-            return False
+            if queue_offset > 0 or physical_offset < queue.last_physical:
+                return False
+            self._cut(queue, queue.first_offset)
+            queue.restart(0)
+            return True
         present, size, _ = queue.unit(queue_offset)
         if size != BLANK_SIZE and present == physical_offset:
             return False
