@@ -429,7 +429,7 @@ def test_other_file_sizes_make_all_queues_again() -> None:
 
 
 def test_offset_zero_later_in_the_log_starts_a_queue_again_whose_own_begin_is_not_known() -> None:
-    """A start derives anew from the middle of a deleted topic's messages, whose files are gone, and goes on into the next one's."""
+    """A start derives from the middle of a deleted topic's messages, whose files are gone, and goes on into the next one's."""
     queues = ConsumeQueues(MemoryDisk(), SETTINGS)
     apply(queues, entry(1, physical=2000), entry(2, physical=2100))
     assert apply(queues, entry(0, physical=3000), entry(1, physical=3100)) == {("T", 0): [7, 7]}
