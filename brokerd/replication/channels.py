@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from brokerd.replication.frames import FromMaster, FromReplica, Handshake, Layout
+from brokerd.replication.frames import FromMaster, FromReplica, Handshake
 from brokerd.replication.master_end import MasterEnd
 from brokerd.replication.plain_peers import PlainPeers
 from brokerd.replication.proof import Credentials
@@ -121,10 +121,10 @@ class Channels:
     def budget(self, connection: int) -> Budget:
         return self._budgets[connection]
 
-    def layout(self, connection: int) -> Layout | None:
-        """What is spoken on a connection, None while that is not known."""
+    def is_open(self, connection: int) -> bool:
+        """The peer has proven itself, or is one that need not."""
         end = self._masters.get(connection) or self._replicas.get(connection)
-        return end.layout if end is not None else None
+        return end is not None and end.is_open
 
     def refuse(self, connection: int, error: ProtocolError) -> str:
         """Count a peer that broke the protocol; what to log about it, "" = that was done before."""

@@ -20,13 +20,13 @@ from brokerd.replication.channels import Channels
 from brokerd.replication.core import ReplicaCore
 from brokerd.replication.effects import Effect, Role, RoleView
 from brokerd.replication.epoch_file import EpochFile
-from brokerd.replication.facts import quorum_facts
+from brokerd.replication.facts import core_facts
 from brokerd.replication.frames import Ack, FromMaster, FromReplica, Handshake, Piece, TransferHeader
 from brokerd.replication.hand_over import HandOver, Told
 from brokerd.replication.log import LogPosition, ReplicatedLog
 from brokerd.replication.plain_peers import host_of
 from brokerd.replication.proof import Credentials
-from brokerd.replication.quorum import overdue, patience_ms, weaknesses
+from brokerd.replication.quorum import overdue, patience_ms
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import Proposal
 from brokerd.services import PutStatus
@@ -534,7 +534,9 @@ class ReplicaEngine:
             self._outlet.send(connection, said)
 
     def _close(self, connection: int, reason: str) -> None:
-        self._note(f"replication connection {connection} closed: {reason}")
+        # Whoever only connects must not fill the log; the first refusal of each peer is in it.
+        level = logging.INFO if self.channels.is_open(connection) else logging.DEBUG
+        self._note(f"replication connection {connection} closed: {reason}", level)
         self.channels.forget(connection)
         self._outlet.close(connection)
 
@@ -543,8 +545,8 @@ class ReplicaEngine:
         if end is not None and self._outlet.can_send(connection):
             self._outlet.send(connection, (end.encode_transfer_header(header, 0),))
 
-    def _note(self, sentence: str) -> None:
-        log.info("%s", sentence)
+    def _note(self, sentence: str, level: int = logging.INFO) -> None:
+        log.log(level, "%s", sentence)
         self.last_errors.append(sentence)
         del self.last_errors[:-20]
 
@@ -552,70 +554,12 @@ class ReplicaEngine:
 
     def state(self, now_ms: int) -> dict[str, Any]:
         """The facts that a person wants to see, as JSON values."""
-        core, position = self.core, self.core.log
-        state: dict[str, Any] = {
-            "role": core.role.value,
-            "brokerId": core.broker_id,
-            "masterEpoch": core.master_epoch,
-            "highestEpochSeen": core.highest_epoch,
-            "minOffset": position.min_offset,
-            "maxOffset": position.end_offset,
-            "flushedOffset": position.flushed_offset,
-            "confirmOffset": core.confirm_offset,
-            "acknowledgedOffset": core.acknowledged_offset,
+        return core_facts(self.core, self._settings, now_ms) | {
             "waitingSends": len(self.acks),
             "unacknowledged": {status.name: count for status, count in self.acks.ended.items()},
-            "failure": core.failure,
-            "staleView": core.stale_view,
-            "learner": self._settings.learner,
-            "weaknesses": weaknesses(self._settings),
-            "epochs": [{"epoch": entry.epoch, "startOffset": entry.start_offset} for entry in core.epochs.entries],
             "lastErrors": self.last_errors[-5:],
             "refusedPeers": dict(self.channels.refused),
-            "loop": core.awake.as_json(),
         }
-        if core.view is not None:
-            state["masterId"] = core.view.master_id
-            state["masterAddress"] = core.view.master_address
-            state["syncStateSet"] = sorted(core.view.members)
-            state["syncStateSetEpoch"] = core.view.set_epoch
-        if core.leading is not None:
-            sync = core.leading.sync
-            state["syncStateSet"] = sorted(sync.local)
-            state["syncStateSetEpoch"] = sync.set_epoch
-            state["requiredSet"] = sorted(sync.required)
-            state["enoughReplicas"] = core.leading.enough_replicas
-            state["quorum"] = quorum_facts(core.leading, self._settings, now_ms)
-            state["replicas"] = [
-                {
-                    "brokerId": peer.broker_id,
-                    "stage": peer.stage.value,
-                    "learner": peer.learner,
-                    "layout": peer.layout.value,
-                    "address": peer.address,
-                    "ackOffset": peer.ack_offset,
-                    "sentOffset": peer.next_offset,
-                    "gapBytes": position.end_offset - peer.ack_offset if peer.ack_offset >= 0 else None,
-                    "inSync": peer.broker_id in sync.local,
-                    "silentMs": peer.silence.silent_ms(now_ms),
-                    "silenceLimitMs": peer.silence.limit_ms,
-                    "longestSilenceMs": peer.silence.worst_ms,
-                }
-                for peer in core.leading.peers
-            ]
-        if core.following is not None:
-            following = core.following
-            state["following"] = {
-                "masterId": following.master_id,
-                "address": following.address,
-                "stage": following.stage.value,
-                "layout": following.layout.value,
-                "lastError": following.last_error,
-                "stuck": following.stuck,
-                "cuts": following.cuts,
-                "copies": following.copies,
-            }
-        return state
 
 
 def _is_out_of_space(error: StorageError) -> bool:

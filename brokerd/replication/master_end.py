@@ -52,6 +52,11 @@ class MasterEnd:
         self._padding = 0  # how many zeros may follow a seed handshake
         self._skip = 0  # how many do
 
+    @property
+    def is_open(self) -> bool:
+        """The replica has proven itself, or speaks a layout in which nobody does."""
+        return self._step is _Step.OPEN
+
     # What the replica sends
 
     def receive(self, data: Bytes) -> list[FromReplica]:

@@ -64,9 +64,14 @@ class ReplicaEnd:
             self.output.append(plain.encode_handshake(handshake))
 
     @property
+    def is_open(self) -> bool:
+        """The master showed that it knows the secret, or was dialled in a layout in which nobody does."""
+        return self._step is _Step.OPEN
+
+    @property
     def is_proven(self) -> bool:
         """The master showed that it knows the secret."""
-        return self.layout is Layout.OWN and self._step is _Step.OPEN
+        return self.layout is Layout.OWN and self.is_open
 
     @property
     def unfinished(self) -> str:

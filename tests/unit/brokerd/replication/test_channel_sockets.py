@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -163,3 +163,30 @@ async def test_the_log_leaves_no_faster_than_the_limit() -> None:
         seconds = loop.time() - started
         assert len(fresh.log.data) == 60_000
         assert seconds > (60_000 - 10_000) / 100_000 * 0.9, "the first tenth of a second goes at once"
+
+
+async def test_a_broker_that_is_not_master_refuses_everybody() -> None:
+    async with cluster(size=2, plain_peers=HERE, classic_peers=True) as group:
+        await group.has_master()
+        await group.all_in_sync()
+        replica = next(broker for broker in group.brokers if not broker.is_master)
+        for opening in (struct.pack(">ihhq", 1, 0, 0, 7), plain.encode_classic_ack(0), b"LBHA"):
+            async with dialled(replica) as (reader, writer):
+                writer.write(opening)
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+        assert replica.state()["refusedPeers"] == {}, "it is no offence to be early"
+
+
+async def test_strangers_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "brokerd.replication")
+    async with cluster(size=1) as group:
+        await group.has_master()
+        caplog.clear()
+        for _ in range(50):
+            async with dialled(group.master) as (reader, writer):
+                writer.write(b"GET / HTTP/1.1")
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+        await until(lambda: group.master.state()["refusedPeers"] == {HERE: 50}, "every refusal is counted")
+        assert len([record for record in caplog.records if "replication connection" in record.message]) == 1

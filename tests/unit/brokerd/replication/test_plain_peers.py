@@ -20,6 +20,10 @@ from brokerd.replication.leading import Stage as PeerStage
 from brokerd.replication.plain_layouts import MAX_BODY_BYTES_SENT
 from brokerd.replication.replica_end import UNLIMITED
 from brokerd.replication.settings import ReplicationSettings
+from brokerd.store.commitlog import CommitLog
+from brokerd.store.settings import StoreSettings
+from remoting.errors import ProtocolError
+from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.replication.test_core import core, promoted, view
 from tests.unit.brokerd.replication.test_epochs import epochs, text
 from tests.unit.brokerd.replication.test_following import Replica
@@ -398,3 +402,13 @@ def test_a_broker_that_copies_a_classic_master_asks_no_controller() -> None:
     assert made.role is Role.REPLICA
     assert isinstance(made.following, Following)
     assert made.following.layout is Layout.CLASSIC
+
+
+def test_a_copy_that_would_begin_inside_a_file_is_refused_by_name() -> None:
+    """The original begins an empty log anywhere; here a file begins with its first byte, so that all offsets fit."""
+    disk = MemoryDisk()
+    log = CommitLog(disk, StoreSettings(segment_size_bytes=1 << 16))
+    with pytest.raises(ProtocolError, match="a log cannot begin at 100"):
+        log.reset(100)
+    log.reset(3 << 16)
+    assert (log.min_offset, log.end_offset) == (3 << 16, 3 << 16)
