@@ -19,7 +19,8 @@ from brokerd.replication.epochs import EpochList
 from brokerd.replication.settings import ReplicationSettings
 from tests.sim.world import Violation
 from tests.support.disks import MemoryFile, PowerLost
-from tests.unit.brokerd.replication.group import Group, MemoryLog, Node, check_acks_are_from_one_broker_per_epoch
+from tests.unit.brokerd.replication.group import Group, MemoryLog, Node
+from tests.unit.brokerd.replication.invariants import check_acks_are_from_one_broker_per_epoch
 from tests.unit.brokerd.replication.schedules import WEIGHTS, Story
 
 STEPS = 80

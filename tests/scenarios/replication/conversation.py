@@ -25,7 +25,8 @@ from copy import deepcopy
 from brokerd.replication.frames import Ack, Handshake, Piece, Reply
 from brokerd.replication.settings import ReplicationSettings
 from tests.scenarios.runner import Command
-from tests.unit.brokerd.replication.group import TICK_MS, Group, Node, Wire, check_safety
+from tests.unit.brokerd.replication.group import TICK_MS, Group, Node, Wire
+from tests.unit.brokerd.replication.invariants import check_safety
 
 
 class Conversation:

@@ -14,7 +14,7 @@ from brokerd.replication.effects import Role
 from brokerd.replication.log import ReplicatedLog
 from brokerd.services import GroupConfig, PutStatus, TopicConfig
 from remoting.errors import StorageError
-from remoting.message import decode_record
+from remoting.message import decode_record, encode_properties
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
 from tests.unit.brokerd.store.stores import SETTINGS, STORE_HOST, draft
@@ -28,6 +28,7 @@ class AloneReplica:
     def __init__(self, replicated: ReplicatedLog, confirm_offset: int) -> None:
         self.log = replicated
         self.is_master = False
+        self.is_taking = True
         self.confirm_offset = confirm_offset
         self.refusal = PutStatus.SERVICE_NOT_AVAILABLE
         self._roles: list[Callable[[Role, int], None]] = []
@@ -35,7 +36,7 @@ class AloneReplica:
 
     @property
     def accepts_messages(self) -> bool:
-        return self.is_master
+        return self.is_master and self.is_taking
 
     def add_role_listener(self, listener: Callable[[Role, int], None]) -> None:
         self._roles.append(listener)
@@ -145,6 +146,31 @@ def test_a_replica_that_lost_its_role_takes_no_message_and_none_waits() -> None:
     with pytest.raises(Exception, match="master"):
         broker.core.store.append_messages([draft(topic="T")])
     assert broker.core.store.commitlog.end_offset == end
+
+
+def test_with_too_few_replicas_nothing_is_stored_whatever_the_message_says() -> None:
+    broker = Broker()
+    broker.replica.is_taking = False
+    broker.replica.refusal = PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+    end = broker.core.store.commitlog.end_offset
+    outcomes: list[object] = []
+    careless = draft(topic="T")._replace(properties=encode_properties({"UNIQ_KEY": "U", "WAIT": "false"}))
+    broker.core.sender.send([draft(topic="T"), careless], outcomes.extend)
+    assert ["in-sync replicas not enough" in outcome.error.message for outcome in outcomes] == [True, True]  # type: ignore[attr-defined]
+    assert broker.core.store.commitlog.end_offset == end
+    assert broker.core.counters.refused["too_few_replicas"] == 2
+
+
+def test_who_does_not_want_to_wait_is_answered_at_the_append() -> None:
+    broker = Broker()
+    waits: list[object] = []
+    broker.core.appends.wait = lambda position, callback: waits.append(callback)
+    outcomes: list[object] = []
+    careless = draft(topic="T")._replace(properties=encode_properties({"UNIQ_KEY": "U", "WAIT": "false"}))
+    broker.core.sender.send([careless], outcomes.extend)
+    assert [outcome.status for outcome in outcomes] == [PutStatus.PUT_OK]  # type: ignore[attr-defined]
+    broker.core.sender.send([draft(topic="T")], outcomes.extend)
+    assert (len(outcomes), len(waits)) == (1, 1), "the other one waits"
 
 
 @pytest.mark.parametrize("made_again", [False, True])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from brokerd.replication.effects import Role, RoleView
@@ -212,7 +212,8 @@ class Controller:
         self.master_epoch += 1
 
     def candidates(self) -> list[int]:
-        return sorted(each for each in self.members or self.registered if self.group.nodes[each].alive)
+        eligible = self.members or self.registered - self.group.learners
+        return sorted(each for each in eligible if self.group.nodes[each].alive)
 
     def alter(self, requester: int, master_epoch: int, proposal: Proposal) -> int:
         if proposal.members == self.members:
@@ -376,6 +377,7 @@ class Group:
 
     size: int = 3
     settings: ReplicationSettings = field(default_factory=ReplicationSettings)
+    learners: frozenset[int] = frozenset()
     registered: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
@@ -385,12 +387,15 @@ class Group:
         self.requests: list[Request] = []
         self.answers: list[Answer] = []
         self.acknowledged: list[Acknowledged] = []
-        self.confirmed: dict[tuple[int, int], int] = {}  # (broker, master epoch) -> the confirm offset last seen
+        # What the invariants remember: (broker, master epoch) -> the confirm offset last seen, epoch -> where its bytes begin
+        self.confirmed: dict[tuple[int, int], int] = {}
+        self.epoch_starts: dict[int, int] = {}
         self.outcomes: list[PutStatus] = []
         self._wire_number = 0
         self._record_number = 0
         for broker_id in range(1, self.size + 1):
-            self.nodes[broker_id] = Node(self, broker_id, self.settings)
+            own = replace(self.settings, learner=True) if broker_id in self.learners else self.settings
+            self.nodes[broker_id] = Node(self, broker_id, own)
         self.controller = Controller(self)
         for node in self.nodes.values():
             node.start()
@@ -417,10 +422,20 @@ class Group:
             node.waiting -= 1
             self.outcomes.append(status)
             if status is PutStatus.PUT_OK:
+                self._check_order(node, epoch, end)
                 self.acknowledged.append(Acknowledged(end - 1 - len(payload), payload, epoch, node.broker_id))
 
         node.engine.on_appended(end, self.now_ms)
         node.engine.wait(end, done, self.now_ms)
+
+    def _check_order(self, node: Node, epoch: int, end: int) -> None:
+        """Once somebody acknowledged in a newer epoch, a late ack may only complete what the newer master took over."""
+        newest = max(self.acknowledged, key=lambda acked: acked.epoch, default=None)
+        if newest is None or newest.epoch <= epoch:
+            return
+        entries = self.nodes[newest.broker_id].core.epochs.entries
+        begin = min(entry.start_offset for entry in entries if entry.epoch > epoch)
+        assert end <= begin, f"b{node.broker_id} acknowledges {end} in epoch {epoch}, which ended at {begin}"
 
     def flush(self, node: Node) -> None:
         node.log.flush()
@@ -610,70 +625,6 @@ class Group:
         data = b"".join(queue)
         queue[:] = [data[count:]] if len(data) > count else []
         return data[:count]
-
-
-def check_safety(group: Group) -> None:
-    """What must hold after every single event."""
-    controller = group.controller
-    for acked in group.acknowledged:
-        end = acked.position + 1 + len(acked.payload)
-        for broker_id in controller.members:
-            node = group.nodes[broker_id]
-            safe = node.log.flushed_offset if group.settings.ack_after_flush else node.log.end_offset
-            held = node.log.content(acked.position + 1, end) if safe >= end else b""
-            assert held == acked.payload, f"b{broker_id} is electable and lacks {acked}"
-    for node in group.nodes.values():
-        if not node.alive:
-            continue
-        core = node.core
-        assert core.confirm_offset <= core.log.end_offset == node.log.end_offset
-        leading = core.leading
-        if leading is not None and leading.epoch == controller.master_epoch:
-            assert controller.members <= leading.sync.required
-    check_visibility(group)
-    nodes = list(group.nodes.values())
-    lists = [EpochFile(node.disk).load()[0] for node in nodes]
-    for index, node in enumerate(nodes):
-        for other_index in range(index):
-            other = nodes[other_index]
-            other_entries = lists[other_index].entries
-            own_end, other_end = node.log.end_offset, other.log.end_offset
-            lists[index].drop_beyond(own_end)
-            common = lists[index].common_end(
-                own_end, [e for e in other_entries if e.start_offset <= other_end], other_end
-            )
-            if common is not None:
-                start = max(node.log.min_offset, other.log.min_offset)
-                assert node.log.content(start, common) == other.log.content(start, common), (
-                    f"b{node.broker_id} and b{other.broker_id} differ below {common}, where their epochs say they agree"
-                )
-
-
-def check_visibility(group: Group) -> None:
-    """What a consumer may have read, on the master or on a replica, is on every broker that could be elected, byte for byte."""
-    members = [group.nodes[each] for each in group.controller.members]
-    for node in group.nodes.values():
-        if not node.alive:
-            continue
-        visible = node.core.confirm_offset
-        if node.core.leading is not None:
-            before = group.confirmed.get((node.broker_id, node.core.master_epoch), 0)
-            assert visible >= before, "the confirm offset went back within a mastership"
-            group.confirmed[node.broker_id, node.core.master_epoch] = visible
-        for member in members:
-            safe = member.log.flushed_offset if group.settings.ack_after_flush else member.log.end_offset
-            assert safe >= visible, (
-                f"b{node.broker_id} shows {visible}, of which electable b{member.broker_id} has {safe}"
-            )
-            start = max(node.log.min_offset, member.log.min_offset)
-            assert member.log.content(start, visible) == node.log.content(start, visible)
-
-
-def check_acks_are_from_one_broker_per_epoch(group: Group) -> None:
-    by_epoch: dict[int, set[int]] = {}
-    for acked in group.acknowledged:
-        by_epoch.setdefault(acked.epoch, set()).add(acked.broker_id)
-    assert all(len(brokers) == 1 for brokers in by_epoch.values()), by_epoch
 
 
 def pick(rng: Random, sequence):

@@ -8,12 +8,8 @@ from random import Random
 
 from brokerd.replication.settings import ReplicationSettings
 from tests.support.disks import PowerLost
-from tests.unit.brokerd.replication.group import (
-    Group,
-    check_acks_are_from_one_broker_per_epoch,
-    check_safety,
-    pick,
-)
+from tests.unit.brokerd.replication.group import Group, pick
+from tests.unit.brokerd.replication.invariants import check_acks_are_from_one_broker_per_epoch, check_safety
 
 WEIGHTS = {
     "append": 14,
@@ -41,10 +37,16 @@ class Story:
     """One schedule."""
 
     def __init__(
-        self, seed: int, *, size: int = 3, settings: ReplicationSettings | None = None, steps: int = 90
+        self,
+        seed: int,
+        *,
+        size: int = 3,
+        settings: ReplicationSettings | None = None,
+        steps: int = 90,
+        learners: frozenset[int] = frozenset(),
     ) -> None:
         self.rng = Random(seed)
-        self.group = Group(size, settings or ReplicationSettings())
+        self.group = Group(size, settings or ReplicationSettings(), learners)
         self.steps = steps
         self.did: Counter[str] = Counter()
 
@@ -52,7 +54,7 @@ class Story:
         weights = {**WEIGHTS, **(weights or {})}
         names, shares = list(weights), list(weights.values())
         if self.rng.random() < 0.8:
-            self.group.elect(1 + self.rng.randrange(self.group.size))
+            self.group.elect(pick(self.rng, self.group.controller.candidates()))
         for name in self.rng.choices(names, shares, k=self.steps):
             try:
                 happened = getattr(self, name)()
@@ -66,6 +68,7 @@ class Story:
     def finish(self) -> None:
         """Faults stop: the group must heal, agree, and have everything that it promised."""
         group = self.group
+        members = group.size - len(group.learners)
         for node in group.nodes.values():
             node.fuse.steps_left = 0
             if not node.alive:
@@ -76,11 +79,11 @@ class Story:
                 group.controller.elect(self.rng.choice(candidates))
             group.push_all()
             group.settle(4, tick_ms=250)
-            if len(group.controller.members) == group.size:
+            if len(group.controller.members) == members:
                 break
         check_safety(group)
         check_acks_are_from_one_broker_per_epoch(group)
-        assert len(group.controller.members) == group.size, "the group did not heal"
+        assert len(group.controller.members) == members, "the group did not heal"
         master = group.nodes[group.controller.master_id]
         before = len(group.acknowledged)
         group.append(master)
@@ -93,6 +96,8 @@ class Story:
         for position, payload in promised:
             assert master.log.content(position + 1, position + 1 + len(payload)) == payload
         assert group.waiting == 0
+        records = master.log.records()
+        assert len(set(records)) == len(records), "a message is in the log twice"
 
     # Events; each says whether it took place
 

@@ -11,7 +11,8 @@ from brokerd.replication.epoch_file import EpochFile
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.services import PutStatus
 from remoting.errors import ProtocolError, StorageError
-from tests.unit.brokerd.replication.group import Group, check_safety
+from tests.unit.brokerd.replication.group import Group
+from tests.unit.brokerd.replication.invariants import check_safety
 
 
 def healthy(size: int = 3, **settings: object) -> Group:

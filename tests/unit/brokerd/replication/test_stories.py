@@ -16,7 +16,7 @@ from brokerd.replication.core import ReplicaCore
 from brokerd.replication.effects import PersistEpochs, Role, RoleView, TruncateLog
 from brokerd.replication.epochs import EpochList
 from brokerd.replication.following import Following, Stage
-from brokerd.replication.frames import Piece
+from brokerd.replication.frames import Handshake, Piece
 from brokerd.replication.leading import Leading, Transfer
 from brokerd.replication.settings import ReplicationSettings
 from remoting.errors import ProtocolError
@@ -28,11 +28,16 @@ CONTROL = {"abandon": 6, "lose_answer": 3, "cut": 5, "process": 5, "elect": 1, "
 
 
 def tell(
-    seeds: range, weights: dict[str, float] | None = None, *, size: int = 3, ack_after: str = "flush"
+    seeds: range,
+    weights: dict[str, float] | None = None,
+    *,
+    size: int = 3,
+    ack_after: str = "flush",
+    learners: frozenset[int] = frozenset(),
 ) -> Counter[str]:
     did: Counter[str] = Counter()
     for seed in seeds:
-        story = Story(seed, size=size, settings=ReplicationSettings(ack_after=ack_after))
+        story = Story(seed, size=size, settings=ReplicationSettings(ack_after=ack_after), learners=learners)
         try:
             story.run(weights)
             story.finish()
@@ -60,6 +65,28 @@ def test_nothing_acknowledged_is_lost_and_the_group_heals(weights: dict[str, flo
     wanted = {**WEIGHTS, **weights}
     for event, weight in wanted.items():
         assert not weight or did[event] > SCHEDULES / 30, f"hardly any {event}: {did}"
+
+
+def test_learners_copy_everything_and_are_in_no_set_whatever_happens() -> None:
+    did = tell(range(SCHEDULES // 2), size=4, learners=frozenset({2, 4}))
+    assert did["acknowledged"] > SCHEDULES // 4
+    assert did["elect"] > SCHEDULES // 4
+
+
+def test_stories_find_a_master_that_counts_learners(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Leading.handshake
+
+    def handshake(self: Leading, connection: int, frame: Handshake, now_ms: int) -> None:
+        original(self, connection, frame._replace(learner=False), now_ms)
+
+    monkeypatch.setattr(Leading, "handshake", handshake)
+    failed = 0
+    for seed in range(20):
+        try:
+            tell(range(seed, seed + 1), size=3, learners=frozenset({3}))
+        except AssertionError:
+            failed += 1
+    assert failed > 0
 
 
 def failures(seeds: range, weights: dict[str, float] | None = None) -> int:

@@ -11,7 +11,8 @@ import pytest
 from brokerd.replication.effects import Role
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.services import PutStatus
-from tests.unit.brokerd.replication.group import Group, Node, check_acks_are_from_one_broker_per_epoch, check_safety
+from tests.unit.brokerd.replication.group import Group, Node
+from tests.unit.brokerd.replication.invariants import check_acks_are_from_one_broker_per_epoch, check_safety
 
 WEAK = {"all_ack_in_sync_state_set": False}
 
