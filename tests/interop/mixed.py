@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -225,6 +227,36 @@ class MixedGroup:
         }
         connection.call(codes.SEND_MESSAGE_V2, ext, body + b"." * (_BODY_BYTES - len(body)), timeout_ms=8000)
         return body
+
+    @contextlib.contextmanager
+    def load(self) -> Iterator[list[bytes]]:
+        """Send all the time, whatever happens to the master; the list grows by what was acknowledged."""
+        acknowledged: list[bytes] = []
+        stopping = threading.Event()
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                while not stopping.is_set():
+                    acknowledged.extend(self.send(20))
+            except BaseException as error:  # raised again where the test can see it
+                failures.append(error)
+
+        thread = threading.Thread(target=run, name="load", daemon=True)
+        thread.start()
+        try:
+            yield acknowledged
+        finally:
+            stopping.set()
+            thread.join(90)
+        if failures:
+            raise failures[0]
+        assert not thread.is_alive(), "the load hangs"
+
+    def wait_for_more(self, acknowledged: list[bytes], count: int) -> None:
+        """Wait until the load has had so many more acknowledged."""
+        goal = len(acknowledged) + count
+        eventually(f"{count} more messages acknowledged", lambda: len(acknowledged) >= goal, 60)
 
     # Looking
 
