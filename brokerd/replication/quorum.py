@@ -46,6 +46,10 @@ class Quorum(NamedTuple):
         return self.needed == ALL or self.needed > 1
 
 
+_ALL_TAKEN: Final = Quorum(ALL, refused=False)
+_ALL_REFUSED: Final = Quorum(ALL, refused=True)
+
+
 def kind_of(settings: ReplicationSettings) -> Kind:
     """The row of the table that applies."""
     if settings.roles == "controllers":
@@ -55,10 +59,9 @@ def kind_of(settings: ReplicationSettings) -> Kind:
 
 def decide(settings: ReplicationSettings, members: int, near: int) -> Quorum:
     """The quorum now. `members` = size of the required set, master included; `near` = replicas whose gap is small enough."""
-    kind = kind_of(settings)
     if settings.all_ack_in_sync_state_set:
-        return Quorum(ALL, refused=members < settings.min_in_sync_replicas)
-    wanted = settings.in_sync_replicas
+        return _ALL_REFUSED if members < settings.min_in_sync_replicas else _ALL_TAKEN
+    kind, wanted = kind_of(settings), settings.in_sync_replicas
     if kind is Kind.CONTROLLERS:
         return Quorum(wanted, refused=members < settings.min_in_sync_replicas)
     if kind is Kind.FIXED:
