@@ -41,14 +41,34 @@ class Watch:
         self._shown = 0  # what was checked to be on all members, of what anybody showed
         self._lists: list[tuple[MemoryFile | None, EpochList, int]] = [(None, EpochList(), 0)] * len(self._nodes)
         self._alike: dict[tuple[int, int], int] = {}
+        self._last_state: list[object] = []
 
     def look(self) -> None:
         """Raises AssertionError."""
+        state = self._state()
+        if state == self._last_state:
+            return  # nothing that a promise is about has changed
+        self._last_state = state
         again = self._note_cuts()
         self._look_at_required_sets()
         self._look_at_acknowledged(again)
         self._look_at_shown(again)
         self._look_at_logs()
+
+    def _state(self) -> list[object]:
+        """All that the checks go by."""
+        controller = self._group.controller
+        state: list[object] = [controller.members, controller.master_epoch, len(self._group.acknowledged)]
+        for node in self._nodes:
+            log = node.log
+            state += (node.alive, node.life, log.min_offset, len(log.data), log.flushed_offset)
+            state.append(node.disk.files.get(EPOCH_FILE))
+            if node.alive:
+                core = node.core
+                leading = core.leading
+                state += (core.confirm_offset, core.log.end_offset, core.master_epoch)
+                state.append(leading.sync.required if leading is not None else None)
+        return state
 
     def _note_cuts(self) -> bool:
         """Whether something that was checked may have changed: a log lost bytes, or the controllers' set is another one."""

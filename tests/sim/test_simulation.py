@@ -62,7 +62,7 @@ def test_every_promise_is_kept_under_faults() -> None:
         assert operations[operation, "ok"] >= 10, operations
     for operation in ("send", "pop", "ack", "commit"):
         assert operations[operation, "unknown"] >= 3, operations
-    assert operations["designate", "ok"] >= 3
+    assert operations["designate", "ok"] >= 1
     assert looked_up >= 500
     assert restarted >= 1
 

@@ -90,9 +90,9 @@ class SparseBytes:
         return twin
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class MemoryFile:
-    """One file: what readers see, what is on the platter, and the changes in between, oldest first."""
+    """One file, the same only as itself: what readers see, what is on the platter, and the changes in between, oldest first."""
 
     seen: SparseBytes
     platter: SparseBytes
