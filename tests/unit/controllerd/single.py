@@ -172,20 +172,19 @@ class Single:
 
 
 @asynccontextmanager
-async def single(directory: Path, *assignments: str, wait_s: float = 10) -> AsyncIterator[Single]:
-    """Run a controller until the block ends; it leads when the block begins."""
-    port, metrics_port = free_ports(2)
+async def single(directory: Path, *assignments: str, leads: bool = True) -> AsyncIterator[Single]:
+    """Run a controller until the block ends; it leads when the block begins, or it never does as its only peer is not there."""
+    port, metrics_port, nobody = free_ports(3)
+    peers = f"n0=127.0.0.1:{port}" + ("" if leads else f",n1=127.0.0.1:{nobody}")
     words = [*_FAST, f"metrics.port={metrics_port}", *assignments]
-    settings = parse(
-        ["--data", str(directory), "--peers", f"n0=127.0.0.1:{port}", *(w for each in words for w in ("--set", each))]
-    )
+    settings = parse(["--data", str(directory), "--peers", peers, *(w for each in words for w in ("--set", each))])
     disk = LocalDisk(directory)
     controller = Controller(settings, disk)
     running = asyncio.ensure_future(controller.run())
     one = Single(settings.address, metrics_port, RemotingClient(), controller)
     try:
-        async with asyncio.timeout(wait_s):
-            while not await _leads(one, running):
+        async with asyncio.timeout(10):
+            while not await _is_ready(one, running, leads):
                 await asyncio.sleep(0.005)
         yield one
     finally:
@@ -197,11 +196,11 @@ async def single(directory: Path, *assignments: str, wait_s: float = 10) -> Asyn
         disk.close()
 
 
-async def _leads(one: Single, running: asyncio.Future[None]) -> bool:
+async def _is_ready(one: Single, running: asyncio.Future[None], leads: bool) -> bool:
     if running.done():
         await running
     try:
-        return (await one.ask(codes.CONTROLLER_GET_METADATA_INFO)).ext["isLeader"] == "true"
+        return (await one.ask(codes.CONTROLLER_GET_METADATA_INFO)).ext["isLeader"] == str(leads).lower()
     except OSError:
         return False
     except LogboomError:

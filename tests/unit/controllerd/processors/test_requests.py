@@ -358,3 +358,31 @@ async def test_the_name_server_has_its_own_list(one: Single) -> None:
     assert (await one.ask(codes.UPDATE_NAMESRV_CONFIG, body=b"supportActingMaster=false")).code == codes.SUCCESS
     assert "nameserver.acting_master=false\n" in (await one.ask(codes.GET_NAMESRV_CONFIG)).body.decode()
     assert (await one.ask(codes.UPDATE_CONTROLLER_CONFIG, body=b"supportActingMaster=true")).code == codes.NO_PERMISSION
+
+
+# Who does not lead
+
+
+async def test_who_does_not_lead_changes_nothing_and_answers_no_question(tmp_path: Path) -> None:
+    names = {"clusterName": "c", "brokerName": "broker-a"}
+    leaders_only = {
+        codes.CONTROLLER_ALTER_SYNC_STATE_SET: {"brokerName": "broker-a", "masterBrokerId": 1, "masterEpoch": 1},
+        codes.CONTROLLER_ELECT_MASTER: {**names, "brokerId": 1, "designateElect": "true"},
+        codes.CONTROLLER_REGISTER_BROKER: {**names, "brokerId": 1, "brokerAddress": "127.0.0.1:1001"},
+        codes.CONTROLLER_GET_REPLICA_INFO: {"brokerName": "broker-a"},
+        codes.CONTROLLER_GET_SYNC_STATE_DATA: {},
+        codes.CONTROLLER_GET_NEXT_BROKER_ID: names,
+        codes.CONTROLLER_APPLY_BROKER_ID: {**names, "appliedBrokerId": 1, "registerCheckCode": "127.0.0.1:1001;7"},
+        codes.CLEAN_BROKER_DATA: {**names, "isCleanLivingBroker": "true"},
+    }
+    async with single(tmp_path / "n0", leads=False) as one:
+        await one.live(1)
+        for code, fields in leaders_only.items():
+            answer = await one.ask(code, fields, ["broker-a"])
+            assert answer.code == codes.CONTROLLER_NOT_LEADER, code
+        assert one.controller._machine.state.groups == {}
+        for code in (codes.CONTROLLER_GET_METADATA_INFO, codes.GET_CONTROLLER_CONFIG, codes.CLUSTER_VIEW):
+            assert (await one.ask(code)).code == codes.SUCCESS
+        view = await one.view()
+        assert (view["leaderId"], view["metrics"]["requests_refused"]) == (None, len(leaders_only))
+        assert "role{" in await one.scrape()
