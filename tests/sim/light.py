@@ -24,7 +24,7 @@ from tests.unit.brokerd.replication.invariants import check_acks_are_from_one_br
 from tests.unit.brokerd.replication.schedules import WEIGHTS, Story
 
 STEPS = 80
-_HEALS = 5  # one story of so many is told to the end
+HEALS = 10  # one story of so many is told to the end
 
 
 class Watch:
@@ -196,7 +196,7 @@ class LightStory(Story):
         size = 3 if Random(seed).random() < 0.8 else Random(seed).choice((2, 4))
         super().__init__(seed, size=size, settings=settings, steps=steps)
         self.seed = seed
-        self.heals = seed % _HEALS == 0 if heals is None else heals
+        self.heals = seed % HEALS == 0 if heals is None else heals
         self.trace: list[str] = []
         self.is_traced = False
         self._only_outcomes = only_outcomes

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sim.faults import Injector
-from tests.sim.light import STEPS, LightStory, count
+from tests.sim.light import HEALS, STEPS, LightStory, count
 from tests.sim.mutants import FULL, LIGHT, Mutant
 from tests.sim.world import Violation
 
@@ -30,7 +30,7 @@ def test_every_promise_is_kept_whatever_comes_next() -> None:
         assert did[event] >= _STORIES, did
     for fault in ("cut", "crash", "power_lost", "lose_answer", "abandon", "lose_master", "start"):
         assert did[fault] >= _STORIES // 10, did
-    assert did["healed"] == _STORIES // 5
+    assert did["healed"] == _STORIES // HEALS
     assert sum(did.values()) >= STEPS * _STORIES
 
 
