@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import re
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -78,14 +77,6 @@ async def test_the_page_lists_what_a_scrape_gives_and_nothing_else(tmp_path: Pat
         given = {re.sub(r"_(bucket|sum|count)$", "", name) for name, *_ in await scraped(one)}
     part = PAGE.partition("## Controllers")[2]
     assert given == set(re.findall(r"^\| `(\w+)`", part, re.MULTILINE))
-
-
-async def test_the_page_lists_what_a_scrape_shows_and_nothing_else(tmp_path: Path) -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs/METRICS.md").read_text().partition("## Controllers")[2]
-    listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
-    async with single(tmp_path) as one:
-        shown = set(re.findall(r"^# TYPE (\w+) ", await one.scrape(), re.MULTILINE))
-    assert listed == shown
 
 
 async def test_the_listener_may_be_left_out(tmp_path: Path) -> None:
