@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import re
 import shutil
 import socket
@@ -38,6 +39,7 @@ JARS_VARIABLE: Final = "ROCKETMQ_JARS"
 
 _RESOLVE_TIMEOUT_S: Final = 900
 _START_TIMEOUT_S: Final = 60
+_LOWEST_PORT: Final = 12_000
 _PACKAGE: Final = "org.apache.rocketmq"
 # What the original reaches into of the JDK to unmap files; its own start scripts use options that Java 17 refuses.
 _JVM_OPTIONS: Final = (
@@ -317,23 +319,23 @@ class Session:
 
 
 def broker_ports() -> tuple[int, int]:
-    """A listen port and, as is custom, the next one for HA; the original's broker also opens the second lower neighbour."""
+    """A listen port and, as is custom, the next one for HA; the original's broker also opens the second lower neighbour.
+
+    They lie below those that the system gives to outgoing connections: a broker that is killed and started again finds them free.
+    """
+    lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
     def found() -> tuple[int, int] | None:
-        (listen,) = free_ports(1)
-        for neighbour in (listen - 2, listen + 1):
+        listen = random.randrange(_LOWEST_PORT, lowest_outgoing - 1)
+        for port in (listen - 2, listen, listen + 1):
             with socket.socket() as probe:
                 try:
-                    probe.bind(("127.0.0.1", neighbour))
-                except (OSError, OverflowError):
+                    probe.bind(("127.0.0.1", port))
+                except OSError:
                     return None
         return listen, listen + 1
 
     return eventually("free ports for a broker", found)
-
-
-def port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])
 
 
 def wait_listening(process: Process, port: int, timeout_s: float = _START_TIMEOUT_S) -> None:
