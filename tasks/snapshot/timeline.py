@@ -70,6 +70,20 @@ def _group(before: Mapping[str, Any] | None, group: Mapping[str, Any]) -> Iterat
         moves = [f"{_replicas(ids)} {verb}" for ids, verb in ((left, "left"), (joined, "joined")) if ids]
         members = ", ".join(map(str, group["sync_state_set"])) or "nobody"
         yield "sync_set", f"{name}: {' and '.join(moves)} the sync-state set, now {members}"
+    yield from _quorum(name, before.get("quorum"), group["quorum"])
+
+
+def _quorum(name: str, before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """Only what two answers of masters differ in; one that did not answer says nothing."""
+    if before is None or now is None:
+        return
+    if now["refused"] != before["refused"]:
+        told = "refuses messages: too few replicas are in sync" if now["refused"] else "takes messages again"
+        yield "sync_set", f"{name} {told}"
+    if now["downgraded"] != before["downgraded"]:
+        copies, wanted = now["copies"], now["wanted_copies"]
+        fewer = f"an acknowledgement means {copies} instead of {wanted} copies"
+        yield "sync_set", f"{name}: {fewer if now['downgraded'] else f'an acknowledgement means {copies} copies again'}"
 
 
 def _replicas(ids: Sequence[int]) -> str:

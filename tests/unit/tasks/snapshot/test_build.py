@@ -132,6 +132,23 @@ def test_a_downgrade_is_told_with_who_why_and_since_when() -> None:
     assert healthy["verdict"] == {"status": "healthy", "reasons": []}
 
 
+def test_the_timeline_tells_when_a_downgrade_began_and_ended() -> None:
+    memory = Memory()
+    for told in (
+        quorum(3),
+        quorum(2, gone(3)),
+        {"quorum": None},
+        quorum(1, gone(2), gone(3), refused=True, minCopies=2),
+    ):
+        _, memory = build(look(states={1: state(1, "master", **told), 2: state(2), 3: state(3)}), memory)
+    snapshot, _ = build(look(states={1: state(1, "master", **quorum(3)), 2: state(2), 3: state(3)}), memory)
+    assert [event["text"] for event in snapshot["timeline"]][:4] == [
+        "broker-a: an acknowledgement means 3 copies again",
+        "broker-a takes messages again",
+        "broker-a: an acknowledgement means 2 instead of 3 copies",
+    ]
+
+
 def test_refused_messages_and_waiting_sends_are_critical() -> None:
     for told, code, words in (
         (
