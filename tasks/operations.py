@@ -19,6 +19,7 @@ from remoting.errors import LogboomError
 from tasks.app import GRACE_S, OPERATION_SOFT_LIMIT_S, app
 from tasks.changes import CHANGES, Change, ChangeFailed, ClusterAdmin, error_code
 from tasks.claims import claims
+from tasks.controller_changes import CONTROLLER_CHANGES
 from tasks.refresh import ask_for_refresh
 from webapp.operations import progress
 from webapp.operations.models import Operation
@@ -26,6 +27,7 @@ from webapp.operations.models import Operation
 log = logging.getLogger(__name__)
 
 NAME = "tasks.operations.run"
+KINDS = {**CHANGES, **CONTROLLER_CHANGES}
 
 
 def claim_name(operation_id: object) -> str:
@@ -86,9 +88,9 @@ def _take(operation_id: str) -> Operation | None:
 
 
 def _make(operation: Operation, client: ClusterAdmin) -> dict[str, Any]:
-    make = CHANGES.get(operation.kind)
+    make = KINDS.get(operation.kind)
     if make is None:
-        known = ", ".join(CHANGES)
+        known = ", ".join(KINDS)
         raise ChangeFailed(
             "unknown-kind", f"The worker knows no {operation.kind}; it knows {known}. Are both one version?"
         )

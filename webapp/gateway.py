@@ -34,6 +34,8 @@ class ClusterClient(Protocol):
 
     def search_offset(self, topic: str, group: str, queue_id: int, timestamp_ms: int) -> int: ...
 
+    def controller_members(self) -> dict[str, Any]: ...
+
     def send(
         self,
         topic: str,
@@ -120,6 +122,12 @@ def send(
     """Send one message and say where it is stored."""
     with _cluster() as client:
         return client.send(topic, body, keys=keys, tag=tag, properties=properties, group=group)
+
+
+def controller_members() -> dict[str, Any]:
+    """Who belongs to the group of controllers, by the leader's word if there is one."""
+    with _cluster() as client:
+        return client.controller_members()
 
 
 @contextmanager

@@ -19,6 +19,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", clusters.landing, name="landing"),
     path("palette", palette, name="palette"),
     path("elections/new", clusters.elect, name="elect"),
+    path("controllers/<slug:action>", clusters.controller, name="controller"),
     path("topics/", topics.topics, name="topics"),
     path("topics/new", topics.create, name="topic-create"),
     path("topics/<name:name>/", topics.topic, name="topic"),

@@ -13,19 +13,27 @@ _CONTROLLER_ROLES = frozenset({"leader", "follower", "candidate"})
 
 
 def controllers(look: Look) -> list[dict[str, Any]]:
-    """Every configured controller, by its own word; one that does not answer is unreachable and its numbers unknown."""
+    """Every controller, by its own word if it was asked; one that does not answer is unreachable and its numbers unknown.
+
+    Controllers that joined later are not among those that are asked: of them the leader tells. Those that left are left out.
+    """
     view = look.view
+    members = [str(each.get("address")) for each in (view or {}).get("controllers") or ()]
+    asked = [address for address in look.controllers if address in look.views or not members or address in members]
     found = []
-    for index, address in enumerate(look.controllers):
+    for index, address in enumerate([*asked, *(each for each in members if each not in look.controllers)]):
         own_view = look.views.get(address)
         own = own_entry(own_view, address) if own_view is not None else None
         named = own_entry(view, address) if view is not None else None
+        if address not in look.controllers and named is not None and named.get("alive"):
+            own = named
         role = str(own["role"]).lower() if own else UNREACHABLE
         # between two terms a node may call itself something that pages have no word for
         found.append(
             {
                 "id": (own or named or {}).get("id") or f"n{index}",
                 "address": address,
+                "member": str((named or {}).get("member") or "unknown"),
                 "role": role if role in _CONTROLLER_ROLES or role == UNREACHABLE else "candidate",
                 "term": whole((own or {}).get("term")),
                 "commit_index": whole((own or {}).get("commitIndex")),

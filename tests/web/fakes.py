@@ -151,6 +151,28 @@ class FakeCluster:
         offset = self.store(topic, 0, body, {**(properties or {}), "KEYS": keys, "TAGS": tag})
         return {"msgId": "7F000001", "queueId": "0", "queueOffset": str(offset), "brokerName": "broker-a"}
 
+    def controller_members(self) -> dict[str, Any]:
+        if self.error is not None:
+            raise self.error
+        return {
+            "group": "logboom",
+            "cluster": "c0ffee",
+            "leaderId": "n0",
+            "changing": False,
+            "retired": ["n9"],
+            "members": [
+                {
+                    "id": f"n{index}",
+                    "address": f"127.0.0.1:{9876 + index}",
+                    "role": "learner" if index == 3 else "voter",
+                    "leader": index == 0,
+                    "alive": index != 2,
+                    "behind": 7 if index == 3 else 0,
+                }
+                for index in range(4)
+            ],
+        }
+
     def _end(self, topic: str, queue_id: int) -> int:
         return self.min_offsets[topic, queue_id] + len(self.queues[topic, queue_id])
 

@@ -22,6 +22,7 @@ EXAMPLES = {
     "group": "broker-a",
     "queue_id": "0",
     "offset": "0",
+    "action": "add",
     "report": "throughput",
     "operation_id": "00000000-0000-0000-0000-000000000001",
     "run_id": "00000000-0000-0000-0000-000000000002",

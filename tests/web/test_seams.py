@@ -8,7 +8,7 @@ from pathlib import Path
 from django.core.management import call_command
 
 from tasks.app import app
-from tasks.changes import CHANGES
+from tasks.operations import KINDS
 from tests.web.fakes import FakeCluster
 from webapp import queue, snapshot
 from webapp.gateway import ClusterClient
@@ -19,7 +19,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def test_every_change_for_the_worker_is_one_that_it_can_make() -> None:
-    assert {kind.name for kind in kinds().values() if kind.by_worker} == set(CHANGES)
+    assert {kind.name for kind in kinds().values() if kind.by_worker} == set(KINDS)
 
 
 def test_every_task_that_is_sent_exists_and_goes_to_the_same_queue() -> None:

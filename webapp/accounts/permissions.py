@@ -46,6 +46,7 @@ PERMISSIONS: dict[str, tuple[Role, str]] = {
     "messages.write": (Role.OPERATOR, "send test messages"),
     "elections.write": (Role.OPERATOR, "make a replica the master of its group"),
     "reports.write": (Role.OPERATOR, "run, cancel and schedule reports"),
+    "controllers.write": (Role.ADMIN, "add and remove controllers, choose which one leads"),
     "audit.read": (Role.ADMIN, "read the audit trail"),
     "users.write": (Role.ADMIN, "manage users and everybody's tokens"),
 }

@@ -32,6 +32,7 @@ class ControllerSerializer(serializers.Serializer):
     id = serializers.CharField()
     address = serializers.CharField()
     role = serializers.ChoiceField(choices=["leader", "follower", "candidate", "unreachable"])
+    member = serializers.CharField(required=False, help_text="voter, learner, leaving or unknown.")
     term = Int64Field()
     commit_index = Int64Field()
     applied_index = Int64Field()

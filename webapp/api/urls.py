@@ -15,6 +15,7 @@ from webapp.api import (
     audit,
     clusters,
     consumer_groups,
+    controllers,
     health,
     messages,
     openapi,  # noqa: F401  registers the authentication schemes
@@ -54,6 +55,10 @@ urlpatterns = [
     path("schema", SchemaView.as_view(), name="api-schema"),
     path("cluster", clusters.ClusterView.as_view()),
     path("controllers", clusters.ControllersView.as_view()),
+    path("controllers/members", controllers.ControllerMembersView.as_view()),
+    path("controllers/members/<name:name>", controllers.ControllerMemberView.as_view()),
+    path("controllers/members/<name:name>/promote", controllers.PromoteControllerView.as_view()),
+    path("controllers/leader", controllers.ControllerLeaderView.as_view()),
     path("groups", clusters.GroupsView.as_view()),
     path("groups/<name:cluster>/<name:group>", clusters.GroupView.as_view()),
     path("groups/<name:cluster>/<name:group>/replicas", clusters.ReplicasView.as_view()),

@@ -1,4 +1,4 @@
-"""The landing page and the election dialog."""
+"""The landing page, the election dialog, and the dialogs that change the group of controllers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods
 
 from webapp import snapshot
+from webapp.clusters import controllers
 from webapp.errors import InvalidInput, NotFound, Problem
 from webapp.pages import change, live_page, needs, page, receipt
 
@@ -53,5 +54,49 @@ def elect(request: HttpRequest) -> HttpResponse:
         "action": reverse("elect"),
         "dialog": bool(request.htmx),
     }
+    # htmx swaps only answers without an error status; the dialog shows the problem itself
+    return page(request, template, context, status=200 if request.htmx or problem is None else problem.status)
+
+
+CONTROLLER_CHANGES = {
+    "add": ("Add a controller", "Add controller", False),
+    "promote": ("Give controller {} its vote", "Promote", False),
+    "transfer": ("Let controller {} lead", "Let lead", False),
+    "remove": ("Remove controller {}", "Remove for good", True),
+}
+
+
+@require_http_methods(["GET", "POST"])
+@needs(controllers.PERMISSION)
+def controller(request: HttpRequest, action: str) -> HttpResponse:
+    """One change of the group of controllers: what it means, and its outcome once it is confirmed."""
+    if action not in CONTROLLER_CHANGES:
+        raise NotFound(f"There is no change {action} of controllers.")
+    title, verb, dangerous = CONTROLLER_CHANGES[action]
+    given = request.POST if request.method == "POST" else request.GET
+    values = {name: given.get(name, "") for name in (("id", "address") if action == "add" else ("id",))}
+    problem = None
+    if request.method == "POST":
+        try:
+            submitted = change(request, f"controller.{action}", values)
+        except Problem as error:
+            problem = error
+        else:
+            if request.htmx:
+                context = {"operation": submitted.operation, "title": title.format(values["id"])}
+                return page(request, "operations/_dialog.html", context)
+            return receipt(submitted)
+    context = {
+        "action": action,
+        "title": title.format(values["id"]),
+        "verb": verb,
+        "dangerous": dangerous,
+        "values": values,
+        "errors": problem.fields if problem is not None else {},
+        "problem": problem,
+        "target": reverse("controller", args=[action]),
+        "dialog": bool(request.htmx),
+    }
+    template = "clusters/_controller.html" if request.htmx else "clusters/controller.html"
     # htmx swaps only answers without an error status; the dialog shows the problem itself
     return page(request, template, context, status=200 if request.htmx or problem is None else problem.status)

@@ -51,6 +51,7 @@ def kinds() -> dict[str, Kind]:
     """All kinds by name."""
     from webapp.accounts import changes as accounts
     from webapp.clusters import changes as clusters
+    from webapp.clusters import controllers
     from webapp.groups import changes as groups
     from webapp.messages import changes as messages
     from webapp.reports import changes as reports
@@ -58,7 +59,7 @@ def kinds() -> dict[str, Kind]:
 
     every = [
         kind
-        for module in (accounts, clusters, groups, messages, reports, topics)
+        for module in (accounts, clusters, controllers, groups, messages, reports, topics)
         for kind in vars(module).values()
         if isinstance(kind, Kind)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from remoting import codes
@@ -26,6 +27,9 @@ class FakeAdmin:
         self.slow: set[int] = set()
         self.election: Exception | None = None
         self.election_happens = True
+        self.controllers = {f"n{n}": (f"127.0.0.1:{9876 + n}", "voter") for n in range(3)}
+        self.controller_leader = "n0"
+        self.retired: list[str] = []
         self.calls: list[str] = []
         self.reads_fail = 0
 
@@ -70,7 +74,42 @@ class FakeAdmin:
             self.reads_fail -= 1
             raise ConnectionLost("read failed")
 
+    def controller_members(self) -> dict[str, Any]:
+        self._read()
+        members = [{"id": each, "address": address, "role": role} for each, (address, role) in self.controllers.items()]
+        return {"leaderId": self.controller_leader, "members": members, "retired": self.retired}
+
     # ---- changing
+
+    def add_controller(self, controller_id: str, address: str) -> dict[str, Any]:
+        return self._controller(
+            f"add {controller_id}", lambda: self.controllers.update({controller_id: (address, "learner")})
+        )
+
+    def promote_controller(self, controller_id: str) -> dict[str, Any]:
+        address, _ = self.controllers[controller_id]
+        return self._controller(
+            f"promote {controller_id}", lambda: self.controllers.update({controller_id: (address, "voter")})
+        )
+
+    def remove_controller(self, controller_id: str) -> dict[str, Any]:
+        def remove() -> None:
+            del self.controllers[controller_id]
+            self.retired.append(controller_id)
+
+        return self._controller(f"remove {controller_id}", remove)
+
+    def transfer_controller_leader(self, controller_id: str) -> dict[str, str]:
+        self._controller(f"transfer {controller_id}", lambda: setattr(self, "controller_leader", controller_id))
+        return {"controllerLeaderId": controller_id}
+
+    def _controller(self, call: str, make: Callable[[], object]) -> dict[str, Any]:
+        self.calls.append(call)
+        if self.election_happens:
+            make()
+        if self.election is not None:
+            raise self.election
+        return {}
 
     def create_topic(
         self, name: str, queues: int = 8, message_type: str = "NORMAL", perm: int = 6, group: str | None = None

@@ -101,7 +101,6 @@ def test_an_unknown_kind_and_a_missing_row_are_said(caplog: pytest.LogCaptureFix
 
 
 def test_every_kind_that_the_console_leaves_to_the_worker_has_a_change() -> None:
-    from tasks.changes import CHANGES
     from webapp.operations.kinds import kinds
 
-    assert {name for name, kind in kinds().items() if kind.by_worker} == set(CHANGES)
+    assert {name for name, kind in kinds().items() if kind.by_worker} == set(operations.KINDS)
