@@ -345,7 +345,11 @@ class SimBroker(Node):
         self.engine.on_flushed(self.monotonic_ms())
         if not self.is_up:
             return
-        store.note_flushed(mark)
+        try:
+            store.note_flushed(mark)
+        except StorageError as error:
+            store.fail(error)
+            return
         try:
             store.prepare_next_segment()
         except StorageError as error:

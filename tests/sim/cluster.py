@@ -126,6 +126,10 @@ class SimCluster:
         check_end(self)
         if self._restarts_at_end:
             self._restart_everything()
+        require(
+            not self.unhandled or self.injector.mood == "rot",
+            f"nobody handled errors of a disk: {dict(self.unhandled)}",
+        )
 
     def _create(self) -> None:
         """The topic and the groups that all of the story is about."""
