@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from controllerd.raft import membership
-from controllerd.raft.codec import decode_configuration, encode_configuration
+from controllerd.raft import proposals
+from controllerd.raft.codec import decode_configuration
 from controllerd.raft.leading import CoreSettings, Leading
 from controllerd.raft.log import RaftLog
-from controllerd.raft.membership import ChangeKind, ChangeRefused, MemberChange, Transition
+from controllerd.raft.membership import MemberChange, Transition
 from controllerd.raft.messages import (
     LEADER_TRAFFIC,
     Entry,
@@ -37,9 +37,9 @@ from controllerd.raft.messages import (
     SoftState,
 )
 from controllerd.raft.progress import Progress
+from controllerd.raft.proposals import ProposalRefused, TransferRefused
 from controllerd.raft.quorum import Configuration, NodeId, VoteResult
-from remoting import codes
-from remoting.errors import LogboomError, NotLeader, RequestError
+from remoting.errors import NotLeader
 
 if TYPE_CHECKING:
     from random import Random
@@ -47,21 +47,6 @@ if TYPE_CHECKING:
 __all__ = ["Compaction", "CoreSettings", "ProposalRefused", "RaftCore", "TransferRefused"]
 
 _VOTES = frozenset({MessageKind.VOTE, MessageKind.PRE_VOTE})
-
-
-class ProposalRefused(LogboomError):
-    """The leader cannot take the proposal now (too much is uncommitted, it hands over) or at all (too large). Nothing was
-    logged."""
-
-    code = codes.SYSTEM_BUSY
-    retriable = True
-
-
-class TransferRefused(RequestError):
-    """Leadership cannot go to that node, or did not; the text says why."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(codes.CONTROLLER_INVALID_REQUEST, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +106,7 @@ class RaftCore:
             if not self._leading.tick():
                 self._become_follower(self.term, None)
                 return
-            self._end_joint_change()
+            proposals.end_joint_change(self._leading)
             return
         self._election_elapsed += 1
         if self._is_voter and self._election_elapsed >= self._randomized_election_ticks:
@@ -176,16 +161,7 @@ class RaftCore:
 
         Raises NotLeader (also before the empty entry of the own term is applied) and ProposalRefused.
         """
-        leading = self._serving()
-        if leading.transferee is not None:
-            raise ProposalRefused(f"leadership is being handed to {leading.transferee}; try again in a moment")
-        if len(data) > self.settings.max_entry_bytes:
-            raise ProposalRefused(
-                f"a command of {len(data)} bytes exceeds the limit of {self.settings.max_entry_bytes}"
-            )
-        if leading.uncommitted_bytes + len(data) > self.settings.max_uncommitted_bytes:
-            raise ProposalRefused("too many commands wait to be committed; try again later")
-        return self._append(leading, EntryKind.COMMAND, data)
+        return proposals.propose(self._serving(), data)
 
     def propose_change(
         self,
@@ -197,24 +173,15 @@ class RaftCore:
 
         Raises NotLeader, ProposalRefused and ChangeRefused.
         """
-        leading = self._ready_for_change()
-        after = membership.change(self.configuration, changes, transition, addresses or {})
-        for each in changes:
-            if each.kind is ChangeKind.PROMOTE:
-                self._require_caught_up(leading, each.node)
-        return self._append(leading, EntryKind.MEMBERSHIP, encode_configuration(after))
+        return proposals.propose_change(self._serving(), changes, transition, addresses or {})
 
     def propose_leave_joint(self) -> Proposed:
         """End a joint configuration that does not end by itself. Raises as `propose_change` does."""
-        leading = self._ready_for_change()
-        after = membership.leave_joint(self.configuration)
-        return self._append(leading, EntryKind.MEMBERSHIP, encode_configuration(after))
+        return proposals.propose_leave_joint(self._serving())
 
     def propose_founding(self, cluster: str, addresses: Mapping[NodeId, str]) -> Proposed:
         """Put the first configuration into the log: the cluster's id, and where its founders are. Raises as `propose_change`."""
-        leading = self._ready_for_change()
-        after = membership.found(self.configuration, cluster, addresses)
-        return self._append(leading, EntryKind.MEMBERSHIP, encode_configuration(after))
+        return proposals.propose_founding(self._serving(), cluster, addresses)
 
     def read_index(self) -> int:
         """Start to confirm that this node still leads; the answer is a `ReadState` with the returned context.
@@ -231,17 +198,7 @@ class RaftCore:
 
         Raises NotLeader, and TransferRefused when the target cannot lead.
         """
-        leading = self._serving()
-        if target == self.id:
-            raise TransferRefused(f"{target} leads already")
-        if target not in self.configuration.voters:
-            raise TransferRefused(
-                f"{target} is no voter of this group, whose voters are {', '.join(self.configuration.voters)}"
-            )
-        if target not in leading.active():
-            raise TransferRefused(f"{target} is not heard at the moment; start it or choose another controller")
-        if leading.transferee != target:
-            leading.transfer(target)
+        proposals.transfer(self._serving(), target)
 
     def report_unreachable(self, node: NodeId) -> None:
         """Messages to the node get lost: stop sending ahead."""
@@ -336,7 +293,7 @@ class RaftCore:
             self.step(message)
         if self._leading is not None:
             self._leading.count_own_entries()
-            self._end_joint_change()
+            proposals.end_joint_change(self._leading)
 
     @property
     def can_compact(self) -> bool:
@@ -447,7 +404,8 @@ class RaftCore:
             lambda message: self._send_now.append(message),  # the list is a new one for every Ready
             lambda read: self._confirmed_reads.append(read),
         )
-        self._append(self._leading, EntryKind.EMPTY, b"")
+        self._leading.append(EntryKind.EMPTY, b"")
+        self._leading.broadcast_append()
 
     @property
     def _is_voter(self) -> bool:
@@ -472,21 +430,6 @@ class RaftCore:
 
     # Membership
 
-    def _ready_for_change(self) -> Leading:
-        leading = self._serving()
-        if leading.transferee is not None:
-            raise ProposalRefused(f"leadership is being handed to {leading.transferee}; try again in a moment")
-        if self.log.applied < leading.last_change_index:
-            raise ChangeRefused("another change of the membership is under way; wait until it is finished")
-        return leading
-
-    def _require_caught_up(self, leading: Leading, node: NodeId) -> None:
-        progress = leading.progress[node]
-        behind = self.log.committed - progress.match
-        if not progress.was_active or behind > self.settings.promote_lag_entries:
-            how = f"it is {behind} entries behind" if progress.was_active else "it is not heard"
-            raise ChangeRefused(f"{node} has not caught up ({how}); promote it later")
-
     def _applied(self, entries: Sequence[Entry]) -> None:
         self.log.applied_to(entries[-1].index)
         if self._leading is not None:
@@ -508,23 +451,6 @@ class RaftCore:
         if not self._is_voter:
             self._leading.hand_over()
             self._become_follower(self.term, None)
-
-    def _end_joint_change(self) -> None:
-        """Leave a joint configuration as soon as it is in effect, whoever entered it."""
-        leading = self._leading
-        if (
-            leading is not None
-            and self.configuration.auto_leave
-            and leading.transferee is None
-            and leading.last_change_index <= self.log.applied
-        ):
-            after = membership.leave_joint(self.configuration)
-            self._append(leading, EntryKind.MEMBERSHIP, encode_configuration(after))
-
-    def _append(self, leading: Leading, kind: EntryKind, data: bytes) -> Proposed:
-        leading.append(kind, data)
-        leading.broadcast_append()
-        return Proposed(self.log.last_index, self.term)
 
     # Votes
 

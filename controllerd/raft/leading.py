@@ -66,9 +66,9 @@ class Leading:
         self.transferee: NodeId | None = None
         self.uncommitted_bytes = 0
         self.last_change_index = log.last_index  # whatever change an earlier leader left behind is before this
-        self._log = log
-        self._configuration = configuration
-        self._settings = settings
+        self.log = log
+        self.configuration = configuration
+        self.settings = settings
         self._send = send
         self._confirmed = confirmed
         self._pending_reads: list[_PendingRead] = []
@@ -83,7 +83,7 @@ class Leading:
 
     def _add_progress(self, node: NodeId) -> None:
         self.progress[node] = Progress(
-            self._log.last_index + 1, self._settings.max_inflight_messages, self._settings.max_inflight_bytes
+            self.log.last_index + 1, self.settings.max_inflight_messages, self.settings.max_inflight_bytes
         )
 
     # Time
@@ -92,18 +92,18 @@ class Leading:
         """One unit of time passed; False when the leader has not heard a majority for an election timeout."""
         self._ticks += 1
         self._heartbeat_ticks += 1
-        if self._ticks >= self._settings.election_ticks:
+        if self._ticks >= self.settings.election_ticks:
             self._ticks = 0
             if not self._check_quorum():
                 return False
         if self.transferee is not None:
             self._transfer_ticks += 1
-            if self._transfer_ticks >= self._settings.election_ticks:
+            if self._transfer_ticks >= self.settings.election_ticks:
                 self.transferee = None
         for progress in self.progress.values():
             if progress.state is ProgressState.SNAPSHOT:
                 progress.waited_ticks += 1
-        if self._heartbeat_ticks >= self._settings.heartbeat_ticks:
+        if self._heartbeat_ticks >= self.settings.heartbeat_ticks:
             self._heartbeat_ticks = 0
             self.broadcast_heartbeat()
         return True
@@ -114,7 +114,7 @@ class Leading:
         for node, progress in self.progress.items():
             progress.was_active = progress.is_recently_active
             progress.is_recently_active = node == self.id
-        return self._configuration.has_majority(active)
+        return self.configuration.has_majority(active)
 
     def active(self) -> set[NodeId]:
         """The members that were heard lately, the leader included."""
@@ -124,10 +124,10 @@ class Leading:
 
     def append(self, kind: EntryKind, data: bytes) -> None:
         """Put an entry behind the log; it is sent by the next broadcast."""
-        self._log.append([Entry(self._log.last_index + 1, self.term, data, kind)])
+        self.log.append([Entry(self.log.last_index + 1, self.term, data, kind)])
         self.uncommitted_bytes += len(data)
         if kind is EntryKind.MEMBERSHIP:
-            self.last_change_index = self._log.last_index
+            self.last_change_index = self.log.last_index
 
     def applied(self, size_bytes: int) -> None:
         """Entries of this size were applied."""
@@ -135,21 +135,21 @@ class Leading:
 
     def count_own_entries(self) -> None:
         """Own entries became durable."""
-        if self.progress[self.id].acknowledged(self._log.stable_index) and self._try_commit():
+        if self.progress[self.id].acknowledged(self.log.stable_index) and self._try_commit():
             self.broadcast_append()
 
     def _try_commit(self) -> bool:
         matched = {node: progress.match for node, progress in self.progress.items()}
-        index = self._configuration.committed_index(matched)
+        index = self.configuration.committed_index(matched)
         # Only an entry of the own term says that no other leader can have decided otherwise.
-        if index <= self._log.committed or self._log.term(index) != self.term:
+        if index <= self.log.committed or self.log.term(index) != self.term:
             return False
-        self._log.commit_to(index)
+        self.log.commit_to(index)
         return True
 
     def adopt(self, configuration: Configuration) -> None:
         """Go on with other members: a smaller majority may have decided already, and new members are to be heard of."""
-        self._configuration = configuration
+        self.configuration = configuration
         members = set(configuration.members)
         self.progress = {node: progress for node, progress in self.progress.items() if node in members}
         for node in configuration.members:
@@ -169,7 +169,7 @@ class Leading:
         self.transferee = target
         self._transfer_ticks = 0
         progress = self.progress[target]
-        if progress.match == self._log.last_index:
+        if progress.match == self.log.last_index:
             self._send(Message(MessageKind.TIMEOUT_NOW, self.id, target, self.term))
         else:
             self._try_send_append(target, progress, even_if_empty=True)
@@ -177,7 +177,7 @@ class Leading:
     def hand_over(self) -> None:
         """Before giving up for good: let the follower that has most start an election now."""
         best = max(
-            (node for node in self._configuration.voters if node != self.id and node in self.progress),
+            (node for node in self.configuration.voters if node != self.id and node in self.progress),
             key=lambda node: (self.progress[node].match, self.progress[node].was_active, node),
             default=None,
         )
@@ -199,12 +199,12 @@ class Leading:
         progress = self._heard(message)
         if progress is None:
             return
-        limit = self._settings.snapshot_ticks or self._settings.election_ticks
+        limit = self.settings.snapshot_ticks or self.settings.election_ticks
         if progress.state is ProgressState.SNAPSHOT and progress.waited_ticks >= limit:
             progress.snapshot_failed()
         progress.paused = False
         # Even with a full window one empty append goes out, so that the loss of all that filled it is noticed.
-        if progress.match < self._log.last_index or progress.state is ProgressState.PROBE:
+        if progress.match < self.log.last_index or progress.state is ProgressState.PROBE:
             self._try_send_append(message.sender, progress, even_if_empty=True)
         self._confirm_reads(message)
 
@@ -219,14 +219,14 @@ class Leading:
         hint = message.reject_hint
         if message.log_term > 0:
             # Skip whole terms that the follower cannot have: one round per conflicting term, not per entry.
-            hint, _ = self._log.conflict_hint(min(hint, self._log.last_index), message.log_term)
+            hint, _ = self.log.conflict_hint(min(hint, self.log.last_index), message.log_term)
         if progress.refused(message.index, hint):
             if progress.state is ProgressState.REPLICATE:
                 progress.become_probe()
             self._try_send_append(message.sender, progress, even_if_empty=True)
 
     def _on_append_accepted(self, message: Message, progress: Progress) -> None:
-        if message.index > self._log.last_index:
+        if message.index > self.log.last_index:
             return  # no correct follower acknowledges what was never sent
         is_news = progress.acknowledged(message.index)
         if not is_news and not (progress.match == message.index and progress.state is ProgressState.PROBE):
@@ -234,16 +234,16 @@ class Leading:
         if progress.state is ProgressState.PROBE:
             progress.become_replicate()
         elif progress.state is ProgressState.SNAPSHOT:
-            if progress.match + 1 >= self._log.first_index:
+            if progress.match + 1 >= self.log.first_index:
                 progress.become_probe()
                 progress.become_replicate()
         else:
             progress.inflights.free_to(message.index)
         if self._try_commit():
             self.broadcast_append()
-        while self._try_send_append(message.sender, progress, even_if_empty=progress.needs_commit(self._log.committed)):
+        while self._try_send_append(message.sender, progress, even_if_empty=progress.needs_commit(self.log.committed)):
             pass
-        if message.sender == self.transferee and progress.match == self._log.last_index:
+        if message.sender == self.transferee and progress.match == self.log.last_index:
             self._send(Message(MessageKind.TIMEOUT_NOW, self.id, message.sender, self.term))
 
     # Reports of the shell
@@ -270,12 +270,12 @@ class Leading:
         if progress.is_paused:
             return False
         prev_index = progress.next_index - 1
-        prev_term = self._log.term(prev_index)
+        prev_term = self.log.term(prev_index)
         if prev_term is None:
             return self._try_send_snapshot(to, progress)
         entries: tuple[Entry, ...] = ()
         if progress.state is not ProgressState.REPLICATE or not progress.inflights.is_full:
-            entries = self._log.slice(progress.next_index, self._log.last_index + 1, self._settings.max_append_bytes)
+            entries = self.log.slice(progress.next_index, self.log.last_index + 1, self.settings.max_append_bytes)
         if not entries and not even_if_empty:
             return False
         self._send(
@@ -286,19 +286,19 @@ class Leading:
                 self.term,
                 index=prev_index,
                 log_term=prev_term,
-                commit=self._log.committed,
+                commit=self.log.committed,
                 entries=entries,
             )
         )
         progress.sent_entries(
-            prev_index + len(entries), len(entries), sum(entry.size_bytes for entry in entries), self._log.committed
+            prev_index + len(entries), len(entries), sum(entry.size_bytes for entry in entries), self.log.committed
         )
         return True
 
     def _try_send_snapshot(self, to: NodeId, progress: Progress) -> bool:
         if not progress.is_recently_active:
             return False  # it would be lost, and it is large
-        snapshot = self._log.snapshot
+        snapshot = self.log.snapshot
         assert snapshot is not None, "entries were compacted without a snapshot"
         self._send(Message(MessageKind.SNAPSHOT, self.id, to, self.term, snapshot=snapshot))
         progress.become_snapshot(snapshot.index)
@@ -315,7 +315,7 @@ class Leading:
         context = self._pending_reads[-1].context if self._pending_reads else 0
         for node, progress in self.progress.items():
             if node != self.id:
-                commit = min(progress.match, self._log.committed)
+                commit = min(progress.match, self.log.committed)
                 self._send(Message(MessageKind.HEARTBEAT, self.id, node, self.term, commit=commit, context=context))
 
     # Reads
@@ -324,7 +324,7 @@ class Leading:
         """Confirm with a round of heartbeats that this node still leads."""
         # The whole log, not only what is decided: who lost the answer to a proposal reads to learn what became of it, and must
         # not be told the state before it while it can still be decided.
-        read = _PendingRead(context, self._log.last_index, {self.id})
+        read = _PendingRead(context, self.log.last_index, {self.id})
         self._pending_reads.append(read)
         if not self._release_reads(read):
             self.broadcast_heartbeat()
@@ -339,7 +339,7 @@ class Leading:
 
     def _release_reads(self, read: _PendingRead) -> bool:
         """When a majority confirmed this read, it and all earlier ones are good."""
-        if not self._configuration.has_majority(read.confirmed_by):
+        if not self.configuration.has_majority(read.confirmed_by):
             return False
         done = [earlier for earlier in self._pending_reads if earlier.context <= read.context]
         self._pending_reads = self._pending_reads[len(done) :]

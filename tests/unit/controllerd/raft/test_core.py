@@ -9,6 +9,7 @@ import pytest
 
 from controllerd.raft.core import CoreSettings, ProposalRefused, RaftCore
 from controllerd.raft.log import RaftLog
+from controllerd.raft.membership import ChangeKind, MemberChange
 from controllerd.raft.messages import Entry, HardState, Message, MessageKind, Role
 from controllerd.raft.quorum import Configuration
 from remoting.errors import NotLeader
@@ -193,3 +194,49 @@ def test_a_node_that_is_no_voter_never_campaigns() -> None:
         core.tick()
     assert core.role is Role.FOLLOWER
     assert drain(core) == []
+
+
+def test_a_request_to_take_over_means_nothing_to_the_leader_a_later_term_or_a_learner() -> None:
+    leader = make_core()
+    elect(leader)
+    leader.step(Message(MessageKind.TIMEOUT_NOW, "n2", "n1", leader.term))
+    assert leader.role is Role.LEADER
+    later = make_core(term=5)
+    later.step(Message(MessageKind.TIMEOUT_NOW, "n2", "n1", 4))
+    assert (later.role, later.term) == (Role.FOLLOWER, 5)
+    learner = make_core(name="n9")
+    learner.step(Message(MessageKind.TIMEOUT_NOW, "n2", "n9", 1))
+    assert learner.role is Role.FOLLOWER
+    assert not [message for message in drain(learner) if message.kind is MessageKind.VOTE]
+    voter = make_core(term=4)
+    voter.step(Message(MessageKind.TIMEOUT_NOW, "n2", "n1", 4))
+    assert (voter.role, voter.term) == (Role.CANDIDATE, 5)
+    assert all(message.forced for message in drain(voter))
+
+
+def test_what_votes_say_is_decided_is_believed_only_of_the_same_entry() -> None:
+    core = make_core([1, 2, 2], term=2)
+    core.step(Message(MessageKind.PRE_VOTE_RESPONSE, "n2", "n1", 2, reject=True, commit=2, reject_hint=1))
+    assert core.log.committed == 0, "another entry is decided there"
+    core.step(Message(MessageKind.PRE_VOTE_RESPONSE, "n2", "n1", 2, reject=True, commit=9, reject_hint=2))
+    assert core.log.committed == 0, "this one is not here"
+    core.step(Message(MessageKind.PRE_VOTE_RESPONSE, "n2", "n1", 2, reject=True, commit=2, reject_hint=2))
+    assert core.log.committed == 2
+
+
+def test_a_decided_change_is_durable_before_it_takes_effect() -> None:
+    core = make_core(voters=("n1", "n2"))
+    elect(core)
+    drain(core)
+    acknowledge(core, 1)
+    drain(core)
+    core.propose_change([MemberChange(ChangeKind.REMOVE, "n2")])
+    drain(core)
+    acknowledge(core, 2)
+    ready = core.ready()
+    assert [entry.index for entry in ready.committed] == [2]
+    assert ready.persist is not None
+    assert ready.persist.hard_state.commit == 2, "who forgets that n2 left would go on needing its vote"
+    assert core.configuration.voters == ("n1", "n2")
+    core.advance()
+    assert core.configuration.voters == ("n1",)

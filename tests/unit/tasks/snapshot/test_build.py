@@ -23,6 +23,22 @@ def test_a_healthy_cluster_is_called_healthy_without_reasons() -> None:
     assert [each["gap_bytes"] for each in group["replicas"]] == [0, 0, 0]
 
 
+def test_controllers_that_joined_are_shown_by_the_leader_s_word_and_those_that_left_are_not() -> None:
+    told = view()
+    told["controllers"][0]["member"] = "voter"
+    joined = {"id": "n3", "address": "127.0.0.1:9879", "role": "follower", "member": "learner", "alive": True}
+    absent = {"id": "n4", "address": "127.0.0.1:9880", "role": "unknown", "member": "voter", "alive": False}
+    told["controllers"][2:] = [joined | {"term": 4, "commitIndex": 70}, absent]
+    snapshot, _ = build(look(view=told, views={address: told for address in CONTROLLERS[:2]}), Memory())
+    assert [(each["id"], each["member"], each["role"]) for each in snapshot["controllers"]] == [
+        ("n0", "voter", "leader"),
+        ("n1", "unknown", "follower"),
+        ("n3", "learner", "follower"),
+        ("n4", "voter", "unreachable"),
+    ]
+    assert [each["commit_index"] for each in snapshot["controllers"]] == [80, 80, 70, None]
+
+
 def test_every_part_of_the_schema_is_there_even_when_nobody_answers() -> None:
     snapshot, _ = build(look(views={}, states={}, supervisor=None), Memory())
     assert set(snapshot) == {
