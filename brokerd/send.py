@@ -122,7 +122,9 @@ class MessageSender:
         error = self._acknowledger.refusal()
         if error is not None:
             self._counters.refuse(error, len(drafts))
-            refused = SendOutcome(PutStatus.SERVICE_NOT_AVAILABLE, error=as_request_error(error))
+            too_few = refusal_reason(error) == TOO_FEW_REPLICAS
+            status = PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH if too_few else PutStatus.SERVICE_NOT_AVAILABLE
+            refused = SendOutcome(status, error=as_request_error(error))
             done([refused] * len(drafts))
             return
         outcomes, ready = self.prepare(drafts)

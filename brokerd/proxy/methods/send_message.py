@@ -86,7 +86,8 @@ def encode_response(message_ids: Sequence[str], outcomes: Sequence[SendOutcome])
 
 
 def _status_of(outcome: SendOutcome) -> bytes:
-    if outcome.error is not None:
+    # Too few replicas has no code of its own in the other protocol: its refusal would look like a fault of ours.
+    if outcome.error is not None and outcome.status is not PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
         refusal = refusal_of(outcome.error)
         return status_field(refusal.code, refusal.text)
     return status_field(_CODES[outcome.status], _TEXTS.get(outcome.status, outcome.status.name))

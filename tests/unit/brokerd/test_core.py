@@ -156,6 +156,7 @@ def test_with_too_few_replicas_nothing_is_stored_whatever_the_message_says() -> 
     outcomes: list[object] = []
     careless = draft(topic="T")._replace(properties=encode_properties({"UNIQ_KEY": "U", "WAIT": "false"}))
     broker.core.sender.send([draft(topic="T"), careless], outcomes.extend)
+    assert {outcome.status for outcome in outcomes} == {PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH}  # type: ignore[attr-defined]
     assert ["in-sync replicas not enough" in outcome.error.message for outcome in outcomes] == [True, True]  # type: ignore[attr-defined]
     assert broker.core.store.commitlog.end_offset == end
     assert broker.core.counters.refused["too_few_replicas"] == 2

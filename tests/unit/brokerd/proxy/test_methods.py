@@ -197,6 +197,7 @@ def test_a_request_without_messages(bench) -> None:
         (PutStatus.FLUSH_DISK_TIMEOUT, None, Code.MASTER_PERSISTENCE_TIMEOUT),
         (PutStatus.FLUSH_SLAVE_TIMEOUT, None, Code.SLAVE_PERSISTENCE_TIMEOUT),
         (PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, None, Code.HA_NOT_AVAILABLE),
+        (PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, codes.SYSTEM_ERROR, Code.HA_NOT_AVAILABLE),
         (PutStatus.SERVICE_NOT_AVAILABLE, codes.SERVICE_NOT_AVAILABLE, Code.HA_NOT_AVAILABLE),
         (PutStatus.MESSAGE_ILLEGAL, codes.MESSAGE_ILLEGAL, Code.BAD_REQUEST),
         (PutStatus.MESSAGE_ILLEGAL, codes.TOPIC_NOT_EXIST, Code.TOPIC_NOT_FOUND),
