@@ -252,7 +252,9 @@ class RouteTable:
             for topic in [each for each, queues in self._topics.items() if broker_name in queues]:
                 self._delete_topic_of(topic, broker_name)
         elif gone.acting_master and broker_id < min(members):
-            if broker_id == MASTER_ID:  # who stands in can be read from only; the master brings its table when it is back
+            if (
+                broker_id == MASTER_ID
+            ):  # who stands in can be read from only; the master brings its table when it is back
                 self.set_write_permission(broker_name, writable=False)
             self._min_id_changed(broker_name, offline_address=gone.address)
 
