@@ -85,6 +85,8 @@ class Truth:
             first = self._codes.setdefault(broker_id, replica.register_check_code)
             self._require(first == replica.register_check_code, f"broker id {broker_id} was given out twice")
         members = set(after.sync_state_set)
+        learners = [each for each in members if each in self._cluster.ids and self._cluster.ids[each].settings.learner]
+        self._require(not learners, f"the set {sorted(members)} holds the learners {learners}")
         self._require(members <= set(after.replicas), f"the set {sorted(members)} holds ids that are not registered")
         self._require(
             after.master_broker_id is None or after.master_broker_id in members, "the master is not in the set"

@@ -1,4 +1,4 @@
-"""A whole cluster under a seeded schedule of faults: three controllers, two or three brokers, clients that record every outcome.
+"""A whole cluster under a seeded schedule of faults: three to five controllers, two to four brokers, clients that know outcomes.
 
 `SimCluster(seed).run()` is one whole story: start, work under faults, heal, settle, check; in some stories also a second start of
 everything, after which all must be as it was. It raises Violation when a promise was broken (see `checks`).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brokerd.metadata.journal import JournalSettings
 from brokerd.replication.settings import ReplicationSettings
@@ -68,6 +68,7 @@ class SimCluster:
         self._journal = JournalSettings(snapshot_every_records=rng.choice((20, 4096)), snapshot_part_bytes=1024)
         mood = story.mood or choose_mood(rng)
         brokers = 2 if mood != "rot" and rng.random() < 0.15 else 3
+        learners = 1 if mood != "rot" and rng.random() < 0.15 else 0
         self._restarts_at_end = rng.random() < 0.35
         self.truth = Truth(self)
         self.promises = Promises(self)
@@ -79,8 +80,17 @@ class SimCluster:
         self.controllers = list(controllers.values())
         by_ha_address: dict[str, SimBroker] = {}
         self.brokers = [
-            SimBroker(world, self.network, n, by_ha_address, controllers, self._settings, self._store, self._journal)
-            for n in range(brokers)
+            SimBroker(
+                world,
+                self.network,
+                n,
+                by_ha_address,
+                controllers,
+                replace(self._settings, learner=n >= brokers),
+                self._store,
+                self._journal,
+            )
+            for n in range(brokers + learners)
         ]
         self.nodes: list[SimBroker | SimController] = [*self.brokers, *self.controllers]
         self.victim = rng.choice(self.brokers)
@@ -224,9 +234,12 @@ class SimCluster:
         return group is not None and all(self.id_of(each) in group.sync_state_set for each in self.brokers)
 
     def may_be_replaced(self, broker: SimBroker) -> bool:
-        """The group does not count on this broker's disk."""
+        """The group does not count on this broker's disk, and no proposal is on its way after which it would."""
         group, broker_id = self.truth.group, self.id_of(broker)
-        return group is not None and broker_id is not None and broker_id not in group.sync_state_set
+        if group is None or broker_id is None or broker_id in group.sync_state_set:
+            return False
+        masters = [each.engine.core.leading for each in self.brokers]  # of the dead ones, what they were when they died
+        return not any(leading is not None and broker_id in leading.sync.required for leading in masters)
 
     # ---- what nodes tell
 
@@ -304,7 +317,7 @@ class SimCluster:
         end = master.core.store.commitlog.end_offset
         if leading is None or not master.engine.accepts_messages or master.core.store.refusal is not None:
             return False
-        members = {each.engine.core.broker_id for each in self.brokers}
+        members = {each.engine.core.broker_id for each in self.brokers if not each.settings.learner}
         if leading.sync.required != leading.sync.local or leading.sync.local != members:
             return False
         return all(
