@@ -125,9 +125,17 @@ def _replication(state: Mapping[str, Any]) -> list[Family]:
     weakness = Family("logboom_replication_weakness", "gauge", "1 for each setting that gives up a part of the promise")
     for sentence in state["weaknesses"]:
         weakness.add(1, setting=sentence.partition(":")[0])
+    refused = Family(
+        "logboom_replication_refused_total",
+        "counter",
+        "connections that broke the protocol or did not prove themselves",
+    )
+    for peer, count in state["refusedPeers"].items():
+        refused.add(count, peer=peer)
     families = [
         role,
         weakness,
+        refused,
         _gauge("logboom_replication_master_epoch", "master epoch of the present role", state["masterEpoch"]),
         _gauge("logboom_replication_highest_epoch", "the highest master epoch seen", state["highestEpochSeen"]),
         _gauge(

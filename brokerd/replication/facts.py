@@ -66,14 +66,14 @@ def core_facts(core: ReplicaCore, settings: ReplicationSettings, now_ms: int) ->
         facts["syncStateSet"] = sorted(core.view.members)
         facts["syncStateSetEpoch"] = core.view.set_epoch
     if core.leading is not None:
-        facts |= _leading_facts(core.leading, position.end_offset, now_ms)
+        facts |= _leading_facts(core.leading, settings, position.end_offset, now_ms)
         facts["quorum"] = quorum_facts(core.leading, settings, now_ms)
     if core.following is not None:
         facts["following"] = _following_facts(core.following)
     return facts
 
 
-def _leading_facts(leading: Leading, end_offset: int, now_ms: int) -> dict[str, Any]:
+def _leading_facts(leading: Leading, settings: ReplicationSettings, end_offset: int, now_ms: int) -> dict[str, Any]:
     sync = leading.sync
     return {
         "syncStateSet": sorted(sync.local),
@@ -92,7 +92,7 @@ def _leading_facts(leading: Leading, end_offset: int, now_ms: int) -> dict[str, 
                 "gapBytes": end_offset - peer.ack_offset if peer.ack_offset >= 0 else None,
                 "inSync": peer.broker_id in sync.local,
                 "silentMs": peer.silence.silent_ms(now_ms),
-                "silenceLimitMs": peer.silence.limit_ms,
+                "silenceLimitMs": settings.plain_silence_limit_ms if peer.layout.is_plain else peer.silence.limit_ms,
                 "longestSilenceMs": peer.silence.worst_ms,
             }
             for peer in leading.peers

@@ -122,4 +122,8 @@ def weaknesses(settings: ReplicationSettings) -> list[str]:
             f"auto_in_sync_replicas=true: with fewer replicas in sync, {settings.min_in_sync_replicas} "
             f"{'copy is' if settings.min_in_sync_replicas == 1 else 'copies are'} enough"
         )
+    if settings.plain_peers:
+        found.append(
+            f"plain_peers={settings.plain_peers}: whoever comes from there need not prove himself, and acknowledges from memory"
+        )
     return found

@@ -142,14 +142,17 @@ def test_it_is_healthy_and_says_where_everything_is(appliance: Appliance) -> Non
 
 
 def test_no_password_is_on_a_command_line_or_in_a_log(appliance: Appliance) -> None:
-    redis_password = appliance.layout.redis_password_file.read_text().strip()
+    files = (appliance.layout.redis_password_file, appliance.layout.replication_secret_file)
+    secrets = [file.read_text().strip() for file in files]
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
     shown = re.search(r"password (\S+) ", appliance.said)
     assert shown is not None
     for child in appliance.children().values():
-        assert redis_password not in Path(f"/proc/{child['pid']}/cmdline").read_text()
+        command = Path(f"/proc/{child['pid']}/cmdline").read_text()
+        assert not [secret for secret in secrets if secret in command]
     for log in appliance.layout.logs.iterdir():
         text = log.read_text(errors="replace")
-        assert redis_password not in text, log
+        assert not [secret for secret in secrets if secret in text], log
         assert shown[1] not in text, log
 
 

@@ -46,6 +46,8 @@ def a_master_that_misses_one() -> dict[str, Any]:
     group.append(group[1])
     group.settle(5)
     group.crash(group[3])
+    group[1].engine.accepted(99, group.now_ms, host="203.0.113.9")
+    group[1].engine.received(99, b"an ack, believe me", group.now_ms)
     group.settle(30)
     return group[1].engine.state(group.now_ms)
 
@@ -77,6 +79,7 @@ def test_a_master_tells_of_its_quorum_and_who_is_missing() -> None:
     assert samples["logboom_replication_copies", ()] == 2
     assert samples["logboom_replication_wanted_copies", ()] == 3
     assert samples["logboom_replication_downgraded", ()] == 1
+    assert samples["logboom_replication_refused_total", (("peer", "203.0.113.9"),)] == 1
     (missing,) = [key for key in samples if key[0] == "logboom_replication_missing_seconds"]
     assert dict(missing[1]) == {"member": "3", "reason": "it is not connected", "stalls": "false"}
     assert samples[missing] > 0.5

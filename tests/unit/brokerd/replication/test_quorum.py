@@ -170,6 +170,7 @@ def test_everybody_who_is_not_acknowledged_is_answered_in_the_end_and_nobody_bef
 
 def test_weak_settings_are_said_and_strong_ones_are_not() -> None:
     assert weaknesses(ReplicationSettings()) == []
+    assert len(weaknesses(ReplicationSettings(plain_peers="10.0.0.7"))) == 1
     assert weaknesses(ReplicationSettings(min_in_sync_replicas=2, roles="fixed")) == []
     assert [each.partition("=")[0] for each in weaknesses(replace(WEAK, ack_after="append"))] == [
         "all_ack_in_sync_state_set",
