@@ -77,6 +77,7 @@ class Stage:
         self.began_s = time.monotonic()
         self.observer.start()
         self._started.append(self.observer.stop)
+        eventually("a route for the clients", lambda: self.observer.current_route().address)
         for client in self.clients:
             client.start()
         self._started.append(self._stop_clients)
