@@ -205,6 +205,13 @@ def test_the_first_admin_is_made_once(db: None, tmp_path: Path) -> None:
     ApiToken.objects.update(revoked_at=timezone.now())
     services.ensure_cli_token(path)
     assert path.read_text().strip() != text
+    text = path.read_text().strip()
+    ApiToken.objects.filter(revoked_at=None).update(scopes=["cluster.read"])
+    services.ensure_cli_token(path)
+    assert path.read_text().strip() != text, "one that allows too little is replaced"
+    found = tokens.find(path.read_text().strip())
+    assert found is not None
+    assert "controllers.write" in found.scopes
 
 
 def test_the_time_zone_is_the_persons(viewer: Client) -> None:

@@ -82,18 +82,22 @@ def ensure_admin(password: str | None = None) -> tuple[str, str] | None:
 
 
 def ensure_cli_token(path: Path) -> None:
-    """Keep a token for the command line in `path` (0600): a new one when there is none or it is no longer valid.
+    """Keep a token for the command line in `path` (0600): a new one when there is none, or it is no longer valid, or it was made
+    before there was something else that it should allow.
 
     It belongs to the first active administrator and may do what that person may, except managing users.
     """
-    if path.exists() and tokens.find(path.read_text().strip()) is not None:
-        return
+    present = tokens.find(path.read_text().strip()) if path.exists() else None
     owner = next(
         (user for user in User.objects.filter(is_active=True).order_by("pk") if role_of(user).label == "admin"), None
     )
     if owner is None:
+        if present is not None:
+            return
         raise RuntimeError("no active administrator: create one first")
     scopes = sorted(permissions_of(role_of(owner)) - {"users.write", "tokens.write"})
+    if present is not None and set(scopes) <= set(present.scopes):
+        return
     _, text = tokens.create(owner, "command line of this machine", scopes, None)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
