@@ -116,7 +116,7 @@ class Broker:
         )
         self.clients.gone_listeners.append(core.pop.client_gone)
 
-        self._client = RemotingClient()
+        self._client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms)
         self._directory = Directory(
             self._client, settings.controllers, self.replica, settings.name, settings.listen, settings.grpc_listen
         )

@@ -49,10 +49,14 @@ async def connect(
 
 
 class RemotingClient:
-    """Requests to any number of addresses over one connection each; `handlers` answer what the peers ask us."""
+    """Requests to any number of addresses over one connection each; `handlers` answer what the peers ask us.
 
-    def __init__(self, handlers: Mapping[int, Handler] | None = None) -> None:
+    `unreachable_ms`: see `connect`.
+    """
+
+    def __init__(self, handlers: Mapping[int, Handler] | None = None, *, unreachable_ms: int = 0) -> None:
         self._handlers = handlers or {}
+        self._unreachable_ms = unreachable_ms
         self._connections: dict[str, RemotingConnection] = {}
         self._dialling: dict[str, asyncio.Lock] = {}
 
@@ -64,7 +68,9 @@ class RemotingClient:
         async with self._dialling.setdefault(address, asyncio.Lock()):
             connection = self._connections.get(address)
             if connection is None or not connection.is_open:
-                connection = self._connections[address] = await connect(address, handlers=self._handlers)
+                connection = self._connections[address] = await connect(
+                    address, handlers=self._handlers, unreachable_ms=self._unreachable_ms
+                )
         return connection
 
     async def call(

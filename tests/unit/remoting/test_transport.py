@@ -244,3 +244,20 @@ async def test_a_connection_whose_other_end_acknowledges_nothing_is_given_up() -
             async with asyncio.timeout(20):
                 await closed.wait()
             assert loop.time() - began_s >= 0.3
+
+
+async def test_a_client_dials_anew_when_the_other_end_acknowledges_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        client = RemotingClient(unreachable_ms=300)
+        first = await client.connection(address)
+        accepted, _ = listener.accept()
+        with accepted:
+            while first.notify(ECHO, {}, bytes(1 << 20)):
+                await asyncio.sleep(0)
+            async with asyncio.timeout(20):
+                while first.is_open:
+                    await asyncio.sleep(0.01)
+            assert await client.connection(address) is not first
+        client.close()
