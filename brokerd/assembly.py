@@ -30,7 +30,7 @@ from brokerd.proxy.proxy import GrpcProxy
 from brokerd.replication.control import BrokerNames
 from brokerd.replication.effects import Role
 from brokerd.replication.replica import Replica
-from brokerd.replication.secret import load_secret
+from brokerd.replication.secret import load_secrets
 from brokerd.routes import Routes
 from brokerd.services import TopicConfig
 from brokerd.settings import BrokerSettings
@@ -66,8 +66,8 @@ class Broker:
         store_host = (host if _is_numeric(host) else "127.0.0.1", port)
         names = BrokerNames(settings.cluster, settings.name, settings.listen, settings.ha_listen, settings.grpc_listen)
 
-        secret = load_secret(settings.replication_secret) if settings.replication_secret is not None else None
-        if secret is None:
+        secrets = load_secrets(settings.replication_secret) if settings.replication_secret is not None else ()
+        if not secrets:
             log.warning(
                 "no --replication-secret: this broker can neither follow a replica of its cluster nor be followed"
             )
@@ -81,7 +81,7 @@ class Broker:
                 self._disk,
                 replicated_log,
                 self._topics,
-                secret=secret,
+                secrets=secrets,
                 confirm_offset=confirm_offset,
                 tail_kept=replicated_log.keeps_tail(acked_after_flush=settings.replication.ack_after_flush),
             )

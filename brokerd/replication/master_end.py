@@ -16,7 +16,7 @@ from typing import Final
 from brokerd.replication import own_layout as own
 from brokerd.replication import plain_layouts as plain
 from brokerd.replication.frames import Ack, FromReplica, Handshake, Layout, NewerEpoch, Reply, TransferHeader
-from brokerd.replication.proof import Credentials, NotProven, check, prove_master, prove_replica
+from brokerd.replication.proof import Credentials, NotProven, check_replica, prove_master
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
 
@@ -140,8 +140,7 @@ class MasterEnd:
             raise NotProven("a replica answered its challenge with something else than a proof")
         if len(proof) < own.SIGNED_BYTES:
             return 0
-        key = self._credentials.key()
-        check(prove_replica(key, self._hello, self._challenge), proof[4:], "replica")
+        key = check_replica(self._credentials, self._hello, self._challenge, proof[4:])
         self.output.append(own.WELCOME_MAGIC + prove_master(key, self._hello, self._challenge, proof[4:]))
         frames.append(own.decode_hello(self._hello, self._credentials.group))
         self._step = _Step.OPEN

@@ -31,12 +31,16 @@ class NotProven(ProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a broker proves itself with. `group` is the same on all brokers of a group; `nonce` draws 32 unguessable bytes."""
+    """What a broker proves itself with. `group` is the same on all brokers of a group; `nonce` draws 32 unguessable bytes.
+
+    `others` are secrets that a replica may prove itself with as well: those of before or after while the secret is being changed.
+    """
 
     secret: bytes | None = field(repr=False)
     group: bytes
     incarnation: int
     nonce: Callable[[], bytes] = field(repr=False)
+    others: tuple[bytes, ...] = field(default=(), repr=False)
 
     def key(self) -> bytes:
         """The secret. Raises NotProven when this broker has none."""
@@ -53,7 +57,16 @@ def prove_master(key: bytes, hello: bytes, challenge: bytes, proof: bytes) -> by
     return hmac.digest(key, b"master" + hello + challenge + proof, "sha256")
 
 
-def check(expected: bytes, given: bytes, who: str) -> None:
-    """Compare two proofs in constant time. Raises NotProven."""
-    if not hmac.compare_digest(expected, given):
-        raise NotProven(f"the {who} does not know this cluster's replication secret; give both brokers the same file")
+def check_replica(credentials: Credentials, hello: bytes, challenge: bytes, proof: bytes) -> bytes:
+    """The secret that a replica proved to know. Raises NotProven; that takes the same time whatever the proof is."""
+    keys = (credentials.key(), *credentials.others)
+    known = [key for key in keys if hmac.compare_digest(prove_replica(key, hello, challenge), proof)]
+    if not known:
+        raise NotProven("the replica does not know this cluster's replication secret; give both brokers the same file")
+    return known[0]
+
+
+def check_master(key: bytes, hello: bytes, challenge: bytes, proof: bytes, welcome: bytes) -> None:
+    """Raise NotProven unless a master knows the secret that this replica proved itself with."""
+    if not hmac.compare_digest(prove_master(key, hello, challenge, proof), welcome):
+        raise NotProven("the master does not know this cluster's replication secret; give both brokers the same file")

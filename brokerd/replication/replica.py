@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from secrets import token_bytes
 from typing import Any
 
 from brokerd.replication.connections import Hub
@@ -112,13 +112,13 @@ class Replica:
         replicated_log: ReplicatedLog,
         topics: Callable[[], Mapping[str, TopicConfig]],
         *,
-        secret: bytes | None,
+        secrets: Sequence[bytes],
         confirm_offset: int,
         tail_kept: bool = True,
         wall_ms: Callable[[], int] = _wall_ms,
     ) -> None:
-        """`disk` is the broker's data directory; `topics` the present table, for the name servers; `secret` what brokers of one
-        cluster share to know one another, without which none of ours can follow or be followed.
+        """`disk` is the broker's data directory; `topics` the present table, for the name servers; `secrets` what brokers of one
+        cluster know one another by: this one proves itself with the first, and believes all; with none it stays alone.
 
         Raises SettingsError or CorruptedFile when the directory's files do not fit.
         """
@@ -134,7 +134,9 @@ class Replica:
             EpochFile(disk),
             self._hub,
             requests,
-            credentials=Credentials(secret, group, incarnation, lambda: secrets.token_bytes(NONCE_BYTES)),
+            credentials=Credentials(
+                next(iter(secrets), None), group, incarnation, lambda: token_bytes(NONCE_BYTES), tuple(secrets[1:])
+            ),
             confirm_offset=confirm_offset,
             now_ms=self._now_ms(),
         )

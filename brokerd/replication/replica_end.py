@@ -20,7 +20,7 @@ from brokerd.replication import own_layout as own
 from brokerd.replication import plain_layouts as plain
 from brokerd.replication.epochs import EpochEntry
 from brokerd.replication.frames import FromMaster, Handshake, Layout, Piece, Reply, TransferHeader
-from brokerd.replication.proof import Credentials, NotProven, check, prove_master, prove_replica
+from brokerd.replication.proof import Credentials, NotProven, check_master, prove_replica
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
 
@@ -145,8 +145,7 @@ class ReplicaEnd:
             raise NotProven("the master answered a proof with something else than its own")
         if len(welcome) < own.SIGNED_BYTES:
             return 0
-        expected = prove_master(self._credentials.key(), self._hello, self._challenge, self._proof)
-        check(expected, welcome[4:], "master")
+        check_master(self._credentials.key(), self._hello, self._challenge, self._proof, welcome[4:])
         self._step = _Step.OPEN
         self._hello = self._challenge = self._proof = b""
         return len(welcome)

@@ -1,4 +1,8 @@
-"""Reads the secret that the brokers of one cluster share: a file that only its owner may read."""
+"""Reads the secrets that the brokers of one cluster share: a file that only its owner may read, mostly with one line.
+
+To change the secret without a stop: add the new one as a second line everywhere and restart the brokers one after the other;
+swap the lines, and restart them again; remove the old one. A broker proves itself with the first and believes all.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +17,23 @@ from remoting.errors import SettingsError
 _MOST_BYTES: Final = 4096
 
 
-def load_secret(path: Path) -> bytes:
-    """The file's content without blanks around it. Raises SettingsError with what to do when it is not fit to be a secret."""
+def load_secrets(path: Path) -> tuple[bytes, ...]:
+    """The file's lines, without blanks around them. Raises SettingsError with what to do when they are not fit to be secrets."""
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
-            content = file.read(_MOST_BYTES + 1).strip()
+            content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise SettingsError(f"cannot read the replication secret {path}: {error.strerror}") from error
     if not stat.S_ISREG(status.st_mode):
         raise SettingsError(f"the replication secret {path} is not a file")
     if status.st_mode & 0o077:
         raise SettingsError(f"others may read the replication secret {path}: run chmod 600 on it, and make a new one")
-    if not LEAST_SECRET_BYTES <= len(content) <= _MOST_BYTES:
+    secrets = tuple(filter(None, (line.strip() for line in content.splitlines())))
+    lengths = [len(secret) for secret in secrets]
+    if len(content) > _MOST_BYTES or not secrets or min(lengths) < LEAST_SECRET_BYTES:
         raise SettingsError(
-            f"the replication secret {path} has {len(content)} bytes: {LEAST_SECRET_BYTES} to {_MOST_BYTES} are needed, "
-            "for example of: openssl rand -hex 32"
+            f"the replication secret {path} has lines of {lengths} bytes: at least {LEAST_SECRET_BYTES} are needed in each, "
+            f"{_MOST_BYTES} at most in all; make one with: openssl rand -hex 32"
         )
-    return content
+    return secrets

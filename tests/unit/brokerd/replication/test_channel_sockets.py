@@ -125,26 +125,43 @@ async def test_a_broker_copies_a_classic_master_and_asks_no_controller() -> None
         await server.wait_closed()
 
 
-async def with_other_secret(group: Cluster, secret: bytes | None) -> Broker:
+async def with_other_secrets(group: Cluster, secrets: list[bytes]) -> Broker:
     stranger = Broker([group.controller.address], group.brokers[0].settings)
-    stranger.secret = secret
+    stranger.secrets = secrets
     group.brokers.append(stranger)
     await stranger.start()
     return stranger
 
 
-@pytest.mark.parametrize("secret", [b"of quite another cluster", None])
-async def test_a_broker_without_the_secret_stays_outside_and_both_say_so(secret: bytes | None) -> None:
+@pytest.mark.parametrize("secrets", [[b"of quite another cluster"], []])
+async def test_a_broker_without_the_secret_stays_outside_and_both_say_so(secrets: list[bytes]) -> None:
     async with cluster(size=2) as group:
         await group.has_master()
         await group.all_in_sync()
-        stranger = await with_other_secret(group, secret)
+        stranger = await with_other_secrets(group, secrets)
         await until(lambda: "secret" in (stranger.state().get("following") or {}).get("lastError", ""), "the reason")
         await group.acknowledge(5)
         assert stranger.replica.broker_id not in group.controller.members
         assert len(stranger.log.data) == 0
-        if secret is not None:
+        if secrets:
             await until(lambda: group.master.state()["refusedPeers"].get(HERE, 0) > 1, "its attempts are counted")
+
+
+async def test_the_secret_is_changed_one_broker_after_the_other() -> None:
+    old, new = b"known to this cluster only", b"known to this cluster next"
+    async with cluster(size=3) as group:
+        await group.has_master()
+        await group.all_in_sync()
+        for secrets in ([old, new], [new, old], [new]):
+            for broker in group.brokers:
+                await broker.stop()
+                broker.secrets = secrets
+                await broker.start()
+                await group.has_master()
+                await group.all_in_sync()
+                await group.acknowledge(1)
+        await group.equal_logs()
+        assert all(broker.state()["refusedPeers"] == {} for broker in group.brokers)
 
 
 async def test_the_log_leaves_no_faster_than_the_limit() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.replication.channels import Budget, Channels
 from brokerd.replication.plain_peers import PlainPeers, host_of
-from brokerd.replication.secret import load_secret
+from brokerd.replication.secret import load_secrets
 from brokerd.replication.settings import ReplicationSettings
 from remoting.errors import ProtocolError, SettingsError
 from tests.unit.brokerd.replication.group import credentials
@@ -123,23 +123,28 @@ def secret_file(directory: Path, content: bytes, mode: int = 0o600) -> Path:
 
 
 def test_a_secret_is_read_without_blanks(tmp_path: Path) -> None:
-    assert load_secret(secret_file(tmp_path, b"0123456789abcdef\n")) == b"0123456789abcdef"
+    assert load_secrets(secret_file(tmp_path, b"0123456789abcdef\n")) == (b"0123456789abcdef",)
+
+
+def test_while_it_is_changed_there_are_two(tmp_path: Path) -> None:
+    content = b"0123456789abcdef \r\n\nfedcba9876543210"
+    assert load_secrets(secret_file(tmp_path, content)) == (b"0123456789abcdef", b"fedcba9876543210")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601, 0o777])
 def test_a_secret_that_others_may_read_is_none(tmp_path: Path, mode: int) -> None:
     with pytest.raises(SettingsError, match="chmod 600"):
-        load_secret(secret_file(tmp_path, b"0123456789abcdef", mode))
+        load_secrets(secret_file(tmp_path, b"0123456789abcdef", mode))
 
 
-@pytest.mark.parametrize("content", [b"", b"short", b"0123456789abcde \n", b"x" * 4097])
+@pytest.mark.parametrize("content", [b"", b"short", b"0123456789abcde \n", b"x" * 4097, b"0123456789abcdef\nx"])
 def test_a_secret_has_a_sensible_length(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(SettingsError, match="openssl rand"):
-        load_secret(secret_file(tmp_path, content))
+        load_secrets(secret_file(tmp_path, content))
 
 
 def test_a_secret_is_a_file_that_is_there(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot read"):
-        load_secret(tmp_path / "none")
+        load_secrets(tmp_path / "none")
     with pytest.raises(SettingsError):
-        load_secret(tmp_path)
+        load_secrets(tmp_path)

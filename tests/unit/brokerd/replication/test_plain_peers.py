@@ -24,6 +24,7 @@ from brokerd.store.commitlog import CommitLog
 from brokerd.store.settings import StoreSettings
 from remoting.errors import ProtocolError
 from tests.support.disks import MemoryDisk
+from tests.unit.brokerd.replication.group import FusedDisk, Group, MemoryLog
 from tests.unit.brokerd.replication.test_core import core, promoted, view
 from tests.unit.brokerd.replication.test_epochs import epochs, text
 from tests.unit.brokerd.replication.test_following import Replica
@@ -412,3 +413,28 @@ def test_a_copy_that_would_begin_inside_a_file_is_refused_by_name() -> None:
         log.reset(100)
     log.reset(3 << 16)
     assert (log.min_offset, log.end_offset) == (3 << 16, 3 << 16)
+
+
+def test_an_empty_replica_may_begin_at_the_masters_last_file() -> None:
+    group = Group(3, ReplicationSettings(sync_from_last_file=True))
+    for node in group.nodes.values():
+        node.log.segment_bytes = 64
+        node.start()
+    group.elect(1)
+    for _ in range(30):
+        group.append(group[1])
+        group.settle_now()
+    group.crash(group[3])
+    group[3].disk = FusedDisk(group[3].fuse)
+    group[3].log = MemoryLog(group[3].fuse)
+    group[3].log.segment_bytes = 64
+    group.settle(40)
+    start = group[1].core.log.last_file_start
+    assert 0 < start < group[1].log.end_offset
+    group[3].start()
+    group.push(group[3])
+    group.settle(60)
+    assert group[3].log.min_offset == start
+    assert group[3].log.data == group[1].log.data[start:]
+    assert group.controller.members == {1, 2, 3}
+    assert group[2].log.min_offset == 0, "a log that holds something goes on from there"

@@ -72,7 +72,7 @@ class Broker:
     def __init__(self, controllers: list[str], settings: ReplicationSettings) -> None:
         self.controllers = controllers
         self.settings = settings
-        self.secret: bytes | None = b"known to this cluster only"
+        self.secrets: list[bytes] = [b"known to this cluster only"]
         self.disk = MemoryDisk()
         self.log = PromptLog()
         self.remoting_port, self.ha_port = free_ports(2)
@@ -93,7 +93,7 @@ class Broker:
             self.disk,
             self.log,
             lambda: topics,
-            secret=self.secret,
+            secrets=self.secrets,
             confirm_offset=0,
         )
         self.log.flushed_callback = self.replica.on_flushed
