@@ -150,13 +150,29 @@ class AdminClient:
         `members` lists id, address, role (voter, learner, leaving), leader, alive and behind (entries); ids in `retired` are used
         up. Raises ConnectionLost when no controller answers.
         """
+        last_error: LogboomError
         try:
             with self._controller_leader() as connection:
-                answer = connection.call(codes.CONTROLLER_MEMBERS, timeout_ms=self._timeout_ms)
-        except LogboomError:
-            answer = self._ask_any_controller(codes.CONTROLLER_MEMBERS, {})
-        listing: dict[str, Any] = orjson.loads(answer.body)
-        return listing
+                listing: dict[str, Any] = orjson.loads(
+                    connection.call(codes.CONTROLLER_MEMBERS, timeout_ms=self._timeout_ms).body
+                )
+            return listing
+        except LogboomError as error:
+            last_error = error
+        listings = []
+        for address in self._controllers:
+            try:
+                with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+                    answer = connection.call(codes.CONTROLLER_MEMBERS, timeout_ms=self._timeout_ms)
+            except LogboomError as error:
+                last_error = error
+            else:
+                listings.append(orjson.loads(answer.body))
+        if not listings:
+            raise last_error
+        # Without a leader's word, the one that knows of most decisions.
+        newest: dict[str, Any] = max(listings, key=lambda each: (each["isLeader"], each["commitIndex"]))
+        return newest
 
     def change_controller_members(self, changes: Sequence[ControllerChange], *, force: bool = False) -> dict[str, Any]:
         """Change who belongs to the group of controllers, all of it at once; returns the members after it.
