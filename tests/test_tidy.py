@@ -32,7 +32,7 @@ MAY_IMPORT = {
 }
 
 # The shared package loads in every program, so what it may need from outside is counted.
-REMOTING_MAY_NEED = {"orjson", "uvloop", "lz4", "zstandard"}
+REMOTING_MAY_NEED = {"orjson", "uvloop", "lz4", "zstandard", "zlib_ng"}
 
 IMPURE = {"asyncio", "socket", "ssl", "os", "time", "random", "threading", "subprocess", "django", "celery", "pyspark"}
 PURE_MARK = re.compile(r"\(pure\)[.:]?$")
