@@ -65,3 +65,11 @@ def test_the_settings_that_the_page_names_exist() -> None:
         name for name in set(re.findall(r"`((?:replication|pull|store)\.\w+)", PAGE)) if f"  {name}=" not in text
     ]
     assert not missing, missing
+
+
+def test_the_sections_follow_one_another_and_those_referred_to_exist() -> None:
+    numbers = [int(number) for number in re.findall(r"^## (\d+)\. ", PAGE, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert {int(number) for number in re.findall(r"section (\d+)", PAGE)} <= set(numbers)
+    for subject in ("Promised", "Not promised", "The windows", "Reads from replicas", "Groups with fixed roles"):
+        assert re.search(rf"^## \d+\. {subject}$", PAGE, re.MULTILINE), f"the section on {subject.lower()} is missing"
