@@ -16,7 +16,8 @@ import pytest
 
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
-from tests.interop.apache import Apache, Broker, CommandFailed, Session, port_of, wait_listening
+from remoting.transport.client import split_address
+from tests.interop.apache import Apache, Broker, CommandFailed, Session, wait_listening
 from tests.support.cluster import Cluster, eventually
 
 TOPIC = "interop"
@@ -95,7 +96,7 @@ def mixed(apache: Apache, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         addresses = ";".join(ours.controller_addresses)
         brokers = [session.broker("broker-a", addresses, controllers=addresses, wait=False) for _ in range(2)]
         for broker in brokers:
-            wait_listening(broker.process, port_of(broker.address))
+            wait_listening(broker.process, split_address(broker.address)[1])
         yield Mixed(ours, session, brokers)
 
 
