@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from brokerd.services import GroupConfig, TopicConfig
+from remoting.errors import CorruptedFile
 
 VERSION: Final = 1
 
@@ -96,3 +97,11 @@ def offsets(entries: Mapping[tuple[str, str, int], int], now_ms: int) -> dict[st
         "t": now_ms,
         "o": [[group, topic, queue_id, offset] for (group, topic, queue_id), offset in entries.items()],
     }
+
+
+def unknown_kind(table: str, kind: str, end_offset: int) -> CorruptedFile:
+    """The error for a record that nobody here can read; to leave it out would be to guess the state."""
+    return CorruptedFile(
+        f"the {table} record that ends at {end_offset} of the commitlog is of kind {kind[:40]!r}, which this version does not "
+        "know: start the version that wrote it; or, when a disk damaged it, replace this replica's data directory by an empty one"
+    )

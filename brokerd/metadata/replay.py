@@ -29,7 +29,7 @@ class Table(Protocol):
     def clear(self) -> None: ...
 
     def apply(self, kind: str, body: Any, end_offset: int) -> None:
-        """Carry out the record that ends at that physical offset; cannot fail."""
+        """Carry out the record that ends at that physical offset. Raises CorruptedFile for a kind that is not known."""
 
     def snapshot_rows(self) -> Iterator[Any]:
         """The whole state as JSON values."""

@@ -1,7 +1,8 @@
 """Topics, consumer groups and consumer offsets as the log has them (pure).
 
-`apply` of a record is the only change and cannot fail; deciding whether a change is legal is decide.py's. The master applies a
-record when it appended it, a replica when it is dispatched, so the tables are equal at equal log positions.
+`apply` of a record is the only change, and fails only for a record of an unknown kind; deciding whether a change is legal is
+decide.py's. The master applies a record when it appended it, a replica when it is dispatched, so the tables are equal at equal
+log positions.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class MetadataTables:
             if body["offsets"]:
                 self._forget_offsets([key for key in self.offsets if key[0] == body["name"]])
             return Change(end_offset, groups_deleted=(body["name"],))
-        raise AssertionError(f"no such kind of metadata record: {kind}")
+        raise records.unknown_kind("metadata", kind, end_offset)
 
     def snapshot_rows(self) -> Iterator[Any]:
         yield ["v", self.topic_changes, self.topics_changed_ms]

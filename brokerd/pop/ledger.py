@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from brokerd.metadata.records import unknown_kind
 from brokerd.pop import records
 from brokerd.pop.batch import NEVER_MS, Batch
 from brokerd.pop.handles import NORMAL_REVIVE_QUEUE_ID, ORDERED_REVIVE_QUEUE_ID, BatchHandle, ReceiptHandle
@@ -164,7 +165,7 @@ class PopLedger:
         elif kind == records.DROPPED:
             self._apply_dropped(body["g"], body["t"])
         else:
-            raise AssertionError(f"no such kind of pop record: {kind}")
+            raise unknown_kind("pop", kind, end_offset)
 
     def snapshot_rows(self) -> Iterator[list[Any]]:
         for queue in self.queues():
