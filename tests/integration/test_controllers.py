@@ -360,7 +360,10 @@ async def test_routes_live_as_long_as_the_connection_they_came_on(one: Controlle
     registering = RemotingClient()
     wrapper = {
         "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 5},
-        "topicConfigTable": {"orders": {"perm": 6, "readQueueNums": 4, "writeQueueNums": 4, "topicName": "orders"}},
+        "topicConfigTable": {
+            name: {"perm": 6, "readQueueNums": 4, "writeQueueNums": 4, "topicName": name}
+            for name in ("orders", "payments")
+        },
     }
     ext = {
         "brokerName": NAME,
@@ -405,7 +408,8 @@ async def test_bad_requests_get_a_sentence_and_bad_frames_a_closed_connection(on
     assert "is not an address" in (await refusal(codes.CONTROLLER_APPLY_BROKER_ID, bad))[1]
     assert (await refusal(codes.CONTROLLER_GET_SYNC_STATE_DATA, {}))[0] == codes.SYSTEM_ERROR
     assert (await refusal(codes.CONTROLLER_ALTER_SYNC_STATE_SET, names, b"{}"))[0] == codes.INVALID_PARAMETER
-    assert (await refusal(codes.UPDATE_CONTROLLER_CONFIG, {}))[0] == codes.NO_PERMISSION
+    assert (await refusal(codes.UPDATE_CONTROLLER_CONFIG, {}))[0] == codes.SYSTEM_ERROR
+    assert (await refusal(codes.UPDATE_CONTROLLER_CONFIG, {}, b"configStorePath=elsewhere"))[0] == codes.NO_PERMISSION
     assert "raft.tick_ms=50" in bytes((await one.client.call(address, codes.GET_CONTROLLER_CONFIG)).body).decode()
     assert (await refusal(77, {}))[0] == codes.REQUEST_CODE_NOT_SUPPORTED
     host, port = address.split(":")
