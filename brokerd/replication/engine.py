@@ -21,12 +21,13 @@ from brokerd.replication.core import ReplicaCore
 from brokerd.replication.effects import Effect, Role, RoleView
 from brokerd.replication.epoch_file import EpochFile
 from brokerd.replication.facts import core_facts
-from brokerd.replication.frames import Ack, FromMaster, FromReplica, Handshake, Piece, TransferHeader
+from brokerd.replication.frames import Ack, FromMaster, FromReplica, Handshake, Piece
 from brokerd.replication.hand_over import HandOver, Told
 from brokerd.replication.log import LogPosition, ReplicatedLog
 from brokerd.replication.plain_peers import host_of
 from brokerd.replication.proof import Credentials
 from brokerd.replication.quorum import overdue, patience_ms
+from brokerd.replication.sending import LogSender
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import Proposal
 from brokerd.services import PutStatus
@@ -113,7 +114,7 @@ class ReplicaEngine:
         self._confirm_told = -1
         self._failure_listener: Callable[[str], None] | None = None
         self._running = False
-        self._last_read: tuple[int, Bytes] = (-1, b"")
+        self._sender = LogSender(self.core, replicated_log, self.channels, outlet)
         self._finish(now_ms)
 
     # For the rest of the broker
@@ -353,34 +354,10 @@ class ReplicaEngine:
     # Carrying out
 
     def _pump(self, connection: int, now_ms: int) -> None:
-        """Send what a replica lacks, until it has all or its connection is full."""
         try:
-            while self._outlet.can_send(connection):
-                transfer = self.core.next_transfer(connection)
-                end = self.channels.master_end(connection)
-                if transfer is None or end is None:
-                    return
-                budget = self.channels.budget(connection)
-                left = budget.left(now_ms)
-                if left == 0:
-                    return  # the next tick goes on
-                length = transfer.length if left is None else min(transfer.length, left)
-                body = self._read(transfer.header.offset, length)
-                self._outlet.send(connection, (end.encode_transfer_header(transfer.header, len(body)), body))
-                self.core.transferred(connection, len(body), now_ms)
-                budget.spend(len(body))
+            self._sender.pump(connection, now_ms)
         except StorageError as error:
             self._failed(error, now_ms)
-
-    def _read(self, offset: int, length: int) -> Bytes:
-        """Read the log; replicas that follow closely ask for the same bytes one after the other."""
-        last_offset, last_body = self._last_read
-        if last_offset == offset and 0 < len(last_body) <= length:
-            return last_body
-        body = self._log.read(offset, length)
-        assert 0 < len(body) <= length, f"the log gave {len(body)} of {length} bytes at {offset}"
-        self._last_read = (offset, body)
-        return body
 
     def _finish(self, now_ms: int) -> None:
         """Carry out effects and complete waiters until nothing is left to do."""
@@ -448,7 +425,7 @@ class ReplicaEngine:
                 if replica_end is not None:
                     self._outlet.send(connection, (replica_end.encode_ack(offset),))
             case fx.SendHeartbeat(connection, header):
-                self._heartbeat(connection, header)
+                self._sender.heartbeat(connection, header)
             case fx.SendHandshake(connection, handshake):
                 self._greet(connection, handshake, now_ms)
             case fx.SendReply(connection, reply):
@@ -482,17 +459,17 @@ class ReplicaEngine:
                 self._epoch_file.save_entries(entries)
             case fx.TruncateLog(offset):
                 self._note(f"cutting the log from {self._log.end_offset} to {offset}, where the master's differs")
-                self._last_read = (-1, b"")
+                self._sender.forget()
                 self._change(lambda: self._log.truncate(offset))
                 assert self._log.end_offset == offset
             case fx.ResetLog(offset):
                 if self._log.end_offset > self._log.min_offset:
                     self._note("dropping the whole log, to copy the master's")
-                self._last_read = (-1, b"")
+                self._sender.forget()
                 self._change(lambda: self._log.reset(offset))
                 assert self._log.min_offset == self._log.end_offset == offset
             case fx.SettleLog():
-                self._last_read = (-1, b"")
+                self._sender.forget()
                 self._log.settle()
                 self.core.log_settled(self._log.end_offset, now_ms)
             case fx.RoleChanged(role, master_epoch):
@@ -539,11 +516,6 @@ class ReplicaEngine:
         self._note(f"replication connection {connection} closed: {reason}", level)
         self.channels.forget(connection)
         self._outlet.close(connection)
-
-    def _heartbeat(self, connection: int, header: TransferHeader) -> None:
-        end = self.channels.master_end(connection)
-        if end is not None and self._outlet.can_send(connection):
-            self._outlet.send(connection, (end.encode_transfer_header(header, 0),))
 
     def _note(self, sentence: str, level: int = logging.INFO) -> None:
         log.log(level, "%s", sentence)
