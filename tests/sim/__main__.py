@@ -154,8 +154,8 @@ class Counts:
             {f"{kind} {outcome}": n for (kind, outcome), n in cluster.history.operations.items()}
         )
         self.network += cluster.network.counters
-        for node in cluster.nodes:
-            counters = node.disk.counters
+        disks = [node.disk for node in cluster.nodes] + [disk for broker in cluster.brokers for disk in broker.disks]
+        for counters in [disk.counters for disk in disks]:
             self.disks += Counter({name: getattr(counters, name) for name in counters.__slots__})
         self._note(story.seed, violation, "")
 

@@ -99,6 +99,7 @@ class SimBroker(Node):
         self.settings = settings
         self.store_settings = store
         self.disk = FaultyDisk(world.random(f"disk of {self.name}"))
+        self.disks: list[FaultyDisk] = []  # of machines that were replaced
         self.address = f"{self.name}:10911"
         self.ha_address = f"{self.name}:10912"
         self.sync_ms = (0.2, 3.0)  # how long a sync takes
@@ -216,17 +217,16 @@ class SimBroker(Node):
         """Another machine with an empty disk takes this one's place and addresses; the process is not running."""
         assert not self.is_up
         self.world.note(f"{self.name} is replaced by a machine with an empty disk")
+        self.disks.append(self.disk)
         self.disk = FaultyDisk(self.world.random(f"disk of {self.name} {self.life}"))
         self.refusal_to_start = None
 
     def lose_queues(self) -> None:
-        """Somebody removes the files of the consume queues, to have them made again; the process is not running."""
+        """Somebody removes the files of the consume queues, all of them, to have them made again; the process is not running."""
         assert not self.is_up
         self.world.note(f"{self.name} loses the files of its queues")
-        try:
-            self.disk.remove("consumequeue")
-        except PowerLost:
-            self.disk.crash()
+        self.disk.no_more_faults()
+        self.disk.remove("consumequeue")
 
     def _end(self, *, notify: bool) -> None:
         self.end_life()
@@ -382,7 +382,10 @@ class SimBroker(Node):
                 nonlocal answered
                 if not answered:
                     answered = True
-                    self.control.answered(request.token, code, ext, body, self.monotonic_ms())
+                    try:
+                        self.control.answered(request.token, code, ext, body, self.monotonic_ms())
+                    except StorageError as error:  # a file of the registration, say
+                        self.engine.break_down(str(error), self.monotonic_ms())
                     self.after_event()
 
             self.network.reply(controller, self, lambda: self.do(life, self.guarded(arrive)))

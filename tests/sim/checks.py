@@ -129,6 +129,7 @@ class Promises:
         if group is None or not broker.settings.ack_after_flush:
             return
         holders = [holder for each in group.sync_state_set if (holder := self._cluster.ids.get(each)) is not None]
+        holders = [holder for holder in holders if holder not in self._cluster.rotten]
         for draft, outcome in acknowledged:
             for holder in holders:
                 self.looked_up += 1

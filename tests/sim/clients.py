@@ -14,7 +14,7 @@ from brokerd.services import (
     PutStatus,
     SendOutcome,
 )
-from remoting.errors import RequestError
+from remoting.errors import ProtocolError, RequestError
 from remoting.message import body_is_intact, decode_record, encode_properties, pack_host
 from tests.sim.world import Node, World
 
@@ -180,12 +180,14 @@ class Puller(Client):
         self.again(10, 90)
 
     def _see(self, broker: SimBroker, offset: int, encoded: bytes) -> None:
-        record = decode_record(encoded)
-        if not body_is_intact(record):
-            # A consumer checks the sum that the record carries, and asks elsewhere.
-            self.world.require(broker in self.cluster.rotten, f"{broker.name} served a damaged message to a pull")
+        try:
+            record = decode_record(encoded)
+        except ProtocolError as error:
+            # A flipped length of the topic or the properties, which no checksum covers: the consumer sees it.
+            self.world.require(broker in self.cluster.rotten, f"{broker.name} served what is no message: {error}")
             self.history.count("pull", "damage detected")
             return
+        self.world.require(body_is_intact(record), f"{broker.name} served a damaged message to a pull")
         place = self._queue_id, record.queue_offset
         require = self.world.require
         require(record.queue_offset == offset, f"{broker.name} gave offset {record.queue_offset} for {offset}")

@@ -14,6 +14,7 @@ from brokerd.services import (
     PopRequest,
     PopStatus,
 )
+from remoting.errors import ProtocolError
 from remoting.message import body_is_intact, decode_record
 from tests.sim.clients import TOPIC, Client, Reply
 from tests.sim.world import World
@@ -72,7 +73,13 @@ class Popper(Client):
         self.again(2, 40)
 
     def _take(self, message: PoppedMessage, asked_ms: float) -> None:
-        record = decode_record(message.record)
+        try:
+            record = decode_record(message.record)
+        except ProtocolError as error:
+            rotten = self.broker in self.cluster.rotten
+            self.world.require(rotten, f"{self.broker.name} gave what is no message: {error}")
+            self.history.count("pop", "damage detected")
+            return
         self.world.require(body_is_intact(record), f"{self.broker.name} delivered a damaged message to a pop")
         body = record.body
         known = body in self.history.attempts
