@@ -228,9 +228,9 @@ LIGHT = (
         "W10",
         _label_with_next.__doc__ or "",
         ((Leading, "next_transfer", _label_with_next), (Following, "_epoch_problem", _accept_all)),
-        heals=True,
+        heals=False,  # so that the divergence itself is found, and not only an epoch list that begins too late
         within=6000,
-        first=330,
+        first=300,
         steps=150,
         weights={"elect": 5, "crash": 3, "start": 8, "deliver_part": 14, "cut": 3, "append": 20},
     ),
