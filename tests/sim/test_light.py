@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
+from tests.sim.cluster import SimCluster, Story
 from tests.sim.faults import Injector
 from tests.sim.light import HEALS, STEPS, LightStory, count
 from tests.sim.mutants import FULL, LIGHT, Mutant
+from tests.sim.shrink import shrink
 from tests.sim.world import Violation
 
 _STORIES = 200
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(before)
 
 
 def test_every_promise_is_kept_whatever_comes_next() -> None:
@@ -67,9 +59,6 @@ def test_a_mutant_is_gone_when_it_was_left() -> None:
 
 
 def test_a_failing_story_can_be_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.sim.cluster import SimCluster, Story
-    from tests.sim.shrink import shrink
-
     def loses(self: Injector, rng: object) -> str:
         self._world.require(False, "a promise that a reset of connections breaks, 1 time")
         return ""

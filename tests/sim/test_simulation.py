@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +15,6 @@ from tests.sim.faults import DISK, NETWORK, PROCESSES, RARE
 
 _SEEDS = range(7)
 _REGRESSIONS = Path(__file__).with_name("regressions.txt")
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """The daemons of the simulation would log their many deaths."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(before)
 
 
 def regressions() -> list[Story]:
