@@ -361,7 +361,8 @@ class ServerConnection(Generic[H]):
         for name, value in frames.SETTING.iter_unpack(payload):
             self._apply_setting(name, value)
         self._first_settings_seen = True
-        self.outgoing.put(frames.encode_frame(SETTINGS, ACK, 0))
+        self.outgoing.put(frames.encode_frame(SETTINGS, ACK, 0))  # before the data that they let go
+        self.outgoing.send_released()
 
     def _apply_setting(self, name: int, value: int) -> None:
         if name == Setting.INITIAL_WINDOW_SIZE:

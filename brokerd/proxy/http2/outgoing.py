@@ -180,14 +180,19 @@ class Outgoing(Generic[H]):
             self._send_waiting(stream)
 
     def change_initial_window(self, value: int) -> None:
-        """The setting applies to the streams that are open, too; their windows may become negative."""
+        """The setting applies to the streams that are open, too; their windows may become negative. What it lets go leaves with
+        `send_released`."""
         difference = value - self.initial_window
         self.initial_window = value
         for stream in list(self._streams.values()):
             stream.send_window += difference
             if stream.send_window > MAX_WINDOW:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE makes a window overflow")
-            if stream.waiting and difference > 0:
+
+    def send_released(self) -> None:
+        """Windows of streams opened all at once: send what waited for them."""
+        for stream in list(self._streams.values()):
+            if stream.waiting and stream.send_window > 0:
                 self._send_waiting(stream)
 
     # ---- inside
