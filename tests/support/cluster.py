@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import secrets
 import signal
 import socket
@@ -23,18 +24,22 @@ from remoting.errors import LogboomError
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
+_LOWEST_PORT = 12_000
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago; all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports that nobody listened on a moment ago; all different.
+
+    They lie below those that the system gives to outgoing connections: a process that is killed and started again finds them free.
+    """
+    lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.randrange(_LOWEST_PORT, max(lowest_outgoing, _LOWEST_PORT + 4096))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.add(port)
+    return list(found)
 
 
 def eventually(what: str, condition: Callable[[], T | None], timeout_s: float = 20) -> T:
