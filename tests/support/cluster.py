@@ -30,7 +30,7 @@ _LOWEST_PORT = 12_000
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listened on a moment ago; all different.
 
-    They lie below those that the system gives to outgoing connections: a process that is killed and started again finds them free.
+    They lie below those that the system gives to outgoing connections: a process that is killed and restarted finds them free.
     """
     lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     found: set[int] = set()
