@@ -69,6 +69,23 @@ class Mixed:
 
         return eventually(f"{body!r} is sent", sent, 60)
 
+    def wait_copied(self) -> None:
+        """Wait until the replica has acknowledged the master's whole log.
+
+        Being in the sync-state set does not say so here: by its defaults the original acknowledges messages that only its master
+        has, and admits a replica that lacks some. What a kill may lose then is its own affair, not what these tests are about.
+        """
+        self.ours.wait_in_sync(2, 90)
+        address = self.master().address
+
+        def copied() -> bool:
+            with SocketConnection(address, timeout_ms=2000) as connection:
+                status = orjson.loads(connection.call(codes.GET_BROKER_HA_STATUS).body)
+            end = status["masterCommitLogMaxOffset"]
+            return end > 0 and [each["slaveAckOffset"] for each in status["haConnectionInfo"]] == [end]
+
+        eventually("the replica has the master's whole log", copied, 60)
+
     def read(self, queue_id: int, offset: int) -> bytes:
         def found() -> tuple[bytes] | None:
             records = self.ours.admin.pull(TOPIC, "broker-a", queue_id, offset, 1).records
@@ -182,7 +199,7 @@ def test_topics_are_made_and_routed(mixed: Mixed) -> None:
 def test_the_tool_elects_a_master_and_what_was_sent_stays(mixed: Mixed) -> None:
     before = mixed.master()
     queue_id, offset = mixed.send(b"before the switch")
-    mixed.ours.wait_in_sync(2, 60)
+    mixed.wait_copied()
     other = next(each for each in mixed.brokers if each is not before)
     with pytest.raises(CommandFailed, match="2011"):
         mixed.controller_tool("electMaster", "-b", str(mixed.id_of(before)), "-bn", "broker-a", "-c", "DefaultCluster")
@@ -201,7 +218,7 @@ def test_the_tool_elects_a_master_and_what_was_sent_stays(mixed: Mixed) -> None:
 def test_a_killed_master_is_replaced_and_comes_back_as_a_replica(mixed: Mixed) -> None:
     killed = mixed.master()
     queue_id, offset = mixed.send(b"before the kill")
-    mixed.ours.wait_in_sync(2, 60)
+    mixed.wait_copied()
     group = mixed.ours.group()
     assert group is not None
     killed.process.kill()
