@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 _LOWEST_PORT = 12_000
+_PORTS = 10_000  # a broker's metrics listen as many above its own port, below outgoing connections too
 
 
 def free_ports(count: int) -> list[int]:
@@ -32,10 +33,9 @@ def free_ports(count: int) -> list[int]:
 
     They lie below those that the system gives to outgoing connections: a process that is killed and restarted finds them free.
     """
-    lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     found: set[int] = set()
     while len(found) < count:
-        port = random.randrange(_LOWEST_PORT, max(lowest_outgoing, _LOWEST_PORT + 4096))
+        port = random.randrange(_LOWEST_PORT, _LOWEST_PORT + _PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             found.add(port)
@@ -187,6 +187,7 @@ class Cluster:
             for n in range(replicas)
         ]
         self.admin = AdminClient(self.controller_addresses, timeout_ms=2000)
+        self.guests: list[Process] = []  # what a test started besides, to be ended with the rest
 
     @property
     def processes(self) -> list[Process]:
@@ -236,7 +237,7 @@ class Cluster:
         return eventually("a controller leader", found)[0]
 
     def close(self) -> None:
-        for process in reversed(self.processes):
+        for process in reversed([*self.processes, *self.guests]):
             process.close()
 
     def __enter__(self) -> Cluster:
