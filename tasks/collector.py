@@ -31,7 +31,7 @@ from redis.exceptions import RedisError
 from remoting import codes
 from remoting.errors import LogboomError
 from remoting.transport.client import RemotingClient
-from remoting.transport.tasks import TaskOwner
+from remoting.transport.tasks import TaskOwner, end_tasks
 from tasks.heartbeat_file import beat
 from tasks.refresh import CHANNEL
 from tasks.snapshot.build import build, differs, recall
@@ -392,8 +392,7 @@ async def main() -> None:
         if work.done():
             work.result()  # it never ends by itself: let what broke it be seen, and the supervisor start anew
     finally:
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        await end_tasks([work])
         await owner.close()
         remoting.close()
         await store.aclose()

@@ -7,10 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 log = logging.getLogger(__name__)
+
+_ASK_AGAIN_S = 1.0
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks and wait until they have ended, whatever they end with.
+
+    Asks again after a second: up to Python 3.11, `asyncio.wait_for` in a library swallows a cancellation that comes together with
+    its result.
+    """
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        ended, pending = await asyncio.wait(pending, timeout=_ASK_AGAIN_S)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # looked at, so that nobody complains
 
 
 class TaskOwner:
@@ -33,10 +51,7 @@ class TaskOwner:
     async def close(self) -> None:
         """Cancel what still runs and wait until it ended."""
         self._closed = True
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(task for task in self._tasks if task is not asyncio.current_task())
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
