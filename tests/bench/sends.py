@@ -124,6 +124,12 @@ def run(pairs: int, seconds: float, only: str = "") -> list[Pairs]:
                 bare("background", load(32)),
                 0.5,
             ),
+            (
+                "batches of 32, mixed sizes, background: broker / prototype",
+                measured(1, BACKGROUND, load(-32)),
+                bare("background", load(-32)),
+                None,
+            ),
             ("1 x 64, fdatasync: three replicas / one", measured(3, (), load()), measured(1, (), load()), 0.4),
             (
                 "64 x 1, fdatasync: broker / prototype",
