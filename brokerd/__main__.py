@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import sys
 
 import uvloop
 
+from brokerd import tuning
 from brokerd.assembly import Broker
 from brokerd.settings import BrokerSettings, parse
 from remoting.errors import LogboomError
@@ -29,13 +29,7 @@ async def serve(settings: BrokerSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     broker = Broker(settings)
-    # What was built at start lives as long as the process: the collector need not look at it again, and a full collection in
-    # the middle of a send would be a pause that looks like a freeze to the controllers.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    # The flusher needs the interpreter for microseconds between two syncs; it should not wait for a long turn of the loop.
-    sys.setswitchinterval(0.0005)
+    tuning.settle()
     await broker.start()
     await asyncio.wait((stopping, broker.failed), return_when=asyncio.FIRST_COMPLETED)
     failed = broker.failed.done()
@@ -49,6 +43,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = parse(sys.argv[1:])
+        tuning.keep_freed_memory()
         code: int = uvloop.run(serve(settings))
     except LogboomError as error:
         sys.stderr.write(f"brokerd: {error}\n")

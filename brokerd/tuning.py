@@ -1,0 +1,37 @@
+"""How the process uses memory and the interpreter, for a daemon whose event loop must not pause."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from typing import Final
+
+# glibc's mallopt: how much free memory at the end of the heap is kept, and from which size on memory is mapped apart
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_KEPT_BYTES: Final = 8 << 20
+_MAPPED_BYTES: Final = 4 << 20
+
+
+def keep_freed_memory() -> None:
+    """Keep some of what was freed for the next read event.
+
+    Every turn of the loop frees some hundred kilobytes of frames and records and needs as much again. By default glibc gives them
+    back to the system in between, and the system clears each page anew. Without glibc nothing happens.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+
+
+def settle() -> None:
+    """Everything is built: look at it no more, and let the helper threads have the interpreter soon."""
+    # What was built at start lives as long as the process: the collector need not look at it again, and a full collection in
+    # the middle of a send would be a pause that looks like a freeze to the controllers.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    # The flusher needs the interpreter for microseconds between two syncs; it should not wait for a long turn of the loop.
+    sys.setswitchinterval(0.0005)
