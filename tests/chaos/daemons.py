@@ -136,6 +136,7 @@ class ChaosCluster(Cluster):
         self.controllers = [self.daemons[name] for name in self.controller_names]
         self.brokers = [self.daemons[name] for name in self.broker_names]
         self.admin = AdminClient(self.controller_addresses, timeout_ms=1000)
+        self.guests = []
 
     def _daemon(self, name: str, arguments: list[str], logs: Path) -> Daemon:
         environment = self.clocks[name].environment if name in self.clocks else {}
