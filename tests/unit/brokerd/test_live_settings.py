@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.live_settings import CHANGEABLE, SETTINGS_FILE, LiveSettings
+from brokerd.live_settings import CHANGEABLE, LiveSettings
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.services import PutStatus
 from brokerd.settings import parse
 from remoting import codes, properties_text
 from remoting.errors import CorruptedFile, RequestError
+from remoting.live_settings import SETTINGS_FILE
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.replication.group import Group
 

@@ -6,9 +6,10 @@ import logging
 
 import pytest
 
-from controllerd.live_settings import CONTROLLER_NAMES, NAME_SERVER_NAMES, PATH, LiveSettings
+from controllerd.live_settings import CONTROLLER_NAMES, NAME_SERVER_NAMES, LiveSettings
 from controllerd.settings import parse
 from remoting.errors import CorruptedFile, RequestError
+from remoting.live_settings import SETTINGS_FILE
 from tests.support.disks import MemoryDisk
 
 
@@ -49,7 +50,7 @@ def test_a_refused_change_leaves_nothing_behind() -> None:
         with pytest.raises(RequestError):
             settings.update(body, CONTROLLER_NAMES, "somebody")
     assert settings.election.unclean is False
-    assert disk.read_bytes(PATH) is None
+    assert disk.read_bytes(SETTINGS_FILE) is None
 
 
 def test_unclean_election_is_never_on_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -63,6 +64,6 @@ def test_unclean_election_is_never_on_without_a_warning(caplog: pytest.LogCaptur
 )
 def test_a_damaged_file_is_said_so(content: bytes) -> None:
     disk = MemoryDisk()
-    disk.replace_bytes(PATH, content)
+    disk.replace_bytes(SETTINGS_FILE, content)
     with pytest.raises(CorruptedFile, match="remove it"):
         live(disk)
