@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from remoting.disk import Bytes
 from remoting.errors import RequestError
@@ -170,7 +170,10 @@ class Popper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic as the broker group has it. `perm`: 4 read, 2 write, 1 inherit. Attributes as in `message.type`."""
+    """A topic as the broker group has it. `perm`: 4 read, 2 write, 1 inherit. Attributes as in `message.type`.
+
+    `multi_tag`: its filter type as the protocol has it, which nothing depends on.
+    """
 
     name: str
     read_queue_nums: int = 8
@@ -179,6 +182,7 @@ class TopicConfig:
     topic_sys_flag: int = 0
     order: bool = False
     attributes: Mapping[str, str] = field(default_factory=dict)
+    multi_tag: bool = False
 
     @property
     def message_type(self) -> str:
@@ -188,7 +192,11 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """A consumer group. `fifo` = consumeMessageOrderly. `retry_max_times` deliveries are repeated before the dead letter."""
+    """A consumer group. `fifo` = consumeMessageOrderly. `retry_max_times` deliveries are repeated before the dead letter.
+
+    `retry_policy` and the entries of `subscriptions` (what the group is subscribed to without saying so) are kept as the protocol
+    writes them; None = not given.
+    """
 
     name: str
     fifo: bool = False
@@ -196,6 +204,15 @@ class GroupConfig:
     consume_enable: bool = True
     broadcast_enable: bool = True
     retry_queue_nums: int = 1
+    consume_from_min_enable: bool = True
+    read_broker_id: int = 0
+    read_broker_id_when_slow: int = 1
+    notify_ids_changed: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minutes: int = 15
+    retry_policy: Mapping[str, Any] | None = None
+    subscriptions: Sequence[Mapping[str, Any]] | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 class Metadata(Protocol):

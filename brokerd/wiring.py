@@ -49,6 +49,9 @@ def build_processors(
     def data_version() -> DataVersion:
         return metadata.data_version(replica.master_epoch)
 
+    def group_version() -> DataVersion:
+        return metadata.group_data_version(replica.master_epoch)
+
     def totals() -> Mapping[str, int]:
         return {
             "inMessages": counters.in_messages,
@@ -87,9 +90,9 @@ def build_processors(
         pull=pull,
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts),
         clients=ClientProcessor(metadata, clients, is_master, auto_create_groups=auto_create_groups),
-        topics=TopicProcessor(metadata, broker_name, data_version, store),
+        topics=TopicProcessor(metadata, broker_name, data_version, store, metadata.names.system_topics),
         groups=GroupProcessor(
-            metadata, broker_name, data_version, progress.consumer_offset, progress.consumed_by, store
+            metadata, broker_name, group_version, progress.consumer_offset, progress.consumed_by, store
         ),
         messages=MessageProcessor(store),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),

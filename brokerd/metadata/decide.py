@@ -19,9 +19,10 @@ MAX_QUEUES: Final = 4096
 MAX_TOPICS: Final = 50_000
 MAX_GROUPS: Final = 50_000
 MAX_RETRIES: Final = 10_000
+MAX_CONSUME_TIMEOUT_MINUTES: Final = 7 * 24 * 60
 
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
-_IMMUTABLE = {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE"}
+UNCHANGEABLE_ATTRIBUTES: Final = {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE"}
 
 Decision = tuple[str, Any] | None
 
@@ -79,6 +80,8 @@ def decide_put_group(tables: MetadataTables, names: SystemNames, config: GroupCo
         raise InvalidParameter(f"retryMaxTimes must be from 0 to {MAX_RETRIES}")
     if not 0 <= config.retry_queue_nums <= MAX_QUEUES:
         raise InvalidParameter(f"retryQueueNums must be from 0 to {MAX_QUEUES}")
+    if not 0 < config.consume_timeout_minutes <= MAX_CONSUME_TIMEOUT_MINUTES:
+        raise InvalidParameter(f"consumeTimeoutMinute must be from 1 to {MAX_CONSUME_TIMEOUT_MINUTES}")
     if config == current:
         return None
     return records.GROUP_PUT, records.group_put(config, now_ms)
@@ -126,9 +129,9 @@ def _check_attributes(attributes: Mapping[str, str]) -> None:
         if key == "message.type":
             legal = value in MESSAGE_TYPES
             rule = "one of " + ", ".join(MESSAGE_TYPES)
-        elif key in _IMMUTABLE:
-            legal = value == _IMMUTABLE[key]
-            rule = f"{_IMMUTABLE[key]} in this version"
+        elif key in UNCHANGEABLE_ATTRIBUTES:
+            legal = value == UNCHANGEABLE_ATTRIBUTES[key]
+            rule = f"{UNCHANGEABLE_ATTRIBUTES[key]} in this version"
         elif key == "reserve.time":
             legal = value == "-1" or (value.isdecimal() and len(value) < 16)
             rule = "-1 or a number of milliseconds"

@@ -104,5 +104,9 @@ class SystemNames:
     def is_system_topic(self, name: str) -> bool:
         return name.startswith(SYSTEM_TOPIC_PREFIX) or name in RESERVED_TOPICS or name in self.topics
 
+    def system_topics(self) -> frozenset[str]:
+        """The names of those that cannot be created or deleted, beside everything with the system's prefix."""
+        return RESERVED_TOPICS | self.topics.keys()
+
     def is_system_group(self, name: str) -> bool:
         return name.startswith(SYSTEM_GROUP_PREFIX) or name in self.groups

@@ -2,12 +2,13 @@
 
 A record is a JSON object with `v`, the version of its layout, and `t`, the wall time of the change:
 
-    topicPut      {v, t, topic: {name, r, w, perm, flag, order, attributes}}
+    topicPut      {v, t, topic: {name, r, w, perm, flag, order, attributes, multiTag unless false}}
     topicsDeleted {v, t, names}
-    groupPut      {v, t, group: {name, fifo, retry, enabled, broadcast, retryQueues}}
+    groupPut      {v, t, group: {name, fifo, retry, enabled, broadcast, retryQueues, and what of `_GROUP_EXTRAS` is unusual}}
     groupDeleted  {v, t, name, offsets: whether its consumer offsets go too}
     offsets       {v, t, o: [[group, topic, queue, offset], ...]}
-    snapshot rows: ["v", topic changes, time of the last], ["t", topic], ["g", group], ["o", group, topic, [[queue, offset], ...]]
+    snapshot rows: ["v", topic changes, time of the last], ["w", group changes, time of the last], ["t", topic], ["g", group],
+                   ["o", group, topic, [[queue, offset], ...]]
                    and ["d", name of a topic, physical end of the record that deleted it last]
 """
 
@@ -26,6 +27,20 @@ TOPICS_DELETED: Final = "topicsDeleted"
 GROUP_PUT: Final = "groupPut"
 GROUP_DELETED: Final = "groupDeleted"
 OFFSETS: Final = "offsets"
+# Members of a group's record that are left out when they have their usual value: the name there, and here.
+_GROUP_EXTRAS: Final = {
+    "fromMin": "consume_from_min_enable",
+    "readAt": "read_broker_id",
+    "readSlowAt": "read_broker_id_when_slow",
+    "notify": "notify_ids_changed",
+    "flag": "group_sys_flag",
+    "timeoutMinutes": "consume_timeout_minutes",
+    "policy": "retry_policy",
+    "subscriptions": "subscriptions",
+    "attributes": "attributes",
+}
+_USUAL_GROUP: Final = GroupConfig("")
+
 KINDS: Final = (TOPIC_PUT, TOPICS_DELETED, GROUP_PUT, GROUP_DELETED, OFFSETS)
 
 
@@ -38,6 +53,7 @@ def encode_topic(config: TopicConfig) -> dict[str, Any]:
         "flag": config.topic_sys_flag,
         "order": config.order,
         "attributes": dict(config.attributes),
+        **({"multiTag": True} if config.multi_tag else {}),
     }
 
 
@@ -50,10 +66,12 @@ def decode_topic(fields: Mapping[str, Any]) -> TopicConfig:
         fields["flag"],
         fields["order"],
         fields["attributes"],
+        fields.get("multiTag", False),
     )
 
 
 def encode_group(config: GroupConfig) -> dict[str, Any]:
+    extras = {short: getattr(config, name) for short, name in _GROUP_EXTRAS.items()}
     return {
         "name": config.name,
         "fifo": config.fifo,
@@ -61,6 +79,7 @@ def encode_group(config: GroupConfig) -> dict[str, Any]:
         "enabled": config.consume_enable,
         "broadcast": config.broadcast_enable,
         "retryQueues": config.retry_queue_nums,
+        **{short: value for short, value in extras.items() if value != getattr(_USUAL_GROUP, _GROUP_EXTRAS[short])},
     }
 
 
@@ -72,6 +91,7 @@ def decode_group(fields: Mapping[str, Any]) -> GroupConfig:
         fields["enabled"],
         fields["broadcast"],
         fields["retryQueues"],
+        **{name: fields[short] for short, name in _GROUP_EXTRAS.items() if short in fields},
     )
 
 

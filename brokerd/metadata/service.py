@@ -7,7 +7,7 @@ record is acknowledged. Consumer offsets are the exception: the commits of a few
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ MAX_PENDING_COMMITS: Final = 8192  # of one record, which is one message of the 
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """The version of the topic table that name servers compare; equal on every replica at the same log position."""
+    """The version of the topic or the group table, which readers compare; equal on every replica at the same log position."""
 
     counter: int
     state_version: int  # the master epoch
@@ -91,6 +91,9 @@ class MetadataService:
     def data_version(self, master_epoch: int) -> DataVersion:
         return DataVersion(self.tables.topic_changes, master_epoch, self.tables.topics_changed_ms)
 
+    def group_data_version(self, master_epoch: int) -> DataVersion:
+        return DataVersion(self.tables.group_changes, master_epoch, self.tables.groups_changed_ms)
+
     def registration_body(self, master_epoch: int) -> bytes:
         """The body of a broker's registration at a name server (not compressed)."""
         body = {
@@ -107,10 +110,11 @@ class MetadataService:
     # ---- changing
 
     def put_topic(self, config: TopicConfig, done: Done) -> None:
-        current = self.tables.topics.get(config.name)
-        shrinks = current is not None and config.read_queue_nums < current.read_queue_nums
-        unread = self.unread_queues(config.name) if shrinks else 0
-        self._change(lambda: decide.decide_put_topic(self.tables, self.names, config, unread, self._now_ms()), done)
+        self.put_topics((config,), done)
+
+    def put_topics(self, configs: Sequence[TopicConfig], done: Done) -> None:
+        """Create or change topics: all of them, or none when one is refused."""
+        self._change_all(lambda: [self._decide_topic(config) for config in configs], done)
 
     def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None:
         """Create a retry or dead-letter topic that the broker needs, unless it is there; the reason if that failed.
@@ -131,14 +135,11 @@ class MetadataService:
         self._change(lambda: decide.decide_delete_topic(self.tables, self.names, name, self._now_ms()), done)
 
     def put_group(self, config: GroupConfig, done: Done) -> None:
-        current = self.tables.groups.get(config.name)
-        if current is not None and current.fifo != config.fifo:
-            reason = self.unfinished(config.name)
-            if reason is not None:
-                order = "ordered" if config.fifo else "unordered"
-                done(InvalidParameter(f"{config.name} cannot become {order} now: {reason}"))
-                return
-        self._change(lambda: decide.decide_put_group(self.tables, self.names, config, self._now_ms()), done)
+        self.put_groups((config,), done)
+
+    def put_groups(self, configs: Sequence[GroupConfig], done: Done) -> None:
+        """Create or change consumer groups: all of them, or none when one is refused."""
+        self._change_all(lambda: [self._decide_group(config) for config in configs], done)
 
     def delete_group(self, name: str, done: Done, clean_offsets: bool = True) -> None:
         def decide_topics() -> decide.Decision:
@@ -210,10 +211,30 @@ class MetadataService:
             for listener in self.listeners:
                 listener(Change(self.journal.applied_offset, rebuilt=True))
 
+    def _decide_topic(self, config: TopicConfig) -> decide.Decision:
+        current = self.tables.topics.get(config.name)
+        shrinks = current is not None and config.read_queue_nums < current.read_queue_nums
+        unread = self.unread_queues(config.name) if shrinks else 0
+        return decide.decide_put_topic(self.tables, self.names, config, unread, self._now_ms())
+
+    def _decide_group(self, config: GroupConfig) -> decide.Decision:
+        current = self.tables.groups.get(config.name)
+        if current is not None and current.fifo != config.fifo:
+            reason = self.unfinished(config.name)
+            if reason is not None:
+                order = "ordered" if config.fifo else "unordered"
+                raise InvalidParameter(f"{config.name} cannot become {order} now: {reason}")
+        return decide.decide_put_group(self.tables, self.names, config, self._now_ms())
+
     def _change(self, decision: Callable[[], decide.Decision], done: Done) -> None:
+        self._change_all(lambda: [decision()], done)
+
+    def _change_all(self, decisions: Callable[[], Sequence[decide.Decision]], done: Done) -> None:
         try:
-            record = decision()
-            end_offset = self.journal.append(*record) if record is not None else self.journal.applied_offset
+            end_offset = self.journal.applied_offset
+            for record in decisions():
+                if record is not None:
+                    end_offset = self.journal.append(*record)
         except LogboomError as error:
             done(as_request_error(error))
             return
@@ -272,7 +293,7 @@ def topic_json(config: TopicConfig) -> dict[str, Any]:
         "order": config.order,
         "perm": config.perm,
         "readQueueNums": config.read_queue_nums,
-        "topicFilterType": "SINGLE_TAG",
+        "topicFilterType": "MULTI_TAG" if config.multi_tag else "SINGLE_TAG",
         "topicName": config.name,
         "topicSysFlag": config.topic_sys_flag,
         "writeQueueNums": config.write_queue_nums,

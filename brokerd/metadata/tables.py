@@ -48,8 +48,8 @@ class MetadataTables:
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}  # by (group, topic)
         # The physical end of the record that deleted a topic of the name last: what lies below it belongs to no topic any more.
         self.topics_deleted_at: dict[str, int] = {}
-        self.topic_changes = 0
-        self.topics_changed_ms = 0
+        self.topic_changes = self.group_changes = 0
+        self.topics_changed_ms = self.groups_changed_ms = 0
 
     def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
         queues = self.offsets.get((group, topic))
@@ -68,8 +68,8 @@ class MetadataTables:
         self.groups = {}
         self.offsets = {}
         self.topics_deleted_at = {}
-        self.topic_changes = 0
-        self.topics_changed_ms = 0
+        self.topic_changes = self.group_changes = 0
+        self.topics_changed_ms = self.groups_changed_ms = 0
 
     def apply(self, kind: str, body: Any, end_offset: int) -> Change:
         if kind == records.OFFSETS:
@@ -93,9 +93,11 @@ class MetadataTables:
         if kind == records.GROUP_PUT:
             group_config = records.decode_group(body["group"])
             self.groups[group_config.name] = group_config
+            self._groups_changed(body["t"])
             return Change(end_offset, groups_put=(group_config.name,))
         if kind == records.GROUP_DELETED:
             self.groups.pop(body["name"], None)
+            self._groups_changed(body["t"])
             if body["offsets"]:
                 self._forget_offsets([key for key in self.offsets if key[0] == body["name"]])
             return Change(end_offset, groups_deleted=(body["name"],))
@@ -103,6 +105,7 @@ class MetadataTables:
 
     def snapshot_rows(self) -> Iterator[Any]:
         yield ["v", self.topic_changes, self.topics_changed_ms]
+        yield ["w", self.group_changes, self.groups_changed_ms]
         for topic in self.topics.values():
             yield ["t", records.encode_topic(topic)]
         for group in self.groups.values():
@@ -116,6 +119,8 @@ class MetadataTables:
         tag = row[0]
         if tag == "v":
             self.topic_changes, self.topics_changed_ms = row[1:]
+        elif tag == "w":
+            self.group_changes, self.groups_changed_ms = row[1:]
         elif tag == "t":
             topic = records.decode_topic(row[1])
             self.topics[topic.name] = topic
@@ -137,6 +142,10 @@ class MetadataTables:
     def _topics_changed(self, at_ms: int) -> None:
         self.topic_changes += 1
         self.topics_changed_ms = at_ms
+
+    def _groups_changed(self, at_ms: int) -> None:
+        self.group_changes += 1
+        self.groups_changed_ms = at_ms
 
     def _forget_offsets(self, keys: Sequence[tuple[str, str]]) -> None:
         for key in keys:

@@ -1,4 +1,4 @@
-"""Consumer groups and how far they are: codes 200, 201, 207, 208."""
+"""Consumer groups and how far they are: codes 200, 201, 207, 208, 225, 352."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any, Protocol
 from brokerd.metadata.service import DataVersion
 from brokerd.processors import bodies, fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
+from brokerd.processors.group_bodies import decode_group, group_json
 from brokerd.processors.offsets import ConsumerOffset, QueueRanges
-from brokerd.processors.topics import respond_when_done
+from brokerd.processors.pages import page
+from brokerd.processors.topics import MAX_LIST, check_different, respond_when_done
 from brokerd.services import GroupConfig, Metadata
+from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
@@ -18,6 +21,8 @@ from remoting.transport.connection import RemotingConnection
 
 class GroupMetadata(Metadata, Protocol):
     """What is needed of the metadata service."""
+
+    def put_groups(self, configs: Sequence[GroupConfig], done: Callable[[RequestError | None], None]) -> None: ...
 
     def delete_group(
         self, name: str, done: Callable[[RequestError | None], None], clean_offsets: bool = True
@@ -45,9 +50,29 @@ class GroupProcessor:
 
     def put(self, connection: RemotingConnection, request: Command) -> None:
         """Code 200: create or change."""
-        config = decode_group(request)
+        config = self._decode(bodies.decode_object(request.body, "a consumer group"))
         unchanged = self._metadata.group(config.name) == config
         self._metadata.put_group(config, respond_when_done(connection, request, unchanged))
+
+    def put_list(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 225: create or change several, all or none."""
+        document = bodies.decode_object(request.body, "a list of consumer groups")
+        configs = [self._decode(each) for each in bodies.objects(document, "groupConfigList", MAX_LIST)]
+        check_different(config.name for config in configs)
+        unchanged = all(self._metadata.group(config.name) == config for config in configs)
+        self._metadata.put_groups(configs, respond_when_done(connection, request, unchanged))
+
+    def _decode(self, document: dict[str, Any]) -> GroupConfig:
+        present = self._metadata.group(bodies.text(document, "groupName"))
+        return decode_group(document, present.attributes if present is not None else {})
+
+    def one(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 352: a group's configuration."""
+        name = fields.text(request.ext, "group")
+        config = self._metadata.group(name)
+        if config is None:
+            raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {name} does not exist; create it")
+        connection.respond(request, body=encode(group_json(config)))
 
     def delete(self, connection: RemotingConnection, request: Command) -> None:
         """Code 207. An unknown group is deleted already."""
@@ -57,13 +82,15 @@ class GroupProcessor:
         self._metadata.delete_group(name, respond_when_done(connection, request, unchanged), clean)
 
     def all(self, connection: RemotingConnection, request: Command) -> None:
-        """Code 201: everything in one page."""
+        """Code 201: everything, or a page of it."""
+        version, groups = self._data_version(), self._metadata.groups()
+        chosen, is_part = page(groups, version, request.ext, "groupSeq", "maxGroupNum")
         body = {
-            "dataVersion": self._data_version().as_json(),
+            "dataVersion": version.as_json(),
             "forbiddenTable": {},
-            "subscriptionGroupTable": {name: group_json(each) for name, each in self._metadata.groups().items()},
+            "subscriptionGroupTable": {name: group_json(each) for name, each in chosen.items()},
         }
-        connection.respond(request, body=encode(body))
+        connection.respond(request, ext={"totalGroupNum": str(len(groups))} if is_part else {}, body=encode(body))
 
     def progress(self, connection: RemotingConnection, request: Command) -> None:
         """Code 208: how far a group is in each queue of a topic, of several, or of all that it consumes."""
@@ -92,35 +119,3 @@ class GroupProcessor:
             "lastTimestamp": last_ms,
             "pullOffset": offset,
         }
-
-
-def decode_group(request: Command) -> GroupConfig:
-    """The group of a request body. Raises InvalidParameter."""
-    document = bodies.decode_object(request.body, "a consumer group")
-    return GroupConfig(
-        bodies.text(document, "groupName"),
-        bodies.boolean(document, "consumeMessageOrderly", False),
-        bodies.integer(document, "retryMaxTimes", 16),
-        bodies.boolean(document, "consumeEnable", True),
-        bodies.boolean(document, "consumeBroadcastEnable", True),
-        bodies.integer(document, "retryQueueNums", 1),
-    )
-
-
-def group_json(config: GroupConfig) -> dict[str, Any]:
-    """A group's configuration as the protocol writes it."""
-    return {
-        "attributes": {},
-        "brokerId": 0,
-        "consumeBroadcastEnable": config.broadcast_enable,
-        "consumeEnable": config.consume_enable,
-        "consumeFromMinEnable": True,
-        "consumeMessageOrderly": config.fifo,
-        "consumeTimeoutMinute": 15,
-        "groupName": config.name,
-        "groupSysFlag": 0,
-        "notifyConsumerIdsChangedEnable": True,
-        "retryMaxTimes": config.retry_max_times,
-        "retryQueueNums": config.retry_queue_nums,
-        "whichBrokerWhenConsumeSlowly": 1,
-    }

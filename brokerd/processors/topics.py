@@ -1,31 +1,48 @@
-"""Topics: codes 17, 21, 202, 215."""
+"""Topics: codes 17, 18, 21, 202, 215, 305, 351."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final, Protocol
 
+from brokerd.metadata.decide import UNCHANGEABLE_ATTRIBUTES
 from brokerd.metadata.service import DataVersion, topic_json
-from brokerd.processors import fields
+from brokerd.processors import bodies, fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.offsets import QueueRanges
+from brokerd.processors.pages import page
 from brokerd.services import Metadata, TopicConfig
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
+MAX_LIST: Final = 10_000  # of topics or groups in one request
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+
+
+class TopicMetadata(Metadata, Protocol):
+    """What is needed of the metadata service."""
+
+    def put_topics(self, configs: Sequence[TopicConfig], done: Callable[[RequestError | None], None]) -> None: ...
+
 
 class TopicProcessor:
     """The handlers."""
 
     def __init__(
-        self, metadata: Metadata, broker_name: str, data_version: Callable[[], DataVersion], ranges: QueueRanges
+        self,
+        metadata: TopicMetadata,
+        broker_name: str,
+        data_version: Callable[[], DataVersion],
+        ranges: QueueRanges,
+        system_topics: Callable[[], Collection[str]],
     ) -> None:
         self._metadata = metadata
         self._broker_name = broker_name
         self._data_version = data_version
         self._ranges = ranges
+        self._system_topics = system_topics
 
     def put(self, connection: RemotingConnection, request: Command) -> None:
         """Code 17: create or change. An equal configuration is answered with the remark `unchanged`."""
@@ -39,9 +56,36 @@ class TopicProcessor:
             fields.integer(ext, "perm", high=fields.MAX_INT),
             fields.integer(ext, "topicSysFlag", 0, high=fields.MAX_INT),
             fields.flag(ext, "order"),
-            change_attributes(current.attributes if current is not None else {}, ext.get("attributes", "")),
+            change_attributes(current, _split(ext.get("attributes", ""))),
+            ext.get("topicFilterType", "").upper() == _FILTER_TYPES[1],
         )
         self._metadata.put_topic(config, respond_when_done(connection, request, config == current))
+
+    def put_list(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 18: create or change several, all or none."""
+        document = bodies.decode_object(request.body, "a list of topics")
+        configs = [self._decode(each) for each in bodies.objects(document, "topicConfigList", MAX_LIST)]
+        check_different(config.name for config in configs)
+        unchanged = all(self._metadata.topic(config.name) == config for config in configs)
+        self._metadata.put_topics(configs, respond_when_done(connection, request, unchanged))
+
+    def _decode(self, document: dict[str, Any]) -> TopicConfig:
+        name = bodies.text(document, "topicName")
+        changes = document.get("attributes") or {}
+        if not isinstance(changes, dict):
+            raise InvalidParameter("attributes must be an object")
+        return TopicConfig(
+            name,
+            bodies.integer(document, "readQueueNums", 16),
+            bodies.integer(document, "writeQueueNums", 16),
+            bodies.integer(document, "perm", 6),
+            bodies.integer(document, "topicSysFlag", 0),
+            bodies.boolean(document, "order", False),
+            change_attributes(
+                self._metadata.topic(name), [(key, bodies.text(changes, key) or None) for key in changes]
+            ),
+            bodies.enumeration(document, "topicFilterType", _FILTER_TYPES, _FILTER_TYPES[0]) == _FILTER_TYPES[1],
+        )
 
     def delete(self, connection: RemotingConnection, request: Command) -> None:
         """Code 215. An unknown topic is deleted already."""
@@ -50,19 +94,27 @@ class TopicProcessor:
         self._metadata.delete_topic(name, respond_when_done(connection, request, unchanged))
 
     def all(self, connection: RemotingConnection, request: Command) -> None:
-        """Code 21: everything in one page."""
+        """Code 21: everything, or a page of it."""
+        version, topics = self._data_version(), self._metadata.topics()
+        chosen, is_part = page(topics, version, request.ext, "topicSeq", "maxTopicNum")
         body = {
-            "dataVersion": self._data_version().as_json(),
-            "topicConfigTable": {name: topic_json(config) for name, config in self._metadata.topics().items()},
+            "dataVersion": version.as_json(),
+            "topicConfigTable": {name: topic_json(config) for name, config in chosen.items()},
         }
-        connection.respond(request, body=encode(body))
+        connection.respond(request, ext={"totalTopicNum": str(len(topics))} if is_part else {}, body=encode(body))
+
+    def one(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 351: a topic's configuration."""
+        connection.respond(request, body=encode(topic_json(self._topic(fields.text(request.ext, "topic")))))
+
+    def system(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 305: the topics that nobody can create or delete."""
+        connection.respond(request, body=encode({"topicList": sorted(self._system_topics())}))
 
     def statistics(self, connection: RemotingConnection, request: Command) -> None:
         """Code 202: the range of each queue, and when it got its last message."""
         name = fields.text(request.ext, "topic")
-        config = self._metadata.topic(name)
-        if config is None:
-            raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {name} does not exist")
+        config = self._topic(name)
         entries = [
             (message_queue(name, self._broker_name, queue_id), self._queue_statistics(name, queue_id))
             for queue_id in range(max(config.read_queue_nums, config.write_queue_nums))
@@ -77,19 +129,57 @@ class TopicProcessor:
             "minOffset": self._ranges.min_offset(name, queue_id),
         }
 
+    def _topic(self, name: str) -> TopicConfig:
+        config = self._metadata.topic(name)
+        if config is None:
+            raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {name} does not exist; create it")
+        return config
 
-def change_attributes(current: Mapping[str, str], changes: str) -> dict[str, str]:
-    """Attributes after changes written as `+key=value,-key`. Raises InvalidParameter with the form."""
-    attributes = dict(current)
+
+Attributes = Iterable[tuple[str, str | None]]  # +key with a value, or -key without one
+
+
+def _split(changes: str) -> Attributes:
+    """Changes written as `+key=value,-key`."""
     for change in filter(None, map(str.strip, changes.split(","))):
-        key, equals, value = change[1:].partition("=")
-        if change[0] == "+" and key and equals:
-            attributes[key] = value
-        elif change[0] == "-" and key and not equals:
-            attributes.pop(key, None)
-        else:
+        key, equals, value = change.partition("=")
+        yield key, value if equals else None
+
+
+def change_attributes(topic: TopicConfig | None, changes: Attributes) -> dict[str, str]:
+    """A topic's attributes after changes; what they may be is checked when the topic is.
+
+    Raises InvalidParameter with the form, RequestError SYSTEM_ERROR for a change that the protocol refuses.
+    """
+    attributes = dict(topic.attributes) if topic is not None else {}
+    seen: set[str] = set()
+    for change, value in changes:
+        sign, key = change[:1], change[1:]
+        if (sign, bool(value)) not in (("+", True), ("-", False)) or not key:
             raise InvalidParameter(f"write attributes as +key=value or -key, separated by commas, not {change[:64]!r}")
+        if key in seen:
+            raise RequestError(codes.SYSTEM_ERROR, f"the attribute {key} is named twice")
+        seen.add(key)
+        if topic is not None and key in UNCHANGEABLE_ATTRIBUTES:
+            raise RequestError(codes.SYSTEM_ERROR, f"the attribute {key} is given when a topic is created, and stays")
+        if sign == "+":
+            attributes[key] = value or ""
+        elif key in attributes:
+            del attributes[key]
+        else:
+            raise RequestError(codes.SYSTEM_ERROR, f"there is no attribute {key} to remove")
     return attributes
+
+
+def check_different(names: Iterable[str]) -> None:
+    """Raises InvalidParameter when a name is there twice, or none at all."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidParameter(f"{name} is in the list twice")
+        seen.add(name)
+    if not seen:
+        raise InvalidParameter("the list is empty")
 
 
 def respond_when_done(

@@ -274,16 +274,34 @@ class Session:
     def mqadmin(self, *arguments: str, timeout_s: float = 60) -> str:
         """Run one command of the original's tool; what it printed. Raises CommandFailed when it threw."""
         done = subprocess.run(
-            self._command(f"{_PACKAGE}.tools.command.MQAdminStartup", arguments, ("-Xms64m", "-Xmx256m"), "tool"),
+            self.command(f"{_PACKAGE}.tools.command.MQAdminStartup", arguments, ("-Xms64m", "-Xmx256m"), "tool"),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=self._environment,
+            env=self.environment,
             timeout=timeout_s,
         )
         if done.returncode or _THROWN.search(done.stdout):
             raise CommandFailed(f"mqadmin {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}")
         return done.stdout
+
+    def command(
+        self,
+        main: str,
+        arguments: Sequence[str],
+        heap: Sequence[str],
+        logging: str = "daemon",
+        classes: Path | None = None,
+    ) -> list[str]:
+        """The command line of a program of the original, or of one in the directory `classes`."""
+        home = f"-Duser.home={self.directory}"  # whatever it keeps under a home directory
+        classpath = f"{self.directory}/logging/{logging}:{self.apache.jars}/*" + (f":{classes}" if classes else "")
+        return [self.apache.java, *heap, *self.jvm, *_JVM_OPTIONS, home, "-cp", classpath, main, *arguments]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of every program."""
+        return {**os.environ, "ROCKETMQ_HOME": str(self.directory)}
 
     # Inside
 
@@ -302,20 +320,11 @@ class Session:
         (self.directory / name).mkdir(parents=True, exist_ok=True)
         file = self.directory / name / "properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        java, *arguments = self._command(main, ("-c", str(file)), heap)
-        process = Process(name, arguments, self.directory / f"{name}.log", program=java, environment=self._environment)
+        java, *arguments = self.command(main, ("-c", str(file)), heap)
+        process = Process(name, arguments, self.directory / f"{name}.log", program=java, environment=self.environment)
         self.processes.append(process)
         process.start()
         return process
-
-    def _command(self, main: str, arguments: Sequence[str], heap: Sequence[str], logging: str = "daemon") -> list[str]:
-        home = f"-Duser.home={self.directory}"  # whatever it keeps under a home directory
-        classpath = f"{self.directory}/logging/{logging}:{self.apache.jars}/*"
-        return [self.apache.java, *heap, *self.jvm, *_JVM_OPTIONS, home, "-cp", classpath, main, *arguments]
-
-    @property
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, "ROCKETMQ_HOME": str(self.directory)}
 
 
 def broker_ports() -> tuple[int, int]:

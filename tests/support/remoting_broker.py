@@ -98,7 +98,7 @@ class RemotingBroker(PopBroker):
             self.pull,
             OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts),
             ClientProcessor(self.metadata, self.clients, lambda: self.is_master),
-            TopicProcessor(self.metadata, "broker-a", version, ranges),
+            TopicProcessor(self.metadata, "broker-a", version, ranges, names.system_topics),
             GroupProcessor(self.metadata, "broker-a", version, offset, self.progress.consumed_by, ranges),
             MessageProcessor(self.log),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),

@@ -211,6 +211,145 @@ def test_all_topics_and_groups_in_one_page(broker: RemotingBroker) -> None:
     assert groups["forbiddenTable"] == {}
 
 
+def test_all_of_a_groups_configuration_is_kept_and_returned(broker: RemotingBroker) -> None:
+    given = {
+        "attributes": {"colour": "red"},
+        "brokerId": 2,
+        "consumeBroadcastEnable": False,
+        "consumeEnable": False,
+        "consumeFromMinEnable": False,
+        "consumeMessageOrderly": True,
+        "consumeTimeoutMinute": 5,
+        "groupName": "h",
+        "groupRetryPolicy": {"customizedRetryPolicy": {"next": [1000, 5000]}, "type": "CUSTOMIZED"},
+        "groupSysFlag": 3,
+        "notifyConsumerIdsChangedEnable": False,
+        "retryMaxTimes": 7,
+        "retryQueueNums": 2,
+        "subscriptionDataSet": [{"expression": "A", "expressionType": "TAG", "topic": "t", "version": 9}],
+        "whichBrokerWhenConsumeSlowly": 3,
+    }
+    put, get = codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, codes.GET_SUBSCRIPTIONGROUP_CONFIG
+    assert broker.answer(put, body=orjson.dumps(given | {"somethingNew": {"x": [1]}})).code == 0
+    assert orjson.loads(broker.answer(get, {"group": "h"}).body) == given
+    broker.metadata.rebuild()
+    assert orjson.loads(broker.answer(get, {"group": "h"}).body) == given
+    every = orjson.loads(broker.answer(codes.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+    assert every["subscriptionGroupTable"]["h"] == given
+    policy = {"type": 1, "exponentialRetryPolicy": {"initial": 5, "max": 50, "multiplier": 3}}
+    changed = {"groupName": "h", "groupRetryPolicy": policy, "attributes": {"-colour": "", "+size": "1"}}
+    assert broker.answer(put, body=orjson.dumps(given | changed)).code == 0
+    found = orjson.loads(broker.answer(get, {"group": "h"}).body)
+    assert found["groupRetryPolicy"] == {**policy, "type": "EXPONENTIAL"}
+    assert found["attributes"] == {"size": "1"}
+    assert broker.answer(get, {"group": "nobody"}).code == codes.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"groupRetryPolicy": "fast"},
+        {"groupRetryPolicy": {"type": "SOMETIMES"}},
+        {"groupRetryPolicy": {"customizedRetryPolicy": {"next": [1] * 65}}},
+        {"groupRetryPolicy": {"customizedRetryPolicy": {"next": [-1]}}},
+        {"groupRetryPolicy": {"exponentialRetryPolicy": {"multiplier": 0}}},
+        {"subscriptionDataSet": [1]},
+        {"attributes": {f"a{n}": "1" for n in range(65)}},
+        {"attributes": {"": "1"}},
+        {"consumeTimeoutMinute": 0},
+    ],
+)
+def test_what_a_group_cannot_be_is_refused(broker: RemotingBroker, changes: dict[str, Any]) -> None:
+    body = orjson.dumps({"groupName": "h", **changes})
+    assert broker.answer(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body).code == codes.INVALID_PARAMETER
+    assert broker.metadata.group("h") is None
+
+
+def test_lists_are_taken_whole_or_not_at_all(broker: RemotingBroker) -> None:
+    topics = [{"topicName": f"n{n}", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6} for n in range(3)]
+    topics[1] |= {"attributes": {"+message.type": "FIFO"}, "topicFilterType": "MULTI_TAG", "order": True}
+    put = codes.UPDATE_AND_CREATE_TOPIC_LIST
+    bad = orjson.dumps({"topicConfigList": [*topics, {"topicName": "TBW102"}]})
+    assert broker.answer(put, body=bad).code == codes.INVALID_PARAMETER
+    assert broker.metadata.topic("n0") is None
+    body = orjson.dumps({"topicConfigList": topics})
+    assert broker.answer(put, body=body).code == 0
+    assert broker.metadata.topic("n1") == TopicConfig("n1", 2, 2, 6, 0, True, {"message.type": "FIFO"}, True)
+    config = orjson.loads(broker.answer(codes.GET_TOPIC_CONFIG, {"topic": "n1", "lo": "true"}).body)
+    assert (config["topicName"], config["topicFilterType"], config["order"]) == ("n1", "MULTI_TAG", True)
+    assert broker.answer(codes.GET_TOPIC_CONFIG, {"topic": "nowhere"}).code == codes.TOPIC_NOT_EXIST
+    groups = {"groupConfigList": [{"groupName": "h1"}, {"groupName": "h2", "retryMaxTimes": 1}]}
+    put = codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    for wrong in ({"groupConfigList": [*groups["groupConfigList"], {"groupName": "h1"}]}, {"groupConfigList": []}):
+        assert broker.answer(put, body=orjson.dumps(wrong)).code == codes.INVALID_PARAMETER
+    assert broker.metadata.group("h1") is None
+    assert broker.answer(put, body=orjson.dumps(groups)).code == 0
+    assert broker.answer(put, body=orjson.dumps(groups)).remark == "unchanged"
+    assert broker.metadata.group("h2") == GroupConfig("h2", retry_max_times=1)
+
+
+def test_system_topics_by_name(broker: RemotingBroker) -> None:
+    listed = orjson.loads(broker.answer(codes.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body)["topicList"]
+    assert {"TBW102", "broker-a", "SCHEDULE_TOPIC_XXXX"} <= set(listed)
+    assert "t" not in listed
+
+
+@pytest.mark.parametrize(
+    ("attributes", "rule"),
+    [
+        ("+message.type=FIFO,+message.type=DELAY", "named twice"),
+        ("-reserve.time", "no attribute reserve.time to remove"),
+        ("+queue.type=SimpleCQ", "given when a topic is created"),
+        ("+colour=red", "unsupported topic attribute"),
+    ],
+)
+def test_changes_of_attributes_that_the_protocol_refuses(broker: RemotingBroker, attributes: str, rule: str) -> None:
+    answer = broker.answer(codes.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "attributes": attributes})
+    assert answer.code == codes.SYSTEM_ERROR
+    assert rule in (answer.remark or "")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize(
+    ("code", "table", "sequence", "count", "total"),
+    [
+        (codes.GET_ALL_TOPIC_CONFIG, "topicConfigTable", "topicSeq", "maxTopicNum", "totalTopicNum"),
+        (
+            codes.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            "subscriptionGroupTable",
+            "groupSeq",
+            "maxGroupNum",
+            "totalGroupNum",
+        ),
+    ],
+)
+def test_pages_as_the_originals_client_reads_them(
+    broker: RemotingBroker, code: int, table: str, sequence: str, count: str, total: str, size: int
+) -> None:
+    found: dict[str, Any] = {}
+    version: Any = None
+    changes = 0
+    while True:
+        asked = {sequence: len(found), count: size, "dataVersion": orjson.dumps(version).decode() if version else ""}
+        answer = broker.answer(code, asked)
+        body = orjson.loads(answer.body)
+        found |= body[table]
+        version, before = body["dataVersion"], version or body["dataVersion"]
+        if total not in answer.ext:
+            break
+        if version != before:
+            found.clear()
+            continue
+        if len(found) >= int(answer.ext[total]) - 1:
+            break
+        if changes == 0:  # somebody changes the tables while they are read
+            changes = 1
+            broker.topic("late")
+            broker.group("late")
+    everything = orjson.loads(broker.answer(code).body)[table]
+    assert found == everything
+
+
 def test_statistics_have_objects_as_keys(broker: RemotingBroker) -> None:
     broker.topic("t", 2)
     broker.send("a", "b")
