@@ -71,7 +71,7 @@ class Broker:
             log.warning(
                 "no --replication-secret: this broker can neither follow a replica of its cluster nor be followed"
             )
-        self.clients = ClientRegistry(_monotonic_ms)
+        self.clients = ClientRegistry(_monotonic_ms, _wall_ms)
 
         def make_replica(replicated_log: StoreReplicatedLog, confirm_offset: int) -> Replica:
             return Replica(
@@ -147,6 +147,7 @@ class Broker:
             lambda: len(self._server.connections),
             settings.cluster,
             settings.name,
+            settings.listen,
             self._live,
             auto_create_groups=settings.pop.auto_create_groups,
         )

@@ -8,106 +8,29 @@ subscriptions changed, and of clients that are gone altogether; they are told af
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Final
 
+from brokerd.client_groups import ConsumerData, ConsumerGroup, Member, Notifiable, Subscription
 from brokerd.services import ClientInfo
 from remoting import codes
-from remoting.disk import Bytes
 from remoting.errors import RequestError
 
 EXPIRY_MS: Final = 120_000
 MAX_MEMBERS: Final = 200_000
 MAX_GROUPS_OF_CLIENT: Final = 1024
-MAX_SUBSCRIPTIONS: Final = 1024
-
-CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
-MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
-CONSUME_FROM: Final = (
-    "CONSUME_FROM_LAST_OFFSET",
-    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
-    "CONSUME_FROM_MIN_OFFSET",
-    "CONSUME_FROM_MAX_OFFSET",
-    "CONSUME_FROM_FIRST_OFFSET",
-    "CONSUME_FROM_TIMESTAMP",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """What a group wants of a topic. A higher version replaces a lower one."""
-
-    topic: str
-    expression: str = "*"
-    expression_type: str = "TAG"
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerData:
-    """What a remoting heartbeat says of one consumer group."""
-
-    group: str
-    consume_type: str = "CONSUME_PASSIVELY"
-    message_model: str = "CLUSTERING"
-    consume_from: str = "CONSUME_FROM_LAST_OFFSET"
-    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
-
-
-class Notifiable(Protocol):
-    """A remoting client's connection, as far as the registry's users need it."""
-
-    def __hash__(self) -> int: ...
-
-    def notify(self, code: int, ext: Mapping[str, str] | None = None, body: Bytes = b"") -> bool: ...
-
-
-class ConsumerGroup:
-    """The members of one group and what they last agreed on."""
-
-    __slots__ = ("consume_from", "consume_type", "members", "message_model", "subscriptions")
-
-    def __init__(self) -> None:
-        self.members: dict[Hashable, Member] = {}
-        self.subscriptions: dict[str, Subscription] = {}
-        self.consume_type = CONSUME_TYPES[1]
-        self.message_model = MESSAGE_MODELS[1]
-        self.consume_from = CONSUME_FROM[0]
-
-    def take_subscriptions(self, incoming: Mapping[str, Subscription]) -> bool:
-        """Replace what is older, forget what is not named; whether anything changed."""
-        merged = {
-            topic: wanted if known is None or wanted.version >= known.version else known
-            for topic, wanted in incoming.items()
-            for known in (self.subscriptions.get(topic),)
-        }
-        changed = merged != self.subscriptions
-        self.subscriptions = merged
-        return changed
-
-
-class Member:
-    """One client in one place. `connection` is set for remoting clients only."""
-
-    __slots__ = ("connection", "info", "last_heard_ms")
-
-    def __init__(self, info: ClientInfo, connection: Notifiable | None, now_ms: int) -> None:
-        self.info = info
-        self.connection = connection
-        self.last_heard_ms = now_ms
-
 
 _Place = tuple[bool, str, Hashable]  # (is consumer, group, key of the member)
 
 
 class ClientRegistry:
-    """Implements `services.Clients`. `now_ms` is monotonic."""
+    """Implements `services.Clients`. `now_ms` is monotonic, `wall_ms` tells the time of day."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], wall_ms: Callable[[], int]) -> None:
         self.group_listeners: list[Callable[[str], None]] = []
         self.gone_listeners: list[Callable[[str], None]] = []
         self._now_ms = now_ms
+        self._wall_ms = wall_ms
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Hashable, Member]] = {}
         self._places: dict[object, set[_Place]] = {}  # by connection
@@ -163,36 +86,41 @@ class ClientRegistry:
         producer_groups: Iterable[str],
         consumers: Sequence[ConsumerData],
         fingerprint: int = 0,
-    ) -> None:
-        """All that a client is, as of now, on this connection. Raises RequestError when there is no room for it."""
+        *,
+        without_subscriptions: bool = False,
+    ) -> bool:
+        """All that a client is, as of now, on this connection. Raises RequestError when there is no room for it.
+
+        A client whose subscriptions have not changed may leave them out, and names them by their fingerprint: it is a member then
+        like any other. False when that fingerprint is not the one of what is known here, so that the client must send them.
+        """
         for name in producer_groups:
             self._join(False, name, connection, client, connection, connection)
         for data in consumers:
+            group = self._consumers.get(data.group)
+            wanted = data.subscriptions
+            if without_subscriptions:
+                wanted = group.subscriptions if group is not None else {}
             info = ClientInfo(
                 client.client_id,
                 client.address,
                 client.language,
                 client.version,
                 group=data.group,
-                subscriptions={topic: wanted.expression for topic, wanted in data.subscriptions.items()},
+                subscriptions={topic: each.expression for topic, each in wanted.items()},
             )
             changed = self._join(True, data.group, connection, info, connection, connection)
             group = self._consumers[data.group]
-            changed |= group.take_subscriptions(data.subscriptions)
+            if not without_subscriptions:
+                changed |= group.take_subscriptions(wanted)
             group.consume_type = data.consume_type
             group.message_model = data.message_model
             group.consume_from = data.consume_from
             if changed:
                 self._tell_group(data.group)
+        if without_subscriptions:
+            return fingerprint != 0 and self._fingerprints.get(connection) == fingerprint
         self._fingerprints[connection] = fingerprint
-
-    def refresh(self, connection: object, fingerprint: int) -> bool:
-        """A heartbeat without its content: False when the content is not what is known here, so that it must be sent."""
-        if fingerprint == 0 or self._fingerprints.get(connection) != fingerprint:
-            return False
-        now_ms = self._now_ms()
-        for place in self._places.get(connection, ()):
-            self._member(place).last_heard_ms = now_ms
         return True
 
     def leave(self, connection: object, producer_group: str, consumer_group: str) -> None:
@@ -213,13 +141,27 @@ class ClientRegistry:
         found = self._consumers.get(group)
         return [each for each in found.members.values() if each.connection is not None] if found is not None else ()
 
+    def remoting_member(self, group: str, client_id: str) -> Member | None:
+        """One of those; None when no such client is connected here."""
+        return next((each for each in self.remoting_members(group) if each.info.client_id == client_id), None)
+
     def producers(self, group: str) -> Sequence[ClientInfo]:
         """The producers of a group (remoting) or of a topic (gRPC)."""
         return [member.info for member in self._producers.get(group, {}).values()]
 
+    def producer_groups(self) -> Iterator[tuple[str, Sequence[Member]]]:
+        """Every group of producers with its members; who produces nothing and is in no consumer group either is left out."""
+        for name, members in self._producers.items():
+            if name:
+                yield name, list(members.values())
+
     def groups(self) -> Sequence[str]:
         """The consumer groups that somebody is in."""
         return list(self._consumers)
+
+    def heard_at_ms(self, member: Member) -> int:
+        """When it was heard last, as a wall time."""
+        return self._wall_ms() - (self._now_ms() - member.last_heard_ms)
 
     # ---- life
 
@@ -227,7 +169,10 @@ class ClientRegistry:
         return client_id in self._alive
 
     def expire(self) -> None:
-        """Forget those of whom nothing was heard for too long; to be called every few seconds."""
+        """Forget those of whom nothing was heard for too long; to be called every few seconds.
+
+        A remoting connection that nobody speaks for any more is closed: a client that is there after all connects anew.
+        """
         oldest_ms = self._now_ms() - EXPIRY_MS
         silent = [
             (connection, place)
@@ -235,7 +180,13 @@ class ClientRegistry:
             for place in places
             if self._member(place).last_heard_ms < oldest_ms
         ]
+        connections = {
+            member.connection for _, place in silent if (member := self._member(place)).connection is not None
+        }
         self._leave(silent)
+        for connection in connections:
+            if connection not in self._places:
+                connection.close()
 
     # ---- inside
 

@@ -106,6 +106,7 @@ class BrokerCore:
         store.dispatcher.listeners.append(self._dispatched)
         self.metadata.listeners += [self._metadata_changed, self.pop.metadata_changed]
         self.progress = ConsumerProgress(self.metadata.tables, self.pop, store)
+        self.metadata.listeners.append(self.progress.metadata_changed)
         self.metadata.unread_queues = self.progress.unread_queues
         self.metadata.unfinished = self.pop.unfinished
         self.metadata.rebuild()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from brokerd.metadata.tables import MetadataTables
+from brokerd.metadata.tables import Change, MetadataTables
 from brokerd.pop.service import PopService
+from brokerd.pull_offsets import PullOffsets
 from brokerd.start_offset import QueueReads
 
 Queue = tuple[str, int]  # stored topic, queue id
@@ -21,6 +22,7 @@ class ConsumerProgress:
         self._tables = tables
         self._pop = pop_service
         self._reads = reads
+        self.pulled = PullOffsets()
         self.in_flight = pop_service.in_flight
 
     def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -30,6 +32,12 @@ class ConsumerProgress:
         if committed is None or popped is None:
             return popped if committed is None else committed
         return max(committed, popped)
+
+    def taken_offset(self, group: str, topic: str, queue_id: int) -> int:
+        """Every message of the queue below it was given to the group; 0 when it never took one, or this broker does not know."""
+        pulled = self.pulled.get(group, topic, queue_id) or 0
+        queue = self._pop.ledger.queue(group, topic, queue_id)
+        return max(pulled, queue.next_offset if queue is not None else 0)
 
     def consumed_by(self, group: str) -> Sequence[Queue]:
         """The queues that a group has an offset in, in order."""
@@ -46,6 +54,13 @@ class ConsumerProgress:
         for queue in self._pop.ledger.queues():
             found.setdefault(queue.group, set()).add((queue.topic, queue.queue_id))
         return found
+
+    def metadata_changed(self, change: Change) -> None:
+        """What was pulled of deleted topics and by deleted groups is forgotten."""
+        for topic in change.topics_deleted:
+            self.pulled.forget(None, topic)
+        for group in change.groups_deleted:
+            self.pulled.forget(group, None)
 
     def unread_queues(self, topic: str) -> int:
         """How many queues must stay readable: up to the last one with a message that some group has not consumed.

@@ -12,6 +12,8 @@ from brokerd.core import BrokerCore
 from brokerd.live_settings import LiveSettings
 from brokerd.metadata.service import DataVersion
 from brokerd.processors.clients import ClientProcessor
+from brokerd.processors.connections import ConnectionProcessor
+from brokerd.processors.consumption import ConsumptionProcessor
 from brokerd.processors.groups import GroupProcessor
 from brokerd.processors.locks import LockProcessor
 from brokerd.processors.messages import MessageProcessor
@@ -35,6 +37,7 @@ def build_processors(
     connections: Callable[[], int],
     cluster: str,
     broker_name: str,
+    address: str,
     live: LiveSettings,
     *,
     auto_create_groups: bool,
@@ -80,7 +83,9 @@ def build_processors(
         place.settings = live.pull
 
     live.listeners.append(use_settings)
-    pull = PullProcessor(metadata, clients, store, counters, scheduler, place, auto_create_groups=auto_create_groups)
+    pull = PullProcessor(
+        metadata, clients, store, counters, scheduler, place, progress.pulled, auto_create_groups=auto_create_groups
+    )
     core.arrival_listeners.append(pull.arrived)
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
@@ -91,9 +96,9 @@ def build_processors(
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts),
         clients=ClientProcessor(metadata, clients, is_master, auto_create_groups=auto_create_groups),
         topics=TopicProcessor(metadata, broker_name, data_version, store, metadata.names.system_topics),
-        groups=GroupProcessor(
-            metadata, broker_name, group_version, progress.consumer_offset, progress.consumed_by, store
-        ),
+        groups=GroupProcessor(metadata, group_version),
+        connections=ConnectionProcessor(clients),
+        consumption=ConsumptionProcessor(metadata, clients, progress, store, broker_name, address, _wall_ms),
         messages=MessageProcessor(store),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         state=StateProcessor(cluster, broker_name, metadata, metadata.names, clients, store, sources),

@@ -6,16 +6,15 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from brokerd.clients import (
+from brokerd.client_groups import (
     CONSUME_FROM,
     CONSUME_TYPES,
-    MAX_GROUPS_OF_CLIENT,
     MAX_SUBSCRIPTIONS,
     MESSAGE_MODELS,
-    ClientRegistry,
     ConsumerData,
     Subscription,
 )
+from brokerd.clients import MAX_GROUPS_OF_CLIENT, ClientRegistry
 from brokerd.metadata.groups import ensure_group
 from brokerd.processors import bodies, fields
 from brokerd.processors.bodies import encode
@@ -55,13 +54,13 @@ class ClientProcessor:
         clients.group_listeners.append(self._group_changed)
 
     def heartbeat(self, connection: RemotingConnection, request: Command) -> None:
-        """Code 34. Members are visible before the answer leaves."""
+        """Code 34. Members are visible before the answer leaves.
+
+        With a fingerprint (version 2) the answer tells whether the subscriptions must be sent again; without one they always are.
+        """
         document = bodies.decode_object(request.body, "heartbeat data")
         fingerprint = bodies.integer(document, "heartbeatFingerprint")
-        if bodies.boolean(document, "withoutSub", False):
-            known = self._clients.refresh(connection, fingerprint)
-            self._respond(connection, request, changed=not known)
-            return
+        without_subscriptions = fingerprint != 0 and bodies.boolean(document, "withoutSub", False)
         client_id = bodies.text(document, "clientID")
         if not 1 <= len(client_id) <= _MAX_CLIENT_ID:
             raise InvalidParameter(f"clientID must have 1 to {_MAX_CLIENT_ID} characters")
@@ -70,8 +69,12 @@ class ClientProcessor:
         consumers = bodies.objects(document, "consumerDataSet", MAX_GROUPS_OF_CLIENT)
         wanted = [data for data in map(decode_consumer, consumers) if self._group_is_there(data.group)]
         names = filter(None, (bodies.text(each, "groupName") for each in producers))
-        self._clients.remoting_heartbeat(connection, client, names, wanted, fingerprint)
-        self._respond(connection, request, changed=True)
+        known = self._clients.remoting_heartbeat(
+            connection, client, names, wanted, fingerprint, without_subscriptions=without_subscriptions
+        )
+        changed = fingerprint == 0 or not known
+        ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
+        connection.respond(request, ext=ext)
 
     def unregister(self, connection: RemotingConnection, request: Command) -> None:
         """Code 35."""
@@ -97,10 +100,6 @@ class ClientProcessor:
 
     # ---- inside
 
-    def _respond(self, connection: RemotingConnection, request: Command, *, changed: bool) -> None:
-        ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
-        connection.respond(request, ext=ext)
-
     def _group_is_there(self, group: str) -> bool:
         """Make the group and its retry topic if they are missing and may be made; else the heartbeat leaves it out."""
         master = self._is_master()
@@ -118,7 +117,10 @@ class ClientProcessor:
     def _group_changed(self, group: str) -> None:
         """Let every member see for itself who is there."""
         present = self._clients.consumer_group(group)
+        config = self._metadata.group(group)
         if present is None or present.message_model == "BROADCASTING":
+            return
+        if config is not None and not config.notify_ids_changed:
             return
         for member in list(self._clients.remoting_members(group)):
             if member.connection is not None:

@@ -1,4 +1,4 @@
-"""Consumer groups and how far they are: codes 200, 201, 207, 208, 225, 352."""
+"""Consumer groups: codes 200, 201, 207, 225, 352. How far they are is in consumption.py."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any, Protocol
 
 from brokerd.metadata.service import DataVersion
 from brokerd.processors import bodies, fields
-from brokerd.processors.bodies import encode, encode_object_map, message_queue
+from brokerd.processors.bodies import encode
 from brokerd.processors.group_bodies import decode_group, group_json
-from brokerd.processors.offsets import ConsumerOffset, QueueRanges
 from brokerd.processors.pages import page
 from brokerd.processors.topics import MAX_LIST, check_different, respond_when_done
 from brokerd.services import GroupConfig, Metadata
@@ -30,23 +29,11 @@ class GroupMetadata(Metadata, Protocol):
 
 
 class GroupProcessor:
-    """The handlers. `consumed(group)` gives (topic, queue) of all that a group has an offset in."""
+    """The handlers."""
 
-    def __init__(
-        self,
-        metadata: GroupMetadata,
-        broker_name: str,
-        data_version: Callable[[], DataVersion],
-        consumer_offset: ConsumerOffset,
-        consumed: Callable[[str], Sequence[tuple[str, int]]],
-        ranges: QueueRanges,
-    ) -> None:
+    def __init__(self, metadata: GroupMetadata, data_version: Callable[[], DataVersion]) -> None:
         self._metadata = metadata
-        self._broker_name = broker_name
         self._data_version = data_version
-        self._consumer_offset = consumer_offset
-        self._consumed = consumed
-        self._ranges = ranges
 
     def put(self, connection: RemotingConnection, request: Command) -> None:
         """Code 200: create or change."""
@@ -91,31 +78,3 @@ class GroupProcessor:
             "subscriptionGroupTable": {name: group_json(each) for name, each in chosen.items()},
         }
         connection.respond(request, ext={"totalGroupNum": str(len(groups))} if is_part else {}, body=encode(body))
-
-    def progress(self, connection: RemotingConnection, request: Command) -> None:
-        """Code 208: how far a group is in each queue of a topic, of several, or of all that it consumes."""
-        group = fields.text(request.ext, "consumerGroup")
-        asked = {name for name in (request.ext.get("topicList") or "").split(";") if name}
-        if request.ext.get("topic"):
-            asked.add(request.ext["topic"])
-        topics = asked or {topic for topic, _ in self._consumed(group)}
-        entries = []
-        for topic in sorted(topics):
-            config = self._metadata.topic(topic)
-            for queue_id in range(config.read_queue_nums if config is not None else 0):
-                key = message_queue(topic, self._broker_name, queue_id)
-                entries.append((key, self._queue_progress(group, topic, queue_id)))
-        connection.respond(request, body=b'{"consumeTps":0.0,"offsetTable":' + encode_object_map(entries) + b"}")
-
-    def _queue_progress(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
-        consumer_offset = self._consumer_offset(group, topic, queue_id)
-        last_ms = 0
-        if consumer_offset:
-            last_ms = max(0, self._ranges.store_timestamp(topic, queue_id, consumer_offset - 1))
-        offset = consumer_offset if consumer_offset is not None else -1
-        return {
-            "brokerOffset": self._ranges.max_offset(topic, queue_id),
-            "consumerOffset": offset,
-            "lastTimestamp": last_ms,
-            "pullOffset": offset,
-        }

@@ -10,11 +10,13 @@ import struct
 from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
-from brokerd.clients import ClientRegistry, ConsumerGroup
+from brokerd.client_groups import ConsumerGroup
+from brokerd.clients import ClientRegistry
 from brokerd.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.metadata.groups import ensure_group
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
+from brokerd.pull_offsets import PullOffsets
 from brokerd.read_place import ReadPlace
 from brokerd.record_fields import properties_of
 from brokerd.scheduler import Scheduler
@@ -95,7 +97,7 @@ class _Pull:
 
 
 class PullProcessor:
-    """The handler of pulls. `place` says who reads here, and where to read next."""
+    """The handler of pulls. `place` says who reads here, and where to read next; `pulled` learns how far everybody is."""
 
     def __init__(
         self,
@@ -105,6 +107,7 @@ class PullProcessor:
         counters: Counters,
         scheduler: Scheduler,
         place: ReadPlace,
+        pulled: PullOffsets,
         *,
         auto_create_groups: bool = True,
     ) -> None:
@@ -114,6 +117,7 @@ class PullProcessor:
         self._counters = counters
         self._scheduler = scheduler
         self._place = place
+        self._pulled = pulled
         self._is_master = place.is_master
         self._auto_create_groups = auto_create_groups
         self._parked = ParkedRequests()
@@ -218,6 +222,7 @@ class PullProcessor:
             return False
         if code == codes.PULL_NOT_FOUND and self._place.sends_back:
             code = codes.PULL_RETRY_IMMEDIATELY
+        self._pulled.note(pull.group, pull.topic, pull.queue_id, next_offset)
         suggested = self._place.suggest(_physical_end(result.records[-1]) if result.records else None)
         ext = {
             "suggestWhichBrokerId": str(suggested),

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from brokerd.processors.clients import ClientProcessor
+from brokerd.processors.connections import ConnectionProcessor
+from brokerd.processors.consumption import ConsumptionProcessor
 from brokerd.processors.groups import GroupProcessor
 from brokerd.processors.locks import LockProcessor
 from brokerd.processors.messages import MessageProcessor
@@ -42,6 +44,8 @@ class Processors:
     clients: ClientProcessor
     topics: TopicProcessor
     groups: GroupProcessor
+    connections: ConnectionProcessor
+    consumption: ConsumptionProcessor
     messages: MessageProcessor
     pop: PopProcessor
     state: StateProcessor
@@ -57,6 +61,7 @@ def entries(processors: Processors) -> Sequence[Entry]:
     """The table."""
     pull, offsets, clients = processors.pull, processors.offsets, processors.clients
     topics, groups, pop = processors.topics, processors.groups, processors.pop
+    connections, consumption = processors.connections, processors.consumption
     return (
         Entry(codes.PULL_MESSAGE, each(pull.handle)),
         Entry(codes.LITE_PULL_MESSAGE, each(pull.handle)),
@@ -85,7 +90,16 @@ def entries(processors: Processors) -> Sequence[Entry]:
         Entry(codes.DELETE_SUBSCRIPTIONGROUP, each(groups.delete), master_only=True),
         Entry(codes.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, each(groups.all)),
         Entry(codes.GET_SUBSCRIPTIONGROUP_CONFIG, each(groups.one)),
-        Entry(codes.GET_CONSUME_STATS, each(groups.progress)),
+        Entry(codes.GET_CONSUMER_CONNECTION_LIST, each(connections.consumers)),
+        Entry(codes.GET_PRODUCER_CONNECTION_LIST, each(connections.producers)),
+        Entry(codes.GET_ALL_PRODUCER_INFO, each(connections.all_producers)),
+        Entry(codes.GET_CONSUME_STATS, each(consumption.group_progress)),
+        Entry(codes.GET_BROKER_CONSUME_STATS, each(consumption.all_progress)),
+        Entry(codes.QUERY_CONSUME_TIME_SPAN, each(consumption.time_span)),
+        Entry(codes.QUERY_CORRECTION_OFFSET, each(consumption.correction)),
+        Entry(codes.QUERY_TOPIC_CONSUME_BY_WHO, each(consumption.groups_of_topic)),
+        Entry(codes.QUERY_TOPICS_BY_CONSUMER, each(consumption.topics_of_group)),
+        Entry(codes.QUERY_SUBSCRIPTION_BY_CONSUMER, each(consumption.subscription)),
         Entry(codes.POP_MESSAGE, each(pop.pop), master_only=True),
         Entry(codes.ACK_MESSAGE, each(pop.ack), master_only=True),
         Entry(codes.BATCH_ACK_MESSAGE, each(pop.batch_ack), master_only=True),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from brokerd.clients import ClientRegistry
 from brokerd.processors.clients import ClientProcessor
+from brokerd.processors.connections import ConnectionProcessor
+from brokerd.processors.consumption import ConsumptionProcessor
 from brokerd.processors.groups import GroupProcessor
 from brokerd.processors.locks import LockProcessor
 from brokerd.processors.messages import MessageProcessor
@@ -33,6 +35,10 @@ class Peer:
         self.peer = f"127.0.0.1:{port}"
         self.answers: dict[int, Command] = {}
         self.notices: list[tuple[int, Mapping[str, str] | None]] = []
+        self.notice_bodies: list[bytes] = []
+        self.asked: list[tuple[Command, Callable[[Command | LogboomError], None]]] = []
+        self.timeouts_ms: list[int] = []
+        self.closed = False
 
     def respond(
         self,
@@ -53,7 +59,23 @@ class Peer:
 
     def notify(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
         self.notices.append((code, ext))
+        self.notice_bodies.append(body)
         return True
+
+    def request(
+        self,
+        code: int,
+        ext: Mapping[str, str] | None,
+        body: bytes,
+        timeout_ms: int,
+        answered: Callable[[Command | LogboomError], None],
+    ) -> None:
+        """The broker asks this client: the test answers through what `asked` holds."""
+        self.timeouts_ms.append(timeout_ms)
+        self.asked.append((Command(code, 0, dict(ext or {}), body), answered))
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class RemotingBroker(PopBroker):
@@ -61,8 +83,9 @@ class RemotingBroker(PopBroker):
 
     def __init__(self, *, pull_settings: PullSettings | None = None, **settings: Any) -> None:
         super().__init__(**settings)
-        self.clients = ClientRegistry(self.turns.monotonic_ms)
+        self.clients = ClientRegistry(self.turns.monotonic_ms, self.turns.wall_ms)
         self.progress = ConsumerProgress(self.metadata.tables, self.pop_service, self.log)
+        self.metadata.listeners.append(self.progress.metadata_changed)
         self.metadata.unread_queues = self.progress.unread_queues
         self.counters = Counters()
         self.is_master = True
@@ -84,6 +107,7 @@ class RemotingBroker(PopBroker):
                 lambda: self.log_end,
                 self.memory_bytes,
             ),
+            self.progress.pulled,
         )
         sources = StateSources(
             lambda: ReplicaState(1, "master", 3, [1, 2], 0, 10, 9, 8, 8, [(1, 0), (3, 5)]),
@@ -99,7 +123,11 @@ class RemotingBroker(PopBroker):
             OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts),
             ClientProcessor(self.metadata, self.clients, lambda: self.is_master),
             TopicProcessor(self.metadata, "broker-a", version, ranges, names.system_topics),
-            GroupProcessor(self.metadata, "broker-a", version, offset, self.progress.consumed_by, ranges),
+            GroupProcessor(self.metadata, version),
+            ConnectionProcessor(self.clients),
+            ConsumptionProcessor(
+                self.metadata, self.clients, self.progress, ranges, "broker-a", "127.0.0.1:10911", self.turns.wall_ms
+            ),
             MessageProcessor(self.log),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             StateProcessor("cluster", "broker-a", self.metadata, names, self.clients, ranges, sources),

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from brokerd import clients as module
-from brokerd.clients import ClientRegistry, ConsumerData, Subscription
+from brokerd.client_groups import ConsumerData, Subscription
+from brokerd.clients import ClientRegistry
 from brokerd.services import ClientInfo, Clients
 from remoting.errors import RequestError
+
+
+class Wire(str):
+    """A connection: equal to any other of its name."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class Registry:
@@ -17,14 +29,16 @@ class Registry:
         self.now_ms = 0
         self.changed: list[str] = []
         self.gone: list[str] = []
-        self.clients = ClientRegistry(lambda: self.now_ms)
+        self.wires: dict[str, Wire] = {}
+        self.clients = ClientRegistry(lambda: self.now_ms, lambda: 1_700_000_000_000 + self.now_ms)
         self.clients.group_listeners.append(self.changed.append)
         self.clients.gone_listeners.append(self.gone.append)
 
     def beat(self, connection: str, client_id: str = "c1", group: str = "g", **topics: int) -> None:
         wanted = {topic: Subscription(topic, "*", "TAG", version) for topic, version in (topics or {"t": 1}).items()}
         data = ConsumerData(group, subscriptions=wanted)
-        self.clients.remoting_heartbeat(connection, ClientInfo(client_id, "1.2.3.4:5", "JAVA", "479"), ["pg"], [data])
+        wire: Any = self.wires.setdefault(connection, Wire(connection))
+        self.clients.remoting_heartbeat(wire, ClientInfo(client_id, "1.2.3.4:5", "JAVA", "479"), ["pg"], [data])
 
     def grpc(self, connection: str, client_id: str = "c1", group: str = "g", topics: tuple[str, ...] = ()) -> None:
         info = ClientInfo(client_id, "1.2.3.4:5", "PYTHON", "5", frozenset(topics), group, {"t": "*"} if group else {})
@@ -110,22 +124,32 @@ def test_silence_ends_a_membership(registry: Registry) -> None:
     assert registry.ids() == ["c1", "c2"]
     registry.now_ms = 120_001
     registry.clients.expire()
+    assert (registry.wires["x"].closed, registry.wires["y"].closed) == (True, False)
     assert registry.ids() == ["c2"]
     assert registry.gone == ["c1"]
 
 
-def test_a_fingerprint_refreshes_what_is_known(registry: Registry) -> None:
+def test_a_fingerprint_stands_for_subscriptions(registry: Registry) -> None:
     info = ClientInfo("c1", "1.2.3.4:5", "JAVA", "479")
-    data = ConsumerData("g", subscriptions={"t": Subscription("t")})
-    assert not registry.clients.refresh("x", 77)
-    registry.clients.remoting_heartbeat("x", info, [], [data], 77)
+    data, bare = ConsumerData("g", subscriptions={"t": Subscription("t")}), ConsumerData("g")
+    wire: Any = Wire("x")
+
+    def beat(fingerprint: int) -> bool:
+        return registry.clients.remoting_heartbeat(wire, info, ["pg"], [bare], fingerprint, without_subscriptions=True)
+
+    assert not beat(77), "a broker that was not told yet asks for the subscriptions"
+    assert registry.ids() == ["c1"], "but counts it as a member at once"
+    assert registry.clients.remoting_heartbeat(wire, info, ["pg"], [data], 77)
     registry.now_ms = 119_000
-    assert registry.clients.refresh("x", 77)
-    assert not registry.clients.refresh("x", 78)
-    assert not registry.clients.refresh("x", 0)
+    assert beat(77)
+    assert not beat(78)
+    assert not beat(0)
     registry.now_ms = 200_000
     registry.clients.expire()
     assert registry.ids() == ["c1"]
+    group = registry.clients.consumer_group("g")
+    assert group is not None
+    assert set(group.subscriptions) == {"t"}
 
 
 def test_newer_subscriptions_replace_older_ones(registry: Registry) -> None:

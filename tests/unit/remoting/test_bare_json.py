@@ -22,6 +22,27 @@ def test_bare_keys() -> None:
     assert loads_bare(b'{"x":{1:"a,5:{1:\\"2:"}}') == {"x": {"1": 'a,5:{1:"2:'}}
 
 
+def test_objects_as_keys() -> None:
+    body = (
+        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:{"offset":1},{"queueId":1,"n":{2:3}} : 5}, "x":[]}'
+    )
+    assert loads_bare(body) == {
+        "offsetTable": {
+            '{"brokerName":"b","queueId":0,"topic":"t"}': {"offset": 1},
+            '{"queueId":1,"n":{"2":3}}': 5,
+        },
+        "x": [],
+    }
+
+
+@pytest.mark.parametrize(
+    "content", [b"{" * 60, b'{{{"a":1}:2}:3}', b"[" * 200, b"}", b"]", b'{{"a":1}}', b'{"a', b'{"a\\']
+)
+def test_nesting_is_bounded(content: bytes) -> None:
+    with pytest.raises(ProtocolError, match="undecodable JSON"):
+        loads_bare(content)
+
+
 def tables(inner: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, object]]:
     return st.dictionaries(st.text() | st.integers(-9, 99).map(str), inner)
 

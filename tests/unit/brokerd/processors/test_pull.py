@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.clients import ConsumerData, Subscription
+from brokerd.client_groups import ConsumerData, Subscription
 from brokerd.processors.pull import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.read_place import PullSettings
 from brokerd.services import ClientInfo

@@ -1,0 +1,225 @@
+"""Who consumes what, and how far everybody is: codes 208, 300, 303, 308, 317, 343, 345."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from brokerd.clients import ClientRegistry
+from brokerd.processors import fields
+from brokerd.processors.bodies import encode, encode_object_map, message_queue
+from brokerd.processors.connections import subscription_json
+from brokerd.processors.offsets import QueueRanges
+from brokerd.services import Metadata
+from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
+from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
+
+_NO_CORRECTION: Final = (1 << 63) - 1
+_MAX_ENTRIES: Final = 100_000  # queues of one answer, which is one frame
+
+
+class Progress(Protocol):
+    """How far groups are; `progress.ConsumerProgress`."""
+
+    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None: ...
+
+    def taken_offset(self, group: str, topic: str, queue_id: int) -> int: ...
+
+    def consumed_by(self, group: str) -> Sequence[tuple[str, int]]: ...
+
+    def consumed(self) -> Mapping[str, Collection[tuple[str, int]]]: ...
+
+
+class QueueState(NamedTuple):
+    """One queue as a group sees it; `last_ms` is when the last consumed message was stored, 0 = none."""
+
+    topic: str
+    queue_id: int
+    end: int
+    consumed: int
+    taken: int
+    last_ms: int
+
+
+class ConsumptionProcessor:
+    """The handlers. `address` is this broker's, as its clients dial it."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        clients: ClientRegistry,
+        progress: Progress,
+        ranges: QueueRanges,
+        broker_name: str,
+        address: str,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._metadata = metadata
+        self._clients = clients
+        self._progress = progress
+        self._ranges = ranges
+        self._broker_name = broker_name
+        self._address = address
+        self._now_ms = now_ms
+
+    # ---- how far
+
+    def group_progress(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 208: how far a group is in each queue of a topic, of several, or of all that it consumes."""
+        group = fields.text(request.ext, "consumerGroup")
+        listed = [name for name in (request.ext.get("topicList") or "").split(";") if name]
+        asked = request.ext.get("topic")
+        topics = listed or self._subscribed(group, [asked] if asked else self._topics_of(group))
+        connection.respond(request, body=self._stats(self._queue_states(group, topics, written=False)))
+
+    def all_progress(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 317: the same of every group, topic by topic; with `isOrder` of ordered topics only."""
+        ordered_only = fields.flag(request.ext, "isOrder")
+        entries: list[bytes] = []
+        behind = taken = count = 0
+        consumed = self._progress.consumed()
+        for group in self._metadata.groups():
+            stats = []
+            topics = dict.fromkeys(topic for topic, _ in sorted(consumed.get(group, ())))
+            for topic in self._subscribed(group, topics):
+                config = self._metadata.topic(topic)
+                if config is None or (ordered_only and not config.order):
+                    continue
+                states = self._queue_states(group, [topic], written=True)
+                count += len(states)
+                if count > _MAX_ENTRIES:
+                    raise RequestError(
+                        codes.SYSTEM_ERROR,
+                        "too many queues for one answer; ask for single groups with GET_CONSUME_STATS",
+                    )
+                behind += sum(each.end - each.consumed for each in states)
+                taken += sum(each.taken - each.consumed for each in states)
+                stats.append(self._stats(states))
+            entries.append(b"{" + encode(group) + b":[" + b",".join(stats) + b"]}")
+        body = b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
+        connection.respond(request, body=body % (encode(self._address), b",".join(entries), behind, taken))
+
+    def time_span(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 303: of each queue the first and the last message's time, the last consumed one's, and how old the next one is."""
+        topic = fields.text(request.ext, "topic")
+        group = fields.text(request.ext, "group")
+        config = self._metadata.topic(topic)
+        if config is None:
+            raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
+        spans = [self._time_span(group, topic, queue_id) for queue_id in range(config.write_queue_nums)]
+        connection.respond(request, body=encode({"consumeTimeSpanSet": spans}))
+
+    def correction(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 308: per queue the least offset of all groups but those left out; the largest number where it is not behind
+        the group to compare with."""
+        topic = fields.text(request.ext, "topic")
+        compared = fields.text(request.ext, "compareGroup")
+        left_out = {name.strip() for name in (request.ext.get("filterGroups") or "").split(",")}
+        least: dict[int, int] = {}
+        for group, queues in self._progress.consumed().items():
+            if group in left_out:
+                continue
+            for queue_id in (queue_id for name, queue_id in queues if name == topic):
+                offset = self._progress.consumer_offset(group, topic, queue_id)
+                if offset is not None and offset >= self._ranges.min_offset(topic, queue_id):
+                    least[queue_id] = min(offset, least.get(queue_id, offset))
+        for queue_id in (queue_id for name, queue_id in self._progress.consumed_by(compared) if name == topic):
+            offset = self._progress.consumer_offset(compared, topic, queue_id)
+            if offset is not None and least.get(queue_id, _NO_CORRECTION) > offset:
+                least[queue_id] = _NO_CORRECTION
+        connection.respond(request, body=encode({"correctionOffsets": least}))
+
+    # ---- who
+
+    def groups_of_topic(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 300: who subscribes to a topic now, or has an offset in it."""
+        topic = fields.text(request.ext, "topic")
+        groups = {
+            group
+            for group in self._clients.groups()
+            if (found := self._clients.consumer_group(group)) is not None and topic in found.subscriptions
+        }
+        groups |= {
+            group for group, queues in self._progress.consumed().items() if any(topic == name for name, _ in queues)
+        }
+        connection.respond(request, body=encode({"groupList": sorted(groups)}))
+
+    def topics_of_group(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 343: the topics in which a group has an offset."""
+        group = fields.text(request.ext, "group")
+        connection.respond(request, body=encode({"brokerAddr": self._address, "topicList": self._topics_of(group)}))
+
+    def subscription(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 345: what the members of a group want of a topic; without `subscriptionData` when they do not want it."""
+        group = fields.text(request.ext, "group")
+        topic = fields.text(request.ext, "topic")
+        present = self._clients.consumer_group(group)
+        found = present.subscriptions.get(topic) if present is not None else None
+        body: dict[str, Any] = {"group": group, "topic": topic}
+        if found is not None:
+            body["subscriptionData"] = subscription_json(found)
+        connection.respond(request, body=encode(body))
+
+    # ---- inside
+
+    def _topics_of(self, group: str) -> list[str]:
+        return list(dict.fromkeys(topic for topic, _ in self._progress.consumed_by(group)))
+
+    def _subscribed(self, group: str, topics: Iterable[str]) -> list[str]:
+        """Of a group with members only what they subscribe to: the rest is history. Returned messages count as subscribed."""
+        present = self._clients.consumer_group(group)
+        if present is None or not present.subscriptions:
+            return list(topics)
+        return [topic for topic in topics if topic in present.subscriptions or topic.startswith("%RETRY%")]
+
+    def _queue_states(self, group: str, topics: Iterable[str], *, written: bool) -> list[QueueState]:
+        """The queues of topics that are there; `written` = those that are written to, else those that are read."""
+        states: list[QueueState] = []
+        for topic in sorted(set(topics)):
+            config = self._metadata.topic(topic)
+            if config is None:
+                continue
+            count = config.write_queue_nums if written else config.read_queue_nums
+            if len(states) + count > _MAX_ENTRIES:
+                raise InvalidParameter(f"the answer would list more than {_MAX_ENTRIES} queues; name fewer topics")
+            states += [self._queue_state(group, topic, queue_id) for queue_id in range(count)]
+        return states
+
+    def _queue_state(self, group: str, topic: str, queue_id: int) -> QueueState:
+        consumed = self._progress.consumer_offset(group, topic, queue_id) or 0
+        last_ms = max(0, self._ranges.store_timestamp(topic, queue_id, consumed - 1)) if consumed else 0
+        taken = max(consumed, self._progress.taken_offset(group, topic, queue_id))
+        return QueueState(topic, queue_id, self._ranges.max_offset(topic, queue_id), consumed, taken, last_ms)
+
+    def _stats(self, states: Sequence[QueueState]) -> bytes:
+        entries = [
+            (
+                message_queue(each.topic, self._broker_name, each.queue_id),
+                {
+                    "brokerOffset": each.end,
+                    "consumerOffset": each.consumed,
+                    "lastTimestamp": each.last_ms,
+                    "pullOffset": each.taken,
+                },
+            )
+            for each in states
+        ]
+        return b'{"consumeTps":0.0,"offsetTable":' + encode_object_map(entries) + b"}"
+
+    def _time_span(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
+        ranges = self._ranges
+        low, high = ranges.min_offset(topic, queue_id), ranges.max_offset(topic, queue_id)
+        first_ms = ranges.store_timestamp(topic, queue_id, low)
+        offset = self._progress.consumer_offset(group, topic, queue_id) or 0
+        span = {
+            "consumeTimeStamp": ranges.store_timestamp(topic, queue_id, offset - 1) if offset else first_ms,
+            "delayTime": 0,
+            "maxTimeStamp": ranges.store_timestamp(topic, queue_id, high - 1),
+            "messageQueue": message_queue(topic, self._broker_name, queue_id),
+            "minTimeStamp": first_ms,
+        }
+        if offset < high:
+            span["delayTime"] = self._now_ms() - ranges.store_timestamp(topic, queue_id, max(offset, low))
+        return span
