@@ -55,6 +55,9 @@ chaos: .venv/.installed-dev ## real processes under faults, in network namespace
 bench-replication: .venv/.installed-dev bench-programs ## three replicas against one, and against Apache RocketMQ (needs a JDK and Maven)
 	$(PYTHON) -m tests.bench.replication $(ARGS)
 
+bench-compare: .venv/.installed-dev bench-programs ## beside Apache RocketMQ, in pairs, about an hour (needs a JDK and Maven; ARGS="--help")
+	$(PYTHON) -m tests.bench.compare $(ARGS)
+
 h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs Go)
 	$(PYTHON) -m tests.h2spec $(ARGS)
 
@@ -73,4 +76,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim sim-soak bench bench-replication chaos h2spec interop programs bench-programs
+.PHONY: help up status test check sim sim-soak bench bench-replication bench-compare chaos h2spec interop programs bench-programs

@@ -35,6 +35,7 @@ COORDINATES: Final = (
     ),
     "commons-cli:commons-cli:1.5.0",
 )
+WITH_PROXY: Final = (*COORDINATES, f"org.apache.rocketmq:rocketmq-proxy:{VERSION}")
 JARS_VARIABLE: Final = "ROCKETMQ_JARS"
 
 _RESOLVE_TIMEOUT_S: Final = 900
@@ -82,7 +83,12 @@ class Apache:
     @classmethod
     def find(cls) -> Apache:
         """Resolve the jars if that was not done before. Raises Unavailable."""
-        return cls(_find_java(), _find_jars())
+        return cls(_find_java(), _find_jars(f"rocketmq-{VERSION}", COORDINATES))
+
+    @classmethod
+    def find_with_proxy(cls) -> Apache:
+        """The same with the original's gRPC proxy beside the rest."""
+        return cls(_find_java(), _find_jars(f"rocketmq-proxy-{VERSION}", WITH_PROXY))
 
     def session(self, directory: Path, jvm: Sequence[str] = _SMALL_JVM) -> Session:
         """A working directory for processes and their logs; use it as a context manager."""
@@ -99,19 +105,20 @@ def _find_java() -> str:
 
 
 @functools.cache
-def _find_jars() -> Path:
+def _find_jars(name: str, coordinates: Sequence[str]) -> Path:
     given = os.environ.get(JARS_VARIABLE)
     if given:
-        if not any(Path(given).glob(f"rocketmq-broker-{VERSION}.jar")):
-            raise Unavailable(f"{JARS_VARIABLE} is {given}, where there is no rocketmq-broker-{VERSION}.jar")
+        for jar in ("{1}-{2}.jar".format(*coordinate.split(":")) for coordinate in coordinates):
+            if not Path(given, jar).exists():
+                raise Unavailable(f"{JARS_VARIABLE} is {given}, where there is no {jar}")
         return Path(given)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "logboom" / f"rocketmq-{VERSION}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "logboom" / name
     if not cache.exists():
-        _resolve(cache)
+        _resolve(cache, coordinates)
     return cache
 
 
-def _resolve(target: Path) -> None:
+def _resolve(target: Path, coordinates: Sequence[str]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise Unavailable(
@@ -119,7 +126,7 @@ def _resolve(target: Path) -> None:
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="resolving-", dir=target.parent) as work:
-        Path(work, "pom.xml").write_text(_pom())
+        Path(work, "pom.xml").write_text(_pom(coordinates))
         command = [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={work}/jars"]
         done = subprocess.run(
             command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_RESOLVE_TIMEOUT_S
@@ -134,10 +141,10 @@ def _resolve(target: Path) -> None:
                 raise
 
 
-def _pom() -> str:
+def _pom(coordinates: Sequence[str]) -> str:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
-        for group, artifact, version in (coordinate.split(":") for coordinate in COORDINATES)
+        for group, artifact, version in (coordinate.split(":") for coordinate in coordinates)
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
@@ -320,7 +327,11 @@ class Session:
         (self.directory / name).mkdir(parents=True, exist_ok=True)
         file = self.directory / name / "properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        java, *arguments = self.command(main, ("-c", str(file)), heap)
+        return self.start_java(name, main, ("-c", str(file)), heap)
+
+    def start_java(self, name: str, main: str, arguments: Sequence[str], heap: Sequence[str]) -> Process:
+        """Run one of the original's programs until the session ends."""
+        java, *arguments = self.command(main, arguments, heap)
         process = Process(name, arguments, self.directory / f"{name}.log", program=java, environment=self.environment)
         self.processes.append(process)
         process.start()

@@ -1,0 +1,229 @@
+"""The two systems under comparison, started the same way: `Running` is all that a measurement sees of either.
+
+A setup is how a system stands: one broker that flushes in the background or before it acknowledges, three replicas that all
+acknowledge, one broker behind its gRPC endpoint. The original gets what its users would give it: a JVM with its full compiler and
+the G1 collector, a heap that fits, its name server, for three replicas a controller, for gRPC its proxy in cluster mode.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from remoting import codes
+from remoting.client.socket_connection import SocketConnection
+from remoting.errors import LogboomError
+from tests.bench.processes import Memory, cpu_seconds, memory_of
+from tests.bench.sends import BACKGROUND
+from tests.interop.apache import FAST_JVM, Apache, Broker, Session, wait_listening
+from tests.support.cluster import Cluster, Process, eventually, free_ports
+
+BACKGROUND_FLUSH: Final = "background"
+DISK_FLUSH: Final = "fdatasync"
+REPLICAS: Final = "three replicas"
+GRPC: Final = "gRPC"
+SETUPS: Final = (BACKGROUND_FLUSH, DISK_FLUSH, REPLICAS, GRPC)
+
+QUEUES: Final = 8
+_REPLICA_COUNT: Final = 3
+_REJOIN_S: Final = 300  # the original takes its time on a busy machine
+_HEAPS: Final[Mapping[str, Sequence[str]]] = {REPLICAS: ("-Xms2g", "-Xmx2g")}
+_HEAP: Final = ("-Xms4g", "-Xmx4g")
+_PROXY_HEAP: Final = ("-Xms1g", "-Xmx1g")
+# What the small harness of the tests sets for the sake of small files goes back to the original's own values.
+_OWN_VALUES: Final[Mapping[str, object]] = {
+    "mappedFileSizeConsumeQueue": 300_000 * 20,
+    "maxHashSlotNum": 5_000_000,
+    "maxIndexNum": 20_000_000,
+}
+
+
+@dataclass
+class Running:
+    """A system that takes messages. `brokers` are the processes whose CPU time and memory count, a proxy among them."""
+
+    name: str
+    name_server: str
+    addresses: Sequence[str]  # of the brokers, by their place in `brokers`
+    brokers: Sequence[Process]
+    wait_whole: Callable[[], int]  # until every broker is in sync; gives the master's place
+    grpc_address: str = ""
+    topics: int = 0
+
+    def __post_init__(self) -> None:
+        self.master = self.wait_whole()
+
+    @property
+    def address(self) -> str:
+        """The master's."""
+        return self.addresses[self.master]
+
+    def cpu_seconds(self) -> float:
+        return sum(cpu_seconds(each.pid) for each in self.brokers)
+
+    def memory(self) -> Memory:
+        """Of the master, and of the proxy where there is one."""
+        counted = [self.brokers[self.master], *self.brokers[len(self.addresses) :]]
+        found = [memory_of(each.pid) for each in counted]
+        return Memory(*(sum(getattr(each, name) for each in found) for name in Memory.__dataclass_fields__))
+
+    def new_topic(self, queues: int = QUEUES) -> str:
+        """Make a topic and wait until clients would find it."""
+        self.topics += 1
+        topic = f"Bench{self.topics}"
+        with SocketConnection(self.address) as connection:
+            connection.call(
+                codes.UPDATE_AND_CREATE_TOPIC,
+                {
+                    **{"topic": topic, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"},
+                    **{"readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6", "order": "false"},
+                },
+            )
+        eventually(f"the route of {topic}", lambda: self._is_routed(topic), 60)
+        return topic
+
+    def stored(self, topic: str, queues: int = QUEUES) -> int:
+        """Messages in the topic's queues."""
+        with SocketConnection(self.address) as connection:
+            return sum(
+                int(connection.call(codes.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)}).ext["offset"])
+                for queue_id in range(queues)
+            )
+
+    def _is_routed(self, topic: str) -> bool:
+        with SocketConnection(self.name_server) as connection:
+            accepted = (codes.SUCCESS, codes.TOPIC_NOT_EXIST)
+            answer = connection.call(codes.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, accept=accepted)
+            return answer.code == codes.SUCCESS and self.address.encode() in bytes(answer.body)
+
+
+@contextmanager
+def ours(setup: str) -> Iterator[Running]:
+    """This system."""
+    settings = () if setup == DISK_FLUSH else BACKGROUND
+    replicas = _REPLICA_COUNT if setup == REPLICAS else 1
+    with (
+        _directory() as directory,
+        Cluster(directory, controllers=1, replicas=replicas, broker_settings=settings) as cluster,
+    ):
+
+        def wait_whole() -> int:
+            cluster.wait_in_sync(replicas, timeout_s=60)
+            return cluster.master()
+
+        cluster.start()
+        yield Running(
+            "Logboom",
+            cluster.controller_addresses[0],
+            cluster.broker_addresses,
+            cluster.brokers,
+            wait_whole,
+            cluster.grpc_addresses[0],
+        )
+
+
+def original(apache: Apache) -> Callable[[str], AbstractContextManager[Running]]:
+    """Apache RocketMQ, by setup."""
+
+    @contextmanager
+    def start(setup: str) -> Iterator[Running]:
+        with _directory() as directory, apache.session(directory, FAST_JVM) as session:
+            yield _START.get(setup, _single)(session, setup)
+
+    return start
+
+
+def _single(session: Session, setup: str) -> Running:
+    name_server = session.name_server()
+    flush = "SYNC_FLUSH" if setup == DISK_FLUSH else "ASYNC_FLUSH"
+    broker = session.broker(
+        "broker-a",
+        name_server.address,
+        heap=_HEAPS.get(setup, _HEAP),
+        properties={"flushDiskType": flush, "brokerRole": "ASYNC_MASTER", **_OWN_VALUES},
+    )
+    running = Running("Apache RocketMQ", name_server.address, [broker.address], [broker.process], lambda: 0)
+    eventually("the broker takes messages", lambda: _takes_messages(running), 60)
+    return running
+
+
+def _takes_messages(running: Running) -> bool:
+    try:
+        running.new_topic()
+    except LogboomError:
+        return False
+    return True
+
+
+def _replicated(session: Session, setup: str) -> Running:
+    name_server = session.name_server(with_controller=True)
+    properties = {"allAckInSyncStateSet": "true", "flushDiskType": "ASYNC_FLUSH", **_OWN_VALUES}
+    brokers = [
+        session.broker(
+            "broker-a",
+            name_server.address,
+            controllers=name_server.controller,
+            heap=_HEAPS[setup],
+            properties=properties,
+        )
+        for _ in range(_REPLICA_COUNT)
+    ]
+    return Running(
+        "Apache RocketMQ",
+        name_server.address,
+        [each.address for each in brokers],
+        [each.process for each in brokers],
+        lambda: _wait_in_sync(session, name_server.controller, brokers),
+    )
+
+
+def _wait_in_sync(session: Session, controller: str, brokers: Sequence[Broker]) -> int:
+    """Wait until all brokers of the original's group are in the sync-state set; the index of their master."""
+
+    def master() -> tuple[int] | None:
+        state = session.mqadmin("getSyncStateSet", "-a", controller, "-b", brokers[0].name)
+        if state.count("InSyncReplica:") - state.count("NotInSyncReplica:") < len(brokers):
+            return None
+        found = [number for number, each in enumerate(brokers) if f"#MasterAddr\t{each.address}" in state]
+        return (found[0],) if found else None
+
+    return eventually("the original's replicas are in sync", master, _REJOIN_S)[0]
+
+
+def _with_proxy(session: Session, setup: str) -> Running:
+    running = _single(session, setup)
+    grpc, remoting = free_ports(2)
+    home = session.directory / "proxy"
+    (home / "conf").mkdir(parents=True)
+    configuration = {
+        "rocketMQClusterName": "DefaultCluster",
+        "proxyMode": "CLUSTER",
+        "namesrvAddr": running.name_server,
+        "grpcServerPort": grpc,
+        "remotingListenPort": remoting,
+    }
+    file = home / "conf" / "rmq-proxy.json"
+    file.write_text(json.dumps(configuration))
+    proxy = session.start_java("proxy", "org.apache.rocketmq.proxy.ProxyStartup", ("-pc", str(file)), _PROXY_HEAP)
+    wait_listening(proxy, grpc)
+    running.brokers = [*running.brokers, proxy]
+    running.grpc_address = f"127.0.0.1:{grpc}"
+    return running
+
+
+_START: Final[Mapping[str, Callable[[Session, str], Running]]] = {REPLICAS: _replicated, GRPC: _with_proxy}
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="bench"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
