@@ -149,6 +149,7 @@ class Broker:
             settings.name,
             settings.listen,
             self._live,
+            self._routes.route,
             auto_create_groups=settings.pop.auto_create_groups,
         )
         self._runtime_info = RuntimeInfo(self._figures)

@@ -11,6 +11,7 @@ from brokerd.clients import ClientRegistry
 from brokerd.core import BrokerCore
 from brokerd.live_settings import LiveSettings
 from brokerd.metadata.service import DataVersion
+from brokerd.processors.assignments import AssignmentProcessor, Route
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
 from brokerd.processors.consumption import ConsumptionProcessor
@@ -39,6 +40,7 @@ def build_processors(
     broker_name: str,
     address: str,
     live: LiveSettings,
+    route: Route,
     *,
     auto_create_groups: bool,
 ) -> Processors:
@@ -99,6 +101,7 @@ def build_processors(
         groups=GroupProcessor(metadata, group_version),
         connections=ConnectionProcessor(clients),
         consumption=ConsumptionProcessor(metadata, clients, progress, store, broker_name, address, _wall_ms),
+        assignments=AssignmentProcessor(metadata, clients, route),
         messages=MessageProcessor(store),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         state=StateProcessor(cluster, broker_name, metadata, metadata.names, clients, store, sources),

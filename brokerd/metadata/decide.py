@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from brokerd.metadata import records
+from brokerd.metadata.consumer_rules import POP, PULL, RequestMode
 from brokerd.metadata.names import RETRY_PREFIX, SystemNames, check_group_name, check_topic_name
 from brokerd.metadata.tables import MetadataTables
 from brokerd.services import GroupConfig, TopicConfig
@@ -19,6 +20,7 @@ MAX_QUEUES: Final = 4096
 MAX_TOPICS: Final = 50_000
 MAX_GROUPS: Final = 50_000
 MAX_RETRIES: Final = 10_000
+MAX_RULES: Final = 100_000
 MAX_CONSUME_TIMEOUT_MINUTES: Final = 7 * 24 * 60
 
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
@@ -105,6 +107,43 @@ def decide_delete_retry_topics(tables: MetadataTables, group: str, now_ms: int) 
     prefix = f"{RETRY_PREFIX}{group}+"
     gone = [name for name in tables.topics if name.startswith(prefix)]
     return (records.TOPICS_DELETED, records.topics_deleted(gone, now_ms)) if gone else None
+
+
+def decide_request_mode(
+    tables: MetadataTables, group: str, topic: str, mode: RequestMode, has_topic: bool, has_group: bool, now_ms: int
+) -> Decision:
+    """How a group's members ask for a topic's messages. What came back is always pulled."""
+    if topic.startswith(RETRY_PREFIX):
+        raise RequestError(codes.NO_PERMISSION, "returned messages are always pulled: their topic has no mode")
+    _check_pair(group, topic, has_topic, has_group, len(tables.rules.modes))
+    if mode.mode not in (PULL, POP):
+        raise InvalidParameter(f"mode must be {PULL} or {POP}, not {mode.mode[:32]!r}")
+    if not -1 <= mode.pop_share_queues <= MAX_QUEUES:
+        raise InvalidParameter(f"popShareQueueNum must be from -1 to {MAX_QUEUES}")
+    if tables.rules.modes.get((group, topic)) == mode:
+        return None
+    return records.REQUEST_MODE, records.request_mode(group, topic, *mode, now_ms)
+
+
+def decide_forbid(
+    tables: MetadataTables, group: str, topic: str, forbidden: bool, has_topic: bool, has_group: bool, now_ms: int
+) -> Decision:
+    """Whether a group may not read a topic."""
+    if ((group, topic) in tables.rules.forbidden) == forbidden:
+        return None
+    _check_pair(group, topic, has_topic, has_group, len(tables.rules.forbidden))
+    return records.FORBIDDEN, records.forbidden(group, topic, forbidden, now_ms)
+
+
+def _check_pair(group: str, topic: str, has_topic: bool, has_group: bool, count: int) -> None:
+    if not has_topic:
+        raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist; create it first")
+    if not has_group:
+        raise RequestError(
+            codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist; create it first"
+        )
+    if count >= MAX_RULES:
+        raise InvalidParameter(f"a broker group keeps at most {MAX_RULES} such rules; delete unused groups and topics")
 
 
 def _check_queues(config: TopicConfig, current: TopicConfig | None, unread_queues: int) -> None:

@@ -7,9 +7,15 @@ A record is a JSON object with `v`, the version of its layout, and `t`, the wall
     groupPut      {v, t, group: {name, fifo, retry, enabled, broadcast, retryQueues, and what of `_GROUP_EXTRAS` is unusual}}
     groupDeleted  {v, t, name, offsets: whether its consumer offsets go too}
     offsets       {v, t, o: [[group, topic, queue, offset], ...]}
+    offsetsReset  {v, t, group, topic, o: [[queue, offset], ...]}: offsets too, and pending until the group was told
+    resetsTaken   {v, t, o: [[group, topic, queue], ...]}: it was
+    requestMode   {v, t, group, topic, mode: PULL or POP, share: how many share a member's queues}
+    forbidden     {v, t, group, topic, forbidden: whether the group may not read the topic}
     snapshot rows: ["v", topic changes, time of the last], ["w", group changes, time of the last], ["t", topic], ["g", group],
                    ["o", group, topic, [[queue, offset], ...]]
-                   and ["d", name of a topic, physical end of the record that deleted it last]
+                   ["d", name of a topic, physical end of the record that deleted it last],
+                   ["m", group, topic, mode, share], ["f", group, topic] that is forbidden,
+                   and ["r", group, topic, [[queue, offset], ...]] of pending resets
 """
 
 from __future__ import annotations
@@ -27,6 +33,10 @@ TOPICS_DELETED: Final = "topicsDeleted"
 GROUP_PUT: Final = "groupPut"
 GROUP_DELETED: Final = "groupDeleted"
 OFFSETS: Final = "offsets"
+OFFSETS_RESET: Final = "offsetsReset"
+RESETS_TAKEN: Final = "resetsTaken"
+REQUEST_MODE: Final = "requestMode"
+FORBIDDEN: Final = "forbidden"
 # Members of a group's record that are left out when they have their usual value: the name there, and here.
 _GROUP_EXTRAS: Final = {
     "fromMin": "consume_from_min_enable",
@@ -41,7 +51,10 @@ _GROUP_EXTRAS: Final = {
 }
 _USUAL_GROUP: Final = GroupConfig("")
 
-KINDS: Final = (TOPIC_PUT, TOPICS_DELETED, GROUP_PUT, GROUP_DELETED, OFFSETS)
+KINDS: Final = (
+    *(TOPIC_PUT, TOPICS_DELETED, GROUP_PUT, GROUP_DELETED, OFFSETS),
+    *(OFFSETS_RESET, RESETS_TAKEN, REQUEST_MODE, FORBIDDEN),
+)
 
 
 def encode_topic(config: TopicConfig) -> dict[str, Any]:
@@ -117,6 +130,22 @@ def offsets(entries: Mapping[tuple[str, str, int], int], now_ms: int) -> dict[st
         "t": now_ms,
         "o": [[group, topic, queue_id, offset] for (group, topic, queue_id), offset in entries.items()],
     }
+
+
+def offsets_reset(group: str, topic: str, entries: Mapping[int, int], now_ms: int) -> dict[str, Any]:
+    return {"v": VERSION, "t": now_ms, "group": group, "topic": topic, "o": [list(each) for each in entries.items()]}
+
+
+def resets_taken(queues: Iterable[tuple[str, str, int]], now_ms: int) -> dict[str, Any]:
+    return {"v": VERSION, "t": now_ms, "o": [list(queue) for queue in queues]}
+
+
+def request_mode(group: str, topic: str, mode: str, share: int, now_ms: int) -> dict[str, Any]:
+    return {"v": VERSION, "t": now_ms, "group": group, "topic": topic, "mode": mode, "share": share}
+
+
+def forbidden(group: str, topic: str, is_forbidden: bool, now_ms: int) -> dict[str, Any]:
+    return {"v": VERSION, "t": now_ms, "group": group, "topic": topic, "forbidden": is_forbidden}
 
 
 def unknown_kind(table: str, kind: str, end_offset: int) -> CorruptedFile:

@@ -9,25 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from brokerd.metadata import decide, records
+from brokerd.metadata.consumer_rules import RequestMode
 from brokerd.metadata.journal import Journal, JournalSettings
 from brokerd.metadata.names import METADATA_TOPIC, SystemNames
-from brokerd.metadata.record_log import RecordLog, error_of
+from brokerd.metadata.offset_commits import Done, OffsetCommits
+from brokerd.metadata.record_log import RecordLog, as_request_error, error_of
 from brokerd.metadata.tables import Change, MetadataTables
-from brokerd.scheduler import Scheduler, Timer
-from brokerd.services import GroupConfig, PutStatus, TopicConfig
+from brokerd.scheduler import Scheduler
+from brokerd.services import GroupConfig, TopicConfig
 from remoting.errors import InvalidParameter, LogboomError, RequestError
 
 log = logging.getLogger(__name__)
-
-Done = Callable[[RequestError | None], None]
-
-_COMMIT_INTERVAL_S: Final = 0.005
-MAX_PENDING_COMMITS: Final = 8192  # of one record, which is one message of the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +61,9 @@ class MetadataService:
         self.unfinished: Callable[[str], str | None] = lambda _: None
         self._notifying = _Notifying(self)
         self.journal = Journal(record_log, METADATA_TOPIC, self._notifying, journal_settings)
+        self.commits = OffsetCommits(self.journal, self.tables, scheduler, now_ms)
         self._scheduler = scheduler
         self._now_ms = now_ms
-        self._commits: dict[tuple[str, str, int], int] = {}
-        self._commit_waiters: list[Done] = []
-        self._commit_timer: Timer | None = None
-        self._last_flush = 0.0
 
     # ---- reading
 
@@ -157,15 +151,34 @@ class MetadataService:
             self._change(decide_topics, then)
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None) -> None:
-        key = (group, topic, queue_id)
-        if key not in self._commits and len(self._commits) >= MAX_PENDING_COMMITS:
-            self._flush_commits()
-        self._commits[key] = offset
-        if done is not None:
-            self._commit_waiters.append(done)
-        if self._commit_timer is None:
-            wait_s = max(0.0, self._last_flush + _COMMIT_INTERVAL_S - self._scheduler.time())
-            self._commit_timer = self._scheduler.call_later(wait_s, self._flush_commits)
+        self.commits.commit(group, topic, queue_id, offset, done)
+
+    # ---- what a group may and must do with a topic
+
+    def request_mode(self, group: str, topic: str) -> RequestMode | None:
+        """How its members should ask for messages; None when nobody decided."""
+        return self.tables.rules.modes.get((group, topic))
+
+    def request_modes(self) -> Sequence[tuple[str, str, RequestMode]]:
+        """(group, topic, mode) of all that somebody decided."""
+        return [(group, topic, mode) for (group, topic), mode in sorted(self.tables.rules.modes.items())]
+
+    def set_request_mode(self, group: str, topic: str, mode: RequestMode, done: Done) -> None:
+        names = self.topic(topic) is not None, self.group(group) is not None
+        self._change(lambda: decide.decide_request_mode(self.tables, group, topic, mode, *names, self._now_ms()), done)
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether the group may not read the topic."""
+        forbidden = self.tables.rules.forbidden
+        return bool(forbidden) and (group, topic) in forbidden
+
+    def forbid(self, group: str, topic: str, forbidden: bool, done: Done) -> None:
+        names = self.topic(topic) is not None, self.group(group) is not None
+        self._change(lambda: decide.decide_forbid(self.tables, group, topic, forbidden, *names, self._now_ms()), done)
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a group has to go on in a queue, when it was not told yet."""
+        return self.tables.rules.pending_reset(group, topic, queue_id)
 
     # ---- following the log
 
@@ -194,8 +207,7 @@ class MetadataService:
 
     def close(self) -> None:
         """Commit what is pending and stop the timer."""
-        if self._commit_timer is not None:
-            self._flush_commits()
+        self.commits.close()
 
     # ---- inside
 
@@ -243,25 +255,8 @@ class MetadataService:
     def _when_acknowledged(self, end_offset: int, done: Done) -> None:
         self.journal.when_acknowledged(end_offset, lambda status: done(error_of(status)))
 
-    def _flush_commits(self) -> None:
-        if self._commit_timer is not None:
-            self._commit_timer.cancel()
-            self._commit_timer = None
-        self._last_flush = self._scheduler.time()
-        commits, self._commits = self._commits, {}
-        waiters, self._commit_waiters = self._commit_waiters, []
-        changed = {key: offset for key, offset in commits.items() if self.tables.consumer_offset(*key) != offset}
-        end_offset = self.journal.applied_offset
-        if changed:
-            try:
-                end_offset = self.journal.append(records.OFFSETS, records.offsets(changed, self._now_ms()))
-            except LogboomError as error:
-                log.info("%d consumer offsets were not committed: %s", len(changed), error)
-                for done in waiters:
-                    done(as_request_error(error))
-                return
-        if waiters:
-            self.journal.when_acknowledged(end_offset, lambda status: _tell(waiters, status))
+
+_UNTOLD = frozenset({records.OFFSETS, records.OFFSETS_RESET, records.RESETS_TAKEN})
 
 
 class _Notifying:
@@ -281,7 +276,7 @@ class _Notifying:
 
     def apply(self, kind: str, body: Any, end_offset: int) -> None:
         change = self._tables.apply(kind, body, end_offset)
-        if kind != records.OFFSETS and not self.muted:
+        if kind not in _UNTOLD and not self.muted:
             for listener in self._service.listeners:
                 listener(change)
 
@@ -298,14 +293,3 @@ def topic_json(config: TopicConfig) -> dict[str, Any]:
         "topicSysFlag": config.topic_sys_flag,
         "writeQueueNums": config.write_queue_nums,
     }
-
-
-def as_request_error(error: LogboomError) -> RequestError:
-    """The error as the answer to a request."""
-    return error if isinstance(error, RequestError) else RequestError(error.code, str(error))
-
-
-def _tell(waiters: list[Done], status: PutStatus) -> None:
-    error = error_of(status)
-    for done in waiters:
-        done(error)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.metadata import records
+from brokerd.metadata.consumer_rules import ConsumerRules
 from brokerd.services import GroupConfig, TopicConfig
 
 
@@ -46,6 +47,7 @@ class MetadataTables:
         self.topics: dict[str, TopicConfig] = {}
         self.groups: dict[str, GroupConfig] = {}
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}  # by (group, topic)
+        self.rules = ConsumerRules()
         # The physical end of the record that deleted a topic of the name last: what lies below it belongs to no topic any more.
         self.topics_deleted_at: dict[str, int] = {}
         self.topic_changes = self.group_changes = 0
@@ -67,6 +69,7 @@ class MetadataTables:
         self.topics = {}
         self.groups = {}
         self.offsets = {}
+        self.rules.clear()
         self.topics_deleted_at = {}
         self.topic_changes = self.group_changes = 0
         self.topics_changed_ms = self.groups_changed_ms = 0
@@ -88,6 +91,7 @@ class MetadataTables:
                 self._topic_deleted(name, end_offset)
             gone = set(names)
             self._forget_offsets([key for key in self.offsets if key[1] in gone])
+            self.rules.forget(lambda key: key[1] in gone)
             self._topics_changed(body["t"])
             return Change(end_offset, topics_deleted=tuple(names))
         if kind == records.GROUP_PUT:
@@ -98,9 +102,14 @@ class MetadataTables:
         if kind == records.GROUP_DELETED:
             self.groups.pop(body["name"], None)
             self._groups_changed(body["t"])
+            self.rules.forget(lambda key: key[0] == body["name"])
             if body["offsets"]:
                 self._forget_offsets([key for key in self.offsets if key[0] == body["name"]])
             return Change(end_offset, groups_deleted=(body["name"],))
+        if self.rules.apply(kind, body):
+            if kind == records.OFFSETS_RESET:
+                self.offsets.setdefault((body["group"], body["topic"]), {}).update(dict(body["o"]))
+            return _NOTHING
         raise records.unknown_kind("metadata", kind, end_offset)
 
     def snapshot_rows(self) -> Iterator[Any]:
@@ -114,6 +123,7 @@ class MetadataTables:
             yield ["d", name, position]
         for (group_name, topic_name), queues in self.offsets.items():
             yield ["o", group_name, topic_name, list(queues.items())]
+        yield from self.rules.snapshot_rows()
 
     def load_row(self, row: Any) -> None:
         tag = row[0]
@@ -129,6 +139,8 @@ class MetadataTables:
             self.groups[group.name] = group
         elif tag == "d":
             self.topics_deleted_at[row[1]] = row[2]
+        elif tag in self.rules.TAGS:
+            self.rules.load_row(row)
         else:
             self.offsets[row[1], row[2]] = dict(row[3])
 

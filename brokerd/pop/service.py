@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 from brokerd.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
 from brokerd.metadata.journal import Journal, JournalSettings
-from brokerd.metadata.record_log import RecordLog
-from brokerd.metadata.service import as_request_error
+from brokerd.metadata.record_log import RecordLog, as_request_error
 from brokerd.metadata.tables import Change
 from brokerd.pop import copies, records
 from brokerd.pop.admission import admit

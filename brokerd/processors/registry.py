@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from brokerd.processors.assignments import AssignmentProcessor
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
 from brokerd.processors.consumption import ConsumptionProcessor
@@ -46,6 +47,7 @@ class Processors:
     groups: GroupProcessor
     connections: ConnectionProcessor
     consumption: ConsumptionProcessor
+    assignments: AssignmentProcessor
     messages: MessageProcessor
     pop: PopProcessor
     state: StateProcessor
@@ -62,6 +64,7 @@ def entries(processors: Processors) -> Sequence[Entry]:
     pull, offsets, clients = processors.pull, processors.offsets, processors.clients
     topics, groups, pop = processors.topics, processors.groups, processors.pop
     connections, consumption = processors.connections, processors.consumption
+    assignments = processors.assignments
     return (
         Entry(codes.PULL_MESSAGE, each(pull.handle)),
         Entry(codes.LITE_PULL_MESSAGE, each(pull.handle)),
@@ -100,6 +103,9 @@ def entries(processors: Processors) -> Sequence[Entry]:
         Entry(codes.QUERY_TOPIC_CONSUME_BY_WHO, each(consumption.groups_of_topic)),
         Entry(codes.QUERY_TOPICS_BY_CONSUMER, each(consumption.topics_of_group)),
         Entry(codes.QUERY_SUBSCRIPTION_BY_CONSUMER, each(consumption.subscription)),
+        Entry(codes.QUERY_ASSIGNMENT, each(assignments.query)),
+        Entry(codes.SET_MESSAGE_REQUEST_MODE, each(assignments.set_mode), master_only=True),
+        Entry(codes.GET_ALL_MESSAGE_REQUEST_MODE, each(assignments.all_modes)),
         Entry(codes.POP_MESSAGE, each(pop.pop), master_only=True),
         Entry(codes.ACK_MESSAGE, each(pop.ack), master_only=True),
         Entry(codes.BATCH_ACK_MESSAGE, each(pop.batch_ack), master_only=True),

@@ -243,6 +243,7 @@ class MemoryLog:
 _KINDS = (
     *("snapshot", "taken", "acked", "changed", "revived", "reset", "dropped"),
     *("topicPut", "topicsDeleted", "groupPut", "groupDeleted", "offsets", "add"),
+    *("offsetsReset", "resetsTaken", "requestMode", "forbidden"),
 )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from brokerd.clients import ClientRegistry
+from brokerd.processors.assignments import AssignmentProcessor
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
 from brokerd.processors.consumption import ConsumptionProcessor
@@ -22,8 +23,9 @@ from brokerd.progress import ConsumerProgress
 from brokerd.queue_locks import QueueLocks
 from brokerd.read_place import PullSettings, ReadPlace
 from brokerd.send import Counters
+from brokerd.services import BrokerRoute
 from remoting import codes
-from remoting.errors import LogboomError
+from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
 from tests.support.pop_broker import PopBroker
 
@@ -89,6 +91,7 @@ class RemotingBroker(PopBroker):
         self.metadata.unread_queues = self.progress.unread_queues
         self.counters = Counters()
         self.is_master = True
+        self.other_routes: list[BrokerRoute] = []
         names = self.metadata.names
         version = lambda: self.metadata.data_version(1)  # noqa: E731
         offset = self.progress.consumer_offset
@@ -128,6 +131,7 @@ class RemotingBroker(PopBroker):
             ConsumptionProcessor(
                 self.metadata, self.clients, self.progress, ranges, "broker-a", "127.0.0.1:10911", self.turns.wall_ms
             ),
+            AssignmentProcessor(self.metadata, self.clients, self.route),
             MessageProcessor(self.log),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             StateProcessor("cluster", "broker-a", self.metadata, names, self.clients, ranges, sources),
@@ -143,6 +147,15 @@ class RemotingBroker(PopBroker):
         self.log.listeners.append(self.pull.arrived)
         self.peer = Peer()
         self._opaque = 0
+
+    def route(self, topic: str, done: Callable[[Sequence[BrokerRoute] | RequestError], None]) -> None:
+        """The own topics, and what a test says that other brokers have."""
+        config = self.metadata.topic(topic)
+        if config is None:
+            done(RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist"))
+            return
+        own = BrokerRoute("broker-a", {}, [], config.read_queue_nums, config.write_queue_nums, config.perm, "NORMAL")
+        done([own, *self.other_routes])
 
     def send_request(
         self,

@@ -165,6 +165,26 @@ class TablesMachine(RuleBasedStateMachine):
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         self.record((records.OFFSETS, records.offsets({(group, topic, queue_id): offset}, 1)))
 
+    @rule(group=groups, topic=topics, queue_id=st.integers(0, 2), offset=st.integers(0, 100))
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self.record((records.OFFSETS_RESET, records.offsets_reset(group, topic, {queue_id: offset}, 1)))
+        assert self.tables.consumer_offset(group, topic, queue_id) == offset
+        assert self.tables.rules.pending_reset(group, topic, queue_id) == offset
+
+    @rule(group=groups, topic=topics, queue_id=st.integers(0, 2))
+    def take_reset(self, group: str, topic: str, queue_id: int) -> None:
+        self.record((records.RESETS_TAKEN, records.resets_taken([(group, topic, queue_id)], 1)))
+        assert self.tables.rules.pending_reset(group, topic, queue_id) is None
+
+    @rule(group=groups, topic=topics, share=st.integers(-1, 3))
+    def set_mode(self, group: str, topic: str, share: int) -> None:
+        self.record((records.REQUEST_MODE, records.request_mode(group, topic, "POP", share, 1)))
+
+    @rule(group=groups, topic=topics, forbidden=st.booleans())
+    def forbid(self, group: str, topic: str, forbidden: bool) -> None:
+        self.record(decide.decide_forbid(self.tables, group, topic, forbidden, True, True, 1))
+        assert ((group, topic) in self.tables.rules.forbidden) == forbidden
+
     @invariant()
     def replay_is_equal(self) -> None:
         if not hasattr(self, "tables"):
@@ -182,6 +202,7 @@ class TablesMachine(RuleBasedStateMachine):
             assert rebuilt.groups == self.tables.groups
             assert rebuilt.offsets == self.tables.offsets
             assert rebuilt.topic_changes == self.tables.topic_changes
+            assert vars(rebuilt.rules) == vars(self.tables.rules)
 
 
 TestTables = TablesMachine.TestCase

@@ -1,0 +1,124 @@
+"""Consumer offsets on their way into the log: the commits of a few milliseconds share one record, resets have their own.
+
+Where a group has to go on elsewhere (a pending reset), what it commits meanwhile does not count: it is about messages that it
+read before it knew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from brokerd.metadata import records
+from brokerd.metadata.journal import Journal
+from brokerd.metadata.record_log import as_request_error, error_of
+from brokerd.metadata.tables import MetadataTables
+from brokerd.scheduler import Scheduler, Timer
+from brokerd.services import PutStatus
+from remoting.errors import LogboomError, RequestError
+
+log = logging.getLogger(__name__)
+
+Done = Callable[[RequestError | None], None]
+
+_COMMIT_INTERVAL_S: Final = 0.005
+MAX_PENDING_COMMITS: Final = 8192  # of one record, which is one message of the log
+
+
+class OffsetCommits:
+    """Owned by the metadata service."""
+
+    def __init__(
+        self, journal: Journal, tables: MetadataTables, scheduler: Scheduler, now_ms: Callable[[], int]
+    ) -> None:
+        self._journal = journal
+        self._tables = tables
+        self._scheduler = scheduler
+        self._now_ms = now_ms
+        self._commits: dict[tuple[str, str, int], int] = {}
+        self._waiters: list[Done] = []
+        self._timer: Timer | None = None
+        self._last_flush = 0.0
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None) -> None:
+        """Commit soon; `done` None = nobody waits. While a reset is pending nothing happens, and that is fine."""
+        if self._tables.rules.pending_reset(group, topic, queue_id) is not None:
+            if done is not None:
+                done(None)
+            return
+        key = (group, topic, queue_id)
+        if key not in self._commits and len(self._commits) >= MAX_PENDING_COMMITS:
+            self.flush()
+        self._commits[key] = offset
+        if done is not None:
+            self._waiters.append(done)
+        if self._timer is None:
+            wait_s = max(0.0, self._last_flush + _COMMIT_INTERVAL_S - self._scheduler.time())
+            self._timer = self._scheduler.call_later(wait_s, self.flush)
+
+    def set_all(self, entries: Mapping[tuple[str, str, int], int], done: Done) -> None:
+        """Commit many at once, whatever their number; those that are reset are left out."""
+        rules = self._tables.rules
+        wanted = [each for each in entries.items() if rules.pending_reset(*each[0]) is None]
+        for key, _ in wanted:
+            self._commits.pop(key, None)
+        try:
+            end_offset = self._journal.applied_offset
+            for start in range(0, len(wanted), MAX_PENDING_COMMITS):
+                part = dict(wanted[start : start + MAX_PENDING_COMMITS])
+                end_offset = self._journal.append(records.OFFSETS, records.offsets(part, self._now_ms()))
+        except LogboomError as error:
+            done(as_request_error(error))
+            return
+        self._journal.when_acknowledged(end_offset, lambda status: done(error_of(status)))
+
+    def reset(self, group: str, topic: str, offsets: Mapping[int, int], done: Done) -> None:
+        """Let a group go on at other offsets, by queue: they are its offsets from now on, and pending until it was told."""
+        for queue_id in offsets:
+            self._commits.pop((group, topic, queue_id), None)
+        self._append(records.OFFSETS_RESET, records.offsets_reset(group, topic, offsets, self._now_ms()), done)
+
+    def take_resets(self, queues: Sequence[tuple[str, str, int]], done: Done) -> None:
+        """The group is told about pending resets of (group, topic, queue), and goes on from there."""
+        self._append(records.RESETS_TAKEN, records.resets_taken(queues, self._now_ms()), done)
+
+    def flush(self) -> None:
+        """Append what was committed, and answer when it is acknowledged."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._last_flush = self._scheduler.time()
+        commits, self._commits = self._commits, {}
+        waiters, self._waiters = self._waiters, []
+        changed = {key: offset for key, offset in commits.items() if self._tables.consumer_offset(*key) != offset}
+        end_offset = self._journal.applied_offset
+        if changed:
+            try:
+                end_offset = self._journal.append(records.OFFSETS, records.offsets(changed, self._now_ms()))
+            except LogboomError as error:
+                log.info("%d consumer offsets were not committed: %s", len(changed), error)
+                for done in waiters:
+                    done(as_request_error(error))
+                return
+        if waiters:
+            self._journal.when_acknowledged(end_offset, lambda status: _tell(waiters, status))
+
+    def close(self) -> None:
+        """Commit what waits and stop the timer."""
+        if self._timer is not None:
+            self.flush()
+
+    def _append(self, kind: str, body: dict[str, object], done: Done) -> None:
+        try:
+            end_offset = self._journal.append(kind, body)
+        except LogboomError as error:
+            done(as_request_error(error))
+            return
+        self._journal.when_acknowledged(end_offset, lambda status: done(error_of(status)))
+
+
+def _tell(waiters: list[Done], status: PutStatus) -> None:
+    error = error_of(status)
+    for done in waiters:
+        done(error)

@@ -1,0 +1,125 @@
+"""Assigning queues to the members of a group: codes 400 (what is mine), 401 (how to ask for messages), 402 (what was decided)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from brokerd.assignment import STRATEGIES, Queue, assign, assign_pops
+from brokerd.client_groups import MESSAGE_MODELS
+from brokerd.clients import ClientRegistry
+from brokerd.metadata.consumer_rules import POP, PULL, RequestMode
+from brokerd.processors import bodies
+from brokerd.processors.topics import respond_when_done
+from brokerd.services import BrokerRoute, Metadata
+from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
+from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
+
+_READABLE: Final = 4
+_MAX_NAME: Final = 512
+_MAX_QUEUES: Final = 100_000  # of one topic, over all brokers
+_USUAL: Final = RequestMode(PULL, 0)
+
+Route = Callable[[str, Callable[[Sequence[BrokerRoute] | RequestError], None]], None]
+
+
+class ModeMetadata(Metadata, Protocol):
+    """What is needed of the metadata service."""
+
+    def request_mode(self, group: str, topic: str) -> RequestMode | None: ...
+
+    def request_modes(self) -> Sequence[tuple[str, str, RequestMode]]: ...
+
+    def set_request_mode(
+        self, group: str, topic: str, mode: RequestMode, done: Callable[[RequestError | None], None]
+    ) -> None: ...
+
+
+class AssignmentProcessor:
+    """The handlers. `route` tells who has a topic, in the whole cluster."""
+
+    def __init__(self, metadata: ModeMetadata, clients: ClientRegistry, route: Route) -> None:
+        self._metadata = metadata
+        self._clients = clients
+        self._route = route
+
+    def query(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 400. Without a list in the answer the client keeps what it has; an empty list takes everything from it."""
+        document = bodies.decode_object(request.body, "a question for queues")
+        topic, group, client_id = (_name(document, name) for name in ("topic", "consumerGroup", "clientId"))
+        model = bodies.enumeration(document, "messageModel", MESSAGE_MODELS, MESSAGE_MODELS[1])
+        strategy_name = bodies.text(document, "strategyName")
+        mode = self._metadata.request_mode(group, topic) or _USUAL
+
+        def routed(found: Sequence[BrokerRoute] | RequestError) -> None:
+            if isinstance(found, RequestError):
+                queues = None
+            else:
+                queues = self._assigned(_queues(topic, found), group, client_id, model, strategy_name, mode)
+            connection.respond(request, body=bodies.encode(_assignments_json(queues, mode.mode)))
+
+        self._route(topic, routed)
+
+    def set_mode(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 401."""
+        document = bodies.decode_object(request.body, "a request mode")
+        topic, group = _name(document, "topic"), _name(document, "consumerGroup")
+        name = bodies.enumeration(document, "mode", (PULL, POP), PULL)
+        mode = RequestMode(name, bodies.integer(document, "popShareQueueNum"))
+        unchanged = self._metadata.request_mode(group, topic) == mode
+        self._metadata.set_request_mode(group, topic, mode, respond_when_done(connection, request, unchanged))
+
+    def all_modes(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 402."""
+        found: dict[str, dict[str, Any]] = {}
+        for group, topic, mode in self._metadata.request_modes():
+            found.setdefault(topic, {})[group] = {
+                "consumerGroup": group,
+                "mode": mode.mode,
+                "popShareQueueNum": mode.pop_share_queues,
+                "topic": topic,
+            }
+        connection.respond(request, body=bodies.encode({"messageRequestModeMap": found}))
+
+    # ---- inside
+
+    def _assigned(
+        self, queues: list[Queue], group: str, client_id: str, model: str, strategy_name: str, mode: RequestMode
+    ) -> list[Queue] | None:
+        """None = no answer can be given: nobody is a member, or the strategy is not known."""
+        if model == "BROADCASTING":
+            return queues
+        strategy = STRATEGIES.get(strategy_name)
+        ids = {member.info.client_id for member in self._clients.remoting_members(group)}
+        if strategy is None or not ids or not queues:
+            return None
+        if mode.mode == POP:
+            return assign_pops(strategy, queues, list(ids), client_id, mode.pop_share_queues)
+        return assign(strategy, queues, list(ids), client_id)
+
+
+def _name(document: dict[str, Any], name: str) -> str:
+    found = bodies.text(document, name)
+    if not 0 < len(found) <= _MAX_NAME:
+        raise InvalidParameter(f"{name} is needed, with at most {_MAX_NAME} characters")
+    return found
+
+
+def _queues(topic: str, routes: Sequence[BrokerRoute]) -> list[Queue]:
+    """The queues that can be read, of all brokers. Raises RequestError when they are too many for an answer."""
+    readable = [route for route in routes if route.perm & _READABLE and route.read_queue_nums > 0]
+    if sum(route.read_queue_nums for route in readable) > _MAX_QUEUES:
+        raise RequestError(codes.SYSTEM_ERROR, f"topic {topic} has more than {_MAX_QUEUES} queues")
+    return [Queue(topic, route.broker_name, each) for route in readable for each in range(route.read_queue_nums)]
+
+
+def _assignments_json(queues: Sequence[Queue] | None, mode: str) -> dict[str, Any]:
+    if queues is None:
+        return {}
+    return {
+        "messageQueueAssignments": [
+            {"attachments": {}, "messageQueue": bodies.message_queue(*queue), "mode": mode} for queue in queues
+        ]
+    }
