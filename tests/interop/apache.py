@@ -52,7 +52,8 @@ _JVM_OPTIONS: Final = (
 # Starts fast and stays small; for measuring speed, leave the JVM its full compiler and the collector it was tuned with.
 _SMALL_JVM: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 FAST_JVM: Final = ("-XX:+UseG1GC",)
-_LOGGING: Final = """<configuration>
+# How the original logs; LEVEL stands for the least level.
+LOGGING: Final = """<configuration>
   <statusListener class="org.apache.rocketmq.logging.ch.qos.logback.core.status.NopStatusListener"/>
   <appender name="out" class="org.apache.rocketmq.logging.ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d{HH:mm:ss.SSS} %level %logger - %msg%n</pattern></encoder>
@@ -112,7 +113,18 @@ def _find_jars(name: str, coordinates: Sequence[str]) -> Path:
             if not Path(given, jar).exists():
                 raise Unavailable(f"{JARS_VARIABLE} is {given}, where there is no {jar}")
         return Path(given)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "logboom" / name
+    return cached_jars(name, tuple(coordinates))
+
+
+def cache_directory() -> Path:
+    """Where what these tests need from elsewhere is kept, outside the tree."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "logboom"
+
+
+@functools.cache
+def cached_jars(name: str, coordinates: Sequence[str]) -> Path:
+    """The directory of that name in the cache, with these jars and what they need; resolved once. Raises Unavailable."""
+    cache = cache_directory() / name
     if not cache.exists():
         _resolve(cache, coordinates)
     return cache
@@ -133,7 +145,7 @@ def _resolve(target: Path, coordinates: Sequence[str]) -> None:
         )
         if done.returncode:
             error = next((line for line in done.stdout.splitlines() if "ERROR" in line), "it says nothing more")
-            raise Unavailable(f"Maven could not resolve Apache RocketMQ {VERSION}: {error}")
+            raise Unavailable(f"Maven could not resolve {target.name}: {error}")
         try:
             os.rename(f"{work}/jars", target)
         except OSError:
@@ -185,7 +197,7 @@ class Session:
     def __post_init__(self) -> None:
         for kind, level in (("daemon", "INFO"), ("tool", "OFF")):
             (self.directory / "logging" / kind).mkdir(parents=True, exist_ok=True)
-            (self.directory / "logging" / kind / "rmq.logback.xml").write_text(_LOGGING.replace("LEVEL", level))
+            (self.directory / "logging" / kind / "rmq.logback.xml").write_text(LOGGING.replace("LEVEL", level))
 
     def __enter__(self) -> Session:
         return self

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop import servers
 from tests.interop.apache import Apache, Session, Unavailable
 
 
@@ -21,6 +22,12 @@ _UNAVAILABLE = pytest.StashKey[str]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--least-checks", type=int, default=0, help="fail when fewer tests against the original passed than this"
+    )
+    parser.addoption(
+        "--server",
+        choices=("ours", "original"),
+        default="ours",
+        help="what clients are run against; against the original, a check that fails is wrong itself",
     )
 
 
@@ -39,6 +46,16 @@ def session(apache: Apache, tmp_path: Path) -> Iterator[Session]:
     """Processes of the original that one test starts."""
     with apache.session(tmp_path / "apache") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def server(
+    apache: Apache, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[servers.Server]:
+    """The cluster that clients of all languages are run against."""
+    running = servers.start(request.config.getoption("--server"), tmp_path_factory.mktemp("server"), apache)
+    yield running
+    running.close()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -18,6 +18,7 @@ from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.transport.client import split_address
 from tests.interop.apache import Apache, Broker, CommandFailed, Session, wait_listening
+from tests.interop.servers import route_of
 from tests.support.cluster import Cluster, eventually
 
 TOPIC = "interop"
@@ -92,15 +93,6 @@ class Mixed:
             return (bytes(records[0].body),) if records else None
 
         return eventually(f"message {offset} of queue {queue_id}", found, 30)[0]
-
-
-def route_of(name_server: str, topic: str) -> str | None:
-    """The address that a name server gives to producers of a topic."""
-    with SocketConnection(name_server, timeout_ms=2000) as connection:
-        answer = connection.call(codes.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-    [data] = orjson.loads(answer.body)["brokerDatas"]
-    address: str | None = data["brokerAddrs"].get("0")
-    return address
 
 
 @pytest.fixture(scope="module")

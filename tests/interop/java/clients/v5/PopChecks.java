@@ -1,0 +1,122 @@
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.Collectors;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.impl.consumer.RebalanceImpl;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.common.message.MessageRequestMode;
+import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
+
+/** Push consumers whose queues the broker gives out: by popping, and by pulling. */
+final class PopChecks {
+    private PopChecks() {
+    }
+
+    static void add(Map<String, Checks.Body> checks) {
+        checks.put("pop-retry", PopChecks::retry);
+        checks.put("pop-push", PopChecks::pop);
+        checks.put("pop-shared", PopChecks::shared);
+        checks.put("assigned-by-broker", PopChecks::assigned);
+    }
+
+    /** A topic of four queues that the check's group gets in this mode. */
+    private static String topic(Place place, MessageRequestMode mode) throws Exception {
+        String topic = place.topic(4);
+        SubscriptionGroupConfig group = new SubscriptionGroupConfig();
+        group.setGroupName(place.group());
+        Generation.api(place.producer()).createSubscriptionGroup(place.master, group, 5000);
+        Generation.api(place.producer()).setMessageRequestMode(place.master, topic, place.group(), mode, 0, 5000);
+        return topic;
+    }
+
+    private static DefaultMQPushConsumer start(Place place, String topic, Received received) throws Exception {
+        DefaultMQPushConsumer consumer = place.push(place.group(), topic, "*");
+        consumer.setClientRebalance(false);
+        consumer.registerMessageListener(received);
+        consumer.start();
+        return consumer;
+    }
+
+    private static RebalanceImpl queues(DefaultMQPushConsumer consumer) {
+        return consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl();
+    }
+
+    private static long pulled(DefaultMQPushConsumer consumer, String topic) {
+        return queues(consumer).getProcessQueueTable().keySet().stream().filter(each -> each.getTopic().equals(topic)).count();
+    }
+
+    private static void pop(Place place) throws Exception {
+        String topic = topic(place, MessageRequestMode.POP);
+        place.send(topic, 0, 8);
+        Received received = new Received();
+        DefaultMQPushConsumer consumer = start(place, topic, received);
+        received.sorted(8);
+        place.send(topic, 8, 32);
+        List<String> bodies = received.sorted(40);
+        Checks.equal(Place.numbers(0, 40).stream().sorted().collect(Collectors.toList()), bodies, "bodies");
+        Checks.equal(0L, pulled(consumer, topic), "queues that are pulled");
+        for (MessageExt each : received.all()) {
+            Checks.check(each.getProperty("POP_CK") != null, "a message without its handle");
+            Checks.equal(topic, each.getTopic(), "topic");
+        }
+    }
+
+    private static void shared(Place place) throws Exception {
+        String topic = topic(place, MessageRequestMode.POP);
+        Received first = new Received();
+        Received second = new Received();
+        start(place, topic, first);
+        start(place, topic, second);
+        int sent = 0;
+        while (first.all().isEmpty() || second.all().isEmpty()) {
+            Checks.check(sent < 2000, first.all().size() + " and " + second.all().size() + " of " + sent);
+            place.send(topic, sent, 20);
+            sent += 20;
+        }
+        int all = sent;
+        Place.await("all are received", () -> first.all().size() + second.all().size() >= all);
+        List<String> bodies = new ArrayList<>(first.bodies());
+        bodies.addAll(second.bodies());
+        Checks.equal(
+            Place.numbers(0, all).stream().sorted().collect(Collectors.toList()),
+            bodies.stream().sorted().collect(Collectors.toList()), "each one once");
+    }
+
+    private static void retry(Place place) throws Exception {
+        String topic = topic(place, MessageRequestMode.POP);
+        Received received = new Received() {
+            @Override
+            public ConsumeConcurrentlyStatus consumeMessage(List<MessageExt> some, ConsumeConcurrentlyContext context) {
+                super.consumeMessage(some, context);
+                MessageExt message = some.get(0);
+                boolean refused = message.getReconsumeTimes() == 0 && Place.text(message.getBody()).equals("1");
+                return refused ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            }
+        };
+        start(place, topic, received);
+        place.send(topic, 0, 4);
+        Checks.equal(List.of("0", "1", "1", "2", "3"), received.sorted(5), "bodies");
+        MessageExt again = received.all().get(4);
+        Checks.equal("1", Place.text(again.getBody()), "the last");
+        Checks.equal(1, again.getReconsumeTimes(), "attempts before");
+        Checks.equal(topic, again.getTopic(), "topic");
+    }
+
+    private static void assigned(Place place) throws Exception {
+        String topic = topic(place, MessageRequestMode.PULL);
+        Received received = new Received();
+        DefaultMQPushConsumer first = start(place, topic, received);
+        Place.await("the first has all", () -> pulled(first, topic) == 4);
+        DefaultMQPushConsumer second = start(place, topic, received);
+        Place.await("each has two", () -> pulled(first, topic) == 2 && pulled(second, topic) == 2);
+        List<MessageQueue> both = new ArrayList<>(queues(first).getProcessQueueTable().keySet());
+        both.addAll(queues(second).getProcessQueueTable().keySet());
+        Checks.equal(4L, both.stream().filter(each -> each.getTopic().equals(topic)).distinct().count(), "different queues");
+        place.send(topic, 0, 16);
+        Checks.equal(Place.numbers(0, 16).stream().sorted().collect(Collectors.toList()), received.sorted(16), "bodies");
+    }
+}

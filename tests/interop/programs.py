@@ -1,0 +1,147 @@
+"""Programs around clients that others wrote: built when a test needs them, run against a server, asked for what they found.
+
+A program prints one line for each feature that it checks, "passed NAME ..." or "failed NAME: why"; tests assert these lines.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.interop.apache import LOGGING, Unavailable, cached_jars
+from tests.support.cluster import eventually
+
+JAVA_4: Final = "4.9.8"
+_JAVA_SOURCES: Final = Path(__file__).parent / "java" / "clients"
+_LONGEST_S: Final = 240
+_LINE = re.compile(r"^(passed|failed) ([\w-]+)(.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a program printed. `results` has each check's name with the empty string, or with what it failed for."""
+
+    results: Mapping[str, str]
+    output: str
+
+    def expect(self, check: str) -> None:
+        """Fail unless the program says that this check passed."""
+        assert check in self.results, f"the program did not come to {check}; it printed:\n{self.output[-4000:]}"
+        assert not self.results[check], f"{check}{self.results[check]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A command to which the arguments are added."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+
+    def run(self, arguments: Sequence[str], directory: Path) -> Outcome:
+        """Run it to its end, or end it."""
+        with Running(self, arguments, directory) as running:
+            return running.outcome()
+
+    def start(self, arguments: Sequence[str], directory: Path) -> Running:
+        """For a program that is talked to; use it as a context manager."""
+        return Running(self, arguments, directory)
+
+
+class Running:
+    """A program that runs. What it prints is kept in `directory`."""
+
+    def __init__(self, program: Program, arguments: Sequence[str], directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._log = directory / "output"
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                [*program.command, *arguments],
+                cwd=directory,
+                env={**os.environ, **program.environment, "HOME": str(directory)},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def wait_for(self, what: str, pattern: str, least: int) -> int:
+        """Wait until the last number that follows the pattern is at least this; the number."""
+
+        def reached() -> int | None:
+            assert self._process.poll() is None, f"the program ended:\n{self.output[-4000:]}"
+            found = re.findall(pattern, self.output)
+            return int(found[-1]) if found and int(found[-1]) >= least else None
+
+        return eventually(what, reached, 60)
+
+    def outcome(self) -> Outcome:
+        """Wait until it ends, or end it; what it found."""
+        limit = threading.Timer(_LONGEST_S, self._process.kill)
+        limit.start()
+        try:
+            code = self._process.wait()
+        finally:
+            limit.cancel()
+        output = self.output
+        results = {
+            name: "" if word == "passed" else rest
+            for word, name, rest in sorted(_LINE.findall(output), key=lambda found: found[0] == "failed")
+        }
+        return Outcome(results, f"{output}\n(exit code {code})")
+
+
+def java(main: str, jars: Path, generation: str, java_program: str, classes: Path) -> Program:
+    """A Java program of ours, compiled with these jars into the directory `classes`, unless that was done. Raises Unavailable."""
+    if not classes.exists():
+        compiler = Path(java_program).resolve().with_name("javac")
+        if not compiler.exists():
+            raise Unavailable("the programs around Java clients need a compiler: install a JDK (default-jdk-headless)")
+        sources = [*_JAVA_SOURCES.glob("*.java"), *(_JAVA_SOURCES / generation).glob("*.java")]
+        command = [str(compiler), "-nowarn", "-d", str(classes), "-cp", f"{jars}/*", *map(str, sources)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, done.stdout
+        (classes / "rmq.logback.xml").write_text(LOGGING.replace("LEVEL", "OFF"))
+    options = (
+        "-Xmx512m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "--add-opens",
+        "java.base/java.nio=ALL-UNNAMED",
+    )
+    homes = (
+        f"-Duser.home={classes}-home",
+        "-Drocketmq.client.logUseSlf4j=false",
+        "-Dcom.rocketmq.sendMessageWithVIPChannel=false",
+    )
+    return Program([java_program, *options, *homes, "-cp", f"{classes}:{jars}/*", main], {})
+
+
+@functools.cache
+def jars_4() -> Path:
+    """The clients of the last 4.x. Raises Unavailable."""
+    return cached_jars(f"rocketmq-{JAVA_4}", (f"org.apache.rocketmq:rocketmq-client:{JAVA_4}",))

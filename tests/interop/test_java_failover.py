@@ -1,0 +1,55 @@
+"""The original's Java producer and consumers through a kill -9 of the master: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop import programs, servers
+from tests.interop.apache import Apache
+from tests.interop.programs import Outcome, Program
+
+PROMISES = ("survive-concurrent", "survive-orderly", "survive-order")
+BEFORE = 300  # messages that are acknowledged before the kill, and again after it
+
+
+@pytest.fixture(scope="module")
+def group(
+    apache: Apache, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[servers.Server]:
+    """A cluster whose master may be killed."""
+    running = servers.start(request.config.getoption("--server"), tmp_path_factory.mktemp("group"), apache, replicas=2)
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module", params=["java-4", "java-5"])
+def survived(
+    apache: Apache, group: servers.Server, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Outcome:
+    """What the program found out, having lived through the loss of a master."""
+    name: str = request.param
+    root = tmp_path_factory.mktemp(name)
+    program = _program(name, apache, root)
+    with program.start([group.name_servers, group.master(), name], root) as running:
+        count = running.wait_for("messages before the kill", r"acknowledged (\d+)", BEFORE)
+        group.kill_master()
+        count = running.wait_for("messages after the kill", r"acknowledged (\d+)", count)
+        running.wait_for("more messages after the kill", r"acknowledged (\d+)", count + BEFORE)
+        running.tell("stop")
+        outcome = running.outcome()
+    group.restore()
+    return outcome
+
+
+def _program(name: str, apache: Apache, root: Path) -> Program:
+    if name == "java-4":
+        return programs.java("Survive", programs.jars_4(), "v4", apache.java, root / "classes")
+    return programs.java("Survive", apache.jars, "v5", apache.java, root / "classes")
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_java_through_a_kill_of_the_master(survived: Outcome, promise: str) -> None:
+    survived.expect(promise)
