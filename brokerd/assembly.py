@@ -152,7 +152,7 @@ class Broker:
             self._routes.route,
             auto_create_groups=settings.pop.auto_create_groups,
         )
-        self._runtime_info = RuntimeInfo(self._figures)
+        self._runtime_info = RuntimeInfo(self._figures, core.counters)
         handlers = {
             **handlers_of(entries(self._processors), lambda: self.replica.is_master),
             **self.replica.handlers(),
@@ -242,7 +242,7 @@ class Broker:
         self._proxy.remoting_closed(connection)
 
     def _figures(self) -> Figures:
-        core, commitlog = self.core, self.core.store.commitlog
+        core, commitlog, state = self.core, self.core.store.commitlog, self.replica.state()
         has_records = commitlog.min_offset < commitlog.end_offset
         return Figures(
             core.counters.in_messages,
@@ -255,6 +255,10 @@ class Broker:
             commitlog.store_timestamp_at(commitlog.min_offset) if has_records else -1,
             self.replica.role in (Role.MASTER, Role.REPLICA),
             self._disk.usage(),
+            sum(core.counters.refused.values()) + sum(state["unacknowledged"].values()),
+            core.counters.missed + core.pop.counters.empty_pops,
+            state["waitingSends"],
+            state["waitedMs"],
         )
 
     def _expire_clients(self) -> None:

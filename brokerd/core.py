@@ -95,6 +95,7 @@ class BrokerCore:
             settings=pop_settings,
             journal_settings=journal_settings,
         )
+        self.pop.given_listeners.append(self.counters.statistics.given)
         self.sender = MessageSender(store, self.appends, self.metadata.topic, self.counters)
         self.arrival_listeners: list[Callable[[Sequence[Arrival]], None]] = [self.pop.arrived]
         self._scheduler = scheduler
@@ -189,6 +190,10 @@ class BrokerCore:
         if change.rebuilt:
             self._remove_stale_queues()
             return
+        for topic in change.topics_deleted:
+            self.counters.statistics.forget_topic(topic)
+        for group in change.groups_deleted:
+            self.counters.statistics.forget_group(group)
         for topic in change.topics_deleted:
             self.store.queue_offsets.forget(topic)
             self._deleted.append((change.position, topic))

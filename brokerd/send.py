@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from brokerd.send_rules import prepare, waits_for_store
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
+from brokerd.statistics import Durations, Statistics
 from remoting import codes
 from remoting.errors import LogboomError, NotMaster, RequestError, StorageError
 
@@ -76,13 +77,27 @@ def refusal_reason(error: LogboomError) -> str:
 
 
 class Counters:
-    """Running totals since the start, for rates."""
+    """Running totals since the start, for rates; and the same by topic and group."""
 
-    __slots__ = ("in_bytes", "in_messages", "out_bytes", "out_messages", "refused")
+    __slots__ = (
+        "in_bytes",
+        "in_messages",
+        "missed",
+        "out_bytes",
+        "out_messages",
+        "puts",
+        "reads",
+        "refused",
+        "statistics",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, statistics: Statistics | None = None) -> None:
         self.in_messages = self.in_bytes = self.out_messages = self.out_bytes = 0
         self.refused = dict.fromkeys(REFUSALS, 0)  # send requests, by why
+        self.missed = 0  # pulls that were answered without a message
+        self.statistics = statistics or Statistics()
+        self.puts = Durations()  # from the append of messages to their acknowledgement
+        self.reads = Durations()  # of queues, for pulls that found something
 
     def refuse(self, error: LogboomError, count: int = 1) -> None:
         """Sends were refused as a whole, before anything was stored."""
@@ -164,6 +179,8 @@ class MessageSender:
         for (index, draft), place in zip(ready, appended, strict=True):
             outcomes[index] = SendOutcome(PutStatus.PUT_OK, draft.queue_id, place.queue_offset, place.physical_offset)
             self._counters.in_bytes += len(draft.body)
+            size = place.end_offset - place.physical_offset
+            self._counters.statistics.stored_in(draft.topic, 1, size)
         self._counters.in_messages += len(ready)
         end_offset = appended[-1].end_offset
         self._acknowledger.appended(end_offset)

@@ -16,6 +16,7 @@ from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
 from brokerd.processors.consumption import ConsumptionProcessor
 from brokerd.processors.groups import GroupProcessor
+from brokerd.processors.inspection import InspectionProcessor
 from brokerd.processors.locks import LockProcessor
 from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
@@ -97,11 +98,24 @@ def build_processors(
         pull=pull,
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts),
         clients=ClientProcessor(metadata, clients, is_master, auto_create_groups=auto_create_groups),
-        topics=TopicProcessor(metadata, broker_name, data_version, store, metadata.names.system_topics),
+        topics=TopicProcessor(
+            metadata, broker_name, data_version, store, metadata.names.system_topics, counters.statistics
+        ),
         groups=GroupProcessor(metadata, group_version),
         connections=ConnectionProcessor(clients),
-        consumption=ConsumptionProcessor(metadata, clients, progress, store, broker_name, address, _wall_ms),
         assignments=AssignmentProcessor(metadata, clients, route),
+        consumption=ConsumptionProcessor(
+            metadata, clients, progress, store, broker_name, address, _wall_ms, counters.statistics
+        ),
+        inspection=InspectionProcessor(
+            counters.statistics,
+            cluster,
+            time.monotonic,
+            store,
+            clients.consumer_group,
+            lambda: metadata.tables.offsets,
+            data_version,
+        ),
         messages=MessageProcessor(store),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         state=StateProcessor(cluster, broker_name, metadata, metadata.names, clients, store, sources),

@@ -97,6 +97,7 @@ class PopService:
     ) -> None:
         self.settings = settings or PopSettings()
         self.counters = PopCounters()
+        self.given_listeners: list[Callable[[str, str, int, int], None]] = []  # (topic, group, messages, bytes)
         self.ledger = PopLedger()
         self.journal = Journal(record_log, POP_TOPIC, self.ledger, journal_settings)
         self.starts = StartOffsets(reads, log_end, self.settings.recent_log_bytes)
@@ -397,8 +398,11 @@ class PopService:
             return PopOutcome(PopStatus.REFUSED, error=error)
         revive_queue_id = ORDERED_REVIVE_QUEUE_ID if request.fifo else NORMAL_REVIVE_QUEUE_ID
         messages = popped_messages(request, taking.found, pop_time_ms, revive_queue_id, self._broker_name)
+        size = sum(len(message.record) for message in messages)
         self.counters.popped_messages += len(messages)
-        self.counters.popped_bytes += sum(len(message.record) for message in messages)
+        self.counters.popped_bytes += size
+        for listener in self.given_listeners:
+            listener(request.topic, request.group, len(messages), size)
         return PopOutcome(
             PopStatus.FOUND,
             messages,

@@ -11,6 +11,7 @@ from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.connections import subscription_json
 from brokerd.processors.offsets import QueueRanges
 from brokerd.services import Metadata
+from brokerd.statistics import Statistics
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
@@ -55,6 +56,7 @@ class ConsumptionProcessor:
         broker_name: str,
         address: str,
         now_ms: Callable[[], int],
+        statistics: Statistics,
     ) -> None:
         self._metadata = metadata
         self._clients = clients
@@ -63,6 +65,7 @@ class ConsumptionProcessor:
         self._broker_name = broker_name
         self._address = address
         self._now_ms = now_ms
+        self._statistics = statistics
 
     # ---- how far
 
@@ -72,7 +75,7 @@ class ConsumptionProcessor:
         listed = [name for name in (request.ext.get("topicList") or "").split(";") if name]
         asked = request.ext.get("topic")
         topics = listed or self._subscribed(group, [asked] if asked else self._topics_of(group))
-        connection.respond(request, body=self._stats(self._queue_states(group, topics, written=False)))
+        connection.respond(request, body=self._stats(group, self._queue_states(group, topics, written=False)))
 
     def all_progress(self, connection: RemotingConnection, request: Command) -> None:
         """Code 317: the same of every group, topic by topic; with `isOrder` of ordered topics only."""
@@ -96,7 +99,7 @@ class ConsumptionProcessor:
                     )
                 behind += sum(each.end - each.consumed for each in states)
                 taken += sum(each.taken - each.consumed for each in states)
-                stats.append(self._stats(states))
+                stats.append(self._stats(group, states))
             entries.append(b"{" + encode(group) + b":[" + b",".join(stats) + b"]}")
         body = b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
         connection.respond(request, body=body % (encode(self._address), b",".join(entries), behind, taken))
@@ -193,7 +196,7 @@ class ConsumptionProcessor:
         taken = max(consumed, self._progress.taken_offset(group, topic, queue_id))
         return QueueState(topic, queue_id, self._ranges.max_offset(topic, queue_id), consumed, taken, last_ms)
 
-    def _stats(self, states: Sequence[QueueState]) -> bytes:
+    def _stats(self, group: str, states: Sequence[QueueState]) -> bytes:
         entries = [
             (
                 message_queue(each.topic, self._broker_name, each.queue_id),
@@ -206,7 +209,8 @@ class ConsumptionProcessor:
             )
             for each in states
         ]
-        return b'{"consumeTps":0.0,"offsetTable":' + encode_object_map(entries) + b"}"
+        rate = sum(self._statistics.get_per_second(topic, group) for topic in {each.topic for each in states})
+        return b'{"consumeTps":' + encode(float(rate)) + b',"offsetTable":' + encode_object_map(entries) + b"}"
 
     def _time_span(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
         ranges = self._ranges

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Sequence
+from time import perf_counter_ns
 from typing import Final, Protocol
 
 from brokerd.client_groups import ConsumerGroup
@@ -217,6 +218,7 @@ class PullProcessor:
 
     def _answer(self, pull: _Pull, *, hold: bool) -> bool:
         """Read and answer; False (and nothing answered) when there is nothing and the request may be held."""
+        started_ns = perf_counter_ns()
         code, next_offset, result = self._read(pull)
         if hold and code == codes.PULL_NOT_FOUND and not self._place.sends_back:
             return False
@@ -233,13 +235,21 @@ class PullProcessor:
             "groupSysFlag": "0",
         }
         if code != codes.SUCCESS:
+            self._counters.missed += 1
             pull.connection.respond(pull.request, code, ext, remark=result.status.name)
             return True
         body = b"".join(result.records)
-        self._counters.out_messages += len(result.records)
-        self._counters.out_bytes += len(body)
+        self._count(pull, len(result.records), len(body), (perf_counter_ns() - started_ns) / 1e6)
         pull.connection.respond(pull.request, codes.SUCCESS, ext, body, result.status.name)
         return True
+
+    def _count(self, pull: _Pull, messages: int, size: int, read_ms: float) -> None:
+        counters = self._counters
+        counters.out_messages += messages
+        counters.out_bytes += size
+        counters.reads.add(read_ms)
+        counters.statistics.given(pull.topic, pull.group, messages, size)
+        counters.statistics.read(pull.topic, pull.queue_id, pull.group, int(read_ms))
 
     def _read(self, pull: _Pull) -> tuple[int, int, GetResult]:
         """(answer's code, next offset, what was read)."""

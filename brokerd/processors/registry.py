@@ -13,6 +13,7 @@ from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
 from brokerd.processors.consumption import ConsumptionProcessor
 from brokerd.processors.groups import GroupProcessor
+from brokerd.processors.inspection import InspectionProcessor
 from brokerd.processors.locks import LockProcessor
 from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
@@ -48,6 +49,7 @@ class Processors:
     connections: ConnectionProcessor
     consumption: ConsumptionProcessor
     assignments: AssignmentProcessor
+    inspection: InspectionProcessor
     messages: MessageProcessor
     pop: PopProcessor
     state: StateProcessor
@@ -106,6 +108,9 @@ def entries(processors: Processors) -> Sequence[Entry]:
         Entry(codes.QUERY_ASSIGNMENT, each(assignments.query)),
         Entry(codes.SET_MESSAGE_REQUEST_MODE, each(assignments.set_mode), master_only=True),
         Entry(codes.GET_ALL_MESSAGE_REQUEST_MODE, each(assignments.all_modes)),
+        Entry(codes.VIEW_BROKER_STATS_DATA, each(processors.inspection.figures)),
+        Entry(codes.QUERY_CONSUME_QUEUE, each(processors.inspection.queue)),
+        Entry(codes.GET_ALL_CONSUMER_OFFSET, each(processors.inspection.all_offsets)),
         Entry(codes.POP_MESSAGE, each(pop.pop), master_only=True),
         Entry(codes.ACK_MESSAGE, each(pop.ack), master_only=True),
         Entry(codes.BATCH_ACK_MESSAGE, each(pop.batch_ack), master_only=True),

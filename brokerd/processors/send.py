@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
 from typing import Final
 
 from brokerd import kernel
@@ -164,9 +165,16 @@ class SendProcessor:
         self._store.dispatcher.offer(run.start, out.entries, out.end_offset)
         self._counters.in_messages += out.message_count
         self._counters.in_bytes += run.total
+        self._counters.statistics.stored(out.entries, out.message_count, run.total)
         self._acknowledger.appended(out.end_offset)
         if out.answered:
-            self._acknowledger.wait(out.end_offset, run.answer)
+            appended_ns = perf_counter_ns()
+
+            def acknowledged(status: PutStatus) -> None:
+                self._counters.puts.add((perf_counter_ns() - appended_ns) / 1e6, out.message_count)
+                run.answer(status)
+
+            self._acknowledger.wait(out.end_offset, acknowledged)
 
     def _send_request(self, connection: RemotingConnection, request: Command) -> None:
         """The general path of one request."""

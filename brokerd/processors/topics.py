@@ -12,6 +12,7 @@ from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.offsets import QueueRanges
 from brokerd.processors.pages import page
 from brokerd.services import Metadata, TopicConfig
+from brokerd.statistics import Statistics
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
@@ -37,12 +38,14 @@ class TopicProcessor:
         data_version: Callable[[], DataVersion],
         ranges: QueueRanges,
         system_topics: Callable[[], Collection[str]],
+        statistics: Statistics,
     ) -> None:
         self._metadata = metadata
         self._broker_name = broker_name
         self._data_version = data_version
         self._ranges = ranges
         self._system_topics = system_topics
+        self._statistics = statistics
 
     def put(self, connection: RemotingConnection, request: Command) -> None:
         """Code 17: create or change. An equal configuration is answered with the remark `unchanged`."""
@@ -119,7 +122,10 @@ class TopicProcessor:
             (message_queue(name, self._broker_name, queue_id), self._queue_statistics(name, queue_id))
             for queue_id in range(max(config.read_queue_nums, config.write_queue_nums))
         ]
-        connection.respond(request, body=b'{"offsetTable":' + encode_object_map(entries) + b',"topicPutTps":0.0}')
+        rate = encode(self._statistics.put_per_second(name))
+        connection.respond(
+            request, body=b'{"offsetTable":' + encode_object_map(entries) + b',"topicPutTps":' + rate + b"}"
+        )
 
     def _queue_statistics(self, name: str, queue_id: int) -> dict[str, Any]:
         high = self._ranges.max_offset(name, queue_id)

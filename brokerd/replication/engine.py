@@ -528,6 +528,7 @@ class ReplicaEngine:
         """The facts that a person wants to see, as JSON values."""
         return core_facts(self.core, self._settings, now_ms) | {
             "waitingSends": len(self.acks),
+            "waitedMs": now_ms - (self.acks.waiting_since_ms or now_ms),
             "unacknowledged": {status.name: count for status, count in self.acks.ended.items()},
             "lastErrors": self.last_errors[-5:],
             "refusedPeers": dict(self.channels.refused),

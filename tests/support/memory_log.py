@@ -79,6 +79,9 @@ class MemoryLog:
 
     # ---- the store's reads
 
+    def queue_ids(self, topic: str) -> list[int]:
+        return sorted(queue_id for name, queue_id in self._dispatched if name == topic)
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         return self._minimum.get((topic, queue_id), 0)
 

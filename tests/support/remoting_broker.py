@@ -11,6 +11,7 @@ from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
 from brokerd.processors.consumption import ConsumptionProcessor
 from brokerd.processors.groups import GroupProcessor
+from brokerd.processors.inspection import InspectionProcessor
 from brokerd.processors.locks import LockProcessor
 from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
@@ -125,13 +126,29 @@ class RemotingBroker(PopBroker):
             self.pull,
             OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts),
             ClientProcessor(self.metadata, self.clients, lambda: self.is_master),
-            TopicProcessor(self.metadata, "broker-a", version, ranges, names.system_topics),
+            TopicProcessor(self.metadata, "broker-a", version, ranges, names.system_topics, self.counters.statistics),
             GroupProcessor(self.metadata, version),
             ConnectionProcessor(self.clients),
             ConsumptionProcessor(
-                self.metadata, self.clients, self.progress, ranges, "broker-a", "127.0.0.1:10911", self.turns.wall_ms
+                self.metadata,
+                self.clients,
+                self.progress,
+                ranges,
+                "broker-a",
+                "127.0.0.1:10911",
+                self.turns.wall_ms,
+                self.counters.statistics,
             ),
             AssignmentProcessor(self.metadata, self.clients, self.route),
+            InspectionProcessor(
+                self.counters.statistics,
+                "cluster",
+                self.turns.time,
+                ranges,
+                self.clients.consumer_group,
+                lambda: self.metadata.tables.offsets,
+                version,
+            ),
             MessageProcessor(self.log),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             StateProcessor("cluster", "broker-a", self.metadata, names, self.clients, ranges, sources),

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from brokerd.processors.runtime_info import Figures, RuntimeInfo
+from brokerd.send import Counters
 from remoting.disk import DiskUsage
 
 # What clusterList parses as a number, by the original's documentation of the request.
@@ -27,7 +28,8 @@ class Broker:
         self.now_s = 0.0
         self.wall_s = float(calendar.timegm((2026, 3, 1, 12, 0, 0)))
         self.figures = Figures(0, 0, 0, 0, 0, 0, 0, -1, True, DiskUsage(1000, 250))
-        self.info = RuntimeInfo(lambda: self.figures, lambda: self.now_s, lambda: self.wall_s)
+        self.counters = Counters()
+        self.info = RuntimeInfo(lambda: self.figures, self.counters, lambda: self.now_s, lambda: self.wall_s)
 
     def run(self, seconds: int, *, sent: int = 0, given: int = 0) -> None:
         """Let time pass with so many messages each second, and a sample every ten."""
@@ -89,3 +91,46 @@ def test_days_begin_at_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table["runtime"].startswith("[ 1 days, 12 hours, 0 minutes, 40 seconds")
     monkeypatch.undo()
     time.tzset()
+
+
+def test_every_key_of_the_original_is_there() -> None:
+    pools = ("send", "pull", "litePull", "query", "ack")
+    wanted = {
+        *LONGS,
+        *DOUBLES,
+        *(f"{pool}ThreadPoolQueue{what}" for pool in pools for what in ("Size", "HeadWaitTimeMills", "Capacity")),
+        *(
+            "brokerVersionDesc",
+            "brokerVersion",
+            "brokerActive",
+            "bootTimestamp",
+            "runtime",
+            "putTps",
+            "getTransferredTps",
+        ),
+        *("getFoundTps", "getMissTps", "getTotalTps", "getMessageEntireTimeMax", "putMessageEntireTimeMax"),
+        *("putMessageTimesTotal", "putMessageFailedTimes", "putMessageSizeTotal", "putMessageDistributeTime"),
+        *("putMessageAverageSize", "dispatchMaxBuffer", "putLatency99", "putLatency999", "commitLogMinOffset"),
+        *("commitLogMaxOffset", "consumeQueueDiskRatio", "commitLogDirCapacity", "dispatchBehindBytes"),
+        *("startAcceptSendRequestTimeStamp", "remainTransientStoreBufferNumbs", "remainHowManyDataToFlush"),
+        *("remainHowManyDataToCommit", "EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity"),
+    }
+    assert wanted <= Broker().info.table().keys()
+
+
+def test_latencies_failures_and_who_waits() -> None:
+    broker = Broker()
+    for milliseconds, times in ((0.4, 900), (7.0, 90), (60.0, 9), (1500.0, 1)):
+        broker.counters.puts.add(milliseconds, times)
+    broker.counters.reads.add(12)
+    broker.figures = replace(broker.figures, failed_puts=3, missed_gets=20, waiting_sends=5, oldest_wait_ms=40)
+    table = broker.info.table()
+    assert float(table["putLatency99"]) == pytest.approx(8.19, abs=0.01)
+    assert 60 <= float(table["putLatency999"]) <= 2 * 60
+    assert (table["putMessageEntireTimeMax"], table["getMessageEntireTimeMax"]) == ("1500", "12")
+    assert table["putMessageDistributeTime"].startswith("[<=0ms]:900 [0~10ms]:90 [10~50ms]:0 [50~100ms]:9 ")
+    assert "[1~2s]:1 " in table["putMessageDistributeTime"]
+    assert table["putMessageFailedTimes"] == "3"
+    assert (table["sendThreadPoolQueueSize"], table["sendThreadPoolQueueHeadWaitTimeMills"]) == ("5", "40")
+    broker.run(10)
+    assert broker.info.table()["putLatency99"] == "0.00", "of the last seconds, in which there was nothing"
