@@ -110,10 +110,11 @@ class Broker:
             core.store,
             self._disk,
             settings.store,
-            settings.retention,
+            self._live.retention,
             SteadyClock(_wall_ms, loop.time),  # who sets the clock must not make files a day old in a moment
             self._store_failed,
         )
+        self._live.listeners.append(lambda: self._housekeeper.use(self._live.retention))
         self.clients.gone_listeners.append(core.pop.client_gone)
 
         self._client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms)

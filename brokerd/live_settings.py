@@ -11,10 +11,13 @@ import orjson
 from brokerd.read_place import PullSettings
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.settings import BrokerSettings
+from brokerd.store.consume_queue import UNIT_BYTES
+from brokerd.store.settings import RetentionSettings
 from remoting import properties_text, settings
 from remoting.disk import Bytes, Disk
 from remoting.frame import Command
 from remoting.live_settings import ChangedSettings
+from remoting.message import MAX_BODY_BYTES
 from remoting.transport.connection import RemotingConnection
 
 # The name in the original -> ours, of what may be changed. Either may be written; both are shown.
@@ -31,14 +34,10 @@ CHANGEABLE: Final = {
     "slaveReadEnable": "pull.slave_read",
     "accessMessageInMemoryMaxRatio": "pull.memory_percent",
     "litePullMessageEnable": "pull.lite_pull",
+    "fileReservedTime": "retention.reserved_time_ms",
+    "diskMaxUsedSpaceRatio": "retention.force_percent",
 }
-_SHOWN: Final = (
-    "totalReplicas",
-    "enableSlaveActingMaster",
-    "asyncLearner",
-    "haSendHeartbeatInterval",
-    "fileReservedTime",
-)
+_HOURS: Final = {"fileReservedTime": 3_600_000}  # what is written in hours there and in milliseconds here
 
 
 class LiveSettings:
@@ -46,7 +45,7 @@ class LiveSettings:
 
     def __init__(self, given: BrokerSettings, disk: Disk) -> None:
         self._given = given
-        parts = {"replication": given.replication, "pull": given.pull}
+        parts = {"replication": given.replication, "pull": given.pull, "retention": given.retention}
         self._changed = ChangedSettings(parts, given.given, disk, CHANGEABLE.values())
         self.listeners: list[Callable[[], None]] = []
 
@@ -60,12 +59,16 @@ class LiveSettings:
         found: PullSettings = self._changed.parts["pull"]
         return found
 
+    @property
+    def retention(self) -> RetentionSettings:
+        found: RetentionSettings = self._changed.parts["retention"]
+        return found
+
     def as_properties(self) -> dict[str, str]:
         """All settings by our names, and those that the original's tools know by its names; no path."""
         given, replication = self._given, self.replication
         parts = {
             "store": given.store,
-            "retention": given.retention,
             "pop": given.pop,
             "grpc": given.grpc,
             "metrics": given.metrics,
@@ -77,21 +80,32 @@ class LiveSettings:
             "enableControllerMode": _text(replication.roles == "controllers"),
         }
         shown |= {theirs: self._changed.text(ours) for theirs, ours in CHANGEABLE.items()}
-        values = (
-            replication.total_replicas,
-            replication.acting_master,
-            replication.learner,
-            replication.heartbeat_ms,
-            given.retention.reserved_time_ms // 3_600_000,
-        )
-        shown |= {name: _text(value) for name, value in zip(_SHOWN, values, strict=True)}
+        shown |= {name: f"{int(shown[name]) / factor:g}" for name, factor in _HOURS.items()}
+        as_there = {
+            "totalReplicas": replication.total_replicas,
+            "enableSlaveActingMaster": replication.acting_master,
+            "asyncLearner": replication.learner,
+            "haSendHeartbeatInterval": replication.heartbeat_ms,
+            "registerNameServerPeriod": replication.name_server_register_ms,
+            "flushDiskType": "SYNC_FLUSH" if replication.ack_after_flush else "ASYNC_FLUSH",
+            "mappedFileSizeCommitLog": given.store.segment_size_bytes,
+            "mappedFileSizeConsumeQueue": given.store.queue_file_units * UNIT_BYTES,
+            "maxMessageSize": MAX_BODY_BYTES,
+            "popPollingSize": given.pop.max_waiting_per_queue,
+            "maxPopPollingSize": given.pop.max_waiting,
+            "popFromRetryProbability": given.pop.retry_share_percent,
+            "autoCreateSubscriptionGroup": given.pop.auto_create_groups,
+            "traceOn": True,
+            "longPollingEnable": True,
+        }
+        shown |= {name: _text(value) for name, value in as_there.items()}
         for part, group in parts.items():
             shown |= {f"{part}.{each.name}": _text(getattr(group, each.name)) for each in fields(group)}
         return shown
 
     def update(self, body: Bytes, who: str) -> None:
         """Take `key=value` lines; see `ChangedSettings.update`."""
-        self._changed.update(body, CHANGEABLE, who)
+        self._changed.update(body, CHANGEABLE, who, _HOURS)
         for listener in self.listeners:
             listener()
 

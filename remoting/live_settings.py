@@ -52,8 +52,10 @@ class ChangedSettings:
         part, _, key = name.partition(".")
         return settings.as_text(getattr(self.parts[part], key))
 
-    def update(self, body: Bytes, names: Mapping[str, str], who: str) -> None:
+    def update(self, body: Bytes, names: Mapping[str, str], who: str, factors: Mapping[str, int] | None = None) -> None:
         """Take `key=value` lines, all of them or none; `names` are the original's names of what may be changed, with ours.
+
+        `factors` are, by the original's name, how many of our units one of its units is.
 
         Raises RequestError: NO_PERMISSION for a key that may not be changed while the daemon runs, SYSTEM_ERROR for what cannot
         be read or is out of bounds.
@@ -67,7 +69,7 @@ class ChangedSettings:
                     f"{key[:80]} cannot be changed while this process runs, only {', '.join(sorted(names.values()))}; "
                     "others are given at its start with --set part.key=value",
                 )
-            changes[name] = text
+            changes[name] = _scaled(key, text, (factors or {}).get(key, 1))
         try:
             parts = settings.override(self.parts, [f"{name}={text}" for name, text in changes.items()])
         except SettingsError as error:
@@ -90,3 +92,12 @@ class ChangedSettings:
         if not isinstance(kept, dict) or not all(isinstance(each, str) for each in kept.values()):
             raise CorruptedFile(f"{SETTINGS_FILE} does not hold settings; restore or remove it")
         return kept
+
+
+def _scaled(name: str, text: str, factor: int) -> str:
+    if factor == 1:
+        return text
+    try:
+        return str(int(text) * factor)
+    except ValueError as error:
+        raise RequestError(codes.SYSTEM_ERROR, f"{name} must be a whole number, not {text[:80]!r}") from error

@@ -46,6 +46,10 @@ class Housekeeper:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeper")
         self._tasks: list[asyncio.Task[None]] = []
 
+    def use(self, retention: RetentionSettings) -> None:
+        """Keep files by other rules from now on; the rhythm stays that of the start."""
+        self._retention = retention
+
     def start(self) -> None:
         self._tasks = [
             asyncio.create_task(self._repeat(self.make_checkpoint, self._settings.checkpoint_interval_ms)),

@@ -49,6 +49,7 @@ class Tool:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            cwd=session.directory,  # where some commands leave files
             env=session.environment,
         )
         return cls(process, name_servers)
@@ -84,9 +85,9 @@ class Tool:
         """Start a push consumer in the same JVM."""
         self._client("@consumer", self.name_servers, group, topic)
 
-    def producer(self, group: str) -> None:
-        """Start a producer in the same JVM."""
-        self._client("@producer", self.name_servers, group)
+    def producer(self, group: str, topic: str) -> None:
+        """Start a producer in the same JVM, which sends one message."""
+        self._client("@producer", self.name_servers, group, topic)
 
     def stop_clients(self) -> None:
         self._client("@stop")

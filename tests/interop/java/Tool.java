@@ -8,14 +8,15 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
- * The original's command-line tool as a service: one command per line on standard input, its words separated by \u001f, and a line
- * with \u0004 on standard output when it has printed everything. So a hundred commands cost one start of a JVM.
+ * The original's command-line tool as a service: one command per line on standard input, its words separated by \u001f, and a
+ * line with \u0004 on standard output when it has printed everything. So a hundred commands cost one start of a JVM.
  *
- * <p>Words that begin with @ start clients for the tool to look at: `@consumer NAMESERVERS GROUP TOPIC`, `@producer NAMESERVERS GROUP`;
- * `@stop` stops them all.
+ * <p>Words that begin with @ start clients for the tool to look at: `@consumer NAMESERVERS GROUP TOPIC`, and `@producer
+ * NAMESERVERS GROUP TOPIC`, which sends a message, so that brokers hear of it; `@stop` stops them all.
  */
 public class Tool {
     private static final List<Runnable> STOPS = new ArrayList<>();
@@ -42,7 +43,7 @@ public class Tool {
                 startConsumer(words[1], words[2], words[3]);
                 break;
             case "@producer":
-                startProducer(words[1], words[2]);
+                startProducer(words[1], words[2], words[3]);
                 break;
             case "@stop":
                 STOPS.forEach(Runnable::run);
@@ -73,11 +74,12 @@ public class Tool {
         STOPS.add(consumer::shutdown);
     }
 
-    private static void startProducer(String nameServers, String group) throws Exception {
+    private static void startProducer(String nameServers, String group, String topic) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(group);
         producer.setNamesrvAddr(nameServers);
         producer.setInstanceName(group);
         producer.start();
+        producer.send(new Message(topic, "from a producer".getBytes(StandardCharsets.UTF_8)));
         STOPS.add(producer::shutdown);
     }
 }

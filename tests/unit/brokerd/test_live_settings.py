@@ -63,10 +63,41 @@ def test_all_that_may_be_changed_can_be_and_is_shown_by_both_names() -> None:
     settings = live(MemoryDisk())
     shown = settings.as_properties()
     for theirs, ours in CHANGEABLE.items():
-        assert shown[theirs] == shown[ours]
-        settings.update(f"{theirs}={shown[ours]}".encode(), "a person")
+        if theirs != "fileReservedTime":
+            assert shown[theirs] == shown[ours]
+        settings.update(f"{theirs}={shown[theirs]}".encode(), "a person")
     assert "d" not in shown.values(), "no path is told"
     assert properties_text.decode(properties_text.encode(shown)) == shown
+
+
+def test_hours_there_are_milliseconds_here() -> None:
+    disk = MemoryDisk()
+    settings = live(disk)
+    assert settings.as_properties()["fileReservedTime"] == "72"
+    settings.update(b"fileReservedTime=24\ndiskMaxUsedSpaceRatio=70", "a person")
+    assert (settings.retention.reserved_time_ms, settings.retention.force_percent) == (24 * 3_600_000, 70)
+    assert live(disk).as_properties()["fileReservedTime"] == "24"
+    with pytest.raises(RequestError, match="whole number"):
+        settings.update(b"fileReservedTime=a day", "a person")
+    settings.update(b"retention.reserved_time_ms=5400000", "a person")
+    assert settings.as_properties()["fileReservedTime"] == "1.5"
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b"a=1\r\n# no\n! no\n\n b = 2 \n", {"a": "1", "b": "2"}),
+        (b"a:1", {"a": "1"}),
+        (b"a=x=y:z", {"a": "x=y:z"}),
+        (rb"a\=b=c\:d\\e", {"a=b": "c:d\\e"}),
+        (rb"a\u0041=\u00e9\t.", {"aA": "\u00e9\t."}),
+    ],
+)
+def test_escapes_of_java_properties(body: bytes, found: dict[str, str]) -> None:
+    assert properties_text.decode(body) == found
+    assert {key: properties_text.decode(properties_text.encode({"k": text}))["k"] for key, text in found.items()} == {
+        key: text.strip() for key, text in found.items()
+    }
 
 
 @pytest.mark.parametrize(
