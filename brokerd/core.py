@@ -27,6 +27,9 @@ from brokerd.send import Counters, MessageSender
 from brokerd.store.dispatcher import Arrival
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
+from brokerd.transactions.records import HALF_TOPIC, OP_TOPIC
+from brokerd.transactions.service import TransactionService
+from brokerd.transactions.settings import TransactionSettings
 from remoting.disk import Disk
 from remoting.errors import StorageError
 
@@ -69,6 +72,7 @@ class BrokerCore:
         rng: random.Random,
         pop_settings: PopSettings | None = None,
         journal_settings: JournalSettings | None = None,
+        transaction_settings: TransactionSettings | None = None,
     ) -> None:
         """Load the store and read the tables. `make_replica` gets the log and the confirm offset that is known.
 
@@ -96,22 +100,36 @@ class BrokerCore:
             journal_settings=journal_settings,
         )
         self.pop.given_listeners.append(self.counters.statistics.given)
-        self.sender = MessageSender(store, self.appends, self.metadata.topic, self.counters)
+        self.transactions = TransactionService(
+            broker_name=identity.broker_name,
+            log=record_log,
+            metadata=self.metadata,
+            log_end=lambda: store.commitlog.end_offset,
+            move_up_bytes=settings.segment_size_bytes,
+            scheduler=scheduler,
+            now_ms=wall_ms,
+            host=identity.store_host,
+            settings=transaction_settings,
+        )
+        self.sender = MessageSender(store, self.appends, self.metadata.topic, self.counters, self.transactions)
         self.arrival_listeners: list[Callable[[Sequence[Arrival]], None]] = [self.pop.arrived]
         self._scheduler = scheduler
         self._advance_scheduled = False
         self._file_number = -1
         self._deleted: list[tuple[int, str]] = []
-        store.position_holders += [self.metadata.journal.held_offset, self.pop.journal.held_offset]
-        store.truncate_listeners += [self.metadata.truncated, self.pop.truncated]
+        store.position_holders += [
+            self.metadata.journal.held_offset,
+            self.pop.journal.held_offset,
+            self.transactions.held_offset,
+        ]
+        store.truncate_listeners += [self.metadata.truncated, self.pop.truncated, self.transactions.truncated]
         store.dispatcher.listeners.append(self._dispatched)
         self.metadata.listeners += [self._metadata_changed, self.pop.metadata_changed]
         self.progress = ConsumerProgress(self.metadata.tables, self.pop, store)
         self.metadata.listeners.append(self.progress.metadata_changed)
         self.metadata.unread_queues = self.progress.unread_queues
         self.metadata.unfinished = self.pop.unfinished
-        self.metadata.rebuild()
-        self.pop.rebuild()
+        self._rebuild()
         self.replica.add_role_listener(self._role_changed)
         self.replica.add_confirm_listener(self._confirmed)
         self._confirmed(self.replica.confirm_offset)
@@ -121,6 +139,7 @@ class BrokerCore:
         self.metadata.close()
         if self.replica.is_master:
             self.pop.stop_serving()
+            self.transactions.stop_serving()
 
     # ---- visibility
 
@@ -149,6 +168,8 @@ class BrokerCore:
             self.metadata.follow()
         if POP_TOPIC in topics:
             self.pop.follow()
+        if HALF_TOPIC in topics or OP_TOPIC in topics:
+            self.transactions.follow()
         if self.replica.is_master:
             self._note_new_file()
         for listener in self.arrival_listeners:
@@ -172,6 +193,7 @@ class BrokerCore:
             for position, topic in self._deleted:  # in the part of the log that dispatch has not reached
                 self.store.restart_queue_offsets(topic, position)
             self.pop.start_serving()
+            self.transactions.start_serving()
             self._file_number = -1
             return
         if role is Role.PROMOTING:
@@ -180,9 +202,15 @@ class BrokerCore:
         self.store.set_appendable(False)
         if was_serving:
             self.pop.stop_serving()
-            self.metadata.rebuild()
-            self.pop.rebuild()
+            self.transactions.stop_serving()
+            self._rebuild()
             self._deleted.clear()
+
+    def _rebuild(self) -> None:
+        """Read the tables from the log. The metadata first: the others begin where it says."""
+        self.metadata.rebuild()
+        self.pop.rebuild()
+        self.transactions.rebuild()
 
     # ---- topics
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from brokerd.metadata.record_log import Unit
 from brokerd.services import Draft, PutStatus
-from brokerd.store.store import MessageStore
+from brokerd.store.store import AppendResult, MessageStore
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import LogboomError, NotMaster, RequestError, StorageError
@@ -80,13 +80,16 @@ class StoreRecordLog:
         return self.append_messages([draft])
 
     def append_messages(self, drafts: Sequence[Draft]) -> int:
+        return self.append_placed(drafts)[-1].end_offset
+
+    def append_placed(self, drafts: Sequence[Draft]) -> Sequence[AppendResult]:
+        """The same; returns where each draft went."""
         error = self._appends.refusal()
         if error is not None:
             raise error.with_traceback(None)
         results = self._store.append_messages(drafts, together=len(drafts) > 1)
-        end_offset = results[-1].end_offset
-        self._appends.appended(end_offset)
-        return end_offset
+        self._appends.appended(results[-1].end_offset)
+        return results
 
     def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None:
         self._appends.wait(end_offset, done)
@@ -96,6 +99,10 @@ class StoreRecordLog:
 
     def read_units(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[Unit]:
         return self._store.read_units(topic, queue_id, start, count)
+
+    def find_record(self, physical_offset: int) -> bytes | None:
+        """The record that starts there, confirmed or not; None when none does."""
+        return self._store.commitlog.record_at(physical_offset)
 
     def undispatched_units(self, topic: str) -> Sequence[Unit]:
         return [

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from brokerd.send_rules import prepare, waits_for_store
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
 from brokerd.statistics import Durations, Statistics
+from brokerd.transactions.records import HALF_TOPIC
 from remoting import codes
 from remoting.errors import LogboomError, NotMaster, RequestError, StorageError
 
@@ -28,6 +29,9 @@ class Appended(Protocol):
 
     @property
     def physical_offset(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
 
     @property
     def queue_offset(self) -> int: ...
@@ -44,6 +48,16 @@ class Store(Protocol):
     def append_checked(self, drafts: Sequence[Draft]) -> Sequence[Appended]: ...
 
     def next_timestamp(self) -> int: ...
+
+
+class HalfMessages(Protocol):
+    """What sending needs of transactions."""
+
+    def divert(self, draft: Draft) -> Draft:
+        """The half message of a draft that begins a transaction, any other draft as it is. Raises RequestError."""
+
+    def stored(self, draft: Draft, place: Appended) -> None:
+        """A half message was appended."""
 
 
 class Acknowledger(Protocol):
@@ -124,11 +138,13 @@ class MessageSender:
         acknowledger: Acknowledger,
         topic: Callable[[str], TopicConfig | None],
         counters: Counters,
+        halves: HalfMessages,
     ) -> None:
         self._store = store
         self._acknowledger = acknowledger
         self._topic = topic
         self._counters = counters
+        self._halves = halves
         self._turns: dict[str, int] = {}
         self._unique_id = UniqueIds(store.next_timestamp())
 
@@ -155,9 +171,10 @@ class MessageSender:
         for draft in drafts:
             try:
                 prepared = prepare(draft, self._topic(draft.topic), self.turn_of(draft.topic), self._unique_id)
-                self._store.check_draft(prepared)
-                ready.append((len(outcomes), prepared))
-                outcomes.append(SendOutcome(PutStatus.PUT_OK))
+                stored = self._halves.divert(prepared)
+                self._store.check_draft(stored)
+                ready.append((len(outcomes), stored))
+                outcomes.append(SendOutcome(PutStatus.PUT_OK, prepared.queue_id))
             except RequestError as refusal:
                 self._counters.refused[RULE] += 1
                 outcomes.append(SendOutcome(PutStatus.MESSAGE_ILLEGAL, error=refusal))
@@ -177,10 +194,14 @@ class MessageSender:
             done([SendOutcome(PutStatus.SERVICE_NOT_AVAILABLE, error=as_request_error(failure))] * len(outcomes))
             return
         for (index, draft), place in zip(ready, appended, strict=True):
-            outcomes[index] = SendOutcome(PutStatus.PUT_OK, draft.queue_id, place.queue_offset, place.physical_offset)
+            outcomes[index] = outcomes[index]._replace(
+                queue_offset=place.queue_offset, physical_offset=place.physical_offset
+            )
             self._counters.in_bytes += len(draft.body)
             size = place.end_offset - place.physical_offset
             self._counters.statistics.stored_in(draft.topic, 1, size)
+            if draft.topic == HALF_TOPIC:
+                self._halves.stored(draft, place)
         self._counters.in_messages += len(ready)
         end_offset = appended[-1].end_offset
         self._acknowledger.appended(end_offset)
@@ -213,8 +234,5 @@ def _with_status(outcomes: Sequence[SendOutcome], status: PutStatus) -> Sequence
         RequestError(codes.SERVICE_NOT_AVAILABLE, ROLE_CHANGED) if status is PutStatus.SERVICE_NOT_AVAILABLE else None
     )
     return [
-        outcome
-        if outcome.error is not None
-        else SendOutcome(status, outcome.queue_id, outcome.queue_offset, outcome.physical_offset, error)
-        for outcome in outcomes
+        outcome if outcome.error is not None else outcome._replace(status=status, error=error) for outcome in outcomes
     ]

@@ -18,7 +18,6 @@ from remoting.message import (
     MAX_PROPERTIES_BYTES,
     SYS_INNER_BATCH,
     SYS_NEED_UNWRAP,
-    SYS_TRANSACTION_MASK,
     decode_properties,
     encode_properties,
     java_hash,
@@ -77,10 +76,8 @@ def prepare(
         raise RequestError(
             codes.MESSAGE_ILLEGAL, f"the body has {len(draft.body)} bytes; at most {MAX_BODY_BYTES} are stored"
         )
-    if draft.sys_flag & SYS_TRANSACTION_MASK or draft.sys_flag & (SYS_INNER_BATCH | SYS_NEED_UNWRAP):
-        raise RequestError(
-            codes.MESSAGE_ILLEGAL, "transactional messages and batches kept as one unit are not accepted"
-        )
+    if draft.sys_flag & (SYS_INNER_BATCH | SYS_NEED_UNWRAP):
+        raise RequestError(codes.MESSAGE_ILLEGAL, "batches kept as one unit are not accepted")
     queues = topic.write_queue_nums
     if queues < 1:
         raise RequestError(codes.NO_PERMISSION, f"topic {draft.topic} has no queue to write to")
@@ -94,6 +91,12 @@ def prepare(
     )
     properties = draft.properties + STAMP if ordinary else _stamp(draft.properties, unique_id)
     return draft._replace(queue_id=queue_id, properties=properties)
+
+
+def unique_key(draft: Draft) -> str:
+    """The name of a prepared message."""
+    found = _UNIQUE_KEY.search(draft.properties)
+    return found[1].decode() if found is not None else decode_properties(draft.properties).get("UNIQ_KEY", "")
 
 
 def waits_for_store(properties: bytes) -> bool:
@@ -143,8 +146,6 @@ def _stamp(encoded: bytes, unique_id: Callable[[], str]) -> bytes:
     if b"\0" in encoded:
         raise RequestError(codes.MESSAGE_ILLEGAL, "a property holds a NUL character; send it in the body or encode it")
     properties = decode_properties(encoded)
-    if properties.get("TRAN_MSG") == "true":
-        raise RequestError(codes.MESSAGE_ILLEGAL, "transactional messages are not accepted by this broker")
     for name in _TIMED:
         if properties.get(name, "0") != "0":
             raise RequestError(

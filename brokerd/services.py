@@ -47,7 +47,10 @@ class Draft(NamedTuple):
 
 
 class SendOutcome(NamedTuple):
-    """What became of one draft. Offsets are -1 when nothing was stored; `error` says why and what to do."""
+    """What became of one draft. Offsets are -1 when nothing was stored; `error` says why and what to do.
+
+    Of a half message the queue is that of its message, the offsets are its own.
+    """
 
     status: PutStatus
     queue_id: int = -1

@@ -95,6 +95,8 @@ class SystemNames:
             TopicConfig(broker_name, 1, 1, 7),
             TopicConfig(f"{cluster_name}_REPLY_TOPIC", 1, 1, 6),
             TopicConfig("SELF_TEST_TOPIC", 1, 1, 6),
+            TopicConfig("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1, 6),
+            TopicConfig("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 1, 6),
         ]
         if development:
             own.append(TopicConfig(DEVELOPMENT_TEMPLATE_TOPIC, 8, 8, 7))

@@ -11,7 +11,7 @@ from typing import Final
 from brokerd import kernel
 from brokerd.kernel import SendTarget
 from brokerd.send import ROLE_CHANGED, Acknowledger, Counters, MessageSender, as_request_error
-from brokerd.send_rules import PERM_WRITE, check_destination
+from brokerd.send_rules import PERM_WRITE, check_destination, unique_key
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
 from brokerd.store.store import MessageStore
 from remoting import codes
@@ -191,9 +191,12 @@ class SendProcessor:
         if len(ready) < len(drafts):  # all of a batch or nothing
             self._answer(connection, request, outcomes)
         else:
-            self._sender.append(outcomes, ready, lambda final: self._answer(connection, request, final))
+            key = unique_key(ready[0][1]) if len(ready) == 1 else ""
+            self._sender.append(outcomes, ready, lambda final: self._answer(connection, request, final, key))
 
-    def _answer(self, connection: RemotingConnection, request: Command, outcomes: Sequence[SendOutcome]) -> None:
+    def _answer(
+        self, connection: RemotingConnection, request: Command, outcomes: Sequence[SendOutcome], key: str = ""
+    ) -> None:
         error = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
         if error is not None:
             connection.respond_error(request, error)
@@ -206,6 +209,8 @@ class SendProcessor:
             "MSG_REGION": "DefaultRegion",
             "TRACE_ON": "true",
         }
+        if key:
+            ext["transactionId"] = key
         connection.respond(request, _RESPONSE_CODES[outcomes[0].status], ext)
 
 

@@ -1,0 +1,241 @@
+"""The records of a transaction: half message, commit, op record, and what is sent to a producer that shall decide (pure).
+
+The layouts are the original's. A half message is the producer's message in queue 0 of the half topic, with its own topic and
+queue as properties. A record that takes its place (checked once more, or moved up) carries the queue offset of the first one,
+under a name that the original has for that. An op record lists queue offsets of half messages that need no look any more. A
+commit is the message in its own topic; consumers see the properties of the half message with it, as they do in the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from brokerd.services import Draft
+from remoting import codes
+from remoting.errors import RequestError
+from remoting.message import (
+    MAX_PROPERTIES_BYTES,
+    SYS_BORN_HOST_V6,
+    SYS_STORE_HOST_V6,
+    SYS_TRANSACTION_COMMIT,
+    SYS_TRANSACTION_MASK,
+    Record,
+    decode_properties,
+    encode_properties,
+    encode_record,
+)
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+
+TRANSACTION: Final = "TRAN_MSG"
+TRANSACTION_ID: Final = "__transactionId__"
+PRODUCER_GROUP: Final = "PGROUP"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+FIRST_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+IMMUNITY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+UNIQUE_KEY: Final = "UNIQ_KEY"
+
+NO_IMMUNITY: Final = -1
+MAX_CHECK_TIMES: Final = 1 << 20
+_OWN: Final = (CHECK_TIMES, FIRST_QUEUE_OFFSET)  # what only a broker may say of a half message
+_DONE_TAG: Final = "d"
+_HOST_BITS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+# What the broker may add to a half message later; a producer's properties must leave room for it
+_ROOM_BYTES: Final = 128
+
+
+class Half(NamedTuple):
+    """An open transaction: where its half message is now, and what decides when its producer is asked.
+
+    `first` is the queue offset of its first half message, its name in the table; the other offsets are of the present one.
+    `since_ms` is when it began, `immunity_ms` how long the producer wants to be left alone (NO_IMMUNITY: says nothing).
+    """
+
+    first: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    since_ms: int
+    checks: int
+    immunity_ms: int
+    unique_key: str
+    is_successor: bool  # takes the place of an earlier half message
+
+
+def is_half(draft: Draft) -> bool:
+    """Whether the producer began a transaction with this message.
+
+    A committed message that an old client sends back for a retry still looks like one; it is told by its delay.
+    """
+    if b"TRAN_MSG" not in draft.properties:
+        return False
+    properties = decode_properties(draft.properties)
+    if properties.get(TRANSACTION, "").lower() != "true":
+        return False
+    return not (draft.reconsume_times > 0 and _integer(properties.get("DELAY"), 0) > 0)
+
+
+def ordinary_draft(draft: Draft) -> Draft:
+    """A message that begins no transaction. Raises RequestError for one whose flags say otherwise: nobody could ever read it."""
+    if not draft.sys_flag & SYS_TRANSACTION_MASK:
+        return draft
+    if decode_properties(draft.properties).get(TRANSACTION, "").lower() == "true":
+        return draft._replace(sys_flag=draft.sys_flag & ~SYS_TRANSACTION_MASK)
+    raise RequestError(
+        codes.MESSAGE_ILLEGAL, f"sysFlag names a transaction that the property {TRANSACTION} does not; set both or none"
+    )
+
+
+def half_draft(draft: Draft) -> Draft:
+    """The half message of a message that is ready to be stored in its own topic. Raises RequestError without room for it."""
+    properties = decode_properties(draft.properties)
+    for name in _OWN:
+        properties.pop(name, None)
+    if not properties.get(PRODUCER_GROUP):
+        raise RequestError(
+            codes.MESSAGE_ILLEGAL,
+            f"a transactional message names its producer group in the property {PRODUCER_GROUP}, which is asked about it",
+        )
+    if properties.get(UNIQUE_KEY):
+        properties[TRANSACTION_ID] = properties[UNIQUE_KEY]
+    properties[REAL_TOPIC] = draft.topic
+    properties[REAL_QUEUE_ID] = str(draft.queue_id)
+    encoded = encode_properties(properties)
+    if len(encoded) > MAX_PROPERTIES_BYTES - _ROOM_BYTES:
+        raise RequestError(
+            codes.MESSAGE_ILLEGAL,
+            f"the properties take {len(encoded)} bytes; a transactional message may have {MAX_PROPERTIES_BYTES - _ROOM_BYTES}",
+        )
+    return draft._replace(
+        topic=HALF_TOPIC, queue_id=0, properties=encoded, sys_flag=draft.sys_flag & ~SYS_TRANSACTION_MASK
+    )
+
+
+def successor_draft(record: Record, first: int | None, checks: int | None) -> Draft:
+    """The record that takes the place of a half message: of the transaction `first` (None: a new one), with this count of checks
+    (None: the count stays)."""
+    properties = record.property_map()
+    properties.pop(FIRST_QUEUE_OFFSET, None)
+    if first is not None:
+        properties[FIRST_QUEUE_OFFSET] = str(first)
+    if checks is not None:
+        properties[CHECK_TIMES] = str(checks)
+    return _again(record, HALF_TOPIC, 0, encode_properties(properties))
+
+
+def given_up_draft(record: Record) -> Draft:
+    """The half message in the topic of those that nobody decided."""
+    return _again(record, GIVEN_UP_TOPIC, 0, record.properties)
+
+
+def commit_draft(record: Record) -> Draft:
+    """The message of a half message, for its own topic and queue."""
+    topic, queue_id = real_place(record.property_map())
+    return _again(record, topic, queue_id, record.properties)._replace(
+        sys_flag=record.sys_flag & ~(SYS_TRANSACTION_MASK | _HOST_BITS) | SYS_TRANSACTION_COMMIT,
+        prepared_transaction_offset=record.physical_offset,
+    )
+
+
+def op_draft(queue_offsets: Iterable[int], now_ms: int, host: bytes) -> Draft:
+    """The op record that says that these half messages are done."""
+    body = "".join(f"{offset}," for offset in queue_offsets).encode()
+    return Draft(OP_TOPIC, 0, body, encode_properties({"TAGS": _DONE_TAG}), now_ms, host)
+
+
+def done_offsets(record: Record) -> list[int]:
+    """The queue offsets of half messages that an op record lists; what is no number is left out."""
+    if record.property_map().get("TAGS") != _DONE_TAG:
+        return []
+    return [int(text) for text in record.body.split(b",") if text.isdigit() and len(text) < 20]
+
+
+def half_of(record: Record) -> Half:
+    """What the table keeps of a stored half message."""
+    return _half(
+        decode_properties(record.properties),
+        record.queue_offset,
+        record.physical_offset,
+        record.size,
+        min(record.born_timestamp_ms, record.store_timestamp_ms),
+    )
+
+
+def half_of_draft(draft: Draft, queue_offset: int, physical_offset: int, size: int, now_ms: int) -> Half:
+    """The same of one that was appended a moment ago."""
+    since_ms = min(draft.born_timestamp_ms, now_ms)
+    return _half(decode_properties(draft.properties), queue_offset, physical_offset, size, since_ms)
+
+
+def real_place(properties: Mapping[str, str]) -> tuple[str, int]:
+    """Topic and queue that a half message is meant for. Raises RequestError when it does not say."""
+    topic, queue_id = properties.get(REAL_TOPIC, ""), _integer(properties.get(REAL_QUEUE_ID), -1)
+    if not topic or queue_id < 0:
+        raise RequestError(codes.SYSTEM_ERROR, f"a half message without {REAL_TOPIC} and {REAL_QUEUE_ID}")
+    return topic, queue_id
+
+
+def check_body(record: Record) -> bytes:
+    """The message as its producer is asked about it: the half message under its own topic and queue."""
+    topic, queue_id = real_place(record.property_map())
+    return encode_record(
+        topic=topic.encode(),
+        queue_id=queue_id,
+        queue_offset=record.queue_offset,
+        physical_offset=record.physical_offset,
+        body=record.body,
+        properties=record.properties,
+        born_timestamp_ms=record.born_timestamp_ms,
+        born_host=record.born_host,
+        store_timestamp_ms=record.store_timestamp_ms,
+        store_host=record.store_host,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        reconsume_times=record.reconsume_times,
+        prepared_transaction_offset=record.prepared_transaction_offset,
+    )
+
+
+def immunity_ms(properties: Mapping[str, str], default_ms: int) -> int:
+    """How long the producer of a message wants to be left alone; the default when it says nothing that can be read."""
+    seconds = _integer(properties.get(IMMUNITY_S), -1)
+    return default_ms if seconds < 0 else seconds * 1000
+
+
+def _half(properties: Mapping[str, str], queue_offset: int, physical_offset: int, size: int, since_ms: int) -> Half:
+    first = _integer(properties.get(FIRST_QUEUE_OFFSET), -1)
+    return Half(
+        first if 0 <= first < queue_offset else queue_offset,
+        queue_offset,
+        physical_offset,
+        size,
+        since_ms,
+        min(_integer(properties.get(CHECK_TIMES), 0), MAX_CHECK_TIMES),
+        immunity_ms(properties, NO_IMMUNITY),
+        properties.get(UNIQUE_KEY, ""),
+        CHECK_TIMES in properties or FIRST_QUEUE_OFFSET in properties,
+    )
+
+
+def _again(record: Record, topic: str, queue_id: int, properties: bytes) -> Draft:
+    return Draft(
+        topic=topic,
+        queue_id=queue_id,
+        body=record.body,
+        properties=properties,
+        born_timestamp_ms=record.born_timestamp_ms,
+        born_host=record.born_host,
+        flag=record.flag,
+        sys_flag=record.sys_flag & ~_HOST_BITS,
+        reconsume_times=record.reconsume_times,
+    )
+
+
+def _integer(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else default

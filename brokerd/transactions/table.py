@@ -1,0 +1,100 @@
+"""Which transactions are open (pure): a function of the half topic and the op topic, in the order of the log.
+
+A half message opens a transaction, one that takes its place moves it, an op record that names it closes it. So a half message
+below `next_offset` that is not in the table is done, and needs no memory. Owned by the transaction service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from brokerd.transactions.records import Half
+
+
+class OpenTransactions:
+    """`start` is the queue offset from which on half messages were looked at; everything before it was done already."""
+
+    def __init__(self) -> None:
+        self.restart(0)
+
+    def restart(self, start: int) -> None:
+        """Forget everything; the first half message to come is at or behind that queue offset."""
+        self.start = self.next_offset = start
+        self.size_bytes = 0
+        # By the queue offset of the first half message, in the order of the present ones
+        self._open: dict[int, Half] = {}
+        self._moved: dict[int, int] = {}  # the present queue offset -> the first
+        self._by_key: dict[str, int] = {}  # the unique key -> the first queue offset
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Half]:
+        """Oldest present half message first. The table may change meanwhile only through a copy."""
+        return iter(self._open.values())
+
+    @property
+    def oldest(self) -> Half | None:
+        """The one whose present half message comes first."""
+        return next(iter(self._open.values()), None)
+
+    @property
+    def done_before(self) -> int:
+        """Every half message below this queue offset is done, or has a successor."""
+        oldest = self.oldest
+        return self.next_offset if oldest is None else oldest.queue_offset
+
+    def get(self, first: int) -> Half | None:
+        return self._open.get(first)
+
+    def find(self, half: Half) -> Half | None:
+        """The open transaction that a half message belongs to, or belonged to before another took its place."""
+        found = self._open.get(half.first)
+        if found is None:
+            first = self._moved.get(half.queue_offset)
+            found = None if first is None else self._open.get(first)
+        return found
+
+    def apply_half(self, half: Half) -> None:
+        """A half message is in the log."""
+        if half.queue_offset < self.next_offset:
+            return
+        self.next_offset = half.queue_offset + 1
+        if half.is_successor:
+            first = self._predecessor(half)
+            if first is None:
+                return
+            half = half._replace(first=first)
+        self._open[half.first] = half
+        self.size_bytes += half.size
+        if half.first != half.queue_offset:
+            self._moved[half.queue_offset] = half.first
+        if half.unique_key:
+            self._by_key[half.unique_key] = half.first
+
+    def apply_done(self, queue_offsets: Sequence[int]) -> None:
+        """An op record is in the log: it names present half messages, or first ones."""
+        for offset in queue_offsets:
+            self._close(self._moved.get(offset, offset))
+
+    def _predecessor(self, half: Half) -> int | None:
+        """Close the place that the half message takes; the first queue offset of its transaction, None when that has ended."""
+        if half.first != half.queue_offset:
+            if self._close(half.first) or half.first < self.start:
+                return half.first
+            return None
+        # A broker of the original names no predecessor when it has a message checked.
+        known = self._by_key.get(half.unique_key)
+        if known is not None and self._close(known):
+            return known
+        return half.queue_offset
+
+    def _close(self, first: int) -> bool:
+        half = self._open.pop(first, None)
+        if half is None:
+            return False
+        self.size_bytes -= half.size
+        self._moved.pop(half.queue_offset, None)
+        if self._by_key.get(half.unique_key) == first:
+            del self._by_key[half.unique_key]
+        return True
