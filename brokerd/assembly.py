@@ -87,7 +87,12 @@ class Broker:
             )
 
         self.core = core = BrokerCore(
-            BrokerIdentity(settings.cluster, settings.name, pack_host(*store_host)),
+            BrokerIdentity(
+                settings.cluster,
+                settings.name,
+                pack_host(*store_host),
+                development=settings.send.auto_create_topics,
+            ),
             self._disk,
             settings.store,
             make_replica,
@@ -98,6 +103,7 @@ class Broker:
             rng=random.Random(),
             pop_settings=settings.pop,
             journal_settings=settings.journal,
+            transaction_settings=settings.transactions,
         )
         assert isinstance(core.replica, Replica)
         self.replica = core.replica

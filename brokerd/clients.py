@@ -33,6 +33,7 @@ class ClientRegistry:
         self._wall_ms = wall_ms
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Hashable, Member]] = {}
+        self._producer_places: dict[str, dict[Notifiable, int]] = {}  # by client id: connection -> in how many groups
         self._places: dict[object, set[_Place]] = {}  # by connection
         self._alive: dict[str, int] = {}  # client id -> in how many places it is
         self._fingerprints: dict[object, int] = {}
@@ -145,6 +146,16 @@ class ClientRegistry:
         """One of those; None when no such client is connected here."""
         return next((each for each in self.remoting_members(group) if each.info.client_id == client_id), None)
 
+    def producer_connections(self, group: str) -> Sequence[Notifiable]:
+        """The connections of a group's remoting producers, the longest there first."""
+        members = self._producers.get(group, {}).values()
+        return [member.connection for member in members if member.connection is not None]
+
+    def producer_connection(self, client_id: str) -> Notifiable | None:
+        """Where a remoting producer is connected; the latest connection of several. None when it is not there."""
+        connections = self._producer_places.get(client_id)
+        return next(reversed(connections)) if connections else None
+
     def producers(self, group: str) -> Sequence[ClientInfo]:
         """The producers of a group (remoting) or of a topic (gRPC)."""
         return [member.info for member in self._producers.get(group, {}).values()]
@@ -218,6 +229,9 @@ class ClientRegistry:
             member.info = info
             if known_id == info.client_id:
                 return False
+            if not is_consumer:
+                self._count_producer(known_id, member.connection, -1)
+                self._count_producer(info.client_id, member.connection, 1)
             self._count(info.client_id, 1)
             self._tell_gone([known_id] if self._count(known_id, -1) else ())
             return True
@@ -230,6 +244,8 @@ class ClientRegistry:
         self._member_count += 1
         table[key] = Member(info, remoting_connection, self._now_ms())
         places.add((is_consumer, group, key))
+        if not is_consumer:
+            self._count_producer(info.client_id, remoting_connection, 1)
         self._count(info.client_id, 1)
         return True
 
@@ -247,6 +263,8 @@ class ClientRegistry:
             self._drop_if_empty(is_consumer, group)
             if is_consumer:
                 groups[group] = None
+            else:
+                self._count_producer(member.info.client_id, member.connection, -1)
             if self._count(member.info.client_id, -1):
                 gone.append(member.info.client_id)
         for group in groups:
@@ -260,6 +278,19 @@ class ClientRegistry:
             del self._consumers[group]
         else:
             del self._producers[group]
+
+    def _count_producer(self, client_id: str, connection: Notifiable | None, step: int) -> None:
+        """Change in how many producer groups a client is on a connection."""
+        if connection is None:
+            return
+        connections = self._producer_places.setdefault(client_id, {})
+        count = connections.get(connection, 0) + step
+        if count:
+            connections[connection] = count
+            return
+        connections.pop(connection, None)
+        if not connections:
+            del self._producer_places[client_id]
 
     def _count(self, client_id: str, step: int) -> bool:
         """Change in how many places a client is; whether it is nowhere now."""

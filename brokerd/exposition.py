@@ -32,6 +32,15 @@ _POP: Final = {
     "lost": "messages that could not come back: their topic, group or data was removed",
     "revive_failures": "attempts to bring a message back that failed",
 }
+_TRANSACTIONS: Final = {
+    "begun": "half messages stored for producers",
+    "committed": "transactions committed",
+    "rolled_back": "transactions rolled back",
+    "refused_ends": "decisions of producers that were refused",
+    "checks": "checks sent to producers",
+    "unasked": "checks for which no producer of the group was there",
+    "given_up": "transactions that nobody decided, moved to TRANS_CHECK_MAX_TIME_TOPIC",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,14 @@ class Exposition:
         state = self._sources.replica_state()
         broker_id = state["brokerId"]
         common = self._names | {"broker_id": "" if broker_id is None else str(broker_id)}
-        families = [*_replication(state), *self._log(state), *self._traffic(state), *self._pop(), *_loop(state["loop"])]
+        families = [
+            *_replication(state),
+            *self._log(state),
+            *self._traffic(state),
+            *self._pop(),
+            *self._transactions(),
+            *_loop(state["loop"]),
+        ]
         return render(families, common)
 
     def _log(self, state: Mapping[str, Any]) -> list[Family]:
@@ -115,6 +131,18 @@ class Exposition:
             _gauge("logboom_pop_in_flight", "messages taken and neither acked nor returned", in_flight),
             _gauge("logboom_pops_held", "receives that wait for a message", pop.waiting_count),
             *(_counter(f"logboom_pop_{name}_total", help, totals[name]) for name, help in _POP.items()),
+        ]
+
+    def _transactions(self) -> list[Family]:
+        state = self._sources.core.transactions.state()
+        return [
+            _gauge("logboom_transactions_open", "transactions that are not decided", state["open"]),
+            _gauge("logboom_transactions_open_bytes", "size of their half messages", state["openBytes"]),
+            _gauge("logboom_transactions_oldest_seconds", "age of the oldest open one", state["oldestAgeMs"] / 1000),
+            *(
+                _counter(f"logboom_transactions_{name}_total", help, state[name])
+                for name, help in _TRANSACTIONS.items()
+            ),
         ]
 
 

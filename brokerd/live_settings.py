@@ -72,6 +72,8 @@ class LiveSettings:
             "pop": given.pop,
             "grpc": given.grpc,
             "metrics": given.metrics,
+            "send": given.send,
+            "transactions": given.transactions,
             **self._changed.parts,
         }
         shown = {"brokerClusterName": given.cluster, "brokerName": given.name, "brokerAddress": given.listen}

@@ -14,7 +14,9 @@ from brokerd.proxy.endpoint import EndpointSettings
 from brokerd.proxy.forward import ForwardSettings
 from brokerd.read_place import PullSettings
 from brokerd.replication.settings import ReplicationSettings
+from brokerd.send_settings import SendSettings
 from brokerd.store.settings import RetentionSettings, StoreSettings
+from brokerd.transactions.settings import TransactionSettings
 from remoting import settings
 from remoting.errors import SettingsError
 from remoting.exporter import MetricsSettings
@@ -43,6 +45,8 @@ class BrokerSettings:
     forward: ForwardSettings
     metrics: MetricsSettings
     pull: PullSettings
+    send: SendSettings
+    transactions: TransactionSettings
     given: frozenset[str] = frozenset()  # the settings that the command line names
 
 
@@ -58,6 +62,8 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         "forward": ForwardSettings(),
         "metrics": MetricsSettings(),
         "pull": PullSettings(),
+        "send": SendSettings(),
+        "transactions": TransactionSettings(),
     }
     parser = argparse.ArgumentParser(
         prog="python -m brokerd",

@@ -25,6 +25,7 @@ from brokerd.processors.pull import PullProcessor
 from brokerd.processors.registry import Processors
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
+from brokerd.processors.transactions import TransactionProcessor
 from brokerd.queue_locks import QueueLocks
 from brokerd.read_place import ReadPlace
 from brokerd.replication.replica import Replica
@@ -73,6 +74,7 @@ def build_processors(
         consumer_offset=progress.consumer_offset,
         in_flight=pop.in_flight,
         consumed=progress.consumed,
+        transactions=core.transactions.state,
     )
     place = ReadPlace(
         live.pull,
@@ -92,6 +94,7 @@ def build_processors(
     core.arrival_listeners.append(pull.arrived)
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
+    core.transactions.checks.producers = clients
     locks = QueueLocks()
     replica.add_role_listener(lambda _role, _epoch: locks.clear())
     return Processors(
@@ -126,6 +129,7 @@ def build_processors(
             lambda: replica.is_master or not replica.is_connected_to_master,
             _steady_ms,
         ),
+        transactions=TransactionProcessor(core.transactions),
     )
 
 

@@ -21,6 +21,7 @@ from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pull import PullProcessor
 from brokerd.processors.state import StateProcessor
 from brokerd.processors.topics import TopicProcessor
+from brokerd.processors.transactions import TransactionProcessor
 from remoting import codes
 from remoting.errors import NotMaster
 from remoting.frame import Command
@@ -54,6 +55,7 @@ class Processors:
     pop: PopProcessor
     state: StateProcessor
     locks: LockProcessor
+    transactions: TransactionProcessor
 
     def connection_closed(self, connection: object) -> None:
         """Requests that wait on a closed connection are forgotten."""
@@ -115,6 +117,8 @@ def entries(processors: Processors) -> Sequence[Entry]:
         Entry(codes.ACK_MESSAGE, each(pop.ack), master_only=True),
         Entry(codes.BATCH_ACK_MESSAGE, each(pop.batch_ack), master_only=True),
         Entry(codes.CHANGE_MESSAGE_INVISIBLETIME, each(pop.change_invisible_time), master_only=True),
+        Entry(codes.END_TRANSACTION, each(processors.transactions.end)),
+        Entry(codes.RESUME_CHECK_HALF_MESSAGE, each(processors.transactions.resume)),
         Entry(codes.BROKER_STATE, each(processors.state.handle)),
     )
 

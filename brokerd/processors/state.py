@@ -49,6 +49,7 @@ class StateSources:
     consumer_offset: ConsumerOffset
     in_flight: Callable[[str, str, int], int]
     consumed: Callable[[], Mapping[str, Collection[tuple[str, int]]]]  # group -> (topic, queue) of what it consumes
+    transactions: Callable[[], Mapping[str, Any]]
 
 
 class StateProcessor:
@@ -96,6 +97,7 @@ class StateProcessor:
             "groups": [
                 self._group(config, consumed.get(name, ())) for name, config in sorted(self._metadata.groups().items())
             ],
+            "transactions": dict(self._sources.transactions()),
             "connections": self._sources.connections(),
             "lastError": replica.last_error,
             "learner": replica.learner,

@@ -185,12 +185,12 @@ class TransactionService:
     def state(self) -> dict[str, Any]:
         """For people: what is open, and what was done since the start."""
         now_ms = self._now_ms()
-        since_ms = min((half.since_ms for half in self.table), default=now_ms)
+        longest = self.table.longest_open
         return {
             "open": len(self.table),
             "openBytes": self.table.size_bytes,
-            "oldestSinceMs": since_ms if len(self.table) else None,
-            "oldestAgeMs": max(0, now_ms - since_ms),
+            "oldestSinceMs": longest.since_ms if longest is not None else None,
+            "oldestAgeMs": max(0, now_ms - longest.since_ms) if longest is not None else 0,
             "maxOpen": self.settings.max_open,
             **self.counters.as_dict(),
         }

@@ -39,6 +39,11 @@ class OpenTransactions:
         return next(iter(self._open.values()), None)
 
     @property
+    def longest_open(self) -> Half | None:
+        """The one that began first."""
+        return self._open[min(self._open)] if self._open else None
+
+    @property
     def done_before(self) -> int:
         """Every half message below this queue offset is done, or has a successor."""
         oldest = self.oldest

@@ -12,6 +12,7 @@ from brokerd.metadata.record_log import Unit
 from brokerd.services import Draft, PutStatus
 from brokerd.store.dispatcher import Arrival
 from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, GetStatus
+from brokerd.store.store import AppendResult
 from remoting.errors import LogboomError, NotMaster
 from remoting.message import decode_record, encode_properties, encode_record, java_hash, tags_code
 
@@ -44,16 +45,18 @@ class MemoryLog:
         return self.append_messages([draft(topic, body, 0, tag=kind)])
 
     def append_messages(self, drafts: Sequence[Draft]) -> int:
+        return self.append_placed(drafts)[-1].end_offset
+
+    def append_placed(self, drafts: Sequence[Draft]) -> Sequence[AppendResult]:
         if not self.is_master:
             raise NotMaster
         if self.refusal is not None:
             raise self.refusal
         self.appends += 1
-        for each in drafts:
-            self._append(each)
+        places = [self._append(each) for each in drafts]
         if self.dispatches:
             self.dispatch()
-        return self.end_offset
+        return places
 
     def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None:
         assert end_offset <= self.end_offset
@@ -76,6 +79,9 @@ class MemoryLog:
         record = self._records[physical_offset]
         assert len(record) == size
         return record
+
+    def find_record(self, physical_offset: int) -> bytes | None:
+        return self._records.get(physical_offset)
 
     # ---- the store's reads
 
@@ -218,7 +224,7 @@ class MemoryLog:
         """The ends of all records."""
         return [position + len(record) for position, record in self._records.items()]
 
-    def _append(self, each: Draft) -> None:
+    def _append(self, each: Draft) -> AppendResult:
         key = (each.topic, each.queue_id)
         queue_offset = self._appended.get(key, 0)
         record = encode_record(
@@ -241,6 +247,7 @@ class MemoryLog:
         self._appended[key] = queue_offset + 1
         self._tail.append((*key, (self.end_offset, len(record), tags_code(each.properties))))
         self.end_offset += len(record)
+        return AppendResult(self.end_offset - len(record), len(record), queue_offset, self.end_offset)
 
 
 _KINDS = (

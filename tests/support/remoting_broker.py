@@ -20,14 +20,17 @@ from brokerd.processors.pull import PullProcessor
 from brokerd.processors.registry import Processors, entries, handlers
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
+from brokerd.processors.transactions import TransactionProcessor
 from brokerd.progress import ConsumerProgress
 from brokerd.queue_locks import QueueLocks
 from brokerd.read_place import PullSettings, ReadPlace
 from brokerd.send import Counters
 from brokerd.services import BrokerRoute
+from brokerd.transactions.service import TransactionService
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
+from tests.support.memory_log import HOST
 from tests.support.pop_broker import PopBroker
 
 
@@ -120,6 +123,17 @@ class RemotingBroker(PopBroker):
             offset,
             self.progress.in_flight,
             self.progress.consumed,
+            lambda: {"open": 0},
+        )
+        self.transactions = TransactionService(
+            broker_name="broker-a",
+            log=self.log,
+            metadata=self.metadata,
+            log_end=lambda: self.log.end_offset,
+            move_up_bytes=1 << 20,
+            scheduler=self.turns,
+            now_ms=self.turns.wall_ms,
+            host=HOST,
         )
         ranges: Any = self.log
         self.processors = Processors(
@@ -159,6 +173,7 @@ class RemotingBroker(PopBroker):
                 lambda: self.is_master or not self.is_master_known,
                 self.turns.monotonic_ms,
             ),
+            TransactionProcessor(self.transactions),
         )
         self.handlers = handlers(entries(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.processors.send import SendProcessor
-from brokerd.send import Counters, MessageSender
+from brokerd.send import Appended, Counters, MessageSender
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
+from brokerd.transactions.records import half_draft, is_half, ordinary_draft
 from remoting import codes, frame
 from remoting.errors import LogboomError, NotMaster, StorageError
 from remoting.frame import Command
@@ -58,6 +59,19 @@ class Acknowledger:
             callback(status)
 
 
+class Halves:
+    """Remembers which half messages were stored."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    def divert(self, draft: Draft) -> Draft:
+        return half_draft(draft) if is_half(draft) else ordinary_draft(draft)
+
+    def stored(self, draft: Draft, place: Appended) -> None:
+        self.offsets.append(place.physical_offset)
+
+
 class Connection:
     """What a processor uses of a connection; answers are kept decoded."""
 
@@ -91,7 +105,8 @@ class Broker:
         self.acknowledger = Acknowledger()
         self.counters = Counters()
         self.turn: list[Callable[[], None]] = []
-        self.sender = MessageSender(self.store, self.acknowledger, TOPICS.get, self.counters)
+        self.halves = Halves()
+        self.sender = MessageSender(self.store, self.acknowledger, TOPICS.get, self.counters, self.halves)
         self.processor = SendProcessor(
             self.store,
             self.acknowledger,
@@ -302,12 +317,13 @@ def test_a_message_larger_than_a_file_is_refused_and_those_around_it_are_stored(
         ({"e": "9"}, b"x", None, codes.INVALID_PARAMETER, "must be below 4"),
         ({"e": "many"}, b"x", None, codes.INVALID_PARAMETER, "lacks or garbles"),
         ({"f": "-5"}, b"x", None, codes.INVALID_PARAMETER, "out of range"),
-        ({"f": "4"}, b"x", None, codes.MESSAGE_ILLEGAL, "transactional"),
+        ({"f": "4"}, b"x", None, codes.MESSAGE_ILLEGAL, "names a transaction"),
         ({}, b"", None, codes.MESSAGE_ILLEGAL, "no body"),
         ({}, b"x" * (MAX_BODY_BYTES + 1), None, codes.MESSAGE_ILLEGAL, "at most"),
         ({}, b"x", {"DELAY": "3"}, codes.MESSAGE_ILLEGAL, "DELAY"),
         ({}, b"x", {"TIMER_DELAY_SEC": "3"}, codes.MESSAGE_ILLEGAL, "TIMER_DELAY_SEC"),
-        ({}, b"x", {"TRAN_MSG": "true"}, codes.MESSAGE_ILLEGAL, "transactional"),
+        ({}, b"x", {"TRAN_MSG": "true"}, codes.MESSAGE_ILLEGAL, "producer group"),
+        ({"b": "RMQ_SYS_TRANS_HALF_TOPIC"}, b"x", None, codes.NO_PERMISSION, "belongs to the system"),
         ({}, b"x", {"K": "a\0b"}, codes.MESSAGE_ILLEGAL, "NUL"),
         ({}, b"x", {"K": "v" * 40000}, codes.MESSAGE_ILLEGAL, "properties take"),
         ({"m": "true"}, b"junk", None, codes.SYSTEM_ERROR, "batch"),
