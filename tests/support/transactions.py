@@ -1,0 +1,196 @@
+"""A broker that is alone, on a real store in memory, with transactions begun and ended by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from brokerd.core import BrokerCore, BrokerIdentity
+from brokerd.replication.effects import Role
+from brokerd.replication.log import ReplicatedLog
+from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
+from brokerd.store.settings import StoreSettings
+from brokerd.transactions.decide import EndTransaction, Outcome
+from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
+from brokerd.transactions.settings import TransactionSettings
+from remoting import codes
+from remoting.disk import Bytes
+from remoting.errors import RequestError
+from remoting.message import (
+    SYS_TRANSACTION_PREPARED,
+    Record,
+    decode_record,
+    decode_records,
+    encode_properties,
+    pack_host,
+)
+from tests.support.disks import MemoryDisk
+from tests.support.turns import Turns
+from tests.unit.brokerd.test_core import AloneReplica
+
+HOST = pack_host("10.0.0.2", 10911)
+CLIENT_HOST = pack_host("10.0.0.1", 40000)
+STORE = StoreSettings(segment_size_bytes=65536, queue_file_units=64, max_record_bytes=8192)
+
+
+class Producer:
+    """A producer's connection: what it was asked, and whether it takes questions."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Mapping[str, str], Record]] = []
+        self.is_open = True
+
+    def notify(self, code: int, ext: Mapping[str, str] | None = None, body: Bytes = b"") -> bool:
+        assert code == codes.CHECK_TRANSACTION_STATE
+        assert ext is not None
+        if self.is_open:
+            [record] = decode_records(body)
+            self.asked.append((ext, record))
+        return self.is_open
+
+
+class TransactionBroker:
+    """One broker; `producers` are who is connected, by group. `disk` may be one that another broker wrote."""
+
+    def __init__(
+        self,
+        disk: MemoryDisk | None = None,
+        turns: Turns | None = None,
+        settings: TransactionSettings | None = None,
+        role: Role = Role.MASTER,
+    ) -> None:
+        self.turns = turns or Turns()
+        self.disk = disk or MemoryDisk()
+        self.settings = settings or TransactionSettings()
+        self.replica: AloneReplica
+        self.producers: dict[str, list[Producer]] = {}
+        self._keys = 0
+
+        def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> AloneReplica:
+            self.replica = AloneReplica(replicated, confirm_offset)
+            return self.replica
+
+        self.core = BrokerCore(
+            BrokerIdentity("c", "broker-a", HOST),
+            self.disk,
+            STORE,
+            make_replica,
+            request_flush=lambda: None,
+            is_alive=lambda _: False,
+            scheduler=self.turns,
+            wall_ms=self.turns.wall_ms,
+            rng=random.Random(1),
+            transaction_settings=self.settings,
+        )
+        self.service = self.core.transactions
+        self.service.checks.producers = self
+        if role is Role.MASTER:
+            self.replica.become(Role.MASTER)
+
+    def producer_connections(self, group: str) -> Sequence[Producer]:
+        return self.producers.get(group, [])
+
+    def topic(self, name: str = "T", queues: int = 4) -> TransactionBroker:
+        answers: list[object] = []
+        self.core.metadata.put_topic(TopicConfig(name, queues, queues), answers.append)
+        self.turns.run(10)
+        assert answers == [None]
+        return self
+
+    def restart(self) -> TransactionBroker:
+        """Stop in order; another broker starts on the disk."""
+        self.core.close()
+        self.core.store.close()
+        return TransactionBroker(self.disk, self.turns, self.settings)
+
+    # ---- what clients do
+
+    def try_half(
+        self, topic: str = "T", queue_id: int = 1, body: bytes = b"m", key: str = "", group: str = "pg", **more: Any
+    ) -> SendOutcome:
+        properties = {"TRAN_MSG": "true", "PGROUP": group, "UNIQ_KEY": key or self._new_key(), "TAGS": "tag"}
+        properties |= {name: str(value) for name, value in more.pop("properties", {}).items()}
+        draft = Draft(
+            topic,
+            queue_id,
+            body,
+            encode_properties(properties),
+            more.pop("born_timestamp_ms", self.turns.wall_ms()),
+            CLIENT_HOST,
+            sys_flag=more.pop("sys_flag", SYS_TRANSACTION_PREPARED),
+            **more,
+        )
+        outcomes: list[SendOutcome] = []
+        self.core.sender.send([draft], outcomes.extend)
+        self.turns.run()
+        [outcome] = outcomes
+        return outcome
+
+    def half(self, **given: Any) -> SendOutcome:
+        """Begin a transaction."""
+        outcome = self.try_half(**given)
+        assert outcome.status is PutStatus.PUT_OK, outcome
+        return outcome
+
+    def end(
+        self, half: SendOutcome, outcome: Outcome = Outcome.COMMIT, *, group: str = "pg", from_check: bool = False
+    ) -> RequestError | None:
+        """What the broker answers to a decision about what `half` names."""
+        return self.decide(EndTransaction(group, half.queue_offset, half.physical_offset, outcome, from_check))
+
+    def answer_check(
+        self, question: Mapping[str, str], outcome: Outcome = Outcome.COMMIT, group: str = "pg"
+    ) -> RequestError | None:
+        """What a producer says when it was asked."""
+        offsets = int(question["tranStateTableOffset"]), int(question["commitLogOffset"])
+        return self.decide(EndTransaction(group, *offsets, outcome, from_check=True))
+
+    def decide(self, request: EndTransaction) -> RequestError | None:
+        answers: list[RequestError | None] = []
+        self.service.end(request, answers.append)
+        self.turns.run()
+        [answer] = answers
+        return answer
+
+    def resume(self, physical_offset: int) -> RequestError | None:
+        answers: list[RequestError | None] = []
+        self.service.resume(physical_offset, answers.append)
+        self.turns.run()
+        [answer] = answers
+        return answer
+
+    # ---- what is there
+
+    def records(self, topic: str = "T") -> list[Record]:
+        """The messages of a topic that consumers see, queue by queue."""
+        self.turns.run()
+        store = self.core.store
+        return [
+            decode_record(encoded)
+            for queue_id in store.queue_ids(topic)
+            for encoded in store.read_messages(topic, queue_id, 0, 10_000, 1 << 30).records
+        ]
+
+    def bodies(self, topic: str = "T") -> list[bytes]:
+        return [record.body for record in self.records(topic)]
+
+    @property
+    def halves(self) -> list[Record]:
+        return self.records(HALF_TOPIC)
+
+    @property
+    def ops(self) -> list[Record]:
+        return self.records(OP_TOPIC)
+
+    @property
+    def given_up(self) -> list[Record]:
+        return self.records(GIVEN_UP_TOPIC)
+
+    def look(self) -> None:
+        """Let the time of one look at open transactions pass."""
+        self.turns.run(self.settings.check_interval_ms)
+
+    def _new_key(self) -> str:
+        self._keys += 1
+        return f"{self._keys:032d}"

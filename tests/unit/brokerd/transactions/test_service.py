@@ -1,0 +1,427 @@
+"""Transactions from the half message to what consumers see, over a real store, through restarts and changes of role."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.replication.effects import Role
+from brokerd.transactions.decide import EndTransaction, Outcome
+from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
+from brokerd.transactions.settings import TransactionSettings
+from remoting import codes
+from remoting.errors import StorageError
+from remoting.message import (
+    SYS_COMPRESSED,
+    SYS_TRANSACTION_COMMIT,
+    SYS_TRANSACTION_PREPARED,
+    java_hash,
+    offset_message_id,
+)
+from tests.support.transactions import CLIENT_HOST, HOST, Producer, TransactionBroker
+
+
+@pytest.fixture
+def broker() -> TransactionBroker:
+    return TransactionBroker().topic()
+
+
+def test_a_half_message_waits_where_the_original_keeps_it(broker: TransactionBroker) -> None:
+    outcome = broker.half(queue_id=3, body=b"hello", key="K" * 32, flag=7)
+    [half] = broker.halves
+    assert (outcome.queue_id, outcome.queue_offset, outcome.physical_offset) == (3, 0, half.physical_offset)
+    assert (half.topic, half.queue_id, half.body, half.flag, half.sys_flag) == (HALF_TOPIC, 0, b"hello", 7, 0)
+    properties = half.property_map()
+    assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("T", "3")
+    assert properties["__transactionId__"] == properties["UNIQ_KEY"] == "K" * 32
+    assert properties["TRAN_MSG"] == "true"
+    assert broker.bodies() == []
+
+
+def test_a_committed_message_appears_in_its_queue(broker: TransactionBroker) -> None:
+    half = broker.half(
+        queue_id=2, body=b"zip", key="K" * 32, flag=7, sys_flag=SYS_TRANSACTION_PREPARED | SYS_COMPRESSED
+    )
+    assert broker.end(half) is None
+    [record] = broker.records()
+    assert (record.topic, record.queue_id, record.queue_offset, record.body, record.flag) == ("T", 2, 0, b"zip", 7)
+    assert record.sys_flag == SYS_TRANSACTION_COMMIT | SYS_COMPRESSED
+    assert record.prepared_transaction_offset == half.physical_offset
+    assert record.born_host == CLIENT_HOST
+    properties = record.property_map()
+    assert properties["UNIQ_KEY"] == "K" * 32
+    assert (properties["TRAN_MSG"], properties["REAL_TOPIC"], properties["REAL_QID"]) == ("true", "T", "2")
+    [(_, _, tags_code)] = broker.core.store.read_units("T", 2, 0, 1)
+    assert tags_code == java_hash("tag")
+    [op] = broker.ops
+    assert (op.body, op.property_map()["TAGS"], op.queue_id) == (b"0,", "d", 0)
+    assert op.physical_offset > record.physical_offset
+
+
+def test_a_rolled_back_message_never_appears(broker: TransactionBroker) -> None:
+    first, second = broker.half(), broker.half(body=b"stays")
+    assert broker.end(first, Outcome.ROLLBACK) is None
+    assert broker.end(second) is None
+    assert broker.bodies() == [b"stays"]
+    assert [op.body for op in broker.ops] == [b"0,", b"1,"]
+    assert broker.service.state()["open"] == 0
+
+
+def test_an_undecided_transaction_stays_open(broker: TransactionBroker) -> None:
+    half = broker.half()
+    assert broker.end(half, Outcome.UNKNOWN) is None
+    assert broker.service.state()["open"] == 1
+    assert (broker.bodies(), broker.ops) == ([], [])
+
+
+@pytest.mark.parametrize("again", [Outcome.COMMIT, Outcome.ROLLBACK])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_was_decided_is_not_decided_again(broker: TransactionBroker, again: Outcome, restarts: bool) -> None:
+    half = broker.half()
+    assert broker.end(half) is None
+    if restarts:
+        broker = broker.restart()
+    error = broker.end(half, again)
+    assert error is not None
+    assert error.code == codes.SYSTEM_ERROR
+    assert "not open" in str(error)
+    assert len(broker.bodies()) == 1
+    assert len(broker.ops) == 1
+
+
+def test_a_decision_must_fit_its_half_message(broker: TransactionBroker) -> None:
+    half = broker.half()
+    plain = broker.try_half(properties={"TRAN_MSG": "false"}, sys_flag=0)
+
+    def refusal(**changes: object) -> str:
+        fields = {
+            "producer_group": "pg",
+            "queue_offset": half.queue_offset,
+            "physical_offset": half.physical_offset,
+            "outcome": Outcome.COMMIT,
+        }
+        error = broker.decide(EndTransaction(**{**fields, **changes}))  # type: ignore[arg-type]
+        assert error is not None
+        assert error.code == codes.SYSTEM_ERROR
+        return str(error)
+
+    assert "producer group is wrong" in refusal(producer_group="other")
+    assert "state table offset is wrong" in refusal(queue_offset=5)
+    for nowhere in (half.physical_offset + 1, 1 << 50, plain.physical_offset):
+        assert "no half message starts" in refusal(physical_offset=nowhere)
+    assert broker.service.state()["refused_ends"] == 5
+    assert broker.end(half) is None
+
+
+def test_a_replica_ends_nothing(broker: TransactionBroker) -> None:
+    half = broker.half()
+    broker.replica.become(Role.REPLICA)
+    error = broker.end(half)
+    assert error is not None
+    assert error.code == codes.SLAVE_NOT_AVAILABLE
+
+
+def test_after_its_immunity_only_the_answer_to_a_check_ends_a_transaction(broker: TransactionBroker) -> None:
+    producer = Producer()
+    broker.producers["pg"] = [producer]
+    half = broker.half(properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "40"})
+    broker.turns.run(40_001)
+    error = broker.end(half)
+    assert error is not None
+    assert error.code == codes.ILLEGAL_OPERATION
+    assert not producer.asked  # not at the look after 30 seconds
+    broker.look()
+    [(question, _)] = producer.asked
+    assert broker.answer_check(question) is None
+    assert len(broker.bodies()) == 1
+
+
+def test_within_its_immunity_a_transaction_ends_as_others_do(broker: TransactionBroker) -> None:
+    half = broker.half(properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "40"})
+    broker.turns.run(40_000)
+    assert broker.end(half) is None
+
+
+def test_an_orphan_is_asked_about_with_the_offsets_of_its_present_record(broker: TransactionBroker) -> None:
+    producer = Producer()
+    broker.producers["pg"] = [producer]
+    broker.half(queue_id=2, body=b"orphan", key="K" * 32)
+    broker.look()
+    [(question, message)] = producer.asked
+    first, second = broker.halves
+    assert question == {
+        "topic": HALF_TOPIC,
+        "tranStateTableOffset": "1",
+        "commitLogOffset": str(second.physical_offset),
+        "msgId": "K" * 32,
+        "transactionId": "K" * 32,
+        "offsetMsgId": offset_message_id(HOST, second.physical_offset),
+        "bname": "broker-a",
+    }
+    assert (message.topic, message.queue_id, message.body) == ("T", 2, b"orphan")
+    assert message.property_map()["PGROUP"] == "pg"
+    assert second.property_map()["TRANSACTION_CHECK_TIMES"] == "1"
+    assert second.property_map()["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
+    assert (first.body, first.born_timestamp_ms) == (second.body, second.born_timestamp_ms)
+    assert broker.answer_check(question) is None
+    [record] = broker.records()
+    assert (record.queue_id, record.body, record.prepared_transaction_offset) == (2, b"orphan", second.physical_offset)
+    assert [op.body for op in broker.ops] == [b"0,1,"]
+    broker.look()
+    assert len(producer.asked) == 1
+
+
+def test_a_fresh_transaction_is_not_asked_about(broker: TransactionBroker) -> None:
+    producer = Producer()
+    broker.producers["pg"] = [producer]
+    broker.turns.run(25_000)
+    broker.half()
+    broker.turns.run(5_000)
+    assert not producer.asked
+    broker.look()
+    assert len(producer.asked) == 1
+
+
+def test_the_answer_to_a_check_and_a_late_decision_deliver_once(broker: TransactionBroker) -> None:
+    producer = Producer()
+    broker.producers["pg"] = [producer]
+    half = broker.half()
+    broker.look()
+    [(question, _)] = producer.asked
+    assert broker.end(half) is None  # with the offsets of the record that was replaced
+    assert broker.answer_check(question) is not None
+    assert len(broker.bodies()) == 1
+    broker.look()
+    assert len(producer.asked) == 1
+
+
+def test_producers_of_a_group_are_asked_in_turn_and_the_deaf_are_passed_over(broker: TransactionBroker) -> None:
+    one, two, deaf = Producer(), Producer(), Producer()
+    deaf.is_open = False
+    broker.producers = {"pg": [one, deaf, two], "other": [Producer()]}
+    for _ in range(2):
+        broker.half()
+    for _ in range(3):
+        broker.look()
+    assert len(one.asked) + len(two.asked) == 6
+    assert one.asked
+    assert two.asked
+    assert not broker.producers["other"][0].asked
+
+
+def test_nobody_decides_and_it_is_given_up(broker: TransactionBroker) -> None:
+    producer = Producer()
+    broker.producers["pg"] = [producer]
+    half = broker.half(body=b"lost?")
+    for _ in range(14):
+        broker.look()
+    broker.producers.clear()  # a check counts, whoever hears it
+    broker.look()
+    assert broker.service.state()["open"] == 1
+    broker.look()
+    assert len(producer.asked) == 14
+    state = broker.service.state()
+    assert (state["open"], state["checks"], state["unasked"], state["given_up"]) == (0, 14, 1, 1)
+    [record] = broker.given_up
+    assert (record.body, record.property_map()["TRANSACTION_CHECK_TIMES"]) == (b"lost?", "15")
+    error = broker.end(half)
+    assert error is not None
+    assert GIVEN_UP_TOPIC in str(error)
+    assert broker.bodies() == []
+    # somebody has it checked once more
+    broker.producers["pg"] = [producer]
+    assert broker.resume(record.physical_offset) is None
+    assert broker.halves[-1].property_map()["TRANSACTION_CHECK_TIMES"] == "0"
+    broker.look()
+    assert broker.answer_check(producer.asked[-1][0]) is None
+    assert broker.bodies() == [b"lost?"]
+
+
+def test_resuming_an_open_transaction_counts_its_checks_anew(broker: TransactionBroker) -> None:
+    half = broker.half()
+    broker.look()
+    assert broker.resume(half.physical_offset) is None
+    [open_half] = broker.service.table
+    assert (open_half.first, open_half.checks) == (half.queue_offset, 0)
+    assert broker.end(half) is None
+    error = broker.resume(half.physical_offset)
+    assert error is not None
+    assert "not open" in str(error)
+    assert broker.resume(broker.records()[0].physical_offset) is not None
+
+
+def test_the_state_survives_a_restart_and_a_change_of_role(broker: TransactionBroker) -> None:
+    producer = Producer()
+    done, waiting, checked = broker.half(), broker.half(body=b"waits"), broker.half(body=b"is asked about")
+    broker.end(done)
+    broker.look()
+    for change in ("restart", "role"):
+        if change == "restart":
+            broker = broker.restart()
+        else:
+            broker.replica.become(Role.REPLICA)
+            broker.replica.become(Role.MASTER)
+        assert sorted(half.first for half in broker.service.table) == [1, 2]
+        assert [half.checks for half in broker.service.table] == [1, 1]
+    assert broker.end(waiting) is None
+    broker.producers["pg"] = [producer]
+    broker.look()
+    [(question, _)] = producer.asked
+    assert int(question["tranStateTableOffset"]) > checked.queue_offset
+    assert broker.answer_check(question) is None
+    assert broker.bodies() == [b"m", b"waits", b"is asked about"]
+
+
+def test_a_start_reads_only_what_may_be_open(broker: TransactionBroker) -> None:
+    for _ in range(50):
+        broker.end(broker.half())
+    open_half = broker.half()
+    broker.look()
+    broker.turns.run(100)
+    offset = broker.core.metadata.consumer_offset(TRANSACTION_GROUP, HALF_TOPIC, 0)
+    assert offset == open_half.queue_offset + 1  # where it was written again
+    assert broker.core.metadata.consumer_offset(TRANSACTION_GROUP, OP_TOPIC, 0) == 50
+    broker = broker.restart()
+    assert broker.service.table.start == offset
+    assert [half.first for half in broker.service.table] == [open_half.queue_offset]
+
+
+def test_the_log_is_kept_from_the_oldest_open_half_message_on(broker: TransactionBroker) -> None:
+    assert broker.service.held_offset() is None
+    half, other = broker.half(), broker.half()
+    assert broker.service.held_offset() == half.physical_offset
+    broker.end(half)
+    assert broker.service.held_offset() == other.physical_offset
+    assert broker.core.store.held_offset() <= other.physical_offset
+
+
+def test_a_transaction_that_waits_long_moves_along_with_the_log(broker: TransactionBroker) -> None:
+    half = broker.half(properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"}, body=b"patient")
+    while broker.core.store.commitlog.end_offset < 2 * 65536:
+        broker.end(broker.half(body=b"x" * 4000))
+    broker.look()
+    [moved] = broker.service.table
+    assert moved.first == half.queue_offset
+    assert moved.checks == 0
+    assert moved.physical_offset > 65536
+    assert broker.end(half) is None
+    assert broker.bodies()[-1] == b"patient"
+
+
+def test_a_topic_that_is_gone_leaves_its_transactions_open(broker: TransactionBroker) -> None:
+    broker.topic("Gone")
+    half = broker.half(topic="Gone")
+    answers: list[object] = []
+    broker.core.metadata.delete_topic("Gone", answers.append)
+    broker.turns.run(10)
+    error = broker.end(half)
+    assert error is not None
+    assert error.code == codes.TOPIC_NOT_EXIST
+    broker.topic("Gone", queues=1)
+    assert broker.end(half) is None
+    [record] = broker.records("Gone")
+    assert record.queue_id == 0  # it has fewer queues than it had
+
+
+def test_more_open_transactions_than_the_settings_allow_are_refused_as_busy() -> None:
+    broker = TransactionBroker(settings=TransactionSettings(max_open=2)).topic()
+    first = broker.half()
+    broker.half()
+    refused = broker.try_half()
+    assert refused.error is not None
+    assert refused.error.code == codes.SYSTEM_BUSY
+    assert broker.end(first, Outcome.ROLLBACK) is None
+    broker.half()
+
+
+def test_more_open_bytes_than_the_settings_allow_are_refused_as_busy() -> None:
+    broker = TransactionBroker(settings=TransactionSettings(max_open_bytes=6000)).topic()
+    first = broker.half(body=b"x" * 4000)
+    assert broker.try_half(body=b"x" * 4000).error is not None
+    assert broker.end(first) is None
+    broker.half(body=b"x" * 4000)
+
+
+def test_a_broker_can_refuse_transactions() -> None:
+    broker = TransactionBroker(settings=TransactionSettings(reject=True)).topic()
+    refused = broker.try_half()
+    assert refused.error is not None
+    assert refused.error.code == codes.NO_PERMISSION
+
+
+def test_clients_cannot_say_what_only_brokers_say(broker: TransactionBroker) -> None:
+    victim = broker.half()
+    broker.half(
+        properties={"TRAN_PREPARED_QUEUE_OFFSET": "0", "TRANSACTION_CHECK_TIMES": "15", "REAL_TOPIC": "rmq_sys_x"}
+    )
+    properties = broker.halves[1].property_map()
+    assert "TRAN_PREPARED_QUEUE_OFFSET" not in properties
+    assert "TRANSACTION_CHECK_TIMES" not in properties
+    assert properties["REAL_TOPIC"] == "T"
+    assert len(broker.service.table) == 2
+    assert broker.end(victim) is None
+
+
+def test_a_crash_between_the_message_and_its_op_record_may_deliver_twice_and_never_loses(
+    broker: TransactionBroker,
+) -> None:
+    half = broker.half(body=b"twice")
+    broker.end(half)
+    [op] = broker.ops
+    store = broker.core.store
+    broker.replica.become(Role.REPLICA)
+    store.truncate(op.physical_offset)
+    broker.replica.confirm_offset = op.physical_offset
+    broker.replica.become(Role.MASTER)
+    assert [each.first for each in broker.service.table] == [half.queue_offset]
+    producer = Producer()
+    broker.producers["pg"] = [producer]
+    broker.look()
+    broker.answer_check(producer.asked[0][0])
+    assert broker.bodies() == [b"twice", b"twice"]
+
+
+def test_a_log_that_refuses_leaves_the_transaction_open(broker: TransactionBroker) -> None:
+    half = broker.half()
+    broker.replica.is_taking = False
+    error = broker.end(half)
+    assert error is not None
+    broker.look()
+    assert len(broker.halves) == 1
+    broker.replica.is_taking = True
+    assert broker.end(half) is None
+    assert len(broker.bodies()) == 1
+
+
+def test_the_look_goes_on_after_a_log_that_refused(broker: TransactionBroker) -> None:
+    producer = Producer()
+    broker.producers["pg"] = [producer]
+    for _ in range(300):
+        broker.half()
+    broker.replica.is_taking = False
+    broker.look()
+    assert not producer.asked
+    broker.replica.is_taking = True
+    broker.look()
+    assert len(producer.asked) == 300
+    assert len({question["tranStateTableOffset"] for question, _ in producer.asked}) == 300
+
+
+def test_an_old_masters_checks_end_with_its_role(broker: TransactionBroker) -> None:
+    broker.half()
+    broker.replica.become(Role.REPLICA)
+    broker.look()
+    broker.look()
+    assert len(broker.halves) == 1
+
+
+def test_errors_of_the_disk_are_answered(broker: TransactionBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    half = broker.half()
+
+    def refuse(*_: object) -> int:
+        raise StorageError("cannot write commitlog: I/O error")
+
+    monkeypatch.setattr(broker.core.store.commitlog, "append", refuse)
+    error = broker.end(half)
+    assert error is not None
+    assert "I/O error" in str(error)
+    assert [each.first for each in broker.service.table] == [half.queue_offset]
