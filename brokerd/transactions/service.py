@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from brokerd.metadata.record_log import error_of
-from brokerd.metadata.service import as_request_error
+from brokerd.metadata.record_log import as_request_error, error_of
 from brokerd.scheduler import Scheduler
 from brokerd.services import Draft, PutStatus, TopicConfig
 from brokerd.transactions import records
