@@ -36,6 +36,7 @@ CHANGEABLE: Final = {
     "litePullMessageEnable": "pull.lite_pull",
     "fileReservedTime": "retention.reserved_time_ms",
     "diskMaxUsedSpaceRatio": "retention.force_percent",
+    "useServerSideResetOffset": "pull.reset_at_broker",
 }
 _HOURS: Final = {"fileReservedTime": 3_600_000}  # what is written in hours there and in milliseconds here
 

@@ -16,6 +16,7 @@ from remoting.errors import RequestError
 from remoting.settings import check, setting
 
 MASTER: Final = 0
+USUAL_SLOW_ID: Final = 1
 
 REFUSED: Final = RequestError(
     codes.SYSTEM_BUSY,
@@ -42,6 +43,10 @@ class PullSettings:
         "far behind = by more log than this share of the machine's memory, so that it has to come from disk",
         minimum=1,
         maximum=100,
+    )
+    reset_at_broker: bool = setting(
+        True,
+        "a reset of offsets waits here for the next pull, whoever is connected; off: connected consumers are told instead",
     )
     lite_pull: bool = setting(True, "answer the pulls of lite pull consumers (code 361)")
 
@@ -71,11 +76,16 @@ class ReadPlace:
         if not self.settings.slave_read and self.is_master_known() and not self.is_master():
             raise REFUSED.with_traceback(None)
 
-    def suggest(self, read_up_to: int | None) -> int:
-        """The broker id for the next pull, after reading up to a position of the log (None = nothing was found)."""
-        if not self.settings.slave_read or read_up_to is None:
+    def suggest(self, read_up_to: int | None, usual_id: int = MASTER, slow_id: int = USUAL_SLOW_ID) -> int:
+        """The broker id for the next pull, after reading up to a position of the log (None = nothing was found).
+
+        `usual_id` and `slow_id` are the group's; one that says nothing special gets the broker's `slow_reads_from`.
+        """
+        if not self.settings.slave_read or (read_up_to is None and self.sends_back):
             return MASTER
-        return self.settings.slow_reads_from if self.is_far_behind(read_up_to) else MASTER
+        if read_up_to is None or not self.is_far_behind(read_up_to):
+            return usual_id
+        return slow_id if slow_id != USUAL_SLOW_ID else self.settings.slow_reads_from
 
     def is_far_behind(self, position: int) -> bool:
         return (self.log_end() - position) * 100 > self.memory_bytes * self.settings.memory_percent

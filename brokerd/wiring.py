@@ -23,6 +23,7 @@ from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pull import PullProcessor
 from brokerd.processors.registry import Processors
+from brokerd.processors.resets import ResetProcessor
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
@@ -89,7 +90,15 @@ def build_processors(
 
     live.listeners.append(use_settings)
     pull = PullProcessor(
-        metadata, clients, store, counters, scheduler, place, progress.pulled, auto_create_groups=auto_create_groups
+        metadata,
+        metadata.commits,
+        clients,
+        store,
+        counters,
+        scheduler,
+        place,
+        progress.pulled,
+        auto_create_groups=auto_create_groups,
     )
     core.arrival_listeners.append(pull.arrived)
     # who waits here may have to wait elsewhere now
@@ -118,6 +127,9 @@ def build_processors(
             clients.consumer_group,
             lambda: metadata.tables.offsets,
             data_version,
+        ),
+        resets=ResetProcessor(
+            *(metadata, metadata.commits, pop, clients, progress, store, broker_name), lambda: live.pull, pull.wake
         ),
         messages=MessageProcessor(store),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),

@@ -180,6 +180,21 @@ class MetadataService:
         """Where a group has to go on in a queue, when it was not told yet."""
         return self.tables.rules.pending_reset(group, topic, queue_id)
 
+    def take_resets(self, queues: Sequence[tuple[str, str, int]]) -> None:
+        """A group consumes (group, topic, queue): what was reset of that is not pending any more. Nobody waits."""
+        rules = self.tables.rules
+        if rules.resets:
+            pending = [queue for queue in queues if rules.pending_reset(*queue) is not None]
+            if pending:
+                self.commits.take_resets(pending, lambda _error: None)
+
+    def forbidden(self) -> Mapping[str, Sequence[str]]:
+        """Group -> topics that it may not read."""
+        found: dict[str, list[str]] = {}
+        for group, topic in sorted(self.tables.rules.forbidden):
+            found.setdefault(group, []).append(topic)
+        return found
+
     # ---- following the log
 
     def follow(self) -> None:

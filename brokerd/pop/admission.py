@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from brokerd.long_polling import ANY_QUEUE
 from brokerd.metadata.groups import ensure_group
@@ -16,7 +16,13 @@ from remoting.errors import InvalidParameter, RequestError
 _READABLE: Final = 4
 
 
-def admit(request: PopRequest, metadata: Metadata, settings: PopSettings) -> MessageFilter:
+class AdmissionMetadata(Metadata, Protocol):
+    """What is needed of the metadata service."""
+
+    def is_forbidden(self, group: str, topic: str) -> bool: ...
+
+
+def admit(request: PopRequest, metadata: AdmissionMetadata, settings: PopSettings) -> MessageFilter:
     """The request's filter, compiled; its group is there afterwards. Raises RequestError with the rule that it breaks."""
     topic = metadata.topic(request.topic)
     if topic is None:
@@ -36,4 +42,8 @@ def admit(request: PopRequest, metadata: Metadata, settings: PopSettings) -> Mes
         )
     if not ensure_group(metadata, request.group, settings.auto_create_groups).consume_enable:
         raise RequestError(codes.NO_PERMISSION, f"consumer group {request.group} is disabled")
+    if metadata.is_forbidden(request.group, request.topic):
+        raise RequestError(
+            codes.NO_PERMISSION, f"consumer group {request.group} is forbidden to read topic {request.topic}"
+        )
     return compile_filter(request.expression_type, request.expression)

@@ -61,6 +61,10 @@ class PopMetadata(Metadata, Protocol):
 
     def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None: ...
 
+    def is_forbidden(self, group: str, topic: str) -> bool: ...
+
+    def take_resets(self, queues: Sequence[tuple[str, str, int]]) -> None: ...
+
 
 class _Waiting:
     """A parked pop."""
@@ -304,25 +308,18 @@ class PopService:
 
     # ---- administration
 
-    def reset_offset(
-        self, group: str, topic: str, queue_id: int, offset: int, done: Callable[[RequestError | None], None]
-    ) -> None:
-        """Let a group go on at an offset of a queue; what it took of the queue is forgotten."""
-        try:
-            if not self._serving:
-                raise NotMaster
-            end_offset = self.journal.append(records.RESET, records.reset(group, topic, queue_id, offset))
-        except LogboomError as error:
-            done(as_request_error(error))
-            return
-        self._metadata.commit_offset(group, topic, queue_id, offset, None)
+    def reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Let a group that pops a queue go on at an offset of it; what it took of the queue is forgotten, and cannot be acked.
+
+        What came back of it waits in the retry topic and stays there. Nothing happens where the group never popped. Raises
+        LogboomError when the log does not take the record.
+        """
+        if not self._serving:
+            raise NotMaster
+        if self.ledger.queue(group, topic, queue_id) is not None:
+            self.journal.append(records.RESET, records.reset(group, topic, queue_id, offset))
+            self._reviver.arm()
         self._polling.arrived(copies.base_topic(group, topic), ANY_QUEUE, None, group)
-
-        def acknowledged(status: PutStatus) -> None:
-            ok = status == PutStatus.PUT_OK
-            done(None if ok else RequestError(codes.SYSTEM_ERROR, "the new offset is not acknowledged yet"))
-
-        self.journal.when_acknowledged(end_offset, acknowledged)
 
     # ---- taking
 
@@ -330,7 +327,7 @@ class PopService:
         """Take what is there and answer: (whether the request is answered, whether there is more to look through)."""
         topic = self._metadata.topic(request.topic)
         group = self._metadata.group(request.group)
-        if topic is None or group is None:
+        if topic is None or group is None or self._metadata.is_forbidden(request.group, request.topic):
             return False, False
         if group.fifo and not request.fifo:
             request = replace(request, fifo=True)
@@ -347,6 +344,7 @@ class PopService:
             return True, False
         if not taking.found:
             return False, taking.more
+        self._metadata.take_resets([(request.group, found.topic, found.queue_id) for found in taking.found])
 
         def acknowledged(status: PutStatus) -> None:
             done(self._outcome(request, taking, pop_time_ms, status))

@@ -1,9 +1,9 @@
-"""Consumer groups: codes 200, 201, 207, 225, 352. How far they are is in consumption.py."""
+"""Consumer groups: codes 200, 201, 207, 225, 352, 353. How far they are is in consumption.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from brokerd.metadata.service import DataVersion
 from brokerd.processors import bodies, fields
@@ -17,11 +17,19 @@ from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
+_READ_BIT: Final = 4
+
 
 class GroupMetadata(Metadata, Protocol):
     """What is needed of the metadata service."""
 
     def put_groups(self, configs: Sequence[GroupConfig], done: Callable[[RequestError | None], None]) -> None: ...
+
+    def forbidden(self) -> Mapping[str, Sequence[str]]: ...
+
+    def is_forbidden(self, group: str, topic: str) -> bool: ...
+
+    def forbid(self, group: str, topic: str, forbidden: bool, done: Callable[[RequestError | None], None]) -> None: ...
 
     def delete_group(
         self, name: str, done: Callable[[RequestError | None], None], clean_offsets: bool = True
@@ -74,7 +82,27 @@ class GroupProcessor:
         chosen, is_part = page(groups, version, request.ext, "groupSeq", "maxGroupNum")
         body = {
             "dataVersion": version.as_json(),
-            "forbiddenTable": {},
+            "forbiddenTable": {
+                group: dict.fromkeys(topics, _READ_BIT)
+                for group, topics in self._metadata.forbidden().items()
+                if group in chosen
+            },
             "subscriptionGroupTable": {name: group_json(each) for name, each in chosen.items()},
         }
         connection.respond(request, ext={"totalGroupNum": str(len(groups))} if is_part else {}, body=encode(body))
+
+    def forbid(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 353: whether a group may read a topic; without `readable` only told, which any replica can."""
+        group, topic = fields.text(request.ext, "group"), fields.text(request.ext, "topic")
+
+        def done(error: RequestError | None) -> None:
+            if error is not None:
+                connection.respond_error(request, error)
+                return
+            readable = not self._metadata.is_forbidden(group, topic)
+            connection.respond(request, body=encode({"group": group, "readable": readable, "topic": topic}))
+
+        if request.ext.get("readable"):
+            self._metadata.forbid(group, topic, not fields.flag(request.ext, "readable"), done)
+        else:
+            done(None)

@@ -11,29 +11,23 @@ from collections.abc import Collection, Sequence
 from time import perf_counter_ns
 from typing import Final, Protocol
 
-from brokerd.client_groups import ConsumerGroup
 from brokerd.clients import ClientRegistry
 from brokerd.long_polling import LongPolling, Waiter, WaitTable
-from brokerd.metadata.groups import ensure_group
+from brokerd.metadata.offset_commits import OffsetCommits
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
+from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUSPEND, Checked, Forbidden, PullChecks, PullMetadata
 from brokerd.pull_offsets import PullOffsets
 from brokerd.read_place import ReadPlace
 from brokerd.record_fields import properties_of
 from brokerd.scheduler import Scheduler
 from brokerd.send import Counters
-from brokerd.services import Metadata
 from brokerd.store.dispatcher import Arrival
 from brokerd.store.reading import GetResult, GetStatus
-from brokerd.tag_filter import MessageFilter, compile_filter
 from remoting import codes
-from remoting.errors import InvalidParameter, LogboomError, RequestError
+from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
-
-FLAG_COMMIT: Final = 1
-FLAG_SUSPEND: Final = 2
-FLAG_SUBSCRIPTION: Final = 4
 
 MAX_MESSAGES: Final = 32
 MAX_BYTES: Final = 256 * 1024
@@ -42,10 +36,16 @@ _POSITION: Final = struct.Struct(">q")
 _POSITION_AT: Final = 28  # of a record's own place in the log
 _MAX_HELD: Final = 100_000
 _SCAN_ROUNDS: Final = 25
+# A reset that is told but not recorded everywhere is at worst told again; not told, this consumer would read on where it was.
+_TOLD_ANYWAY: Final = frozenset({codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT})
 
 
 class PullReads(Protocol):
     """What is needed of the store."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
 
     def read_messages(
         self,
@@ -64,6 +64,7 @@ class _Pull:
     __slots__ = (
         "connection",
         "group",
+        "group_config",
         "max_bytes",
         "max_count",
         "message_filter",
@@ -74,27 +75,17 @@ class _Pull:
         "topic",
     )
 
-    def __init__(
-        self,
-        connection: RemotingConnection,
-        request: Command,
-        group: str,
-        topic: str,
-        queue_id: int,
-        message_filter: MessageFilter,
-    ) -> None:
+    def __init__(self, connection: RemotingConnection, request: Command, group: str, checked: Checked) -> None:
         ext = request.ext
         self.connection = connection
         self.request = request
         self.group = group
-        self.topic = topic
-        self.queue_id = queue_id
+        self.group_config, self.topic, self.queue_id, _, self.message_filter = checked
         self.offset = fields.integer(ext, "queueOffset")
         self.max_count = min(fields.integer(ext, "maxMsgNums", MAX_MESSAGES, low=1, high=fields.MAX_INT), MAX_MESSAGES)
         asked = fields.integer(ext, "maxMsgBytes", 0, low=-1, high=fields.MAX_INT)
         self.max_bytes = min(asked, MAX_BYTES) if asked > 0 else MAX_BYTES
-        self.message_filter = message_filter
-        self.tags_codes = message_filter.tags_codes
+        self.tags_codes = self.message_filter.tags_codes
 
 
 class PullProcessor:
@@ -102,7 +93,8 @@ class PullProcessor:
 
     def __init__(
         self,
-        metadata: Metadata,
+        metadata: PullMetadata,
+        commits: OffsetCommits,
         clients: ClientRegistry,
         reads: PullReads,
         counters: Counters,
@@ -113,14 +105,14 @@ class PullProcessor:
         auto_create_groups: bool = True,
     ) -> None:
         self._metadata = metadata
-        self._clients = clients
+        self._commits = commits
         self._reads = reads
         self._counters = counters
         self._scheduler = scheduler
         self._place = place
         self._pulled = pulled
         self._is_master = place.is_master
-        self._auto_create_groups = auto_create_groups
+        self._checks = PullChecks(metadata, clients, lambda: auto_create_groups and place.is_master())
         self._parked = ParkedRequests()
         self._polling: LongPolling[_Pull] = LongPolling(
             scheduler, WaitTable(_MAX_HELD, _MAX_HELD), self._try_again, self._timed_out, share=False
@@ -128,16 +120,22 @@ class PullProcessor:
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
         """Answer one pull, or hold it."""
+        try:
+            self._handle(connection, request)
+        except Forbidden as error:
+            _respond_forbidden(connection, request, error)
+
+    def _handle(self, connection: RemotingConnection, request: Command) -> None:
         self._place.check(lite=request.code == codes.LITE_PULL_MESSAGE)
         ext = request.ext
         group = fields.text(ext, "consumerGroup")
-        topic, queue_id, flags = self._check_place(group, ext)
-        message_filter = self._filter(group, topic, flags, ext)
-        pull = _Pull(connection, request, group, topic, queue_id, message_filter)
+        checked = self._checks.check(group, ext)
+        _, topic, queue_id, flags, _ = checked
+        pull = _Pull(connection, request, group, checked)
         if flags & FLAG_COMMIT and self._is_master():
             commit_offset = fields.integer(ext, "commitOffset", -1, low=-1)
             if commit_offset >= 0:
-                self._metadata.commit_offset(group, topic, queue_id, commit_offset, None)
+                self._commits.commit(group, topic, queue_id, commit_offset, None)
         suspend_ms = fields.integer(ext, "suspendTimeoutMillis", 0) if flags & FLAG_SUSPEND else 0
         if self._answer(pull, hold=suspend_ms > 0):
             return
@@ -153,6 +151,10 @@ class PullProcessor:
         for arrival in arrivals:
             self._polling.arrived(arrival.topic, arrival.queue_id, arrival.tags_codes)
 
+    def wake(self, topic: str, queue_id: int) -> None:
+        """Something changed for those who wait for the queue: let them look again."""
+        self._polling.arrived(topic, queue_id)
+
     def connection_closed(self, connection: object) -> None:
         self._parked.cancel_all(connection)
 
@@ -165,59 +167,14 @@ class PullProcessor:
     def waiting_count(self) -> int:
         return self._polling.table.count
 
-    # ---- checking
-
-    def _check_place(self, group: str, ext: dict[str, str]) -> tuple[str, int, int]:
-        """Who may read what; (topic, queue, flags)."""
-        try:
-            group_config = ensure_group(self._metadata, group, self._auto_create_groups and self._is_master())
-        except InvalidParameter as error:  # a name that no group can have
-            raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, error.message) from error
-        if not group_config.consume_enable:
-            raise RequestError(codes.NO_PERMISSION, f"consumer group {group} is disabled")
-        topic = fields.text(ext, "topic")
-        config = self._metadata.topic(topic)
-        if config is None:
-            raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist; create it")
-        if not config.perm & 4:
-            raise RequestError(codes.NO_PERMISSION, f"topic {topic} is not readable")
-        queue_id = fields.integer(ext, "queueId", high=fields.MAX_INT)
-        if queue_id >= config.read_queue_nums:
-            raise InvalidParameter(f"topic {topic} has queues 0 to {config.read_queue_nums - 1}, not {queue_id}")
-        present = self._clients.consumer_group(group)
-        if present is not None and present.message_model == "BROADCASTING" and not group_config.broadcast_enable:
-            raise RequestError(codes.NO_PERMISSION, f"consumer group {group} may not consume by broadcast")
-        return topic, queue_id, fields.integer(ext, "sysFlag", 0, high=fields.MAX_INT)
-
-    def _filter(self, group: str, topic: str, flags: int, ext: dict[str, str]) -> MessageFilter:
-        """The filter that the request carries, or the one that the group registered."""
-        if flags & FLAG_SUBSCRIPTION:
-            kind, expression = ext.get("expressionType", ""), ext.get("subscription", "")
-        else:
-            kind, expression = self._registered(group, topic, fields.integer(ext, "subVersion", 0, low=-1))
-        if topic.startswith("%RETRY%") and kind not in ("", "TAG"):
-            kind, expression = "TAG", "*"  # what came back was wanted once
-        return compile_filter(kind, expression)
-
-    def _registered(self, group: str, topic: str, version: int) -> tuple[str, str]:
-        present: ConsumerGroup | None = self._clients.consumer_group(group)
-        if present is None:
-            raise RequestError(
-                codes.SUBSCRIPTION_NOT_EXIST, f"no consumer of {group} sent a heartbeat to this broker yet"
-            )
-        subscription = present.subscriptions.get(topic)
-        if subscription is None:
-            raise RequestError(codes.SUBSCRIPTION_NOT_EXIST, f"consumer group {group} is not subscribed to {topic}")
-        if subscription.version < version:
-            raise RequestError(
-                codes.SUBSCRIPTION_NOT_LATEST, f"a newer subscription of {group} to {topic} is not known here yet"
-            )
-        return subscription.expression_type, subscription.expression
-
     # ---- answering
 
     def _answer(self, pull: _Pull, *, hold: bool) -> bool:
         """Read and answer; False (and nothing answered) when there is nothing and the request may be held."""
+        target = self._metadata.pending_reset(pull.group, pull.topic, pull.queue_id)
+        if target is not None:
+            self._answer_reset(pull, target)
+            return True
         started_ns = perf_counter_ns()
         code, next_offset, result = self._read(pull)
         if hold and code == codes.PULL_NOT_FOUND and not self._place.sends_back:
@@ -225,15 +182,7 @@ class PullProcessor:
         if code == codes.PULL_NOT_FOUND and self._place.sends_back:
             code = codes.PULL_RETRY_IMMEDIATELY
         self._pulled.note(pull.group, pull.topic, pull.queue_id, next_offset)
-        suggested = self._place.suggest(_physical_end(result.records[-1]) if result.records else None)
-        ext = {
-            "suggestWhichBrokerId": str(suggested),
-            "nextBeginOffset": str(next_offset),
-            "minOffset": str(result.min_offset),
-            "maxOffset": str(result.max_offset),
-            "topicSysFlag": "0",
-            "groupSysFlag": "0",
-        }
+        ext = self._header(pull, next_offset, result)
         if code != codes.SUCCESS:
             self._counters.missed += 1
             pull.connection.respond(pull.request, code, ext, remark=result.status.name)
@@ -250,6 +199,43 @@ class PullProcessor:
         counters.reads.add(read_ms)
         counters.statistics.given(pull.topic, pull.group, messages, size)
         counters.statistics.read(pull.topic, pull.queue_id, pull.group, int(read_ms))
+
+    def _header(self, pull: _Pull, next_offset: int, result: GetResult) -> dict[str, str]:
+        config = pull.group_config
+        suggested = self._place.suggest(
+            _physical_end(result.records[-1]) if result.records else None,
+            config.read_broker_id,
+            config.read_broker_id_when_slow,
+        )
+        return {
+            "suggestWhichBrokerId": str(suggested),
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+            "topicSysFlag": "0",
+            "groupSysFlag": str(config.group_sys_flag),
+        }
+
+    def _answer_reset(self, pull: _Pull, target: int) -> None:
+        """The group was told elsewhere to go on at another offset: this consumer hears it, once it is recorded that it did.
+
+        A replica records nothing, and sends the consumer to the master.
+        """
+        low, high = self._reads.min_offset(pull.topic, pull.queue_id), self._reads.max_offset(pull.topic, pull.queue_id)
+        if not self._is_master():
+            ext = self._header(pull, pull.offset, GetResult(GetStatus.OFFSET_OVERFLOW_ONE, pull.offset, low, high, []))
+            pull.connection.respond(pull.request, codes.PULL_RETRY_IMMEDIATELY, ext | {"suggestWhichBrokerId": "0"})
+            return
+        ext = self._header(pull, target, GetResult(GetStatus.OFFSET_OVERFLOW_ONE, target, low, high, []))
+
+        def taken(error: RequestError | None) -> None:
+            if error is None or error.code in _TOLD_ANYWAY:
+                self._pulled.note(pull.group, pull.topic, pull.queue_id, target)
+                pull.connection.respond(pull.request, codes.PULL_OFFSET_MOVED, ext, remark="OFFSET_RESET")
+            else:
+                pull.connection.respond_error(pull.request, error)
+
+        self._commits.take_resets([(pull.group, pull.topic, pull.queue_id)], taken)
 
     def _read(self, pull: _Pull) -> tuple[int, int, GetResult]:
         """(answer's code, next offset, what was read)."""
@@ -288,7 +274,11 @@ class PullProcessor:
     def _try_again(self, waiter: Waiter[_Pull]) -> bool:
         pull = waiter.payload
         try:
+            self._checks.check_forbidden(pull.group, pull.topic)
             answered = self._answer(pull, hold=True)
+        except Forbidden as error:
+            _respond_forbidden(pull.connection, pull.request, error)
+            answered = True
         except LogboomError as error:
             pull.connection.respond_error(pull.request, error)
             answered = True
@@ -303,6 +293,10 @@ class PullProcessor:
             self._answer(pull, hold=False)
         except LogboomError as error:
             pull.connection.respond_error(pull.request, error)
+
+
+def _respond_forbidden(connection: RemotingConnection, request: Command, error: Forbidden) -> None:
+    connection.respond(request, error.code, {"forbiddenType": str(error.kind)}, remark=error.message)
 
 
 def _physical_end(record: bytes) -> int:

@@ -19,6 +19,7 @@ from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pull import PullProcessor
+from brokerd.processors.resets import ResetProcessor
 from brokerd.processors.state import StateProcessor
 from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
@@ -51,6 +52,7 @@ class Processors:
     consumption: ConsumptionProcessor
     assignments: AssignmentProcessor
     inspection: InspectionProcessor
+    resets: ResetProcessor
     messages: MessageProcessor
     pop: PopProcessor
     state: StateProcessor
@@ -107,6 +109,9 @@ def entries(processors: Processors) -> Sequence[Entry]:
         Entry(codes.QUERY_TOPIC_CONSUME_BY_WHO, each(consumption.groups_of_topic)),
         Entry(codes.QUERY_TOPICS_BY_CONSUMER, each(consumption.topics_of_group)),
         Entry(codes.QUERY_SUBSCRIPTION_BY_CONSUMER, each(consumption.subscription)),
+        Entry(codes.UPDATE_AND_GET_GROUP_FORBIDDEN, each(groups.forbid)),
+        Entry(codes.INVOKE_BROKER_TO_RESET_OFFSET, each(processors.resets.reset)),
+        Entry(codes.CLONE_GROUP_OFFSET, each(processors.resets.clone), master_only=True),
         Entry(codes.QUERY_ASSIGNMENT, each(assignments.query)),
         Entry(codes.SET_MESSAGE_REQUEST_MODE, each(assignments.set_mode), master_only=True),
         Entry(codes.GET_ALL_MESSAGE_REQUEST_MODE, each(assignments.all_modes)),

@@ -18,6 +18,7 @@ from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pull import PullProcessor
 from brokerd.processors.registry import Processors, entries, handlers
+from brokerd.processors.resets import ResetProcessor
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
@@ -103,6 +104,7 @@ class RemotingBroker(PopBroker):
         self.log_end, self.memory_bytes = 0, 1000
         self.pull = PullProcessor(
             self.metadata,
+            self.metadata.commits,
             self.clients,
             self.log,
             self.counters,
@@ -162,6 +164,10 @@ class RemotingBroker(PopBroker):
                 self.clients.consumer_group,
                 lambda: self.metadata.tables.offsets,
                 version,
+            ),
+            ResetProcessor(
+                *(self.metadata, self.metadata.commits, self.pop_service, self.clients, self.progress, ranges),
+                *("broker-a", lambda: pull_settings or PullSettings(), self.pull.wake),
             ),
             MessageProcessor(self.log),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from brokerd.client_groups import ConsumerData, Subscription
-from brokerd.processors.pull import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
+from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.read_place import PullSettings
 from brokerd.services import ClientInfo
 from remoting import codes
@@ -117,10 +118,10 @@ def test_refusals(broker: RemotingBroker, changes: dict[str, Any], code: int) ->
     assert answer.remark
 
 
-def join(broker: RemotingBroker, peer: Peer, model: str = "CLUSTERING", **topics: Any) -> None:
+def join(broker: RemotingBroker, peer: Any, model: str = "CLUSTERING", group: str = "g", **topics: Any) -> None:
     wanted = {topic: Subscription(topic, expression, "TAG", 5) for topic, expression in topics.items()}
     info = ClientInfo("c1", "127.0.0.1:5000", "JAVA", "479")
-    data = ConsumerData("g", message_model=model, subscriptions=wanted)
+    data = ConsumerData(group, message_model=model, subscriptions=wanted)
     broker.clients.remoting_heartbeat(peer, info, [], [data])
 
 
@@ -132,6 +133,79 @@ def test_the_registered_subscription_is_used(broker: RemotingBroker) -> None:
     assert pull(broker, sysFlag=0, subVersion=6).code == codes.SUBSCRIPTION_NOT_LATEST
     broker.topic("u")
     assert pull(broker, topic="u", sysFlag=0).code == codes.SUBSCRIPTION_NOT_EXIST
+
+
+def test_checks_come_in_the_order_of_the_protocol() -> None:
+    """Everything is wrong at first; each time what was named is put right."""
+    broker = remoting_master()
+    broker.topic("closed", perm=2)
+    broker.group("off", consume_enable=False, broadcast_enable=False)
+    asked = {"consumerGroup": "bad name", "topic": "nowhere", "queueId": 9, "subscription": "a =", "subVersion": 6}
+    asked["expressionType"] = "SQL92"
+
+    def refused(code: int, kind: str | None = None) -> None:
+        answer = pull(broker, **asked)
+        assert (answer.code, answer.ext.get("forbiddenType")) == (code, kind), answer.remark
+
+    refused(codes.SUBSCRIPTION_GROUP_NOT_EXIST)
+    asked["consumerGroup"] = "off"
+    refused(codes.NO_PERMISSION, "2")
+    broker.group("off", broadcast_enable=False)
+    refused(codes.TOPIC_NOT_EXIST)
+    asked["topic"] = "closed"
+    refused(codes.NO_PERMISSION, "3")
+    broker.topic("closed")
+    refused(codes.INVALID_PARAMETER)
+    asked["queueId"] = 0
+    refused(codes.SUBSCRIPTION_PARSE_FAILED)
+    asked["sysFlag"] = 0
+    refused(codes.SUBSCRIPTION_NOT_EXIST)
+    join(broker, broker.peer, "BROADCASTING", group="off", t="*")
+    forbid(broker, "off", "closed", readable=False)
+    refused(codes.NO_PERMISSION, "4")
+    broker.group("off")
+    refused(codes.NO_PERMISSION, "5")
+    forbid(broker, "off", "closed", readable=True)
+    refused(codes.SUBSCRIPTION_NOT_EXIST)
+    join(broker, broker.peer, "BROADCASTING", group="off", closed="*")
+    refused(codes.SUBSCRIPTION_NOT_LATEST)
+    asked["subVersion"] = 5
+    refused(codes.PULL_NOT_FOUND)
+
+
+def forbid(broker: RemotingBroker, group: str = "g", topic: str = "t", *, readable: bool | None) -> Any:
+    ext = {"group": group, "topic": topic} | ({} if readable is None else {"readable": readable})
+    answer = broker.answer(codes.UPDATE_AND_GET_GROUP_FORBIDDEN, ext)
+    assert answer.code == 0, answer.remark
+    return orjson.loads(answer.body)
+
+
+def test_a_group_that_is_forbidden_reads_neither_way(broker: RemotingBroker) -> None:
+    broker.send("a")
+    assert forbid(broker, readable=None) == {"group": "g", "readable": True, "topic": "t"}
+    assert forbid(broker, readable=False) == {"group": "g", "readable": False, "topic": "t"}
+    assert pull(broker).code == codes.NO_PERMISSION
+    assert broker.receive(1).outcome.error is not None
+    assert pull(broker, consumerGroup="h").code == 0
+    told = orjson.loads(broker.answer(codes.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+    assert told["forbiddenTable"] == {"g": {"t": 4}}
+    other = RemotingBroker(log=broker.log.copy(), turns=broker.turns)
+    other.become_master()
+    assert forbid(other, readable=None)["readable"] is False, "it is in the log"
+    assert forbid(broker, readable=True)["readable"] is True
+    assert pull(broker).code == 0
+
+
+def test_who_waits_is_refused_when_forbidden(broker: RemotingBroker) -> None:
+    opaque = broker.send_request(codes.PULL_MESSAGE, ext(0, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND))
+    waiting = broker.receive(1, wait_ms=10_000)
+    forbid(broker, readable=False)
+    broker.send("a")
+    broker.turns.run()
+    assert broker.peer.answers[opaque].code == codes.NO_PERMISSION
+    assert waiting.waits
+    broker.turns.run(10_000)
+    assert waiting.outcome.messages == ()
 
 
 def test_broadcast_needs_permission(broker: RemotingBroker) -> None:

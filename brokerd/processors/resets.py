@@ -1,0 +1,193 @@
+"""Moving groups to other offsets: codes 222 (reset) and 314 (clone), and the notice 220 to consumers.
+
+A reset waits in the log: it is the group's offset at once, and what its consumers commit does not count until the next pull of
+the queue was told, or a pop took from it. So it needs nobody to be connected, and survives a change of master. With
+`pull.reset_at_broker` off, connected consumers are told where to go on and commit that themselves, as before version 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from brokerd.clients import ClientRegistry
+from brokerd.processors import fields
+from brokerd.processors.bodies import encode, encode_object_map, message_queue
+from brokerd.processors.consumption import Progress
+from brokerd.processors.offsets import QueueRanges
+from brokerd.read_place import PullSettings
+from brokerd.services import Metadata
+from remoting import codes
+from remoting.errors import LogboomError, RequestError
+from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
+
+LATEST_MS: Final = -1
+_MAX_CLONED: Final = 1_000_000
+
+Done = Callable[[RequestError | None], None]
+
+
+class Commits(Protocol):
+    """What is needed of `metadata.offset_commits.OffsetCommits`."""
+
+    def reset(self, group: str, topic: str, offsets: Mapping[int, int], done: Done) -> None: ...
+
+    def set_all(self, entries: Mapping[tuple[str, str, int], int], done: Done) -> None: ...
+
+
+class Pops(Protocol):
+    """What is needed of the pop service."""
+
+    def reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...
+
+
+class ResetProcessor:
+    """The handlers. `wake(topic, queue)` lets pulls that wait look again."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        commits: Commits,
+        pops: Pops,
+        clients: ClientRegistry,
+        progress: Progress,
+        ranges: QueueRanges,
+        broker_name: str,
+        settings: Callable[[], PullSettings],
+        wake: Callable[[str, int], None],
+    ) -> None:
+        self._metadata = metadata
+        self._commits = commits
+        self._pops = pops
+        self._clients = clients
+        self._progress = progress
+        self._ranges = ranges
+        self._broker_name = broker_name
+        self._settings = settings
+        self._wake = wake
+
+    def reset(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 222: by time (-1 = behind the last message), all queues or one; or one queue to an offset."""
+        ext = request.ext
+        group, topic = fields.text(ext, "group"), fields.text(ext, "topic")
+        timestamp_ms = fields.integer(ext, "timestamp", low=-1)
+        config = self._metadata.topic(topic)
+        if config is None:
+            raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
+        if self._metadata.group(group) is None:
+            raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist")
+        if not self._settings().reset_at_broker:
+            offsets = self._client_offsets(group, topic, timestamp_ms, force=fields.flag(ext, "isForce"))
+            self._tell(group, topic, timestamp_ms, offsets)
+            connection.respond(request, body=self._body(topic, offsets))
+            return
+        queue_id = fields.integer(ext, "queueId", -1, low=-1, high=fields.MAX_INT)
+        if queue_id >= config.read_queue_nums:
+            raise RequestError(
+                codes.SYSTEM_ERROR, f"topic {topic} has queues 0 to {config.read_queue_nums - 1}, not {queue_id}"
+            )
+        offset = fields.integer(ext, "offset", -1, low=-1)
+        if queue_id >= 0 and offset >= 0:
+            offsets = {queue_id: self._checked(topic, queue_id, offset)}
+        else:
+            queue_ids = range(config.read_queue_nums) if queue_id < 0 else (queue_id,)
+            offsets = {each: self._offset_at(topic, each, timestamp_ms) for each in queue_ids}
+
+        def done(error: RequestError | None) -> None:
+            if error is None:
+                connection.respond(request, body=self._body(topic, offsets))
+            else:
+                connection.respond_error(request, error)
+
+        self._reset(group, topic, offsets, done)
+
+    def clone(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 314: give a group the offsets of another, of a topic or of all that it consumes.
+
+        Unless `offline`, topics to which the other one's members do not subscribe are left out; so are those that are not there.
+        """
+        ext = request.ext
+        source, target = fields.text(ext, "srcGroup"), fields.text(ext, "destGroup")
+        asked = ext.get("topic")
+        present = self._clients.consumer_group(source)
+        subscribed = present.subscriptions if present is not None and not fields.flag(ext, "offline") else {}
+        entries: dict[tuple[str, str, int], int] = {}
+        for topic, queue_id in self._progress.consumed_by(source):
+            if (asked and topic != asked) or self._metadata.topic(topic) is None:
+                continue
+            offset = self._progress.consumer_offset(source, topic, queue_id)
+            if offset is not None and (not subscribed or topic in subscribed) and len(entries) < _MAX_CLONED:
+                entries[target, topic, queue_id] = offset
+
+        def done(error: RequestError | None) -> None:
+            if error is None:
+                connection.respond(request)
+            else:
+                connection.respond_error(request, error)
+
+        self._commits.set_all(entries, done)
+
+    # ---- inside
+
+    def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        if timestamp_ms == LATEST_MS:
+            return self._ranges.max_offset(topic, queue_id)
+        return self._ranges.offset_by_time(topic, queue_id, timestamp_ms)
+
+    def _checked(self, topic: str, queue_id: int, offset: int) -> int:
+        low, high = self._ranges.min_offset(topic, queue_id), self._ranges.max_offset(topic, queue_id)
+        if not low <= offset <= high + 1:
+            raise RequestError(
+                codes.SYSTEM_ERROR, f"queue {queue_id} of {topic} has offsets from {low} to {high}, not {offset}"
+            )
+        return min(offset, high)
+
+    def _reset(self, group: str, topic: str, offsets: Mapping[int, int], done: Done) -> None:
+        try:
+            for queue_id, offset in offsets.items():
+                self._pops.reset_offset(group, topic, queue_id, offset)
+        except LogboomError as error:
+            done(RequestError(error.code, str(error)))
+            return
+        self._commits.reset(group, topic, offsets, done)
+        for queue_id in offsets:
+            self._wake(topic, queue_id)
+
+    def _client_offsets(self, group: str, topic: str, timestamp_ms: int, *, force: bool) -> dict[int, int]:
+        """Where consumers shall go on; not ahead of where they are unless forced."""
+        config = self._metadata.topic(topic)
+        offsets = {}
+        for queue_id in range(config.write_queue_nums if config is not None else 0):
+            present = self._progress.consumer_offset(group, topic, queue_id)
+            if present is None:
+                raise RequestError(
+                    codes.SYSTEM_ERROR,
+                    f"consumer group {group} never committed an offset in queue {queue_id} of {topic}",
+                )
+            wanted = self._offset_at(topic, queue_id, timestamp_ms)
+            offsets[queue_id] = wanted if force else min(wanted, present)
+        return offsets
+
+    def _tell(self, group: str, topic: str, timestamp_ms: int, offsets: Mapping[int, int]) -> None:
+        members = self._clients.remoting_members(group)
+        if not members:
+            raise RequestError(
+                codes.CONSUMER_NOT_ONLINE, f"no consumer of {group} is connected to this broker that could be told"
+            )
+        ext = {"topic": topic, "group": group, "timestamp": str(timestamp_ms), "isForce": "true", "queueId": "-1"}
+        bodies = {"CPP": encode({"offsetTable": self._listed(topic, offsets)})}
+        usual = self._body(topic, offsets)
+        for member in members:
+            if member.connection is not None:
+                body = bodies.get(member.info.language, usual)
+                member.connection.notify(codes.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
+
+    def _listed(self, topic: str, offsets: Mapping[int, int]) -> Sequence[dict[str, Any]]:
+        """The form that C++ clients read."""
+        return [message_queue(topic, self._broker_name, each) | {"offset": offset} for each, offset in offsets.items()]
+
+    def _body(self, topic: str, offsets: Mapping[int, int]) -> bytes:
+        """With objects as keys: the one form that Java reads and Go does not stumble over. No blanks: Go splits it by hand."""
+        entries = [(message_queue(topic, self._broker_name, each), offset) for each, offset in offsets.items()]
+        return b'{"offsetTable":' + encode_object_map(entries) + b"}"
