@@ -119,6 +119,7 @@ class Broker:
             self._live.retention,
             SteadyClock(_wall_ms, loop.time),  # who sets the clock must not make files a day old in a moment
             self._store_failed,
+            core.config,
         )
         self._live.listeners.append(lambda: self._housekeeper.use(self._live.retention))
         self.clients.gone_listeners.append(core.pop.client_gone)
@@ -211,8 +212,15 @@ class Broker:
         if self.failed.done():
             self.core.store.abandon()
         else:
+            self._write_config()
             self.core.store.close()
         self._disk.close()
+
+    def _write_config(self) -> None:
+        try:
+            self.core.config.write()
+        except StorageError as error:  # who reads them finds older ones; our own next start does not read them
+            log.warning("the tables in config/ stay behind: %s", error)
 
     def _make_exporter(self, port: int) -> MetricsExporter | None:
         settings = self._settings

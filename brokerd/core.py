@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from brokerd.config.first_records import FirstRecords
+from brokerd.config.takeover import Takeover
+from brokerd.config.writer import ConfigWriter
 from brokerd.log_access import Appends, ReplicaView, StoreRecordLog, StoreReplicatedLog
 from brokerd.metadata.journal import JournalSettings
 from brokerd.metadata.names import METADATA_TOPIC, SystemNames
@@ -79,6 +82,8 @@ class BrokerCore:
         `is_alive(client_id)` tells whether a consumer that leases messages is there. Raises CorruptedFile or SettingsError.
         """
         self.store = store = MessageStore(disk, settings, wall_ms, identity.store_host)
+        takeover = Takeover(disk)
+        takeover.found_at_start(sealed=store.is_sealed)
         store.load()
         self.replica = make_replica(StoreReplicatedLog(store, request_flush), store.confirm_offset)
         self.counters = Counters()
@@ -117,6 +122,7 @@ class BrokerCore:
         self._advance_scheduled = False
         self._file_number = -1
         self._deleted: list[tuple[int, str]] = []
+        self._master_epoch = 0
         store.position_holders += [
             self.metadata.journal.held_offset,
             self.pop.journal.held_offset,
@@ -129,6 +135,16 @@ class BrokerCore:
         self.metadata.listeners.append(self.progress.metadata_changed)
         self.metadata.unread_queues = self.progress.unread_queues
         self.metadata.unfinished = self.pop.unfinished
+        self.first_records = FirstRecords(store, self.metadata, takeover, self.replica, scheduler, wall_ms)
+        self.config = ConfigWriter(
+            disk,
+            self.metadata,
+            self.progress,
+            takeover,
+            lambda: self._master_epoch,
+            lambda: store.dispatch_offset,
+            store.commitlog.end_offset,
+        )
         self._rebuild()
         self.replica.add_role_listener(self._role_changed)
         self.replica.add_confirm_listener(self._confirmed)
@@ -186,15 +202,10 @@ class BrokerCore:
 
     # ---- roles
 
-    def _role_changed(self, role: Role, _master_epoch: int) -> None:
+    def _role_changed(self, role: Role, master_epoch: int) -> None:
+        self._master_epoch = master_epoch
         if role is Role.MASTER:
-            self.metadata.catch_up()
-            self.store.set_appendable(True)
-            for position, topic in self._deleted:  # in the part of the log that dispatch has not reached
-                self.store.restart_queue_offsets(topic, position)
-            self.pop.start_serving()
-            self.transactions.start_serving()
-            self._file_number = -1
+            self._become_master()
             return
         if role is Role.PROMOTING:
             return
@@ -205,6 +216,16 @@ class BrokerCore:
             self.transactions.stop_serving()
             self._rebuild()
             self._deleted.clear()
+
+    def _become_master(self) -> None:
+        self.metadata.catch_up()
+        self.store.set_appendable(True)
+        for position, topic in self._deleted:  # in the part of the log that dispatch has not reached
+            self.store.restart_queue_offsets(topic, position)
+        self.first_records.begin()
+        self.pop.start_serving()
+        self.transactions.start_serving()
+        self._file_number = -1
 
     def _rebuild(self) -> None:
         """Read the tables from the log. The metadata first: the others begin where it says."""
@@ -217,7 +238,11 @@ class BrokerCore:
     def _metadata_changed(self, change: Change) -> None:
         if change.rebuilt:
             self._remove_stale_queues()
+            self.store.empty_queues(self.metadata.tables.emptied_queues)
             return
+        if change.queues_emptied:
+            emptied = self.metadata.tables.emptied_queues
+            self.store.empty_queues({key: emptied[key] for key in change.queues_emptied})
         for topic in change.topics_deleted:
             self.counters.statistics.forget_topic(topic)
         for group in change.groups_deleted:

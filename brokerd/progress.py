@@ -39,6 +39,18 @@ class ConsumerProgress:
         queue = self._pop.ledger.queue(group, topic, queue_id)
         return max(pulled, queue.next_offset if queue is not None else 0)
 
+    def all_offsets(self) -> Mapping[tuple[str, str], Mapping[int, int]]:
+        """Where every group is, by (group, stored topic), then queue; a copy."""
+        found = {key: dict(queues) for key, queues in self._tables.offsets.items()}
+        for queue in self._pop.ledger.queues():
+            offsets = found.setdefault((queue.group, queue.topic), {})
+            offsets[queue.queue_id] = max(offsets.get(queue.queue_id, 0), queue.committed_offset())
+        return found
+
+    def popped_at(self) -> int:
+        """Grows when something was popped or finished."""
+        return self._pop.journal.applied_offset
+
     def consumed_by(self, group: str) -> Sequence[Queue]:
         """The queues that a group has an offset in, in order."""
         pulled = {

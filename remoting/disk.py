@@ -161,7 +161,7 @@ class LocalSegment:
 
 
 class LocalDisk:
-    """`Disk` on a real directory, held by an advisory lock so that two processes never share one."""
+    """`Disk` on a real directory, held by advisory locks so that two processes never share one, RocketMQ's included."""
 
     def __init__(self, root: Path) -> None:
         """Make the directory if needed and lock it.
@@ -178,6 +178,7 @@ class LocalDisk:
             ) from error
         try:
             fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)  # the one that RocketMQ takes
         except OSError as error:
             os.close(self._lock_descriptor)
             raise SettingsError(

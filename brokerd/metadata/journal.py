@@ -27,6 +27,7 @@ from brokerd.metadata.replay import (
     find_snapshot,
     follow,
     rebuild,
+    rebuild_undispatched,
 )
 from brokerd.services import PutStatus
 from remoting.errors import LogboomError
@@ -69,6 +70,9 @@ class Journal:
         self._snapshot_bytes = 0
         self._snapshot_wanted = False
         self._appending = False
+        self.before_append: Callable[[], None] = lambda: (
+            None
+        )  # brings into the log what has to be there first, or raises
 
     @property
     def applied_offset(self) -> int:
@@ -80,6 +84,7 @@ class Journal:
 
         Raises what `RecordLog.append` raises; then nothing changed.
         """
+        self.before_append()
         encoded = orjson.dumps(body)
         end_offset = self._append(kind, encoded)
         self._table.apply(kind, body, end_offset)
@@ -93,13 +98,24 @@ class Journal:
         """Call `done` once when everything below `end_offset` is acknowledged or can no longer be."""
         self._log.when_acknowledged(end_offset, done)
 
+    @property
+    def begins_later(self) -> bool:
+        """Whether this log was copied from a master that has removed its first files: a snapshot says what was in them."""
+        return self._position.next_unit < self._log.queue_range(self.topic, 0)[0]
+
     def follow(self) -> None:
-        """Apply what was dispatched since the last call; on the master, where it is applied already, only move on."""
+        """Apply what was dispatched since the last call; on the master, where it is applied already, only move on.
+
+        Where the log begins later, nothing is applied before its first whole snapshot was dispatched.
+        """
         if self._appending:  # a log that dispatches inside the append: the record is applied by who appends it
             return
-        _, high = self._log.queue_range(self.topic, 0)
+        low, high = self._log.queue_range(self.topic, 0)
         before = self._position
-        if high > before.next_unit:
+        if before.next_unit < low:
+            if find_snapshot(self._log, self.topic, low, high) is not None:
+                self.rebuild()
+        elif high > before.next_unit:
             self._position = follow(self._log, self.topic, self._table, before, high)
             if self._position.applied_offset > before.applied_offset:
                 self._records_since += high - before.next_unit
@@ -108,6 +124,9 @@ class Journal:
         """Apply all the log holds, also what is not confirmed yet: for a broker that becomes the master with this very log."""
         self.follow()
         units = self._log.undispatched_units(self.topic)
+        if self.begins_later:
+            self._position = rebuild_undispatched(self._log, self.topic, self._table, units)
+            return
         applied_offset = apply_units(self._log, self._table, units, self.applied_offset)
         self._position = Position(self._position.next_unit, applied_offset)
 

@@ -11,11 +11,16 @@ A record is a JSON object with `v`, the version of its layout, and `t`, the wall
     resetsTaken   {v, t, o: [[group, topic, queue], ...]}: it was
     requestMode   {v, t, group, topic, mode: PULL or POP, share: how many share a member's queues}
     forbidden     {v, t, group, topic, forbidden: whether the group may not read the topic}
+    takenOver     {v, t, rows, digest}: snapshot rows that replace those of the same name, taken from the files of RocketMQ that
+                  have this digest; it is in the last of several such records only, and "" in the others
+    queuesEmptied {v, t, q: [[topic, queue, next offset], ...]}: these queues hold no message any more and go on there
     snapshot rows: ["v", topic changes, time of the last], ["w", group changes, time of the last], ["t", topic], ["g", group],
                    ["o", group, topic, [[queue, offset], ...]]
                    ["d", name of a topic, physical end of the record that deleted it last],
                    ["m", group, topic, mode, share], ["f", group, topic] that is forbidden,
-                   and ["r", group, topic, [[queue, offset], ...]] of pending resets
+                   ["r", group, topic, [[queue, offset], ...]] of pending resets,
+                   ["i", digest of what was taken over last]
+                   and ["q", topic, queue, next offset of an emptied queue]
 """
 
 from __future__ import annotations
@@ -37,6 +42,8 @@ OFFSETS_RESET: Final = "offsetsReset"
 RESETS_TAKEN: Final = "resetsTaken"
 REQUEST_MODE: Final = "requestMode"
 FORBIDDEN: Final = "forbidden"
+TAKEN_OVER: Final = "takenOver"
+QUEUES_EMPTIED: Final = "queuesEmptied"
 # Members of a group's record that are left out when they have their usual value: the name there, and here.
 _GROUP_EXTRAS: Final = {
     "fromMin": "consume_from_min_enable",
@@ -54,6 +61,7 @@ _USUAL_GROUP: Final = GroupConfig("")
 KINDS: Final = (
     *(TOPIC_PUT, TOPICS_DELETED, GROUP_PUT, GROUP_DELETED, OFFSETS),
     *(OFFSETS_RESET, RESETS_TAKEN, REQUEST_MODE, FORBIDDEN),
+    *(TAKEN_OVER, QUEUES_EMPTIED),
 )
 
 
@@ -146,6 +154,14 @@ def request_mode(group: str, topic: str, mode: str, share: int, now_ms: int) -> 
 
 def forbidden(group: str, topic: str, is_forbidden: bool, now_ms: int) -> dict[str, Any]:
     return {"v": VERSION, "t": now_ms, "group": group, "topic": topic, "forbidden": is_forbidden}
+
+
+def taken_over(rows: list[Any], digest: str, now_ms: int) -> dict[str, Any]:
+    return {"v": VERSION, "t": now_ms, "rows": rows, "digest": digest}
+
+
+def queues_emptied(ends: Mapping[tuple[str, int], int], now_ms: int) -> dict[str, Any]:
+    return {"v": VERSION, "t": now_ms, "q": [[*queue, end] for queue, end in ends.items()]}
 
 
 def unknown_kind(table: str, kind: str, end_offset: int) -> CorruptedFile:

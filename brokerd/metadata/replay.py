@@ -74,7 +74,7 @@ class Position(NamedTuple):
 def rebuild(log: RecordLog, topic: str, table: Table) -> Position:
     """Empty the table and fold the log into it.
 
-    Raises CorruptedFile when the log no longer holds what is needed.
+    A log that begins later than its topic needs a snapshot; until one was dispatched, the table stays empty (`Journal.follow`).
     """
     table.clear()
     low, high = log.queue_range(topic, 0)
@@ -82,10 +82,7 @@ def rebuild(log: RecordLog, topic: str, table: Table) -> Position:
     end_offset = 0
     if found is None:
         if low > 0:
-            raise CorruptedFile(
-                f"{topic} starts at queue offset {low} and holds no snapshot: records are missing; restore the broker's "
-                "data directory, or empty it so that it is copied from the master"
-            )
+            return Position(0, 0)
         start = low
     else:
         start, parts = found
@@ -95,6 +92,30 @@ def rebuild(log: RecordLog, topic: str, table: Table) -> Position:
         start += len(parts)
         end_offset = parts[-1].end_offset
     return follow(log, topic, table, Position(start, end_offset), high)
+
+
+def rebuild_undispatched(log: RecordLog, topic: str, table: Table, undispatched: Sequence[Unit]) -> Position:
+    """Likewise, when the only whole snapshot ends behind what was dispatched: for a broker that becomes the master then.
+
+    Raises CorruptedFile when there is none at all.
+    """
+    low, high = log.queue_range(topic, 0)
+    units = [*log.read_units(topic, 0, low, high - low), *undispatched]
+    for end in range(len(units), 0, -1):
+        if units[end - 1][2] != _SNAPSHOT_CODE:
+            continue
+        last = _read(log, units[end - 1])
+        first = end - last.body["parts"]
+        if last.body["part"] == last.body["parts"] - 1 and first >= 0:
+            table.clear()
+            for unit in units[first:end]:
+                for row in _read(log, unit).body["rows"]:
+                    table.load_row(row)
+            return Position(high, apply_units(log, table, units[end:], last.end_offset))
+    raise CorruptedFile(
+        f"{topic} starts at queue offset {low} and holds no snapshot: records are missing; restore the broker's "
+        "data directory, or empty it so that it is copied from the master"
+    )
 
 
 def follow(log: RecordLog, topic: str, table: Table, position: Position, high: int) -> Position:

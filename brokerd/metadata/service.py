@@ -43,7 +43,8 @@ class MetadataService:
     """Implements `services.Metadata`.
 
     `unread_queues(topic)` says how many queues must stay readable so that no unread message disappears; `unfinished(group)` gives
-    a reason why the group cannot change between ordered and not now, or None. Both are set by the assembly.
+    a reason why the group cannot change between ordered and not now, or None. `overlay` puts into the tables what has to come
+    into the log first, whenever they were read from it. All are set by the assembly.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class MetadataService:
         self.listeners: list[Callable[[Change], None]] = []
         self.unread_queues: Callable[[str], int] = lambda _: 0
         self.unfinished: Callable[[str], str | None] = lambda _: None
+        self.overlay: Callable[[], None] = lambda: None
         self._notifying = _Notifying(self)
         self.journal = Journal(record_log, METADATA_TOPIC, self._notifying, journal_settings)
         self.commits = OffsetCommits(self.journal, self.tables, scheduler, now_ms)
@@ -150,6 +152,17 @@ class MetadataService:
         if known and name not in self.tables.groups:
             self._change(decide_topics, then)
 
+    def record(self, decisions: Sequence[tuple[str, Any]], done: Done) -> None:
+        """Record what the broker itself decided; `done` when all of it is acknowledged."""
+        end_offset = self.journal.applied_offset
+        try:
+            for kind, body in decisions:
+                end_offset = self.journal.append(kind, body)
+        except LogboomError as error:
+            done(as_request_error(error))
+            return
+        self._when_acknowledged(end_offset, done)
+
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None) -> None:
         self.commits.commit(group, topic, queue_id, offset, done)
 
@@ -199,11 +212,17 @@ class MetadataService:
 
     def follow(self) -> None:
         """Records were dispatched: apply those that are new here."""
-        self.journal.follow()
+        if self.journal.begins_later:
+            self._quietly(self.journal.follow)
+        else:
+            self.journal.follow()
 
     def catch_up(self) -> None:
         """This broker becomes the master: apply what its log holds to the end, and refresh the snapshot."""
-        self.journal.catch_up()
+        if self.journal.begins_later:
+            self._quietly(self.journal.catch_up)
+        else:
+            self.journal.catch_up()
         self.journal.want_snapshot()
         self._scheduler.call_soon(self.journal.maintain)
 
@@ -231,6 +250,8 @@ class MetadataService:
         self._notifying.muted = True
         try:
             rebuild()
+            if self._notifying.cleared:
+                self.overlay()
         finally:
             self._notifying.muted = False
         if self._notifying.cleared:

@@ -30,6 +30,7 @@ class Change:
     topics_deleted: Sequence[str] = ()
     groups_put: Sequence[str] = ()
     groups_deleted: Sequence[str] = ()
+    queues_emptied: Sequence[tuple[str, int]] = ()
 
     @property
     def touches_topics(self) -> bool:
@@ -50,6 +51,9 @@ class MetadataTables:
         self.rules = ConsumerRules()
         # The physical end of the record that deleted a topic of the name last: what lies below it belongs to no topic any more.
         self.topics_deleted_at: dict[str, int] = {}
+        # Where queues go on whose messages are all gone from the log: no file says so any more.
+        self.emptied_queues: dict[tuple[str, int], int] = {}
+        self.taken_over = ""  # the digest of the files of RocketMQ that were taken over last
         self.topic_changes = self.group_changes = 0
         self.topics_changed_ms = self.groups_changed_ms = 0
 
@@ -71,6 +75,8 @@ class MetadataTables:
         self.offsets = {}
         self.rules.clear()
         self.topics_deleted_at = {}
+        self.emptied_queues = {}
+        self.taken_over = ""
         self.topic_changes = self.group_changes = 0
         self.topics_changed_ms = self.groups_changed_ms = 0
 
@@ -92,6 +98,8 @@ class MetadataTables:
             gone = set(names)
             self._forget_offsets([key for key in self.offsets if key[1] in gone])
             self.rules.forget(lambda key: key[1] in gone)
+            for key in [key for key in self.emptied_queues if key[0] in gone]:
+                del self.emptied_queues[key]
             self._topics_changed(body["t"])
             return Change(end_offset, topics_deleted=tuple(names))
         if kind == records.GROUP_PUT:
@@ -110,7 +118,25 @@ class MetadataTables:
             if kind == records.OFFSETS_RESET:
                 self.offsets.setdefault((body["group"], body["topic"]), {}).update(dict(body["o"]))
             return _NOTHING
+        if kind == records.QUEUES_EMPTIED:
+            queues = tuple((topic, queue_id) for topic, queue_id, _ in body["q"])
+            self.emptied_queues.update(zip(queues, (end for _, _, end in body["q"]), strict=True))
+            return Change(end_offset, queues_emptied=queues)
+        if kind == records.TAKEN_OVER:
+            return self._take_over(body, end_offset)
         raise records.unknown_kind("metadata", kind, end_offset)
+
+    def _take_over(self, body: Any, end_offset: int) -> Change:
+        for row in body["rows"]:
+            self.load_row(row)
+        self.taken_over = body["digest"] or self.taken_over
+        topics = tuple(row[1]["name"] for row in body["rows"] if row[0] == "t")
+        if topics:
+            self._topics_changed(body["t"])
+        groups = tuple(row[1]["name"] for row in body["rows"] if row[0] == "g")
+        if groups:
+            self._groups_changed(body["t"])
+        return Change(end_offset, topics_put=topics, groups_put=groups)
 
     def snapshot_rows(self) -> Iterator[Any]:
         yield ["v", self.topic_changes, self.topics_changed_ms]
@@ -121,6 +147,10 @@ class MetadataTables:
             yield ["g", records.encode_group(group)]
         for name, position in self.topics_deleted_at.items():
             yield ["d", name, position]
+        if self.taken_over:
+            yield ["i", self.taken_over]
+        for (topic_name, queue_id), end in self.emptied_queues.items():
+            yield ["q", topic_name, queue_id, end]
         for (group_name, topic_name), queues in self.offsets.items():
             yield ["o", group_name, topic_name, list(queues.items())]
         yield from self.rules.snapshot_rows()
@@ -141,6 +171,10 @@ class MetadataTables:
             self.topics_deleted_at[row[1]] = row[2]
         elif tag in self.rules.TAGS:
             self.rules.load_row(row)
+        elif tag == "i":
+            self.taken_over = row[1]
+        elif tag == "q":
+            self.emptied_queues[row[1], row[2]] = row[3]
         else:
             self.offsets[row[1], row[2]] = dict(row[3])
 

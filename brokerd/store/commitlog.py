@@ -88,8 +88,9 @@ class Segment:
 class CommitLog:
     """See the module. The offsets are plain attributes: read them as often as needed."""
 
-    def __init__(self, disk: Disk, settings: StoreSettings) -> None:
-        """Open the files that are there. The end is provisional (that of the last file) until `recovered` said where it is.
+    def __init__(self, disk: Disk, settings: StoreSettings, *, is_ours: bool = True) -> None:
+        """Open the files that are there; in a log that is not ours, none was left unfinished. The end is provisional (that of the
+        last file) until `recovered` said where it is.
 
         Raises CorruptedFile or SettingsError when the files are not a log of this file size.
         """
@@ -105,7 +106,7 @@ class CommitLog:
         self._synced_offset = 0
         self.generation = 0
         self.refusal: StorageError | None = None
-        self._open_existing(self._find_files())
+        self._open_existing(self._find_files(), is_ours=is_ours)
         last = next(reversed(self._segments.values()), None)
         self.min_offset = self.flushed_offset = next(iter(self._segments), 0)
         self.end_offset = last.end if last is not None else 0
@@ -453,11 +454,11 @@ class CommitLog:
         file = self._disk.open(_path(start), create=create, size_bytes=self._size if create else 0)
         return Segment(start, self._size, file)
 
-    def _open_existing(self, starts: list[int]) -> None:
+    def _open_existing(self, starts: list[int], *, is_ours: bool) -> None:
         for start in starts:
             segment = self._open(start)
             size = segment.file.size_bytes
-            if size > self._size:
+            if size > self._size or (not is_ours and 0 < size < self._size):
                 raise SettingsError(
                     f"{segment.file.path} has {size} bytes: set store.segment_size_bytes={size}, the size this log was made with"
                 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -214,6 +214,27 @@ class ConsumeQueues:
                 self._doomed.append(f"{DIRECTORY}/{topic}")
         return keys
 
+    def expired(self, log_min_offset: int) -> dict[QueueKey, int]:
+        """The ends of the queues that hold units, all of them for records before the offset."""
+        return {
+            key: queue.max_offset
+            for key, queue in self.table.items()
+            if queue.first_offset < queue.max_offset and queue.last_physical < log_min_offset
+        }
+
+    def empty(self, ends: Mapping[QueueKey, int], log_min_offset: int) -> None:
+        """Let queues go on at the given ends, without the units of records before the offset. A queue that holds others stays."""
+        with self._write_lock:
+            for key, end in ends.items():
+                queue = self.table.get(key)
+                if queue is None:
+                    queue = self._create(key, end)
+                elif queue.max_offset <= end and queue.last_physical < log_min_offset:
+                    if queue.first_offset < queue.max_offset:
+                        self._files.forget(queue.directory)
+                        self._doomed.append(queue.directory)
+                    queue.restart(end)
+
     def clear(self) -> None:
         """Forget all queues and remove their files."""
         with self._write_lock:
@@ -292,23 +313,28 @@ class ConsumeQueues:
                     return False
         return True
 
+    def expired_ends(self, commitlog: CommitLog, end: int) -> dict[QueueKey, int]:
+        """Where queues end, by their files, whose messages are all gone from the log: nothing else knows that any more."""
+        ends = {}
+        for topic in self._disk.names(DIRECTORY):
+            for name in self._disk.names(f"{DIRECTORY}/{topic}"):
+                if not (name.isascii() and name.isdigit()):
+                    continue
+                queue = ConsumeQueue(topic, int(name), self._files, 0)
+                if self._files.fit_together(queue.directory):
+                    first, low, _ = self._borne_out(queue, commitlog, end)
+                    if low > first and _last_physical(queue, low) < commitlog.min_offset:
+                        ends[(topic, int(name))] = low
+                    self._files.forget(queue.directory)
+        return ends
+
     def _recover_queue(self, topic: str, queue_id: int, commitlog: CommitLog, trusted: int, clean: bool) -> bool:
         queue = ConsumeQueue(topic, queue_id, self._files, 0)
         if not self._disk.names(queue.directory):
             return True
         if not self._files.fit_together(queue.directory):
             return False
-        files = self._files.list(queue.directory)
-        first, end = files[0] * self._files.file_units, (files[-1] + 1) * self._files.file_units
-        queue.adopt(first, end)
-        # What was durable comes first and is borne out; what a crash or an old cut left behind it is not. So: binary search.
-        low, high = first, end
-        while low < high:
-            middle = (low + high) // 2
-            if _is_borne_out(queue, middle, commitlog, trusted):
-                low = middle + 1
-            else:
-                high = middle
+        first, low, end = self._borne_out(queue, commitlog, trusted)
         if low == first:
             self._files.forget(queue.directory)
             self._disk.remove(queue.directory)
@@ -317,11 +343,29 @@ class ConsumeQueues:
             # Old units there would do no harm to us (they are never borne out), but the original would take them.
             file_end = (low // self._files.file_units + 1) * self._files.file_units
             visible = low < end and any(self._files.read(queue.directory, low, min(_PEEK_UNITS, file_end - low)))
+            files = self._files.list(queue.directory)
             self._files.forget(queue.directory)
             self._files.zero_from(queue.directory, low, files, sync=visible)
         queue.adopt(first, low)
         self.table[(topic, queue_id)] = queue
         return True
+
+    def _borne_out(self, queue: ConsumeQueue, commitlog: CommitLog, trusted: int) -> tuple[int, int, int]:
+        """Where a queue's files begin, where the units that the log bears out end, and where the files end.
+
+        What was durable comes first and is borne out; what a crash or an old cut left behind it is not. So: binary search.
+        """
+        files = self._files.list(queue.directory)
+        first, end = files[0] * self._files.file_units, (files[-1] + 1) * self._files.file_units
+        queue.adopt(first, end)
+        low, high = first, end
+        while low < high:
+            middle = (low + high) // 2
+            if _is_borne_out(queue, middle, commitlog, trusted):
+                low = middle + 1
+            else:
+                high = middle
+        return first, low, end
 
 
 def is_directory_name(name: str) -> bool:
@@ -336,6 +380,12 @@ def first_behind(queue: ConsumeQueue, physical_offset: int) -> int:
     return queue.first_where(
         lambda unit: unit[1] != BLANK_SIZE and unit[0] >= physical_offset, queue.first_offset, queue.max_offset
     )
+
+
+def _last_physical(queue: ConsumeQueue, end: int) -> int:
+    """Where the record of the last unit before `end` is; -1 when that is a blank one."""
+    physical_offset, size, _ = queue.unit(end - 1)
+    return -1 if size == BLANK_SIZE else physical_offset
 
 
 def _is_borne_out(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted: int) -> bool:

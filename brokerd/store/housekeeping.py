@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from brokerd.store.commitlog import is_out_of_space
 from brokerd.store.retention import decide_retention
@@ -25,6 +25,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class ConfigWrite(Protocol):
+    """Files on their way to disk."""
+
+    def run(self) -> None: ...
+
+
+class Config(Protocol):
+    """What is written for others to read, and derived again at any time."""
+
+    def begin(self) -> ConfigWrite | None: ...
+
+    def finish(self, write: Any) -> None: ...
+
+    def abandon(self, write: Any) -> None: ...
+
+
 class Housekeeper:
     """Started and stopped by its owner on the loop; `on_failure` is called when the disk failed for good."""
 
@@ -36,6 +52,7 @@ class Housekeeper:
         retention: RetentionSettings,
         now_ms: Callable[[], int],
         on_failure: Callable[[StorageError], None],
+        config: Config | None = None,
     ) -> None:
         self._store = store
         self._disk = disk
@@ -43,6 +60,7 @@ class Housekeeper:
         self._retention = retention
         self._now_ms = now_ms
         self._on_failure = on_failure
+        self._config = config
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeper")
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -54,6 +72,7 @@ class Housekeeper:
         self._tasks = [
             asyncio.create_task(self._repeat(self.make_checkpoint, self._settings.checkpoint_interval_ms)),
             asyncio.create_task(self._repeat(self.remove_old_files, self._retention.interval_ms)),
+            asyncio.create_task(self._repeat(self.write_config, self._settings.config_interval_ms)),
         ]
 
     async def stop(self) -> None:
@@ -83,6 +102,21 @@ class Housekeeper:
         )
         for removal in store.apply_retention(decision):
             await self._in_thread(removal)
+
+    async def write_config(self) -> None:
+        """Write the tables that are derived for others. Nothing here depends on them: a disk that refuses is tried again."""
+        write = self._config.begin() if self._config is not None else None
+        if self._config is None or write is None:
+            return
+        try:
+            await self._in_thread(write.run)
+        except (StorageError, asyncio.CancelledError) as error:
+            self._config.abandon(write)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            log.warning("the tables in config/ stay behind: %s", error)
+        else:
+            self._config.finish(write)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)

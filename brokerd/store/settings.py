@@ -33,6 +33,9 @@ class StoreSettings:
         minimum=10,
         maximum=600_000,
     )
+    config_interval_ms: int = setting(
+        5_000, "how often config/*.json is written again when it changed", minimum=10, maximum=600_000
+    )
     dispatch_chunk_bytes: int = setting(
         4 << 20, "most log bytes one dispatch round reads back", minimum=4096, maximum=1 << 30
     )

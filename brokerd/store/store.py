@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.services import Draft
@@ -90,12 +90,13 @@ class MessageStore:
         self._now_ms = now_ms
         self._store_host = store_host
         self._checkpoint = Checkpoint(disk)
+        self.is_sealed = self._checkpoint.known  # nobody else went on with the directory
         self._positions_lock = threading.Lock()  # the checkpoint's page and the log's generation change under it
         self._appendable = False
         self._full = False
         self._failure: StorageError | None = None
         self._boundaries = (0, 0)  # record boundaries, the second at least _RECHECK_BYTES behind the first
-        self.commitlog = CommitLog(disk, settings)
+        self.commitlog = CommitLog(disk, settings, is_ours=self.is_sealed)
         self.queues = ConsumeQueues(disk, settings)
         self.queue_offsets = QueueOffsets()
         self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes)
@@ -105,6 +106,7 @@ class MessageStore:
             False  # bytes that had been durable are gone, and the settings said to go on without; likewise
         )
         self.refusal: RequestError | None = NotMaster("this broker's store is not loaded yet; try again")
+        self.lost_ends: dict[QueueKey, int] = {}  # of queues that were made again from a log without their last message
         self.truncate_listeners: list[Callable[[int], None]] = []
         self.failure_listeners: list[Callable[[StorageError], None]] = []
         self.position_holders: list[Callable[[], int | None]] = []
@@ -122,6 +124,7 @@ class MessageStore:
         end = self._recover_log(known)
         start = recovery.decide_queues_start(known, self.commitlog.min_offset, end)
         if known is None or not self._recover_queues(start, clean=clean):
+            self.lost_ends = self.queues.expired_ends(self.commitlog, end)
             self.queues.clear()
             start = self.commitlog.min_offset
         self.dispatcher.restart(start)
@@ -533,6 +536,18 @@ class MessageStore:
         self.dispatcher.restart(offset)
         for listener in self.truncate_listeners:
             listener(offset)
+
+    def empty_queues(self, ends: Mapping[QueueKey, int]) -> None:
+        """These queues hold no message any more, and go on at their ends; their files go with the next checkpoint."""
+        self.queues.empty(ends, self.commitlog.min_offset)
+        if self._appendable:
+            for key, end in ends.items():
+                self.queue_offsets.table[key] = max(end, self.queue_offsets.next(*key))
+
+    def expired_queues(self) -> dict[QueueKey, int]:
+        """The ends of queues that had messages, but none that is still in the log. On the master."""
+        dispatched = self.queues.expired(self.commitlog.min_offset)
+        return {key: end for key, end in dispatched.items() if self.queue_offsets.next(*key) == end}
 
     def delete_queues(self, topic: str, before: int) -> None:
         """Forget the queues of a topic that was deleted at the log's offset `before`; to be called when dispatch is there."""

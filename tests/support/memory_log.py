@@ -149,9 +149,9 @@ class MemoryLog:
         for _, done in waiting:
             done(status)
 
-    def dispatch(self) -> None:
-        """Make everything readable and tell the listeners, as one round."""
-        tail, self._tail = self._tail, []
+    def dispatch(self, count: int | None = None) -> None:
+        """Make everything, or so many records, readable and tell the listeners, as one round."""
+        tail, self._tail = self._tail[:count], self._tail[len(self._tail[:count]) :]
         arrivals: dict[tuple[str, int], list[int]] = {}
         for topic, queue_id, unit in tail:
             self._dispatched.setdefault((topic, queue_id), []).append(unit)

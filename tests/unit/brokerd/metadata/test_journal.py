@@ -168,9 +168,55 @@ def test_missing_records_are_said() -> None:
     for _ in range(3):
         master.append("add", {"v": 1, "n": "a", "by": 1})
     log.expire(TOPIC, 0, 2)
-    replica, _ = journal(log)
+    replica, rebuilt = journal(log)
+    replica.rebuild()
+    replica.follow()
+    assert rebuilt.numbers == {}, "a snapshot may come yet"
     with pytest.raises(CorruptedFile, match="records are missing"):
-        replica.rebuild()
+        replica.catch_up()
+
+
+def begin_later(log: MemoryLog) -> tuple[Journal, Sums]:
+    """A master's log from its seventh record on, of which nothing was dispatched; a snapshot lies in the middle."""
+    log.dispatches = False
+    master, table = journal(log, every=1000, part_bytes=1024)
+    for number in range(60):
+        if number == 20:
+            master.want_snapshot()
+            master.maintain()
+        master.append("add", {"v": 1, "n": f"{number % 9}" * 200, "by": 1})
+    log.dispatch(6)
+    log.expire(TOPIC, 0, 6)
+    return master, table
+
+
+@pytest.mark.parametrize("step", [1, 3, 100])
+def test_a_replica_whose_log_begins_later_knows_what_was_before(step: int) -> None:
+    log = MemoryLog()
+    _, table = begin_later(log)
+    replica, copied = journal(log)
+    replica.rebuild()
+    while log.undispatched_units(TOPIC):
+        log.dispatch(step)
+        replica.follow()
+    assert copied.numbers == table.numbers
+    replica.catch_up()
+    assert copied.numbers == table.numbers
+
+
+@pytest.mark.parametrize("dispatched", range(0, 64, 3))
+def test_it_becomes_the_master_wherever_dispatch_stands(dispatched: int) -> None:
+    log = MemoryLog()
+    _, table = begin_later(log)
+    replica, copied = journal(log)
+    replica.rebuild()
+    log.dispatch(dispatched)
+    replica.follow()
+    replica.catch_up()
+    assert copied.numbers == table.numbers
+    log.dispatch()
+    replica.follow()
+    assert copied.numbers == table.numbers
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"v":2}', b"{}"])

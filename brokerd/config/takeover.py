@@ -1,0 +1,124 @@
+"""Topics, groups and consumer offsets of a directory that RocketMQ wrote: taken over into the log, once.
+
+A start that finds a checkpoint which is not ours, and JSON tables which are not ours, leaves word of that (`PENDING`). The first
+time that this broker is the master, before it takes a message, it puts what the tables say into the log as records of its own.
+What was taken is in the log too, by its digest, so doing it again changes nothing. From then on the tables on disk are derived
+from the log (writer.py) and never read again, unless RocketMQ itself goes on with the directory in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from brokerd.config import documents
+from brokerd.config.documents import Documents
+from brokerd.metadata import records
+from brokerd.metadata.names import DEVELOPMENT_TEMPLATE_TOPIC, SystemNames, is_system_topic
+from brokerd.metadata.tables import MetadataTables
+from remoting.disk import Disk
+
+log = logging.getLogger(__name__)
+
+PENDING: Final = "config/takeover"
+_BACKUP: Final = ".bak"
+_PENDING_TEXT: Final = (
+    b"The JSON tables beside this file were written by RocketMQ. The next master that opens this directory takes them over into"
+    b" its log and removes this file.\n"
+)
+_ROWS_PER_RECORD: Final = 2000
+
+QueueEnd = Callable[[str, int], int]
+
+
+class Takeover:
+    """What is there to be taken over; asked at start and at each change of the role."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.is_pending = disk.exists(PENDING)
+
+    def found_at_start(self, *, sealed: bool) -> None:
+        """The store is about to be loaded. `sealed`: its checkpoint is ours, so nobody else went on with the directory.
+
+        Raises CorruptedFile when the tables cannot be read: to go on without them would hide messages.
+        """
+        if not self.is_pending and not sealed and any(self._foreign(path) for path in documents.PATHS):
+            self._disk.replace_bytes(PENDING, _PENDING_TEXT)
+            self.is_pending = True
+        if self.is_pending:
+            self.read()
+
+    def read(self) -> tuple[Documents, str]:
+        """The tables, and the digest of the files. Raises CorruptedFile."""
+        topics, groups, offsets = (self._foreign(path) for path in documents.PATHS)
+        digest = 0
+        for path in documents.PATHS:
+            digest = zlib.crc32(self._content(path) or b"", digest)
+        found = Documents(
+            documents.decode_topics(topics or {}),
+            documents.decode_groups(groups or {}),
+            documents.decode_offsets(offsets or {}),
+            documents.decode_forbidden(groups or {}),
+        )
+        return found, f"{digest:08x}"
+
+    def finished(self) -> None:
+        """What was taken over is acknowledged."""
+        self._disk.remove(PENDING)
+        self.is_pending = False
+
+    def _foreign(self, path: str) -> dict[str, Any] | None:
+        """The document in a file that we did not write; None without one."""
+        content = self._content(path)
+        if content is None:
+            return None
+        document = documents.parse(content, path)
+        return None if documents.is_ours(document) else document
+
+    def _content(self, path: str) -> bytes | None:
+        """Like the original: when the file is missing or empty, the one before it counts."""
+        return self._disk.read_bytes(path) or self._disk.read_bytes(path + _BACKUP) or None
+
+
+def takeover_records(
+    found: Documents, digest: str, tables: MetadataTables, names: SystemNames, queue_end: QueueEnd, now_ms: int
+) -> list[tuple[str, Any]]:
+    """The records that make the tables say what the documents say (pure); none when that was done before.
+
+    `queue_end` is where a queue goes on: RocketMQ may have lost messages after their offsets were committed, and an offset behind
+    the end would leave out what comes next.
+    """
+    if tables.taken_over == digest:
+        return []
+    rows = list(_rows(found, tables, names, queue_end))
+    parts = [rows[first : first + _ROWS_PER_RECORD] for first in range(0, len(rows), _ROWS_PER_RECORD)] or [[]]
+    last = len(parts) - 1
+    return [
+        (records.TAKEN_OVER, records.taken_over(part, digest if number == last else "", now_ms))
+        for number, part in enumerate(parts)
+    ]
+
+
+def _rows(found: Documents, tables: MetadataTables, names: SystemNames, queue_end: QueueEnd) -> Iterator[list[Any]]:
+    for topic in found.topics.values():
+        if is_system_topic(topic.name) or topic.name in names.topics or topic.name == DEVELOPMENT_TEMPLATE_TOPIC:
+            continue
+        if topic.attributes.get("queue.type", "SimpleCQ") != "SimpleCQ":
+            log.warning("topic %s keeps batches as one unit, which is not read here", topic.name)
+        yield ["t", records.encode_topic(topic)]
+    for group in found.groups.values():
+        if not names.is_system_group(group.name):
+            yield ["g", records.encode_group(group)]
+    for key in sorted(found.forbidden):
+        yield ["f", *key]
+    for (group_name, topic_name), queues in found.offsets.items():
+        known = dict(tables.offsets.get((group_name, topic_name), {}))
+        known |= {
+            queue_id: min(offset, queue_end(topic_name, queue_id))
+            for queue_id, offset in queues.items()
+            if queue_id >= 0
+        }
+        yield ["o", group_name, topic_name, list(known.items())]

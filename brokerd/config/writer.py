@@ -1,0 +1,141 @@
+"""Writes `config/*.json` for RocketMQ: the tables of topics, groups and consumer offsets, derived from the log.
+
+Each file is replaced as a whole when its table changed, every few seconds and at a clean stop, on every replica. The work is
+cut in two: `begin` looks at the tables on the loop's thread, `ConfigWrite.run` encodes and writes in a helper thread.
+
+While something waits to be taken over from these files (takeover.py) they are left alone, until a record that is newer than this
+process says that a master has done so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from brokerd.config import documents
+from brokerd.config.takeover import Takeover
+from brokerd.metadata.service import MetadataService
+from brokerd.metadata.tables import Change
+from brokerd.progress import ConsumerProgress
+from remoting.disk import Disk
+
+_BACKUP: Final = ".bak"
+_NEVER: Final = (-1, -1)
+
+Shown = tuple[int, int]  # how far the two tables that hold offsets were applied
+
+
+class ConfigWrite:
+    """Files on their way to disk: what makes each one's content, by path, and up to where the logs of offsets are in it."""
+
+    def __init__(self, disk: Disk, contents: Mapping[str, Callable[[], bytes]], offsets_shown: Shown) -> None:
+        self._disk = disk
+        self._contents = contents
+        self.offsets_shown = offsets_shown
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(self._contents)
+
+    def run(self) -> None:
+        """Encode and write; blocks."""
+        for path, content in self._contents.items():
+            self._disk.replace_bytes(path, content())
+            # One of the original's would be older than ours, and the original reads it when it does not like ours.
+            if self._disk.exists(path + _BACKUP):
+                self._disk.remove(path + _BACKUP)
+
+
+class ConfigWriter:
+    """Knows which files are behind. `log_end` is where the log ended when this process started."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        metadata: MetadataService,
+        progress: ConsumerProgress,
+        takeover: Takeover,
+        master_epoch: Callable[[], int],
+        dispatch_offset: Callable[[], int],
+        log_end: int,
+    ) -> None:
+        self._disk = disk
+        self._metadata = metadata
+        self._progress = progress
+        self._takeover = takeover
+        self._master_epoch = master_epoch
+        self._dispatch_offset = dispatch_offset
+        self._log_end = log_end
+        self._behind = {documents.TOPICS, documents.GROUPS}
+        self._offsets_shown = _NEVER
+        self._forbidden: frozenset[tuple[str, str]] = frozenset()
+        metadata.listeners.append(self._changed)
+
+    def begin(self) -> ConfigWrite | None:
+        """What is to be written now; None when all files are up to date, or there is nothing to say yet."""
+        if self._takeover.is_pending and not self._is_taken_over():
+            return None
+        journal = self._metadata.journal
+        if not journal.applied_offset:
+            return None
+        if self._forbidden != self._metadata.tables.rules.forbidden:
+            self._behind.add(documents.GROUPS)
+        offsets_now = (journal.applied_offset, self._progress.popped_at())
+        behind = frozenset(self._behind)
+        if offsets_now != self._offsets_shown:
+            behind |= {documents.OFFSETS}
+        if not behind:
+            return None
+        version = self._metadata.data_version(self._master_epoch()).as_json()
+        counted = {
+            **version,
+            "counter": journal.applied_offset,
+        }  # grows with every change, and is the same on every replica
+        makers: Mapping[str, Callable[[], Callable[[], bytes]]] = {
+            documents.TOPICS: lambda: self._topics(version),
+            documents.GROUPS: lambda: self._groups(counted),
+            documents.OFFSETS: lambda: self._offsets(counted),
+        }
+        self._behind -= behind
+        return ConfigWrite(self._disk, {path: makers[path]() for path in sorted(behind)}, offsets_now)
+
+    def finish(self, write: ConfigWrite) -> None:
+        """The write has run."""
+        self._offsets_shown = write.offsets_shown
+
+    def abandon(self, write: ConfigWrite) -> None:
+        """The write failed, on a full disk for example: the next one does it again."""
+        self._behind |= write.paths - {documents.OFFSETS}
+
+    def write(self) -> None:
+        """All of it in one go; blocks."""
+        write = self.begin()
+        if write is not None:
+            write.run()
+            self.finish(write)
+
+    def _changed(self, change: Change) -> None:
+        if change.touches_topics:
+            self._behind.add(documents.TOPICS)
+        if change.rebuilt or change.groups_put or change.groups_deleted:
+            self._behind.add(documents.GROUPS)
+
+    def _is_taken_over(self) -> bool:
+        newest = self._metadata.journal.applied_offset
+        if not self._log_end < newest <= self._dispatch_offset():
+            return False
+        self._takeover.finished()
+        return True
+
+    def _topics(self, version: Mapping[str, int]) -> Callable[[], bytes]:
+        topics = list(self._metadata.tables.topics.values())
+        return lambda: documents.encode_topics(topics, version)
+
+    def _groups(self, version: Mapping[str, int]) -> Callable[[], bytes]:
+        groups = list(self._metadata.tables.groups.values())
+        self._forbidden = forbidden = frozenset(self._metadata.tables.rules.forbidden)
+        return lambda: documents.encode_groups(groups, version, forbidden)
+
+    def _offsets(self, version: Mapping[str, int]) -> Callable[[], bytes]:
+        offsets = self._progress.all_offsets()
+        return lambda: documents.encode_offsets(offsets, version)
