@@ -46,6 +46,9 @@ sim: .venv/.installed-dev ## replay one simulated cluster: make sim SEED=n
 sim-soak: .venv/.installed-dev ## simulate new clusters for a while, and count: make sim-soak MINUTES=n
 	$(PYTHON) -m tests.sim --minutes $(MINUTES) $(ARGS)
 
+fuzz: .venv/.installed-dev ## throw hostile input at a broker: make fuzz MINUTES=n SEED=n
+	$(PYTHON) -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
 bench: .venv/.installed-dev bench-programs ## measure, in pairs, into one table (BENCH="sends failover" chooses; see docs/benchmarks.md)
 	$(PYTHON) -m tests.bench $(BENCH) $(ARGS)
 
@@ -76,4 +79,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim sim-soak bench bench-replication bench-compare chaos h2spec interop programs bench-programs
+.PHONY: help up status test check sim sim-soak fuzz bench bench-replication bench-compare chaos h2spec interop programs bench-programs

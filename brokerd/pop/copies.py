@@ -26,6 +26,8 @@ FIRST_POP_TIME: Final = "1ST_POP_TIME"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
+_MOST_RECONSUME_TIMES: Final = 2**31 - 1  # what the record's field holds; a producer may have written any number there
+
 # Handles of an earlier delivery, and lists of light queues that the first append served already
 _NOT_COPIED: Final = ("POP_CK", "POP_CK_OFFSET", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET")
 
@@ -95,6 +97,6 @@ def _copy(record: Record, topic: str, properties: Mapping[str, str], reconsume_t
         born_host=record.born_host,
         flag=record.flag,
         sys_flag=record.sys_flag & ~(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6),
-        reconsume_times=reconsume_times,
+        reconsume_times=min(reconsume_times, _MOST_RECONSUME_TIMES),
         prepared_transaction_offset=record.prepared_transaction_offset,
     )

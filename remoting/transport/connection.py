@@ -30,6 +30,7 @@ Answered = Callable[[Command | LogboomError], None]
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _LOW_WATER_BYTES: Final = 1024 * 1024
 _MAX_RUN: Final = 64
+_MAX_REQUESTS_OF_TURN: Final = 128  # of one connection, before the others of the loop have their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class RemotingConnection(asyncio.Protocol):
         self._out_bytes = 0
         self._write_scheduled = False
         self._in_flight = 0
+        self._work_scheduled = False
         self._write_paused = False
         self._reading_paused = False
         self._next_opaque = 0
@@ -224,15 +226,25 @@ class RemotingConnection(asyncio.Protocol):
         self._work_off()
 
     def _work_off(self) -> None:
-        """Hand requests to their handlers in runs, until none is left or the peer has to read or wait first."""
+        """Hand requests to their handlers in runs, until none is left, the peer has to read or wait first, or others are to be
+        served before this connection goes on."""
         backlog = self._backlog
-        while backlog and not self._is_congested():
+        served = 0
+        while backlog and served < _MAX_REQUESTS_OF_TURN and not self._is_congested():
             code = backlog[0].code
             run: list[Command] = []
             while backlog and len(run) < _MAX_RUN and backlog[0].code == code:
                 run.append(backlog.popleft())
+            served += len(run)
             self._handle(code, run)
+        if backlog and served >= _MAX_REQUESTS_OF_TURN and not self._work_scheduled:
+            self._work_scheduled = True
+            self._loop.call_soon(self._go_on)
         self._regulate_reading()
+
+    def _go_on(self) -> None:
+        self._work_scheduled = False
+        self._work_off()
 
     def _is_congested(self) -> bool:
         return self._write_paused or self._out_bytes > _HIGH_WATER_BYTES or self._in_flight > self._limits.max_in_flight

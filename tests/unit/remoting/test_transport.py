@@ -261,3 +261,21 @@ async def test_a_client_dials_anew_when_the_other_end_acknowledges_nothing() -> 
                     await asyncio.sleep(0.01)
             assert await client.connection(address) is not first
         client.close()
+
+
+async def test_a_peer_with_much_to_ask_does_not_keep_others_waiting() -> None:
+    handled: list[tuple[str, int]] = []
+
+    def note(connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        handled.extend((connection.peer_host, request.opaque) for request in requests)
+
+    eager, modest = (RemotingConnection({ECHO: note}, ConnectionLimits()) for _ in range(2))
+    eager.peer_host, modest.peer_host = "eager", "modest"
+    eager.data_received(b"".join(frame.encode_request(ECHO, opaque, oneway=True) for opaque in range(1000)))
+    modest.data_received(frame.encode_request(ECHO, 0, oneway=True))
+    place = handled.index(("modest", 0))
+    assert place < 500, "the modest one waited for most of what the eager one asked"
+    while len(handled) < 1001:
+        await asyncio.sleep(0)
+    handled.pop(place)
+    assert handled == [("eager", opaque) for opaque in range(1000)]

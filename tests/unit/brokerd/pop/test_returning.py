@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brokerd.services import AckStatus, PopStatus
 from remoting.errors import InvalidParameter
+from tests.support.memory_log import draft
 from tests.support.pop_broker import master
 
 OK, INVALID, FAILED = AckStatus.OK, AckStatus.INVALID_HANDLE, AckStatus.FAILED
@@ -54,6 +55,17 @@ def test_a_copy_keeps_everything_but_its_count() -> None:
     assert properties.pop("1ST_POP_TIME")
     assert properties == {"TAGS": "x", "KEYS": "k1 k2", "UNIQ_KEY": "U"}
     assert broker.receive(expression="x").bodies == ["a"]
+
+
+def test_any_count_that_a_producer_wrote_comes_back_and_ends() -> None:
+    broker = master()
+    broker.log.append_messages([draft("t", b"a", 0)._replace(reconsume_times=2**31 - 1)])
+    for _ in range(40):
+        broker.receive(invisible_time_ms=1000)
+        broker.turns.run(1000)
+    returned = broker.stored(RETRY) + broker.stored("%DLQ%g")
+    assert returned
+    assert {message.reconsume_times for message in returned} == {2**31 - 1}
 
 
 def test_returned_messages_and_new_ones_both_get_their_share() -> None:
