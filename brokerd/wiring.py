@@ -23,6 +23,7 @@ from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pull import PullProcessor
 from brokerd.processors.registry import Processors
+from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
@@ -131,6 +132,7 @@ def build_processors(
         resets=ResetProcessor(
             *(metadata, metadata.commits, pop, clients, progress, store, broker_name), lambda: live.pull, pull.wake
         ),
+        relay=RelayProcessor(metadata, clients, store, broker_name),
         messages=MessageProcessor(store),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         state=StateProcessor(cluster, broker_name, metadata, metadata.names, clients, store, sources),

@@ -19,6 +19,7 @@ from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pull import PullProcessor
+from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
 from brokerd.processors.state import StateProcessor
 from brokerd.processors.topics import TopicProcessor
@@ -53,6 +54,7 @@ class Processors:
     assignments: AssignmentProcessor
     inspection: InspectionProcessor
     resets: ResetProcessor
+    relay: RelayProcessor
     messages: MessageProcessor
     pop: PopProcessor
     state: StateProcessor
@@ -112,6 +114,9 @@ def entries(processors: Processors) -> Sequence[Entry]:
         Entry(codes.UPDATE_AND_GET_GROUP_FORBIDDEN, each(groups.forbid)),
         Entry(codes.INVOKE_BROKER_TO_RESET_OFFSET, each(processors.resets.reset)),
         Entry(codes.CLONE_GROUP_OFFSET, each(processors.resets.clone), master_only=True),
+        Entry(codes.GET_CONSUMER_RUNNING_INFO, each(processors.relay.running_info)),
+        Entry(codes.CONSUME_MESSAGE_DIRECTLY, each(processors.relay.consume_directly)),
+        Entry(codes.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, each(processors.relay.consumer_status)),
         Entry(codes.QUERY_ASSIGNMENT, each(assignments.query)),
         Entry(codes.SET_MESSAGE_REQUEST_MODE, each(assignments.set_mode), master_only=True),
         Entry(codes.GET_ALL_MESSAGE_REQUEST_MODE, each(assignments.all_modes)),

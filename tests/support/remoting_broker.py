@@ -18,6 +18,7 @@ from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pull import PullProcessor
 from brokerd.processors.registry import Processors, entries, handlers
+from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
@@ -169,6 +170,7 @@ class RemotingBroker(PopBroker):
                 *(self.metadata, self.metadata.commits, self.pop_service, self.clients, self.progress, ranges),
                 *("broker-a", lambda: pull_settings or PullSettings(), self.pull.wake),
             ),
+            RelayProcessor(self.metadata, self.clients, self.log, "broker-a"),
             MessageProcessor(self.log),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             StateProcessor("cluster", "broker-a", self.metadata, names, self.clients, ranges, sources),

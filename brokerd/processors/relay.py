@@ -1,0 +1,138 @@
+"""Questions to connected consumers that tools ask through the broker: codes 307, 309, and 223 (asked with 221).
+
+The consumer's answer goes back as it is. One that does not answer in time costs its asker CONSUME_MSG_TIMEOUT, and nobody else
+anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from brokerd.client_groups import Member
+from brokerd.clients import ClientRegistry
+from brokerd.processors import fields
+from brokerd.processors.bodies import encode, encode_object_map, message_queue
+from brokerd.processors.messages import PhysicalReads
+from brokerd.services import Metadata
+from remoting import codes
+from remoting.bare_json import loads_bare
+from remoting.disk import Bytes
+from remoting.errors import InvalidParameter, LogboomError, ProtocolError, RequestError, RequestTimeout
+from remoting.frame import Command
+from remoting.message import decode_offset_message_id
+from remoting.transport.connection import RemotingConnection
+
+TIMEOUT_MS: Final = 10_000
+STATUS_TIMEOUT_MS: Final = 5_000
+_MAX_ASKED: Final = 1024  # consumers of one question
+_MAX_QUEUES: Final = 100_000  # of one consumer's answer
+
+
+class RelayProcessor:
+    """The handlers."""
+
+    def __init__(self, metadata: Metadata, clients: ClientRegistry, reads: PhysicalReads, broker_name: str) -> None:
+        self._metadata = metadata
+        self._clients = clients
+        self._reads = reads
+        self._broker_name = broker_name
+
+    def running_info(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 307: what a consumer is doing."""
+        self._relay(connection, request, request.ext, bytes(request.body))
+
+    def consume_directly(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 309: let a consumer consume one message, named by its offset id, and tell how that went."""
+        ext = dict(request.ext)
+        message_id = fields.text(ext, "msgId")
+        try:
+            physical_offset = decode_offset_message_id(message_id)[2]
+        except ProtocolError as error:
+            raise InvalidParameter(
+                "msgId must be the offset id of a message (its address and place), as QUERY_MESSAGE and pulls give it"
+            ) from error
+        record = self._reads.read_physical(physical_offset) if physical_offset >= 0 else None
+        if record is None:
+            raise RequestError(
+                codes.SYSTEM_ERROR, f"no message starts at offset {physical_offset} of this broker's log"
+            )
+        ext["brokerName"] = self._broker_name
+        topic = self._metadata.topic(ext.get("topic", ""))
+        if topic is not None:
+            ext["topicSysFlag"] = str(topic.topic_sys_flag)
+        group = self._metadata.group(ext.get("consumerGroup", ""))
+        if group is not None:
+            ext["groupSysFlag"] = str(group.group_sys_flag)
+        self._relay(connection, request, ext, record)
+
+    def consumer_status(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 223: where each consumer of a group is in a topic, as it says itself; those that do not answer are left out."""
+        group, topic = fields.text(request.ext, "group"), fields.text(request.ext, "topic")
+        only = request.ext.get("clientAddr") or ""
+        members = [each for each in self._clients.remoting_members(group) if only in ("", each.info.client_id)]
+        if not members:
+            raise RequestError(codes.CONSUMER_NOT_ONLINE, f"no such consumer of {group} is connected to this broker")
+        asked = members[:_MAX_ASKED]
+        statuses: dict[str, bytes] = {}
+        waiting = len(asked)
+
+        def told(member: Member, answer: Command | LogboomError) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if isinstance(answer, Command) and answer.code == codes.SUCCESS and answer.body:
+                statuses[member.info.client_id] = _status(answer.body)
+            if not waiting:
+                connection.respond(request, body=_status_body(statuses))
+
+        for member in asked:
+            _ask(member, codes.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}, told)
+
+    # ---- inside
+
+    def _relay(self, connection: RemotingConnection, request: Command, ext: Mapping[str, str], body: bytes) -> None:
+        group, client_id = fields.text(ext, "consumerGroup"), fields.text(ext, "clientId")
+        member = self._clients.remoting_member(group, client_id)
+        if member is None or member.connection is None:
+            raise RequestError(
+                codes.SYSTEM_ERROR, f"the consumer {client_id} of {group} is not connected to this broker"
+            )
+
+        def answered(answer: Command | LogboomError) -> None:
+            if isinstance(answer, Command):
+                connection.respond(request, answer.code, answer.ext, bytes(answer.body), answer.remark)
+            elif isinstance(answer, RequestTimeout):
+                remark = f"the consumer {client_id} of {group} did not answer within {TIMEOUT_MS} ms"
+                connection.respond(request, codes.CONSUME_MSG_TIMEOUT, remark=remark)
+            else:
+                connection.respond_error(request, answer)
+
+        member.connection.request(request.code, ext, body, TIMEOUT_MS, answered)
+
+
+def _ask(
+    member: Member, code: int, ext: Mapping[str, str], told: Callable[[Member, Command | LogboomError], None]
+) -> None:
+    assert member.connection is not None
+    member.connection.request(code, ext, b"", STATUS_TIMEOUT_MS, lambda answer: told(member, answer))
+
+
+def _status(body: Bytes) -> bytes:
+    """The map of a consumer's answer, written anew; empty when it cannot be read."""
+    try:
+        table = loads_bare(bytes(body))["messageQueueTable"]
+        entries = [(_queue(orjson.loads(key)), int(offset)) for key, offset in table.items()]
+    except (ProtocolError, ValueError, KeyError, TypeError, AttributeError):
+        return b"{}"
+    return encode_object_map(entries) if len(entries) <= _MAX_QUEUES else b"{}"
+
+
+def _queue(key: Any) -> dict[str, Any]:
+    return message_queue(str(key["topic"]), str(key["brokerName"]), int(key["queueId"]))
+
+
+def _status_body(statuses: Mapping[str, bytes]) -> bytes:
+    entries: Sequence[bytes] = [encode(client_id) + b":" + table for client_id, table in sorted(statuses.items())]
+    return b'{"consumerTable":{' + b",".join(entries) + b'},"messageQueueTable":{}}'
