@@ -15,22 +15,24 @@ import random
 import time
 from collections.abc import Mapping
 
+from brokerd.access import AccessCopy, AccessFollower
 from brokerd.clients import ClientRegistry
 from brokerd.core import BrokerCore, BrokerIdentity
 from brokerd.directory import Directory
 from brokerd.exposition import Exposition, Sources
 from brokerd.live_settings import LiveSettings
 from brokerd.log_access import StoreReplicatedLog
+from brokerd.processors.access import AccessProcessor
 from brokerd.processors.registry import entries
 from brokerd.processors.registry import handlers as handlers_of
 from brokerd.processors.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.send import SendProcessor
+from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy
 from brokerd.replication.control import BrokerNames
 from brokerd.replication.effects import Role
 from brokerd.replication.replica import Replica
-from brokerd.replication.secret import load_secrets
 from brokerd.routes import Routes
 from brokerd.services import TopicConfig
 from brokerd.settings import BrokerSettings
@@ -39,13 +41,18 @@ from brokerd.store.flush import Flusher
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.wiring import build_processors
 from remoting import codes
+from remoting.access.guard import Guard
+from remoting.access.sealing import inner_credentials
+from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
 from remoting.errors import StorageError
 from remoting.exporter import MetricsExporter
 from remoting.message import pack_host
-from remoting.transport.client import RemotingClient, split_address
+from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import RemotingServer, each
+from remoting.transport.tasks import TaskOwner
+from remoting.transport.tls import dialling_context, tls_server
 
 log = logging.getLogger(__name__)
 
@@ -66,11 +73,13 @@ class Broker:
         store_host = (host if _is_numeric(host) else "127.0.0.1", port)
         names = BrokerNames(settings.cluster, settings.name, settings.listen, settings.ha_listen, settings.grpc_listen)
 
-        secrets = load_secrets(settings.replication_secret) if settings.replication_secret is not None else ()
+        secrets = load_secrets(settings.cluster_secret) if settings.cluster_secret is not None else ()
         if not secrets:
-            log.warning(
-                "no --replication-secret: this broker can neither follow a replica of its cluster nor be followed"
-            )
+            log.warning("no --cluster-secret: this broker can neither follow a replica of its cluster nor be followed")
+        identity = Identity(inner_credentials(secrets[0]) if secrets else None, dialling_context(settings.tls))
+        tls = tls_server(settings.tls)
+        self._guard = Guard(settings.access, settings.cluster, secrets, _wall_ms)
+        self._tasks = TaskOwner("broker")
         self.clients = ClientRegistry(_monotonic_ms, _wall_ms)
 
         def make_replica(replicated_log: StoreReplicatedLog, confirm_offset: int) -> Replica:
@@ -84,6 +93,8 @@ class Broker:
                 secrets=secrets,
                 confirm_offset=confirm_offset,
                 tail_kept=replicated_log.keeps_tail(acked_after_flush=settings.replication.ack_after_flush),
+                identity=identity,
+                tls=tls,
             )
 
         self.core = core = BrokerCore(
@@ -124,10 +135,12 @@ class Broker:
         self._live.listeners.append(lambda: self._housekeeper.use(self._live.retention))
         self.clients.gone_listeners.append(core.pop.client_gone)
 
-        self._client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms)
+        self._client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms, identity=identity)
         self._directory = Directory(
             self._client, settings.controllers, self.replica, settings.name, settings.listen, settings.grpc_listen
         )
+        self._access = AccessFollower(AccessCopy(self._disk, self._guard), self._client, settings.controllers)
+        self._directory.view_listeners.append(self._access.look)
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, _monotonic_ms)
         self._sends = SendProcessor(
             core.store, core.appends, core.sender, core.metadata.topics, store_host, core.counters, loop.call_soon
@@ -146,6 +159,8 @@ class Broker:
             settings=settings.grpc,
             forward_settings=settings.forward,
             auto_create_groups=settings.pop.auto_create_groups,
+            guard=self._guard,
+            tls=tls_server(settings.tls, PROTOCOLS),
         )
         self._processors = build_processors(
             core,
@@ -164,6 +179,7 @@ class Broker:
         handlers = {
             **handlers_of(entries(self._processors), lambda: self.replica.is_master),
             **self.replica.handlers(),
+            **AccessProcessor(self._guard, self._access, self._tasks).handlers(),
             codes.SEND_MESSAGE: self._sends.handle_long_names,
             codes.SEND_MESSAGE_V2: self._sends.handle,
             codes.SEND_BATCH_MESSAGE: self._sends.handle,
@@ -172,7 +188,9 @@ class Broker:
             codes.UPDATE_BROKER_CONFIG: each(self._live.handle_update),
             codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
         }
-        self._server = RemotingServer(host, port, handlers, closed=self._connection_closed)
+        self._server = RemotingServer(
+            host, port, self._guard.protect(handlers), closed=self._connection_closed, tls=tls
+        )
         self._exporter = self._make_exporter(port)
         self._expirer: asyncio.TimerHandle | None = None
 
@@ -202,6 +220,8 @@ class Broker:
         self.core.close()
         await self.replica.stop()
         await self._directory.close()
+        await self._access.close()
+        await self._tasks.close()
         if self._exporter is not None:
             await self._exporter.close()
         await self._proxy.close()

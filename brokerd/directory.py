@@ -68,6 +68,7 @@ class Directory:
         self._grpc_address = grpc_address
         self._replicas: Mapping[int, tuple[str, str]] = {}  # broker id -> (address, gRPC address)
         self._tasks = TaskOwner("directory")
+        self.view_listeners: list[Callable[[Mapping[str, Any]], None]] = []
 
     def start(self) -> None:
         self._tasks.spawn(self._refresh(), "refresh the group's members")
@@ -98,7 +99,10 @@ class Directory:
     async def _refresh(self) -> None:
         for number in itertools.count():
             try:
-                self._take(orjson.loads((await self._ask(codes.CLUSTER_VIEW)).body))
+                view = orjson.loads((await self._ask(codes.CLUSTER_VIEW)).body)
+                self._take(view)
+                for listener in self.view_listeners:
+                    listener(view)
             except (LogboomError, ValueError, KeyError, TypeError) as error:
                 log.debug("the group's members stay as they were: %s", error)
             await asyncio.sleep(_FIRST_REFRESH_S if number < _FIRST_ROUNDS else _REFRESH_S)

@@ -75,6 +75,7 @@ class LiveSettings:
             "metrics": given.metrics,
             "send": given.send,
             "transactions": given.transactions,
+            "access": given.access,
             **self._changed.parts,
         }
         shown = {"brokerClusterName": given.cluster, "brokerName": given.name, "brokerAddress": given.listen}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ from brokerd.send_settings import SendSettings
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.transactions.settings import TransactionSettings
 from remoting import settings
+from remoting.access.guard import AccessSettings
 from remoting.errors import SettingsError
 from remoting.exporter import MetricsSettings
 from remoting.transport.client import split_address
-from remoting.transport.server import check_loopback
+from remoting.transport.server import check_loopback, check_reach
+from remoting.transport.tls import TlsSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class BrokerSettings:
     grpc_listen: str
     controllers: tuple[str, ...]
     data: Path
-    replication_secret: Path | None
+    cluster_secret: Path | None
     store: StoreSettings
     retention: RetentionSettings
     replication: ReplicationSettings
@@ -47,6 +49,8 @@ class BrokerSettings:
     pull: PullSettings
     send: SendSettings
     transactions: TransactionSettings
+    access: AccessSettings = field(default_factory=AccessSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
     given: frozenset[str] = frozenset()  # the settings that the command line names
 
 
@@ -64,6 +68,8 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         "pull": PullSettings(),
         "send": SendSettings(),
         "transactions": TransactionSettings(),
+        "access": AccessSettings(),
+        "tls": TlsSettings(),
     }
     parser = argparse.ArgumentParser(
         prog="python -m brokerd",
@@ -83,18 +89,17 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
     )
     parser.add_argument("--data", required=True, type=Path, help="the directory that holds this replica's log")
     parser.add_argument(
+        "--cluster-secret",
         "--replication-secret",
+        dest="cluster_secret",
         type=Path,
         metavar="FILE",
-        help="what the brokers of one cluster prove themselves with to one another: the same file on all, mode 0600",
+        help="what the components of one cluster know one another by: the same file on all, mode 0600",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="PART.KEY=VALUE", help="change a setting (see below)"
     )
     chosen = parser.parse_args(arguments)
-    for option in ("listen", "ha_listen", "grpc_listen"):
-        host, _ = split_address(getattr(chosen, option))
-        check_loopback(host, "--" + option.replace("_", "-"))
     for option in ("cluster", "name"):
         name = getattr(chosen, option)
         if not name.replace("-", "").replace("_", "").isalnum():
@@ -105,6 +110,10 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
     for address in controllers:
         split_address(address)
     groups = settings.override(parts, chosen.set)
+    access, tls = groups["access"], groups["tls"]
+    for option in ("listen", "ha_listen", "grpc_listen"):
+        host, _ = split_address(getattr(chosen, option))
+        check_reach(host, "--" + option.replace("_", "-"), authentication=access.authentication, tls=tls)
     check_loopback(groups["metrics"].host, "metrics.host")
     return BrokerSettings(
         cluster=chosen.cluster,
@@ -114,7 +123,7 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         grpc_listen=chosen.grpc_listen,
         controllers=controllers,
         data=chosen.data,
-        replication_secret=chosen.replication_secret,
+        cluster_secret=chosen.cluster_secret,
         given=frozenset(each.partition("=")[0] for each in chosen.set),
         **groups,
     )

@@ -10,13 +10,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from controllerd.access.first_user import FirstUser, load_first_user
 from controllerd.elections import Elections, Notifier
 from controllerd.exposition import Exposition
 from controllerd.live_settings import LiveSettings
+from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters
 from controllerd.nameserver.handlers import NameServer
 from controllerd.nameserver.kv_config import KvConfig
 from controllerd.nameserver.routes import RouteTable
+from controllerd.processors.access import AccessProcessor, Sealer
 from controllerd.processors.hand_over import HandOver
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
@@ -36,22 +39,31 @@ from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
 from controllerd.replicas.state import Group
 from controllerd.settings import ControllerSettings
+from remoting.access.guard import Guard
+from remoting.access.sealing import NONCE_BYTES, inner_credentials, seal
+from remoting.access.secret_file import load_secrets
 from remoting.disk import Disk
 from remoting.errors import LogboomError
 from remoting.exporter import MetricsExporter
-from remoting.transport.client import RemotingClient, split_address
+from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import RemotingServer
 from remoting.transport.tasks import TaskOwner
+from remoting.transport.tls import dialling_context, tls_server
 
 log = logging.getLogger(__name__)
 
 _EXPIRE_MS = 1000
+_CLUSTER = "DefaultCluster"
 _SNAPSHOT_MS = 60_000  # the peers report what becomes of a snapshot; this is for reports that never come
 
 
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+def _seal(secret: bytes, owner: str, password: str) -> str:
+    return seal(secret, owner, password, secrets.token_bytes(NONCE_BYTES))
 
 
 def _wall_ms() -> int:
@@ -70,10 +82,18 @@ class Controller:
         self._live = live = LiveSettings(settings, disk)
         self._counters = Counters()
         self._tasks = TaskOwner("controller")
-        self._client = RemotingClient()
+        known = load_secrets(settings.cluster_secret) if settings.cluster_secret is not None else ()
+        identity = Identity(inner_credentials(known[0]) if known else None, dialling_context(settings.tls))
+        self._guard = Guard(settings.access, settings.access.cluster or _CLUSTER, known, _wall_ms)
+        self._sealer = Sealer(known, _seal)
+        given = load_first_user(settings.first_user) if settings.first_user is not None else None
+        self._first_user = FirstUser(given, disk, settings.data, lambda: secrets.token_urlsafe(18))
+        self._makes_first_user = False
+        self._client = RemotingClient(identity=identity)
         self._pushes = Pushes(self._client, self._counters, self._tasks)
         self._table = HeartbeatTable(**asdict(settings.liveness))
         self._machine = ReplicasMachine(self._recorded)
+        self._replicated = ControllerMachine(self._machine, self._guard.update)
         self._routes = RouteTable(self._committed_epoch)
         self._name_server = NameServer(
             self._routes, KvConfig(disk), lambda: live.nameserver, self._pushes.push, _now_ms
@@ -87,7 +107,7 @@ class Controller:
             lambda: self._driver.fail(MemberRemoved()),
             lambda: self._driver.node.core.log.last_index > 0,
         )
-        self._peers = Peers(settings.raft.group, self._members, events, self._tasks)
+        self._peers = Peers(settings.raft.group, self._members, events, self._tasks, identity)
         self._driver = self._make_driver(disk)
         self._notifier = Notifier(self._pushes, self._table, _now_ms)
         self._elections = Elections(
@@ -95,7 +115,13 @@ class Controller:
         )
         self._heartbeats = HeartbeatProcessor(self._table, self._elections, self._name_server, _now_ms, self._counters)
         host, port = split_address(settings.address)
-        self._server = RemotingServer(host, port, self._handlers(), closed=self._connection_closed)
+        self._server = RemotingServer(
+            host,
+            port,
+            self._guard.protect(self._handlers()),
+            closed=self._connection_closed,
+            tls=tls_server(settings.tls),
+        )
         self._exporter = self._make_exporter(port)
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -163,7 +189,7 @@ class Controller:
         )
         node = RaftNode(
             core,
-            self._machine,
+            self._replicated,
             compact_after_entries=settings.compact_after_entries,
             keep_entries=settings.keep_entries,
         )
@@ -213,9 +239,21 @@ class Controller:
             _now_ms,
             _wall_ms,
             self._counters,
+            lambda: self._replicated.access.version,
         )
         membership = MembershipProcessor(self._settings, self._driver, self._members, self._counters, self._tasks)
+        self._access = AccessProcessor(
+            self._guard,
+            self._sealer,
+            self._driver,
+            self._replicated,
+            lambda: self._members.configuration.cluster,
+            self._settings.raft.decide_timeout_ms,
+            self._counters,
+            self._tasks,
+        )
         return {
+            **self._access.handlers(),
             **self._name_server.handlers(),
             **self._heartbeats.handlers(),
             **replicas.handlers(),
@@ -240,6 +278,7 @@ class Controller:
 
     def _raft_changed(self, state: SoftState) -> None:
         self._elections.raft_changed(state)
+        self._look_for_users()
 
     def _committed_epoch(self, broker_name: str) -> int:
         group = self._machine.state.groups.get(broker_name)
@@ -279,3 +318,23 @@ class Controller:
     def _expire(self) -> None:
         self._expiry = asyncio.get_running_loop().call_later(_EXPIRE_MS / 1000, self._expire)
         self._name_server.expire()
+        self._look_for_users()
+
+    def _look_for_users(self) -> None:
+        if self._guard.is_on and not self._replicated.access.version and self._driver.is_serving:
+            self._tasks.spawn(self._make_first_user(), "make the first user")
+
+    async def _make_first_user(self) -> None:
+        if self._makes_first_user:
+            return
+        self._makes_first_user = True
+        try:
+            name, password = self._first_user.get()
+            if await self._access.create_first(name, password):
+                self._first_user.made(name)
+            else:
+                self._first_user.not_needed()
+        except LogboomError as error:
+            log.warning("the first user is not made yet: %s", error)
+        finally:
+            self._makes_first_user = False

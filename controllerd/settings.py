@@ -11,11 +11,13 @@ from typing import Any, Final
 
 from controllerd.nameserver.settings import NameServerSettings
 from remoting import settings
+from remoting.access.guard import AccessSettings
 from remoting.errors import InvalidParameter, SettingsError
 from remoting.exporter import MetricsSettings
 from remoting.settings import setting
 from remoting.transport.client import split_address
-from remoting.transport.server import check_loopback
+from remoting.transport.server import check_loopback, check_reach
+from remoting.transport.tls import TlsSettings
 
 MAX_NODES: Final = 9
 NODE_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
@@ -70,6 +72,10 @@ class ControllerSettings:
     election: ElectionSettings = ElectionSettings()
     nameserver: NameServerSettings = field(default_factory=NameServerSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    cluster_secret: Path | None = None
+    first_user: Path | None = None
     join: bool = False
     given: frozenset[str] = frozenset()
 
@@ -86,7 +92,7 @@ class ControllerSettings:
         """All settings as `key=value` lines."""
         own = {"id": self.node_id, "peers": ",".join(f"{node}={address}" for node, address in self.peers.items())}
         lines = [f"{key}={value}" for key, value in own.items()]
-        for part in ("raft", "liveness", "election", "nameserver", "metrics"):
+        for part in ("raft", "liveness", "election", "nameserver", "metrics", "access"):
             group = getattr(self, part)
             lines += [f"{part}.{name}={settings.as_text(getattr(group, name))}" for name in group.__dataclass_fields__]
         return "\n".join(lines) + "\n"
@@ -100,6 +106,8 @@ def parse(arguments: Sequence[str]) -> ControllerSettings:
         "election": ElectionSettings(),
         "nameserver": NameServerSettings(),
         "metrics": MetricsSettings(),
+        "access": AccessSettings(),
+        "tls": TlsSettings(),
     }
     parser = argparse.ArgumentParser(
         prog="python -m controllerd",
@@ -118,22 +126,45 @@ def parse(arguments: Sequence[str]) -> ControllerSettings:
     )
     parser.add_argument("--data", required=True, type=Path, help="the directory that holds this controller's log")
     parser.add_argument(
+        "--cluster-secret",
+        type=Path,
+        metavar="FILE",
+        help="what the components of one cluster know one another by: the same file on all, mode 0600",
+    )
+    parser.add_argument(
+        "--first-user",
+        type=Path,
+        metavar="FILE",
+        help="NAME:PASSWORD of the super user that the first start with access.authentication makes, mode 0600; without it a "
+        "password is drawn and written to DATA/first-user",
+    )
+    parser.add_argument(
         "--set", action="append", default=[], metavar="PART.KEY=VALUE", help="change a setting (see below)"
     )
     chosen = parser.parse_args(arguments)
     peers = parse_peers(chosen.peers)
     if chosen.id not in peers:
         raise SettingsError(f"--id {chosen.id} is not among --peers, which names {', '.join(peers)}")
-    host, _ = split_address(peers[chosen.id])
-    check_loopback(host, f"the address of {chosen.id} in --peers")
     changed = settings.override(parts, chosen.set)
+    host, _ = split_address(peers[chosen.id])
+    what = f"the address of {chosen.id} in --peers"
+    check_reach(host, what, authentication=changed["access"].authentication, tls=changed["tls"])
     check_loopback(changed["metrics"].host, "metrics.host")
     if changed["raft"].heartbeat_ticks >= changed["raft"].election_ticks:
         raise SettingsError("raft.heartbeat_ticks must be less than raft.election_ticks, or leaders never last")
     if changed["liveness"].pause_ms <= changed["liveness"].scan_ms:
         raise SettingsError("liveness.pause_ms must be more than liveness.scan_ms, or every look seems a pause")
     given = frozenset(assignment.partition("=")[0] for assignment in chosen.set)
-    return ControllerSettings(chosen.id, peers, chosen.data, **changed, join=chosen.join, given=given)
+    return ControllerSettings(
+        chosen.id,
+        peers,
+        chosen.data,
+        **changed,
+        cluster_secret=chosen.cluster_secret,
+        first_user=chosen.first_user,
+        join=chosen.join,
+        given=given,
+    )
 
 
 def parse_peers(text: str) -> dict[str, str]:

@@ -242,7 +242,7 @@ class LocalDisk:
         temporary = target.with_name(target.name + ".new")
         try:
             self._make_directories(target.parent)
-            with open(temporary, "wb") as file:
+            with open(temporary, "wb", opener=_open_private) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -263,6 +263,11 @@ class LocalDisk:
         self._make_directories(directory.parent)
         directory.mkdir(exist_ok=True)
         _sync_directory(directory.parent)
+
+
+def _open_private(path: str, flags: int) -> int:
+    """A file that only its owner may read."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -29,6 +29,7 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from remoting import codes
+from remoting.client.identity import identity_of_environment
 from remoting.errors import LogboomError
 from remoting.transport.client import RemotingClient
 from remoting.transport.tasks import TaskOwner, end_tasks
@@ -379,7 +380,7 @@ async def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     store: Any = redis.asyncio.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=2)
-    remoting = RemotingClient()
+    remoting = RemotingClient(identity=identity_of_environment())
     files = LocalFiles(settings.DATA_DIR / "run" / "supervisor.json", settings.DATA_DIR / "run" / "spark.json")
     publisher = Publisher(store, get_channel_layer())
     collector = Collector(tuple(settings.CONTROLLERS), remoting, files, publisher)

@@ -11,13 +11,11 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brokerd.proxy import tls
 from brokerd.proxy.calls import Call, Method, Peer, run
 from brokerd.proxy.grpc import GrpcConnection
 from brokerd.proxy.http2.frames import PREFACE
@@ -25,11 +23,15 @@ from brokerd.proxy.http2.limits import Budget, Http2Limits
 from remoting.errors import ProtocolError, SettingsError
 from remoting.message import pack_host
 from remoting.settings import setting
+from remoting.transport import tls
+from remoting.transport.tls import TlsServer, TlsSettings
 
 log = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
 _HIGH_WATER_BYTES: Final = _MIB
+
+PROTOCOLS: Final = ("h2",)
 
 _HTTP_1_REQUESTS: Final = (b"GET ", b"HEAD ", b"OPTIONS ", b"DELETE ")
 _WRONG_PROTOCOL: Final = (
@@ -60,7 +62,9 @@ class EndpointSettings:
     stalled_s: float = setting(30.0, "how long a client may leave its answers unread", minimum=0.01)
     drain_s: float = setting(1.0, "how long a stop waits for calls to be answered", minimum=0.0, maximum=60)
     sweep_s: float = setting(2.0, "how often idle and stalled connections are looked for", minimum=0.01, maximum=60)
-    certificate_path: str = setting("", "a PEM file: makes the port answer TLS as well as plaintext; needs key_path")
+    certificate_path: str = setting(
+        "", "a certificate of this port's own, a PEM file: makes it answer TLS as well as plaintext; needs key_path"
+    )
     key_path: str = setting("", "the certificate's private key, a PEM file")
 
 
@@ -80,7 +84,9 @@ class GrpcEndpoint:
         *,
         limits: Http2Limits | None = None,
         closed: Callable[[object], None] | None = None,
+        tls: TlsServer | None = None,
     ) -> None:
+        """`tls` is what the settings' own certificate takes the place of, if they name one."""
         self._host = host
         self._port = port
         self._closed = closed
@@ -93,7 +99,7 @@ class GrpcEndpoint:
         self.settings = settings
         self.limits = limits or Http2Limits()
         self.budget = Budget(settings.max_unfinished_bytes)
-        self.tls: ssl.SSLContext | None = None
+        self.tls = tls
         self.connections: set[GrpcProtocol] = set()
 
     @property
@@ -108,7 +114,12 @@ class GrpcEndpoint:
         if bool(self.settings.certificate_path) != bool(self.settings.key_path):
             raise SettingsError("set both grpc.certificate_path and grpc.key_path for TLS, or neither")
         if self.settings.certificate_path:
-            self.tls = tls.server_context(self.settings.certificate_path, self.settings.key_path)
+            own = TlsSettings(
+                mode=tls.ENFORCING if self.tls is not None and self.tls.enforcing else tls.PERMISSIVE,
+                certificate_path=self.settings.certificate_path,
+                key_path=self.settings.key_path,
+            )
+            self.tls = TlsServer(own, PROTOCOLS)
         self._loop = asyncio.get_running_loop()
         try:
             self._server = await self._loop.create_server(
@@ -299,9 +310,12 @@ class GrpcProtocol(asyncio.Protocol):
         """Decide what this connection speaks; False when it is nothing that we do."""
         first_byte = data[0]
         if first_byte == tls.FIRST_BYTE and self._endpoint.tls is not None:
-            self._tls = tls.TlsLayer(self._endpoint.tls)
+            self._tls = self._endpoint.tls.layer()
         elif first_byte == tls.FIRST_BYTE:
-            self.abort("it speaks TLS, and grpc.certificate_path is not set; let the client use plaintext")
+            self.abort("it speaks TLS, and tls.mode is disabled; let the client use plaintext")
+            return False
+        elif self._endpoint.tls is not None and self._endpoint.tls.enforcing:
+            self.abort("it speaks plaintext, and tls.mode is enforcing; let the client use TLS")
             return False
         elif first_byte != PREFACE[0]:
             if data.startswith(_HTTP_1_REQUESTS):

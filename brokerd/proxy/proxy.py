@@ -7,8 +7,10 @@ it of closed remoting connections. Nothing else of this package is used from out
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from brokerd.proxy.access import protect
+from brokerd.proxy.calls import Handler as GrpcHandler
 from brokerd.proxy.calls import Kind, Method
 from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint, monotonic_ms
 from brokerd.proxy.forward import Dialler, Forwarder, ForwardSettings, handlers_of
@@ -17,8 +19,10 @@ from brokerd.proxy.grpc import SERVICE_PATH
 from brokerd.proxy.http2.limits import Http2Limits
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.methods.table import KINDS, build_methods
+from remoting.access.guard import Guard
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.tasks import TaskOwner
+from remoting.transport.tls import TlsServer
 
 
 def wall_ms() -> int:
@@ -41,6 +45,8 @@ class GrpcProxy:
         limits: Http2Limits | None = None,
         forward_settings: ForwardSettings | None = None,
         auto_create_groups: bool = True,
+        guard: Guard | None = None,
+        tls: TlsServer | None = None,
     ) -> None:
         self._services = services
         self._tasks = TaskOwner("grpc proxy")
@@ -57,12 +63,21 @@ class GrpcProxy:
             settings=forward_settings,
         )
         self._forwarded = ForwardedCalls(self._methods.handlers, is_master, monotonic_ms, self._client_gone)
+        handlers: Mapping[str, GrpcHandler] = handlers_of(self._forwarder, self._methods.handlers)
+        if guard is not None:
+            handlers = protect(guard, handlers, self._methods.refusals)
         table = {
             SERVICE_PATH + name: Method(name, KINDS.get(name, Kind.UNARY), handler)
-            for name, handler in handlers_of(self._forwarder, self._methods.handlers).items()
+            for name, handler in handlers.items()
         }
         self.endpoint = GrpcEndpoint(
-            host, port, table, settings or EndpointSettings(), limits=limits, closed=self._connection_closed
+            host,
+            port,
+            table,
+            settings or EndpointSettings(),
+            limits=limits,
+            closed=self._connection_closed,
+            tls=tls,
         )
         self.handle_forwarded: Handler = self._forwarded.handle
 

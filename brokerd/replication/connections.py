@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -35,7 +36,9 @@ class Link(Protocol):
 class Hub:
     """All replication connections of this broker; implements `engine.Outlet`."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: what masters are dialled with, None = in plaintext."""
+        self._tls = tls
         self.now_ms = now_ms
         self._links: dict[int, Link] = {}
         self._sockets: set[int] = set()  # also those that were closed from here and are not gone yet
@@ -124,7 +127,7 @@ class Hub:
         try:
             host, port = split_address(address)
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                await loop.create_connection(lambda: dial(self, attempt), host, port)
+                await loop.create_connection(lambda: dial(self, attempt), host, port, ssl=self._tls)
         except (OSError, TimeoutError, LogboomError) as error:
             reason = f"cannot connect to the master's replication at {address}: {error or 'no answer'}"
             self.tell(self.engine.connect_failed, attempt, reason)

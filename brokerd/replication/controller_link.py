@@ -18,7 +18,7 @@ from brokerd.replication.session import Session
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError
 from remoting.frame import Command
-from remoting.transport.client import connect
+from remoting.transport.client import NOBODY, Identity, connect
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.tasks import TaskOwner
 
@@ -43,12 +43,14 @@ class ControllerLink:
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         broken: Callable[[str], None],
+        identity: Identity = NOBODY,
     ) -> None:
         """A controller whose machine acknowledges nothing for `unreachable_ms` is dialled anew.
 
         `broken` is called when digesting an answer fails unexpectedly: the broker must not go on.
         """
         self._broken = broken
+        self._identity = identity
         self.addresses = tuple(addresses)
         self._control = control
         self._request_timeout_ms = request_timeout_ms
@@ -156,6 +158,7 @@ class ControllerLink:
                     address,
                     closed=lambda _, closed=closed: closed.set(),  # type: ignore[misc]
                     unreachable_ms=self._unreachable_ms,
+                    identity=self._identity,
                 )
             except ConnectionLost as error:
                 log.debug("%s", error)

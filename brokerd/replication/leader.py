@@ -12,6 +12,7 @@ from typing import cast
 
 from brokerd.replication.connections import Hub
 from remoting.errors import SettingsError
+from remoting.transport.tls import TlsServer, accepting
 
 # What may wait in memory for one replica: enough to keep the network busy while a batch is read.
 _HIGH_WATER_BYTES = 4 * 1024 * 1024
@@ -55,7 +56,8 @@ class ReplicaConnection(asyncio.Protocol):
 class ReplicationListener:
     """Accepts replicas on the replication address."""
 
-    def __init__(self, host: str, port: int, hub: Hub) -> None:
+    def __init__(self, host: str, port: int, hub: Hub, tls: TlsServer | None = None) -> None:
+        self._tls = tls
         self._host = host
         self._port = port
         self._hub = hub
@@ -72,7 +74,9 @@ class ReplicationListener:
         """Bind and accept. Raises SettingsError when the address is taken."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: ReplicaConnection(self._hub), self._host, self._port)
+            self._server = await loop.create_server(
+                accepting(self._tls, lambda: ReplicaConnection(self._hub)), self._host, self._port
+            )
         except OSError as error:
             raise SettingsError(
                 f"cannot listen for replicas on {self._host}:{self._port}: {error.strerror}; "

@@ -22,7 +22,6 @@ from remoting.errors import ProtocolError
 
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32
-LEAST_SECRET_BYTES: Final = 16
 
 
 class NotProven(ProtocolError):
@@ -45,7 +44,7 @@ class Credentials:
     def key(self) -> bytes:
         """The secret. Raises NotProven when this broker has none."""
         if self.secret is None:
-            raise NotProven("this broker has no secret to prove itself with; give it one with --replication-secret")
+            raise NotProven("this broker has no secret to prove itself with; give it one with --cluster-secret")
         return self.secret
 
 
@@ -62,11 +61,11 @@ def check_replica(credentials: Credentials, hello: bytes, challenge: bytes, proo
     keys = (credentials.key(), *credentials.others)
     known = [key for key in keys if hmac.compare_digest(prove_replica(key, hello, challenge), proof)]
     if not known:
-        raise NotProven("the replica does not know this cluster's replication secret; give both brokers the same file")
+        raise NotProven("the replica does not know this cluster's secret; give both brokers the same file")
     return known[0]
 
 
 def check_master(key: bytes, hello: bytes, challenge: bytes, proof: bytes, welcome: bytes) -> None:
     """Raise NotProven unless a master knows the secret that this replica proved itself with."""
     if not hmac.compare_digest(prove_master(key, hello, challenge, proof), welcome):
-        raise NotProven("the master does not know this cluster's replication secret; give both brokers the same file")
+        raise NotProven("the master does not know this cluster's secret; give both brokers the same file")

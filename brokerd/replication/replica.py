@@ -47,8 +47,10 @@ from remoting import codes
 from remoting.disk import Disk
 from remoting.errors import InvalidParameter
 from remoting.frame import Command
+from remoting.transport.client import NOBODY, Identity
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import each
+from remoting.transport.tls import TlsServer
 
 log = logging.getLogger(__name__)
 
@@ -116,15 +118,19 @@ class Replica:
         confirm_offset: int,
         tail_kept: bool = True,
         wall_ms: Callable[[], int] = _wall_ms,
+        identity: Identity = NOBODY,
+        tls: TlsServer | None = None,
     ) -> None:
         """`disk` is the broker's data directory; `topics` the present table, for the name servers; `secrets` what brokers of one
-        cluster know one another by: this one proves itself with the first, and believes all; with none it stays alone.
+        cluster know one another by: this one proves itself with the first, and believes all; with none it stays alone. It dials
+        with `identity`, and answers replicas under `tls`.
 
         Raises SettingsError or CorruptedFile when the directory's files do not fit.
         """
         self._loop = asyncio.get_running_loop()
         self._settings = settings
-        self._hub = Hub(self._now_ms)
+        self._hub = Hub(self._now_ms, identity.tls)
+        self._tls = tls
         requests = _Control()
         incarnation = next_incarnation(disk)
         group = f"{names.cluster}#{names.broker_name}".encode()
@@ -185,6 +191,7 @@ class Replica:
             self._now_ms,
             wall_ms,
             lambda reason: self._engine.break_down(reason, self._now_ms()),
+            identity,
         )
         requests.step_soon = self._link.step_soon
         self._name_servers = NameServerLink(
@@ -211,7 +218,7 @@ class Replica:
         for weakness in weaknesses(self._settings):
             log.warning("weaker than the default: %s", weakness)
         self._engine.add_role_listener(self._tell_name_servers)
-        self._listener = ReplicationListener(host, port, self._hub)
+        self._listener = ReplicationListener(host, port, self._hub, self._tls)
         await self._listener.start()
         if self._settings.classic_master:
             self._engine.follow_classic(self._settings.classic_master, self._now_ms())

@@ -79,7 +79,7 @@ class ReplicaEnd:
         if self._step is _Step.CHALLENGE:
             return "the master closed the connection without a challenge"
         if self._step is _Step.WELCOME:
-            return "the master did not accept our proof: give both brokers the same replication secret"
+            return "the master did not accept our proof: give both brokers the same --cluster-secret"
         return ""
 
     # What the master sends

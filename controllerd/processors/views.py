@@ -46,6 +46,7 @@ class ViewsProcessor:
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         counters: Counters,
+        access_version: Callable[[], int] = lambda: 0,
     ) -> None:
         self._settings = settings
         self._driver = driver
@@ -56,6 +57,7 @@ class ViewsProcessor:
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._counters = counters
+        self._access_version = access_version
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -99,6 +101,8 @@ class ViewsProcessor:
         view = {
             "asOf": self._wall_ms(),
             "leaderId": self._known_leader(),
+            "cluster": self._members.configuration.cluster,
+            "accessVersion": self._access_version(),
             "controllers": [self._controller(node, address) for node, address in self._members.table().items()],
             "groups": [self._group(groups[name]) for name in sorted(groups)] + self._fixed_groups(),
             "uncleanElection": self._settings.election.unclean,

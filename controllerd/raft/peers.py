@@ -27,7 +27,7 @@ from controllerd.raft.quorum import NodeId
 from remoting import codes
 from remoting.errors import ConnectionLost, InvalidParameter, LogboomError, ProtocolError, RequestError
 from remoting.frame import Command
-from remoting.transport.client import connect, split_address
+from remoting.transport.client import NOBODY, Identity, connect, split_address
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import each
 from remoting.transport.tasks import TaskOwner
@@ -99,7 +99,10 @@ class _Introduced:
 class Peers:
     """All other controllers of the group."""
 
-    def __init__(self, group: str, members: Members, events: PeerEvents, owner: TaskOwner) -> None:
+    def __init__(
+        self, group: str, members: Members, events: PeerEvents, owner: TaskOwner, identity: Identity = NOBODY
+    ) -> None:
+        self._identity = identity
         self._group = group
         self._members = members
         self._events = events
@@ -167,7 +170,7 @@ class Peers:
                 await asyncio.sleep(peer.retry_ms / 1000)
                 peer.retry_ms = min(max(2 * peer.retry_ms, _FIRST_RETRY_MS), _MAX_RETRY_MS)
                 try:
-                    connection = await connect(peer.address, timeout_ms=_CONNECT_TIMEOUT_MS)
+                    connection = await connect(peer.address, timeout_ms=_CONNECT_TIMEOUT_MS, identity=self._identity)
                     await self._introduce(node, peer, connection)
                 except LogboomError:
                     self._events.unreachable(node)

@@ -19,6 +19,7 @@ from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.frame import Command
 from remoting.message import Record, decode_records, encode_properties
+from remoting.transport.client import Identity
 
 CONFIRMED: Final = "CONFIRMED"
 UNCHANGED: Final = "UNCHANGED"
@@ -74,9 +75,11 @@ class PulledMessages:
 class AdminClient:
     """Asks one cluster, given its controllers' addresses. Connections are opened per call and closed after it."""
 
-    def __init__(self, controllers: Sequence[str], *, timeout_ms: int = 3000) -> None:
+    def __init__(self, controllers: Sequence[str], *, timeout_ms: int = 3000, identity: Identity | None = None) -> None:
+        """Without an identity it is that of this process's environment."""
         self._controllers = list(controllers)
         self._timeout_ms = timeout_ms
+        self._identity = identity
 
     # ---- the cluster
 
@@ -90,7 +93,7 @@ class AdminClient:
         addresses = list(self._controllers)
         for address in addresses:
             try:
-                with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+                with self._connect(address) as connection:
                     answer = connection.call(codes.CLUSTER_VIEW, timeout_ms=self._timeout_ms)
             except LogboomError as error:
                 last_error = error
@@ -117,7 +120,7 @@ class AdminClient:
 
     def broker_state(self, address: str) -> dict[str, Any]:
         """The state document of one broker."""
-        with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+        with self._connect(address) as connection:
             state: dict[str, Any] = orjson.loads(connection.call(codes.BROKER_STATE, timeout_ms=self._timeout_ms).body)
         return state
 
@@ -133,7 +136,7 @@ class AdminClient:
             "designateElect": "true",
             "invokeTime": str(_wall_ms()),
         }
-        with self._controller_leader() as connection:
+        with self.controller_leader() as connection:
             answer = connection.call(
                 codes.CONTROLLER_ELECT_MASTER,
                 ext,
@@ -152,7 +155,7 @@ class AdminClient:
         """
         last_error: LogboomError
         try:
-            with self._controller_leader() as connection:
+            with self.controller_leader() as connection:
                 listing: dict[str, Any] = orjson.loads(
                     connection.call(codes.CONTROLLER_MEMBERS, timeout_ms=self._timeout_ms).body
                 )
@@ -162,7 +165,7 @@ class AdminClient:
         listings = []
         for address in self._controllers:
             try:
-                with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+                with self._connect(address) as connection:
                     answer = connection.call(codes.CONTROLLER_MEMBERS, timeout_ms=self._timeout_ms)
             except LogboomError as error:
                 last_error = error
@@ -182,7 +185,7 @@ class AdminClient:
         """
         wanted = [{"kind": each.kind, "id": each.controller_id, "address": each.address} for each in changes]
         body = orjson.dumps({"changes": wanted, "force": force})
-        with self._controller_leader() as connection:
+        with self.controller_leader() as connection:
             answer = connection.call(codes.CHANGE_CONTROLLER_MEMBERS, body=body, timeout_ms=_CHANGE_TIMEOUT_MS)
         listing: dict[str, Any] = orjson.loads(answer.body)
         return listing
@@ -204,10 +207,32 @@ class AdminClient:
 
         Raises RequestError with the reason when it cannot, or did not take over in time.
         """
-        with self._controller_leader() as connection:
+        with self.controller_leader() as connection:
             return connection.call(
                 codes.TRANSFER_CONTROLLER_LEADER, {"controllerId": controller_id}, timeout_ms=_CHANGE_TIMEOUT_MS
             ).ext
+
+    @contextmanager
+    def controller_leader(self) -> Iterator[SocketConnection]:
+        """A connection to the controllers' leader. Raises ConnectionLost or RequestError when there is none."""
+        last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
+        for address in self._controllers:
+            try:
+                with self._connect(address) as connection:
+                    leader = connection.call(codes.CONTROLLER_GET_METADATA_INFO).ext.get("controllerLeaderAddress")
+                if not leader:
+                    last_error = RequestError(
+                        codes.CONTROLLER_NOT_LEADER, "the controllers have no leader at the moment"
+                    )
+                    continue
+                leading = self._connect(leader)
+            except LogboomError as error:
+                last_error = error
+                continue
+            with leading:
+                yield leading
+            return
+        raise last_error
 
     # ---- topics and groups
 
@@ -235,7 +260,7 @@ class AdminClient:
         outcomes = self._change(lambda each: each.call(codes.DELETE_TOPIC_IN_BROKER, {"topic": name}))
         for address in self._controllers:
             try:
-                with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+                with self._connect(address) as connection:
                     connection.call(codes.DELETE_TOPIC_IN_NAMESRV, {"topic": name})
             except LogboomError as error:
                 outcomes.append(NodeOutcome(address, UNKNOWN, f"its route may linger: {error}"))
@@ -245,7 +270,7 @@ class AdminClient:
         """Broker name -> the topic's configuration there; groups without it are left out."""
         found = {}
         for broker_name, address in self.masters().items():
-            with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+            with self._connect(address) as connection:
                 tables = orjson.loads(connection.call(codes.GET_ALL_TOPIC_CONFIG, timeout_ms=self._timeout_ms).body)
             config = tables["topicConfigTable"].get(name)
             if config is not None:
@@ -270,7 +295,7 @@ class AdminClient:
         """The readable range of every queue of a topic. Raises RequestError TOPIC_NOT_EXIST when nobody has it."""
         ranges = []
         for broker_name, (address, queues) in self._topic_queues(topic).items():
-            with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+            with self._connect(address) as connection:
                 for queue_id in range(queues):
                     ext = {"topic": topic, "queueId": str(queue_id)}
                     low = int(connection.call(codes.GET_MIN_OFFSET, ext).ext["offset"])
@@ -337,39 +362,21 @@ class AdminClient:
             "k": "false",
             "m": "false",
         }
-        with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+        with self._connect(address) as connection:
             answer = connection.call(codes.SEND_MESSAGE_V2, ext, body, timeout_ms=10_000)
         return {**answer.ext, "brokerName": broker_name}
 
     # ---- inside
 
-    @contextmanager
-    def _controller_leader(self) -> Iterator[SocketConnection]:
-        last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
-        for address in self._controllers:
-            try:
-                with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
-                    leader = connection.call(codes.CONTROLLER_GET_METADATA_INFO).ext.get("controllerLeaderAddress")
-                if not leader:
-                    last_error = RequestError(
-                        codes.CONTROLLER_NOT_LEADER, "the controllers have no leader at the moment"
-                    )
-                    continue
-                leading = SocketConnection(leader, timeout_ms=self._timeout_ms)
-            except LogboomError as error:
-                last_error = error
-                continue
-            with leading:
-                yield leading
-            return
-        raise last_error
+    def _connect(self, address: str) -> SocketConnection:
+        return SocketConnection(address, timeout_ms=self._timeout_ms, identity=self._identity)
 
     @contextmanager
     def _master(self, group: str) -> Iterator[SocketConnection]:
         address = self.masters().get(group)
         if address is None:
             raise RequestError(codes.SERVICE_NOT_AVAILABLE, f"broker group {group} has no master at the moment")
-        with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+        with self._connect(address) as connection:
             yield connection
 
     def _topic_queues(self, topic: str) -> dict[str, tuple[str, int]]:
@@ -386,7 +393,7 @@ class AdminClient:
         last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
         for address in self._controllers:
             try:
-                with SocketConnection(address, timeout_ms=self._timeout_ms) as connection:
+                with self._connect(address) as connection:
                     return connection.call(code, ext, timeout_ms=self._timeout_ms)
             except (ConnectionLost, RequestTimeout) as error:
                 last_error = error
@@ -405,7 +412,7 @@ class AdminClient:
                 outcomes.append(NodeOutcome(name, NOT_ATTEMPTED, "the group has no master at the moment"))
                 continue
             try:
-                with SocketConnection(masters[name], timeout_ms=self._timeout_ms) as connection:
+                with self._connect(masters[name]) as connection:
                     answer = change(connection)
                 outcomes.append(NodeOutcome(name, UNCHANGED if answer.remark == "unchanged" else CONFIRMED))
             except RequestError as error:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections.abc import Mapping
 from types import TracebackType
 
 from remoting import codes, frame
+from remoting.client.identity import identity_of_environment
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, ProtocolError, RequestError, RequestTimeout
 from remoting.frame import Command
-from remoting.transport.client import split_address
+from remoting.transport.client import Identity, split_address
 
 _READ_BYTES = 256 * 1024
 
@@ -19,14 +21,20 @@ _READ_BYTES = 256 * 1024
 class SocketConnection:
     """One request at a time on one socket. Not for use by two threads at once."""
 
-    def __init__(self, address: str, *, timeout_ms: int = 3000) -> None:
-        """Connect. Raises ConnectionLost when nobody answers at the address in time."""
+    def __init__(self, address: str, *, timeout_ms: int = 3000, identity: Identity | None = None) -> None:
+        """Connect. Raises ConnectionLost when nobody answers at the address in time.
+
+        Without an identity it is that of this process's environment.
+        """
         self.address = address
+        identity = identity or identity_of_environment()
+        self._credentials = identity.credentials
         self._opaque = 0
         self._rest = b""
         try:
-            self._socket = socket.create_connection(split_address(address), timeout_ms / 1000)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected = socket.create_connection(split_address(address), timeout_ms / 1000)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = connected if identity.tls is None else _secured(connected, identity.tls, address)
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {address}: {error}") from error
 
@@ -59,6 +67,8 @@ class SocketConnection:
         deadline = time.monotonic() + timeout_ms / 1000
         try:
             self._socket.settimeout(timeout_ms / 1000)
+            if self._credentials is not None:
+                ext = self._credentials.sign(ext, body)
             self._socket.sendall(frame.encode_request(code, self._opaque, ext, body))
             response = self._read_response(deadline)
         except TimeoutError as error:
@@ -96,3 +106,11 @@ class SocketConnection:
             parts.append(part)
             wanted -= len(part)
         return b"".join(parts)
+
+
+def _secured(connected: socket.socket, tls: ssl.SSLContext, address: str) -> socket.socket:
+    try:
+        return tls.wrap_socket(connected, server_hostname=split_address(address)[0])
+    except OSError:
+        connected.close()
+        raise

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from remoting import codes
+from remoting.access.signature import Credentials
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import ConnectionLimits, Handler, RemotingConnection
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a component dials with: what its requests are signed with, and the TLS that it speaks; None = neither."""
+
+    credentials: Credentials | None = None
+    tls: ssl.SSLContext | None = None
+
+
+NOBODY = Identity()
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -28,6 +42,7 @@ async def connect(
     closed: Callable[[RemotingConnection], None] | None = None,
     timeout_ms: int = 1000,
     unreachable_ms: int = 0,
+    identity: Identity = NOBODY,
 ) -> RemotingConnection:
     """Dial an address. Raises ConnectionLost when it does not answer in time.
 
@@ -39,7 +54,12 @@ async def connect(
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             transport, connection = await loop.create_connection(
-                lambda: RemotingConnection(handlers or {}, ConnectionLimits(), closed=closed), host, port
+                lambda: RemotingConnection(
+                    handlers or {}, ConnectionLimits(), closed=closed, credentials=identity.credentials
+                ),
+                host,
+                port,
+                ssl=identity.tls,
             )
         if unreachable_ms:
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unreachable_ms)
@@ -54,7 +74,14 @@ class RemotingClient:
     `unreachable_ms`: see `connect`.
     """
 
-    def __init__(self, handlers: Mapping[int, Handler] | None = None, *, unreachable_ms: int = 0) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler] | None = None,
+        *,
+        unreachable_ms: int = 0,
+        identity: Identity = NOBODY,
+    ) -> None:
+        self._identity = identity
         self._handlers = handlers or {}
         self._unreachable_ms = unreachable_ms
         self._connections: dict[str, RemotingConnection] = {}
@@ -69,7 +96,10 @@ class RemotingClient:
             connection = self._connections.get(address)
             if connection is None or not connection.is_open:
                 connection = self._connections[address] = await connect(
-                    address, handlers=self._handlers, unreachable_ms=self._unreachable_ms
+                    address,
+                    handlers=self._handlers,
+                    unreachable_ms=self._unreachable_ms,
+                    identity=self._identity,
                 )
         return connection
 

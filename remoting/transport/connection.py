@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from remoting import codes, frame
+from remoting.access.signature import Credentials
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestTimeout
 from remoting.frame import Command
@@ -50,7 +51,11 @@ class RemotingConnection(asyncio.Protocol):
         limits: ConnectionLimits,
         opened: Callable[[RemotingConnection], None] | None = None,
         closed: Callable[[RemotingConnection], None] | None = None,
+        *,
+        credentials: Credentials | None = None,
     ) -> None:
+        """Requests that go out here are signed with the credentials, if there are any."""
+        self._credentials = credentials
         self.peer_host = ""
         self.peer_port = 0
         self.packed_peer = bytes(8)  # address and port as a record's host field has them
@@ -176,6 +181,8 @@ class RemotingConnection(asyncio.Protocol):
         opaque = self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
         timer = self._loop.call_later(timeout_ms / 1000, self._expire, opaque, code, timeout_ms)
         self._pending[opaque] = answered, timer
+        if self._credentials is not None:
+            ext = self._credentials.sign(ext, body)
         self._write(frame.encode_request(code, opaque, ext, body))
 
     async def call(
@@ -201,6 +208,8 @@ class RemotingConnection(asyncio.Protocol):
         if self._transport is None or self._write_paused:
             return False
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
+        if self._credentials is not None:
+            ext = self._credentials.sign(ext, body)
         self._write(frame.encode_request(code, self._next_opaque, ext, body, oneway=True))
         return True
 

@@ -14,6 +14,7 @@ from remoting.errors import LogboomError, SettingsError
 from remoting.frame import Command
 from remoting.transport.connection import ConnectionLimits, Handler, RemotingConnection
 from remoting.transport.tasks import TaskOwner
+from remoting.transport.tls import ENFORCING, TlsServer, TlsSettings, accepting
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,9 @@ class RemotingServer:
         limits: ConnectionLimits | None = None,
         max_connections: int = 10000,
         closed: Callable[[RemotingConnection], None] | None = None,
+        tls: TlsServer | None = None,
     ) -> None:
+        self._tls = tls
         self._host = host
         self._port = port
         self._handlers = handlers
@@ -57,7 +60,9 @@ class RemotingServer:
         """Bind and serve. Raises SettingsError when the address cannot be bound."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._accept, self._host, self._port, backlog=1024)
+            self._server = await loop.create_server(
+                accepting(self._tls, self._accept), self._host, self._port, backlog=1024
+            )
         except OSError as error:
             raise SettingsError(
                 f"cannot listen on {self._host}:{self._port}: {error.strerror}; free the port or choose another one"
@@ -143,17 +148,36 @@ def spawned(owner: TaskOwner, handle: Callable[[RemotingConnection, Command], Co
     return handler
 
 
-def check_loopback(host: str, what: str) -> None:
-    """Refuse an address that other machines can reach, as long as this listener has no authentication.
+def check_reach(host: str, what: str, *, authentication: bool, tls: TlsSettings) -> None:
+    """Refuse an address that other machines can reach, unless all who connect are authenticated and speak TLS.
 
     Raises SettingsError with the sentence that says what to do.
     """
+    if authentication and tls.mode == ENFORCING:
+        return
+    if not is_loopback(host, what):
+        raise SettingsError(
+            f"{what} {host!r} is reachable from other machines, which needs authentication and TLS on this listener: set "
+            "access.authentication=true, tls.mode=enforcing, tls.certificate_path and tls.key_path, or bind it to 127.0.0.1"
+        )
+
+
+def check_loopback(host: str, what: str) -> None:
+    """Refuse an address that other machines can reach: this listener has neither authentication nor TLS.
+
+    Raises SettingsError with the sentence that says what to do.
+    """
+    if not is_loopback(host, what):
+        raise SettingsError(
+            f"{what} {host!r} is reachable from other machines, and this listener has neither authentication nor TLS; bind it to "
+            "127.0.0.1"
+        )
+
+
+def is_loopback(host: str, what: str) -> bool:
+    """Whether only this machine reaches an address. Raises SettingsError when it is none of this machine."""
     try:
         addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError as error:
         raise SettingsError(f"{what} {host!r} is not an address of this machine: {error}") from error
-    if not all(address.startswith("127.") or address == "::1" for address in addresses):
-        raise SettingsError(
-            f"{what} {host!r} is reachable from other machines, which needs authentication and TLS on this listener; "
-            "bind it to 127.0.0.1"
-        )
+    return all(address.startswith("127.") or address == "::1" for address in addresses)

@@ -11,6 +11,7 @@ import random
 import secrets
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -18,8 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from remoting.access.sealing import inner_credentials
+from remoting.access.secret_file import load_secrets
 from remoting.client.blocking import AdminClient
 from remoting.errors import LogboomError
+from remoting.transport.client import Identity
 
 T = TypeVar("T")
 
@@ -150,6 +154,7 @@ class Cluster:
         replicas: int = 3,
         broker_settings: Sequence[str] = (),
         controller_settings: Sequence[str] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         ports = free_ports(controllers + 3 * replicas)
         self.controller_addresses = [f"127.0.0.1:{port}" for port in ports[:controllers]]
@@ -157,7 +162,7 @@ class Cluster:
         ha = [f"127.0.0.1:{port}" for port in ports[controllers + replicas : controllers + 2 * replicas]]
         self.grpc_addresses = [f"127.0.0.1:{port}" for port in ports[controllers + 2 * replicas :]]
         self.data = root
-        secret = make_secret(root)
+        self.secret_file = secret = make_secret(root)
         peers = ",".join(f"n{n}={address}" for n, address in enumerate(self.controller_addresses))
         logs = root / "logs"
         logs.mkdir(parents=True, exist_ok=True)
@@ -166,6 +171,7 @@ class Cluster:
                 f"n{n}",
                 [
                     *("-m", "controllerd", "--id", f"n{n}", "--peers", peers, "--data", str(root / f"n{n}")),
+                    *("--cluster-secret", str(secret)),
                     *(word for assignment in controller_settings for word in ("--set", assignment)),
                 ],
                 logs / f"n{n}.log",
@@ -179,14 +185,15 @@ class Cluster:
                     *("-m", "brokerd", "--name", "broker-a", "--listen", self.broker_addresses[n]),
                     *("--ha-listen", ha[n], "--grpc-listen", self.grpc_addresses[n]),
                     *("--controllers", ",".join(self.controller_addresses), "--data", str(root / f"b{n}")),
-                    *("--replication-secret", str(secret)),
+                    *("--cluster-secret", str(secret)),
                     *(word for assignment in broker_settings for word in ("--set", assignment)),
                 ],
                 logs / f"b{n}.log",
             )
             for n in range(replicas)
         ]
-        self.admin = AdminClient(self.controller_addresses, timeout_ms=2000)
+        identity = Identity(inner_credentials(load_secrets(secret)[0]), tls)
+        self.admin = AdminClient(self.controller_addresses, timeout_ms=2000, identity=identity)
         self.guests: list[Process] = []  # what a test started besides, to be ended with the rest
 
     @property

@@ -19,6 +19,9 @@ a few more that concern its pages alone); Spark's are checked in `tasks/spark/se
 | LOGBOOM_CONTROLLERS | supervisor | controller addresses `host:port`, separated by commas; name servers at the same time |
 | LOGBOOM_HTTP | supervisor | `host:port` of the console |
 | LOGBOOM_JAVA_PROBLEM | supervisor | why Spark cannot run here, one sentence; absent when it can |
+| LOGBOOM_CLUSTER_SECRET_FILE | supervisor | the file by which the components of the cluster know one another |
+| LOGBOOM_TLS_CA | person | a PEM file: controllers and brokers are dialled with TLS and must show a certificate of it |
+| LOGBOOM_TLS_CERTIFICATE, LOGBOOM_TLS_KEY | person | what the console and its tasks show to them, when they ask |
 | LOGBOOM_HEARTBEAT_FILE | supervisor | a process without a port touches it when ready, then at least every 10 seconds |
 """
 

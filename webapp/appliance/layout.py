@@ -86,8 +86,13 @@ class DataLayout:
 
     @property
     def replication_secret_file(self) -> Path:
-        """What the brokers prove themselves with to one another."""
+        """What the components of the cluster know one another by."""
         return self.secrets / "replication-secret"
+
+    @property
+    def first_user_file(self) -> Path:
+        """NAME:PASSWORD of the first super user of the cluster's clients, for the controllers."""
+        return self.secrets / "first-user"
 
     def log_file(self, process: str) -> Path:
         """The log of one process, by its name in the plan."""

@@ -47,6 +47,11 @@ class Options:
     broker_settings: tuple[str, ...] = ()
     timeout_s: int = 60
 
+    @property
+    def has_authentication(self) -> bool:
+        """Whether the controllers take signed requests only."""
+        return "access.authentication=true" in self.controller_settings
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]

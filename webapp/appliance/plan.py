@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from pathlib import Path
 
+from remoting.client.identity import CLUSTER_SECRET
 from remoting.errors import SettingsError
 from webapp.appliance import environment
 from webapp.appliance.layout import PROJECT_DIR, DataLayout
@@ -158,6 +159,7 @@ def make_plan(
             environment.DATA_DIR: str(layout.root),
             environment.CONTROLLERS: ",".join(controllers),
             environment.HTTP: http,
+            CLUSTER_SECRET: str(layout.replication_secret_file),
             "PYTHONUNBUFFERED": "1",
             **handed_down,
         },
@@ -187,7 +189,11 @@ def _controllers(
     specs = []
     for index in range(shape.controllers):
         argv = [python, "-m", "controllerd", "--id", f"n{index}", "--peers", peers]
-        argv += ["--data", str(layout.controller(f"n{index}")), *_settings(options.controller_settings)]
+        argv += ["--data", str(layout.controller(f"n{index}"))]
+        argv += ["--cluster-secret", str(layout.replication_secret_file)]
+        if options.has_authentication:
+            argv += ["--first-user", str(layout.first_user_file)]
+        argv += _settings(options.controller_settings)
         specs.append(
             ProcessSpec(
                 name=f"controller-n{index}",
@@ -221,7 +227,7 @@ def _brokers(
             f"{HOST}:{grpc_port}",
         ]
         argv += ["--controllers", ",".join(controllers), "--data", str(layout.broker(name))]
-        argv += ["--replication-secret", str(layout.replication_secret_file)]
+        argv += ["--cluster-secret", str(layout.replication_secret_file)]
         argv += _settings(options.broker_settings)
         specs.append(
             ProcessSpec(

@@ -12,6 +12,7 @@ import logging
 from typing import Any
 
 from remoting import codes
+from remoting.client.identity import identity_of_environment
 from remoting.errors import LogboomError
 from remoting.transport.client import connect, split_address
 from webapp.appliance.plan import BrokerProbe, ControllerProbe, HeartbeatProbe, HttpProbe, Probe, RedisProbe
@@ -57,7 +58,7 @@ async def is_master(probe: BrokerProbe) -> bool:
 
 async def broker_state(address: str) -> dict[str, Any]:
     """A broker's answer to BROKER_STATE."""
-    connection = await connect(address, timeout_ms=DEADLINE_MS)
+    connection = await connect(address, timeout_ms=DEADLINE_MS, identity=identity_of_environment())
     try:
         answer = await connection.call(codes.BROKER_STATE, timeout_ms=DEADLINE_MS)
     finally:
@@ -121,7 +122,7 @@ async def _redis(probe: RedisProbe) -> str | None:
 
 
 async def _controller(probe: ControllerProbe) -> str | None:
-    connection = await connect(probe.address, timeout_ms=DEADLINE_MS)
+    connection = await connect(probe.address, timeout_ms=DEADLINE_MS, identity=identity_of_environment())
     try:
         answer = await connection.call(codes.CONTROLLER_GET_METADATA_INFO, timeout_ms=DEADLINE_MS)
     finally:

@@ -13,15 +13,15 @@ import tempfile
 from pathlib import Path
 
 
-def read_or_create(path: Path, length_bytes: int = 32) -> str:
-    """Return the secret in `path`, generating it first if the file does not exist."""
+def read_or_create(path: Path, length_bytes: int = 32, prefix: str = "") -> str:
+    """Return the secret in `path`, generating it first (behind the prefix) if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         return _read(path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # its mode is 0600
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(length_bytes) + "\n")
+            file.write(prefix + secrets.token_urlsafe(length_bytes) + "\n")
             file.flush()
             os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):

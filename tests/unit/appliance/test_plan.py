@@ -47,12 +47,13 @@ def test_the_daemons_command_lines() -> None:
     plan = plan_of(Options(broker_settings=("a.b=1",), controller_settings=("c.d=2",)), Shape(1, 2, 2))
     by_name = {process.name: " ".join(process.argv) for process in plan.processes}
     assert by_name["controller-n0"] == (
-        "/python -m controllerd --id n0 --peers n0=127.0.0.1:9876 --data /data/controllers/n0 --set c.d=2"
+        "/python -m controllerd --id n0 --peers n0=127.0.0.1:9876 --data /data/controllers/n0 "
+        "--cluster-secret /data/secrets/replication-secret --set c.d=2"
     )
     assert by_name["broker-b-2"] == (
         "/python -m brokerd --cluster DefaultCluster --name broker-b --listen 127.0.0.1:10941 --ha-listen 127.0.0.1:10942 "
         "--grpc-listen 127.0.0.1:8084 --controllers 127.0.0.1:9876 --data /data/brokers/broker-b-2 "
-        "--replication-secret /data/secrets/replication-secret --set a.b=1"
+        "--cluster-secret /data/secrets/replication-secret --set a.b=1"
     )
 
 

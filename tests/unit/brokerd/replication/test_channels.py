@@ -8,8 +8,8 @@ import pytest
 
 from brokerd.replication.channels import Budget, Channels
 from brokerd.replication.plain_peers import PlainPeers, host_of
-from brokerd.replication.secret import load_secrets
 from brokerd.replication.settings import ReplicationSettings
+from remoting.access.secret_file import load_secrets
 from remoting.errors import ProtocolError, SettingsError
 from tests.unit.brokerd.replication.group import credentials
 

@@ -72,7 +72,7 @@ def test_another_secret_proves_nothing() -> None:
     replica.output.clear()
     replica.receive(master.output[0])
     master.output.clear()
-    with pytest.raises(NotProven, match="does not know this cluster's replication secret"):
+    with pytest.raises(NotProven, match="does not know this cluster's secret"):
         master.receive(replica.output[0])
     assert not master.output
 
@@ -126,10 +126,10 @@ def test_the_two_proofs_of_one_conversation_differ() -> None:
 
 
 def test_without_a_secret_nobody_is_answered_and_nobody_dialled() -> None:
-    with pytest.raises(NotProven, match="--replication-secret"):
+    with pytest.raises(NotProven, match="--cluster-secret"):
         ReplicaEnd(credentials(secret=None), HELLO)
     master = MasterEnd(credentials(secret=None))
-    with pytest.raises(NotProven, match="--replication-secret"):
+    with pytest.raises(NotProven, match="--cluster-secret"):
         master.receive(ReplicaEnd(credentials(), HELLO).output[0])
     assert not master.output
 

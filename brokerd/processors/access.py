@@ -1,0 +1,76 @@
+"""Users and permissions: codes 3001 to 3010. The controllers keep them; every broker passes requests about them on.
+
+A change is answered when this broker's own copy has it, too. Questions are answered from the copy while no controller is there,
+without secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import orjson
+
+from brokerd.access import AccessFollower
+from remoting import codes
+from remoting.access.answers import answer_query
+from remoting.access.guard import Guard
+from remoting.access.sealing import INNER_USER
+from remoting.access.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, access_key
+from remoting.errors import ConnectionLost, NotLeader, RequestTimeout
+from remoting.frame import Command
+from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.server import spawned
+from remoting.transport.tasks import TaskOwner
+
+CALLER: Final = "caller"
+QUERIES: Final = frozenset({codes.AUTH_GET_USER, codes.AUTH_LIST_USERS, codes.AUTH_GET_ACL, codes.AUTH_LIST_ACLS})
+CHANGES: Final = frozenset(
+    {
+        codes.AUTH_CREATE_USER,
+        codes.AUTH_UPDATE_USER,
+        codes.AUTH_DELETE_USER,
+        codes.AUTH_CREATE_ACL,
+        codes.AUTH_UPDATE_ACL,
+        codes.AUTH_DELETE_ACL,
+    }
+)
+_NOT_PASSED_ON: Final = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN, "OnsChannel", CALLER)
+
+
+class AccessProcessor:
+    """The handlers."""
+
+    def __init__(self, guard: Guard, follower: AccessFollower, owner: TaskOwner) -> None:
+        self._guard = guard
+        self._follower = follower
+        self._owner = owner
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        handle: Callable[[int], Handler] = lambda code: spawned(  # noqa: E731
+            self._owner, self._query if code in QUERIES else self._change
+        )
+        return {code: handle(code) for code in sorted(QUERIES | CHANGES)}
+
+    async def _change(self, connection: RemotingConnection, request: Command) -> None:
+        answer = await self._follower.ask(request.code, self._fields(request), bytes(request.body))
+        if answer.code == codes.SUCCESS:
+            await self._follower.refresh()
+        connection.respond(request, answer.code, remark=answer.remark)
+
+    async def _query(self, connection: RemotingConnection, request: Command) -> None:
+        try:
+            answer = await self._follower.ask(request.code, self._fields(request), bytes(request.body))
+        except (ConnectionLost, RequestTimeout, NotLeader):
+            document = answer_query(self._follower.copy.state, request.code, request.ext, lambda _user: None)
+            connection.respond(request, body=b"" if document is None else orjson.dumps(document))
+        else:
+            connection.respond(request, answer.code, body=answer.body, remark=answer.remark)
+
+    def _fields(self, request: Command) -> dict[str, str]:
+        """What the controllers get to know: the request's fields, and (checked here, as it is not to them) who asks."""
+        fields = {key: value for key, value in request.ext.items() if key not in _NOT_PASSED_ON}
+        if self._guard.is_on and access_key(request) != INNER_USER:
+            fields[CALLER] = access_key(request)
+        return fields
