@@ -15,6 +15,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from remoting import codes
+from remoting.client.access_admin import AccessAdmin
 from remoting.client.blocking import AdminClient, PulledMessages, QueueOffsets
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.message import Record
@@ -130,10 +131,28 @@ def controller_members() -> dict[str, Any]:
         return client.controller_members()
 
 
+def access() -> AccessAdmin:
+    """The users of the cluster's clients and their permissions. Its calls raise as the cluster's do: use within `asking`."""
+    found: AccessAdmin = import_string(settings.ACCESS_CLIENT)()
+    return found
+
+
+def connect_access() -> AccessAdmin:
+    """The users of the cluster that this console belongs to."""
+    return AccessAdmin(AdminClient(settings.CONTROLLERS, timeout_ms=3000))
+
+
 @contextmanager
 def _cluster() -> Iterator[ClusterClient]:
-    try:
+    with asking():
         yield import_string(settings.CLUSTER_CLIENT)()
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """What the cluster raises becomes a Problem that says what to do."""
+    try:
+        yield
     except RequestError as error:
         if error.code == codes.TOPIC_NOT_EXIST:
             raise NotFound(f"The cluster does not know this topic: {error.message}", code="topic-not-found") from error

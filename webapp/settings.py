@@ -126,6 +126,7 @@ CHANNEL_LAYERS = {
 
 # Seams to the outside; tests put twins in their place.
 SNAPSHOT_SOURCE = "webapp.snapshot.RedisSource"
+ACCESS_CLIENT = "webapp.gateway.connect_access"
 CLUSTER_CLIENT = "webapp.gateway.connect"
 TASK_QUEUE = "webapp.queue.CeleryQueue"
 

@@ -21,7 +21,8 @@ a few more that concern its pages alone); Spark's are checked in `tasks/spark/se
 | LOGBOOM_JAVA_PROBLEM | supervisor | why Spark cannot run here, one sentence; absent when it can |
 | LOGBOOM_CLUSTER_SECRET_FILE | supervisor | the file by which the components of the cluster know one another |
 | LOGBOOM_TLS_CA | person | a PEM file: controllers and brokers are dialled with TLS and must show a certificate of it |
-| LOGBOOM_TLS_CERTIFICATE, LOGBOOM_TLS_KEY | person | what the console and its tasks show to them, when they ask |
+| LOGBOOM_TLS_CERTIFICATE | person | the certificate that the console and its tasks show to them when they ask: a PEM file |
+| LOGBOOM_TLS_KEY | person | its private key: a PEM file |
 | LOGBOOM_HEARTBEAT_FILE | supervisor | a process without a port touches it when ready, then at least every 10 seconds |
 """
 
@@ -47,6 +48,10 @@ CONTROLLERS = "LOGBOOM_CONTROLLERS"
 HTTP = "LOGBOOM_HTTP"
 JAVA_PROBLEM = "LOGBOOM_JAVA_PROBLEM"
 HEARTBEAT_FILE = "LOGBOOM_HEARTBEAT_FILE"
+CLUSTER_SECRET = "LOGBOOM_CLUSTER_SECRET_FILE"
+TLS_CA = "LOGBOOM_TLS_CA"
+TLS_CERTIFICATE = "LOGBOOM_TLS_CERTIFICATE"
+TLS_KEY = "LOGBOOM_TLS_KEY"
 
 DEFAULT_CONTROLLERS = "127.0.0.1:9876,127.0.0.1:9877,127.0.0.1:9878"
 DEFAULT_HTTP = "127.0.0.1:8000"

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from pathlib import Path
 
-from remoting.client.identity import CLUSTER_SECRET
 from remoting.errors import SettingsError
 from webapp.appliance import environment
 from webapp.appliance.layout import PROJECT_DIR, DataLayout
@@ -159,7 +158,7 @@ def make_plan(
             environment.DATA_DIR: str(layout.root),
             environment.CONTROLLERS: ",".join(controllers),
             environment.HTTP: http,
-            CLUSTER_SECRET: str(layout.replication_secret_file),
+            environment.CLUSTER_SECRET: str(layout.replication_secret_file),
             "PYTHONUNBUFFERED": "1",
             **handed_down,
         },

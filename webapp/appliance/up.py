@@ -16,7 +16,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from remoting.client.identity import CLUSTER_SECRET
 from remoting.errors import LogboomError, SettingsError
 from webapp.appliance import environment, java, preflight, probes, redis_server, secret_files
 from webapp.appliance.layout import DEFAULT_DATA_DIR, PROJECT_DIR, DataLayout
@@ -93,7 +92,7 @@ def _make_ready(options: Options, layout: DataLayout, terminal: Terminal) -> Pla
         terminal.step(found.problem)
     secret_files.read_or_create(layout.replication_secret_file)
     # for the probes, which ask the daemons from this process
-    os.environ[CLUSTER_SECRET] = str(layout.replication_secret_file)
+    os.environ[environment.CLUSTER_SECRET] = str(layout.replication_secret_file)
     if options.has_authentication and not layout.first_user_file.exists():
         password = secret_files.read_or_create(layout.first_user_file, prefix=f"{_FIRST_USER}:").partition(":")[2]
         terminal.say(f"Clients sign as      {_FIRST_USER}, secret key {password}  (shown this once; a super user)")

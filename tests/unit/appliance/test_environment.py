@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from remoting.client import identity
 from webapp.appliance import environment
 from webapp.appliance.environment import Environment
 
@@ -36,3 +37,8 @@ def test_the_table_names_every_variable() -> None:
         if name.isupper() and not name.startswith("DEFAULT") and isinstance(value, str)
     }
     assert listed == defined
+
+
+def test_the_names_are_those_that_dialling_reads() -> None:
+    for name in ("CLUSTER_SECRET", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY"):
+        assert getattr(environment, name) == getattr(identity, name)
