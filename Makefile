@@ -61,6 +61,9 @@ bench-replication: .venv/.installed-dev bench-programs ## three replicas against
 bench-compare: .venv/.installed-dev bench-programs ## beside Apache RocketMQ, in pairs, about an hour (needs a JDK and Maven; ARGS="--help")
 	$(PYTHON) -m tests.bench.compare $(ARGS)
 
+soak: .venv/.installed-dev ## memory of every daemon over an hour of everything that clients do (make soak MINUTES=60)
+	$(PYTHON) -m tests.bench.soak --minutes $(MINUTES) $(ARGS)
+
 h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs Go)
 	$(PYTHON) -m tests.h2spec $(ARGS)
 
@@ -79,4 +82,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim sim-soak fuzz bench bench-replication bench-compare chaos h2spec interop programs bench-programs
+.PHONY: help up status test check sim sim-soak fuzz soak bench bench-replication bench-compare chaos h2spec interop programs bench-programs
