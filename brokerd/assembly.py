@@ -25,6 +25,7 @@ from brokerd.log_access import StoreReplicatedLog
 from brokerd.processors.access import AccessProcessor
 from brokerd.processors.registry import entries
 from brokerd.processors.registry import handlers as handlers_of
+from brokerd.processors.replies import ReplyProcessor
 from brokerd.processors.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.send import SendProcessor
 from brokerd.proxy.endpoint import PROTOCOLS
@@ -143,7 +144,17 @@ class Broker:
         self._directory.view_listeners.append(self._access.look)
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, _monotonic_ms)
         self._sends = SendProcessor(
-            core.store, core.appends, core.sender, core.metadata.topics, store_host, core.counters, loop.call_soon
+            core.store,
+            core.appends,
+            core.sender,
+            core.metadata.topics,
+            store_host,
+            core.counters,
+            loop.call_soon,
+            core.metadata.make_topic_like if settings.send.auto_create_topics else None,
+        )
+        self._replies = ReplyProcessor(
+            core.sender, self.clients, pack_host(*store_host), _wall_ms, stores=settings.send.store_replies
         )
         core.metadata.listeners.append(self._topics_changed)
         self._topics_changed()
@@ -183,6 +194,8 @@ class Broker:
             codes.SEND_MESSAGE: self._sends.handle_long_names,
             codes.SEND_MESSAGE_V2: self._sends.handle,
             codes.SEND_BATCH_MESSAGE: self._sends.handle,
+            codes.SEND_REPLY_MESSAGE: each(self._replies.handle_long_names),
+            codes.SEND_REPLY_MESSAGE_V2: each(self._replies.handle),
             codes.PROXY_CALL: self._proxy.handle_forwarded,
             codes.GET_BROKER_CONFIG: each(self._live.handle_get),
             codes.UPDATE_BROKER_CONFIG: each(self._live.handle_update),

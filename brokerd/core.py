@@ -116,7 +116,9 @@ class BrokerCore:
             host=identity.store_host,
             settings=transaction_settings,
         )
-        self.sender = MessageSender(store, self.appends, self.metadata.topic, self.counters, self.transactions)
+        self.sender = MessageSender(
+            store, self.appends, self.metadata.topic, self.counters, self.transactions, identity.cluster
+        )
         self.arrival_listeners: list[Callable[[Sequence[Arrival]], None]] = [self.pop.arrived]
         self._scheduler = scheduler
         self._advance_scheduled = False

@@ -139,12 +139,14 @@ class MessageSender:
         topic: Callable[[str], TopicConfig | None],
         counters: Counters,
         halves: HalfMessages,
+        cluster: str,
     ) -> None:
         self._store = store
         self._acknowledger = acknowledger
         self._topic = topic
         self._counters = counters
         self._halves = halves
+        self._cluster = cluster
         self._turns: dict[str, int] = {}
         self._unique_id = UniqueIds(store.next_timestamp())
 
@@ -170,7 +172,8 @@ class MessageSender:
         ready: list[tuple[int, Draft]] = []
         for draft in drafts:
             try:
-                prepared = prepare(draft, self._topic(draft.topic), self.turn_of(draft.topic), self._unique_id)
+                topic, turn = self._topic(draft.topic), self.turn_of(draft.topic)
+                prepared = prepare(draft, topic, turn, self._unique_id, self._cluster)
                 stored = self._halves.divert(prepared)
                 self._store.check_draft(stored)
                 ready.append((len(outcomes), stored))

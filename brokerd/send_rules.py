@@ -36,7 +36,7 @@ STAMP: Final = encode_properties(_STAMP)
 # Properties that change what the broker must do, or that it must not store as they came. Unanchored, which is faster: what it
 # finds by accident is looked at again, name by name.
 _SPECIAL: Final = re.compile(
-    rb"POP_CK|TRAN_MSG|DELAY|TIMER_|INNER_|__CRC32#|MSG_REGION|TRACE_ON|WAIT\x01false|\x01\x02|\x00"
+    rb"POP_CK|TRAN_MSG|DELAY|TIMER_|INNER_|__CRC32#|MSG_REGION|TRACE_ON|REPLY_TO_CLIENT|WAIT\x01false|\x01\x02|\x00"
 )
 _UNIQUE_KEY: Final = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([0-9A-Za-z]+)\x02")
 # The properties that most messages have and no others: one match says that nothing is special, and finds the key and the tag
@@ -53,9 +53,13 @@ def check_destination(topic: str) -> None:
 
 
 def prepare(
-    draft: Draft, topic: TopicConfig | None, choose_queue: Callable[[int], int], unique_id: Callable[[], str]
+    draft: Draft,
+    topic: TopicConfig | None,
+    choose_queue: Callable[[int], int],
+    unique_id: Callable[[], str],
+    cluster: str,
 ) -> Draft:
-    """The draft as it is stored: its queue chosen, its properties stamped.
+    """The draft as it is stored: its queue chosen, its properties stamped; requests are told in which cluster to answer them.
 
     `choose_queue` picks one of n queues; `unique_id` names a message whose client did not. Raises RequestError with the
     protocol's code and the rule when the message cannot be stored.
@@ -89,7 +93,7 @@ def prepare(
     ordinary = (
         _find_unique_key(draft.properties) is not None and len(draft.properties) + len(STAMP) <= MAX_PROPERTIES_BYTES
     )
-    properties = draft.properties + STAMP if ordinary else _stamp(draft.properties, unique_id)
+    properties = draft.properties + STAMP if ordinary else _stamp(draft.properties, unique_id, cluster)
     return draft._replace(queue_id=queue_id, properties=properties)
 
 
@@ -142,7 +146,7 @@ def pattern_of(properties: bytes) -> Pattern | None:
     return Pattern(properties[:key_at], key_at, key_end, properties[key_end:], code)
 
 
-def _stamp(encoded: bytes, unique_id: Callable[[], str]) -> bytes:
+def _stamp(encoded: bytes, unique_id: Callable[[], str], cluster: str) -> bytes:
     if b"\0" in encoded:
         raise RequestError(codes.MESSAGE_ILLEGAL, "a property holds a NUL character; send it in the body or encode it")
     properties = decode_properties(encoded)
@@ -156,6 +160,8 @@ def _stamp(encoded: bytes, unique_id: Callable[[], str]) -> bytes:
         properties.pop(name, None)
     if "UNIQ_KEY" not in properties:
         properties["UNIQ_KEY"] = unique_id()
+    if "REPLY_TO_CLIENT" in properties:
+        properties["CLUSTER"] = cluster
     stamped = encode_properties({**properties, **_STAMP})
     if len(stamped) > MAX_PROPERTIES_BYTES:
         raise RequestError(

@@ -19,6 +19,8 @@ from remoting.errors import InvalidParameter, RequestError
 MAX_QUEUES: Final = 4096
 MAX_TOPICS: Final = 50_000
 MAX_GROUPS: Final = 50_000
+PERM_INHERIT: Final = 1
+_FLAG_UNIT: Final = 1
 MAX_RETRIES: Final = 10_000
 MAX_RULES: Final = 100_000
 MAX_CONSUME_TIMEOUT_MINUTES: Final = 7 * 24 * 60
@@ -53,6 +55,23 @@ def decide_ensure_topic(tables: MetadataTables, name: str, queues: int, now_ms: 
     if name in tables.topics:
         return None
     return records.TOPIC_PUT, records.topic_put(TopicConfig(name, queues, queues, 6), now_ms)
+
+
+def decide_topic_like(
+    tables: MetadataTables,
+    names: SystemNames,
+    name: str,
+    template: TopicConfig | None,
+    queues: int,
+    is_unit: bool,
+    now_ms: int,
+) -> Decision:
+    """Create a topic that somebody sends to, after a template that allows it: with so many queues, but no more than that has."""
+    if template is None or not template.perm & PERM_INHERIT:
+        return None
+    queues = min(queues, template.write_queue_nums)
+    config = TopicConfig(name, queues, queues, template.perm & ~PERM_INHERIT, _FLAG_UNIT if is_unit else 0)
+    return decide_put_topic(tables, names, config, 0, now_ms)
 
 
 def decide_delete_topic(tables: MetadataTables, names: SystemNames, name: str, now_ms: int) -> Decision:

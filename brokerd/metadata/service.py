@@ -127,6 +127,19 @@ class MetadataService:
             return as_request_error(error)
         return None
 
+    def make_topic_like(self, name: str, template: str, queues: int, *, is_unit: bool = False) -> RequestError | None:
+        """Create a topic after a template, if there is one that allows it; the reason if that failed. Nobody needs to wait, as in
+        `ensure_topic`."""
+        try:
+            decision = decide.decide_topic_like(
+                self.tables, self.names, name, self.topic(template), queues, is_unit, self._now_ms()
+            )
+            if decision is not None:
+                self.journal.append(*decision)
+        except LogboomError as error:
+            return as_request_error(error)
+        return None
+
     def delete_topic(self, name: str, done: Done) -> None:
         self._change(lambda: decide.decide_delete_topic(self.tables, self.names, name, self._now_ms()), done)
 

@@ -6,18 +6,20 @@ import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import Final
+from typing import Final, Protocol
 
 from brokerd import kernel
 from brokerd.kernel import SendTarget
+from brokerd.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from brokerd.send import ROLE_CHANGED, Acknowledger, Counters, MessageSender, as_request_error
 from brokerd.send_rules import PERM_WRITE, check_destination, unique_key
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
 from brokerd.store.store import MessageStore
+from brokerd.transactions.records import is_half
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, StorageError
 from remoting.frame import Command
-from remoting.message import SYS_COMPRESSED, decode_batch_body, pack_host
+from remoting.message import SYS_COMPRESSED, SYS_TRANSACTION_MASK, decode_batch_body, pack_host
 from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,12 @@ _MAX_RUN_BYTES: Final = 4 * 1024 * 1024
 _LARGE_BYTES: Final = 4096  # buffers larger than this are gathered by the write itself, smaller ones before it
 
 
+class MakeTopic(Protocol):
+    """Makes a topic after a template; returns why not."""
+
+    def __call__(self, name: str, template: str, queues: int, *, is_unit: bool = False) -> RequestError | None: ...
+
+
 class SendProcessor:
     """The handler of send frames."""
 
@@ -47,9 +55,12 @@ class SendProcessor:
         store_host: tuple[str, int],
         counters: Counters,
         call_soon: Callable[[Callable[[], None]], object],
+        make_topic: MakeTopic | None = None,
     ) -> None:
+        """`make_topic` makes topics that somebody sends to; without it they are refused."""
         self._waiting: list[tuple[RemotingConnection, Sequence[Command]]] = []
         self._call_soon = call_soon
+        self._make_topic = make_topic
         self._store = store
         self._log = store.commitlog
         self._acknowledger = acknowledger
@@ -82,8 +93,7 @@ class SendProcessor:
     def handle_long_names(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
         """Handle send requests with long field names (code 10)."""
         for request in requests:
-            ext = request.ext
-            request.ext = {short: ext[long] for short, long in _LONG_NAMES.items() if long in ext}
+            request.ext = short_names(request.ext)
         self.handle(connection, requests)
 
     def _process(self) -> None:
@@ -183,6 +193,10 @@ class SendProcessor:
         except LogboomError as error:
             connection.respond_error(request, error)
             return
+        refusal = self._make_missing_topic(request.ext)
+        if refusal is not None:
+            connection.respond_error(request, refusal)
+            return
         if len(drafts) > 1 and drafts[0].queue_id < 0:  # a batch stays together
             topic = self._topics().get(drafts[0].topic)
             queue_id = self._sender.turn_of(drafts[0].topic)(max(1, topic.write_queue_nums) if topic else 1)
@@ -193,6 +207,16 @@ class SendProcessor:
         else:
             key = unique_key(ready[0][1]) if len(ready) == 1 else ""
             self._sender.append(outcomes, ready, lambda final: self._answer(connection, request, final, key))
+
+    def _make_missing_topic(self, ext: Mapping[str, str]) -> RequestError | None:
+        """In development, a topic is made when somebody sends to it; the reason if that failed."""
+        name = ext["b"]
+        if self._make_topic is None or name in self._topics() or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+            return None
+        queues = ext.get("d", "")
+        if not (queues.isascii() and queues.isdigit() and len(queues) < 10):
+            return RequestError(codes.INVALID_PARAMETER, "defaultTopicQueueNums is no number")
+        return self._make_topic(name, ext.get("c", ""), int(queues), is_unit=ext.get("k") == "true")
 
     def _answer(
         self, connection: RemotingConnection, request: Command, outcomes: Sequence[SendOutcome], key: str = ""
@@ -280,6 +304,11 @@ _LONG_NAMES: Final = {
 }
 
 
+def short_names(ext: Mapping[str, str]) -> dict[str, str]:
+    """The fields of a send header with long names under their short ones."""
+    return {short: ext[long] for short, long in _LONG_NAMES.items() if long in ext}
+
+
 def drafts_of_request(request: Command, born_host: bytes) -> list[Draft]:
     """The messages of a send request with short field names. Raises a LogboomError that names what is wrong."""
 
@@ -317,7 +346,7 @@ def drafts_of_request(request: Command, born_host: bytes) -> list[Draft]:
     items = decode_batch_body(request.body)
     if not items:
         raise RequestError(codes.MESSAGE_ILLEGAL, "the batch is empty")
-    return [
+    drafts = [
         Draft(
             topic,
             queue_id,
@@ -331,3 +360,8 @@ def drafts_of_request(request: Command, born_host: bytes) -> list[Draft]:
         )
         for item in items
     ]
+    if sys_flag & SYS_TRANSACTION_MASK or any(map(is_half, drafts)):
+        raise RequestError(
+            codes.MESSAGE_ILLEGAL, "a batch cannot be part of a transaction; send its messages one by one"
+        )
+    return drafts

@@ -53,6 +53,9 @@ class Options:
         return "access.authentication=true" in self.controller_settings
 
 
+_DEVELOPMENT = ("send.auto_create_topics=true",)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         raise SettingsError(f"{message}; `{self.prog} --help` explains every option")
@@ -74,7 +77,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
         grpc_port=parsed.grpc_port,
         redis_port=parsed.redis_port,
         controller_settings=tuple(parsed.controller_set),
-        broker_settings=tuple(parsed.broker_set),
+        broker_settings=(*(_DEVELOPMENT if parsed.development else ()), *parsed.broker_set),
         timeout_s=parsed.timeout,
     )
 
@@ -143,6 +146,11 @@ def _parser() -> argparse.ArgumentParser:
             name, type=_bounded(1, 65535), default=default, metavar="PORT", help=f"{what} (default: {default})"
         )
     tuning = parser.add_argument_group("tuning")
+    tuning.add_argument(
+        "--development",
+        action="store_true",
+        help="for trying things out: a topic is made when somebody sends to it, whatever its name",
+    )
     tuning.add_argument(
         "--controller-set",
         action="append",

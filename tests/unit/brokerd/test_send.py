@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.processors.send import SendProcessor
+from brokerd.processors.send import MakeTopic, SendProcessor
 from brokerd.send import Appended, Counters, MessageSender
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
 from brokerd.store.settings import StoreSettings
@@ -94,7 +94,13 @@ class Connection:
 
 
 class Broker:
-    def __init__(self, segment_size_bytes: int = 1 << 16, disk: MemoryDisk | None = None) -> None:
+    def __init__(
+        self,
+        segment_size_bytes: int = 1 << 16,
+        disk: MemoryDisk | None = None,
+        make_topic: MakeTopic | None = None,
+        topics: dict[str, TopicConfig] = TOPICS,
+    ) -> None:
         self.now = 1_700_000_000_000
         self.disk = disk or MemoryDisk()
         self.store = MessageStore(
@@ -106,15 +112,16 @@ class Broker:
         self.counters = Counters()
         self.turn: list[Callable[[], None]] = []
         self.halves = Halves()
-        self.sender = MessageSender(self.store, self.acknowledger, TOPICS.get, self.counters, self.halves)
+        self.sender = MessageSender(self.store, self.acknowledger, topics.get, self.counters, self.halves, "c")
         self.processor = SendProcessor(
             self.store,
             self.acknowledger,
             self.sender,
-            lambda: TOPICS,
+            lambda: topics,
             STORE_HOST,
             self.counters,
             self.turn.append,
+            make_topic,
         )
         self.processor.topics_changed()
 
@@ -423,3 +430,84 @@ def test_a_refusing_disk_takes_no_number_and_answers_each(monkeypatch: pytest.Mo
         broker.handle(connection, [request(2), request(3)])
     assert [answer.code for answer in connection.answers] == [codes.SERVICE_NOT_AVAILABLE] * 2
     assert broker.store.queue_offsets.table["T", 1] == 1
+
+
+# ---- half messages, requests, missing topics
+
+
+def test_a_half_message_is_answered_with_its_own_offsets_and_the_queue_of_its_message(broker: Broker) -> None:
+    connection = Connection()
+    properties = {"UNIQ_KEY": "K1", "TRAN_MSG": "true", "PGROUP": "pg"}
+    broker.handle(
+        connection, [request(1, properties={"UNIQ_KEY": "K0"}), request(2, b"half", properties, f="4", e="3")]
+    )
+    broker.acknowledger.complete()
+    answer = connection.answers[-1]
+    [offset] = broker.halves.offsets
+    assert (answer.code, answer.ext["queueId"], answer.ext["queueOffset"]) == (0, "3", "0")
+    assert answer.ext["transactionId"] == "K1"
+    assert int(answer.ext["msgId"][16:], 16) == offset > 0
+    stored = [decode_record(record) for record in broker.records()]
+    assert {record.topic for record in stored} == {"T", "RMQ_SYS_TRANS_HALF_TOPIC"}
+
+
+def test_a_batch_cannot_be_part_of_a_transaction(broker: Broker) -> None:
+    good, half = (
+        encode_properties({"UNIQ_KEY": "1"}),
+        encode_properties({"UNIQ_KEY": "2", "TRAN_MSG": "true", "PGROUP": "p"}),
+    )
+    body = encode_batch_body([(0, b"x", good), (0, b"y", half)])
+    connection = Connection()
+    plain = encode_batch_body([(0, b"x", good)])
+    broker.handle(connection, [request(1, body, m="true"), request(2, plain, m="true", f="4")])
+    assert [answer.code for answer in connection.answers] == [codes.MESSAGE_ILLEGAL] * 2
+    assert not broker.records()
+
+
+def test_a_request_learns_in_which_cluster_it_is_answered(broker: Broker) -> None:
+    properties = {"UNIQ_KEY": "1", "REPLY_TO_CLIENT": "me", "CORRELATION_ID": "7", "CLUSTER": "elsewhere"}
+    broker.handle(Connection(), [request(1, properties=properties), request(2)])
+    asked, plain = (decode_record(record).property_map() for record in broker.records())
+    assert asked["CLUSTER"] == "c"
+    assert "CLUSTER" not in plain
+
+
+class Maker:
+    """Makes every topic, or refuses to."""
+
+    def __init__(self, topics: dict[str, TopicConfig]) -> None:
+        self.topics = topics
+        self.wanted: list[tuple[str, str, int, bool]] = []
+        self.error: LogboomError | None = None
+
+    def __call__(self, name: str, template: str, queues: int, *, is_unit: bool = False) -> Any:
+        self.wanted.append((name, template, queues, is_unit))
+        if self.error is None and template == "TBW102":
+            self.topics[name] = TopicConfig(name, queues, queues)
+        return self.error
+
+
+def test_a_missing_topic_is_made_only_where_that_is_switched_on(broker: Broker) -> None:
+    topics = dict(TOPICS)
+    maker = Maker(topics)
+    development = Broker(make_topic=maker, topics=topics)
+    connection = Connection()
+    wish = {"c": "TBW102", "d": "4"}
+    development.handle(
+        connection, [request(1, b="New", **wish), request(2, b="New", **wish), request(3, b="Other", c="U", d="4")]
+    )
+    development.handle(
+        connection, [request(4, b="T"), request(5, b="%RETRY%g", **wish), request(6, b="Third", d="many")]
+    )
+    development.acknowledger.complete()
+    assert maker.wanted == [("New", "TBW102", 4, False), ("Other", "U", 4, False)]
+    assert {answer.opaque: answer.code for answer in connection.answers} == {
+        **{1: 0, 2: 0, 3: codes.TOPIC_NOT_EXIST},
+        **{4: 0, 5: codes.TOPIC_NOT_EXIST, 6: codes.INVALID_PARAMETER},
+    }
+    maker.error = NotMaster()
+    development.handle(connection, [request(7, b="Fourth", **wish)])
+    assert connection.answers[-1].code == codes.SERVICE_NOT_AVAILABLE
+    connection = Connection()
+    broker.handle(connection, [request(1, b="New", **wish)])
+    assert connection.answers[0].code == codes.TOPIC_NOT_EXIST

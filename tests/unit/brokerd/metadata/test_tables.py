@@ -207,3 +207,24 @@ class TablesMachine(RuleBasedStateMachine):
 
 TestTables = TablesMachine.TestCase
 TestTables.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+def test_a_topic_after_a_template_has_the_fewer_queues_and_does_not_pass_the_permission_on() -> None:
+    template = TopicConfig("TBW102", 8, 8, 7)
+
+    def like(name: str, template: TopicConfig | None, queues: int, is_unit: bool = False) -> TopicConfig | None:
+        tables = MetadataTables()
+        record = decide.decide_topic_like(tables, NAMES, name, template, queues, is_unit, 1)
+        if record is None:
+            return None
+        tables.apply(*record, 1)
+        return tables.topics[name]
+
+    assert like("t", template, 4) == TopicConfig("t", 4, 4, 6)
+    assert like("t", template, 99, is_unit=True) == TopicConfig("t", 8, 8, 6, 1)
+    assert like("t", None, 4) is None
+    assert like("t", TopicConfig("u", 8, 8, 6), 4) is None
+    for name, queues in (("rmq_sys_t", 4), ("a b", 4), ("t", 0)):
+        with pytest.raises(RequestError) as caught:
+            like(name, template, queues)
+        assert caught.value.code == codes.INVALID_PARAMETER
