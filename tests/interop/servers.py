@@ -21,6 +21,7 @@ _ORIGINAL: Final = {
     "transactionTimeOut": 2000,
     "transactionCheckInterval": 1000,
 }
+_OURS: Final = ("transactions.timeout_ms=2000", "transactions.check_interval_ms=1000", "send.auto_create_topics=true")
 # What the original calls safe: no acknowledgement before both brokers have the message.
 _ORIGINAL_GROUP: Final = _ORIGINAL | {
     "flushDiskType": "SYNC_FLUSH",
@@ -67,7 +68,7 @@ class Ours:
     """Three controllers and a group of three brokers."""
 
     def __init__(self, root: Path) -> None:
-        self._cluster = Cluster(root)
+        self._cluster = Cluster(root, broker_settings=_OURS)
         self._killed: list[Process] = []
         try:
             self._cluster.start()

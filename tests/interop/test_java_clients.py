@@ -28,10 +28,7 @@ ONLY_5 = (
 )
 # What this broker does not do yet, with what is missing.
 NOT_YET = {
-    "send-to-unknown-topic": "topics are not made by sending",
-    **dict.fromkeys(("request-reply", "request-reply-sync"), "replies are not passed on"),
     **dict.fromkeys(("delay-level", "timer"), "delayed messages are refused"),
-    **dict.fromkeys(("transaction-commit", "transaction-rollback", "transaction-check-back"), "no transactions"),
     **dict.fromkeys(("retry", "dead-letter", "dead-letter-orderly"), "messages are not sent back"),
     **dict.fromkeys(("query-by-key", "query-by-unique-key"), "no index of keys"),
     **dict.fromkeys(("pop-push", "pop-shared", "pop-retry", "assigned-by-broker"), "the broker assigns no queues"),
