@@ -21,6 +21,7 @@ from brokerd.processors.locks import LockProcessor
 from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
+from brokerd.processors.pop_looking import PopLookingProcessor
 from brokerd.processors.pull import PullProcessor
 from brokerd.processors.registry import Processors
 from brokerd.processors.relay import RelayProcessor
@@ -135,6 +136,7 @@ def build_processors(
         relay=RelayProcessor(metadata, clients, store, broker_name),
         messages=MessageProcessor(store),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
+        pop_looking=PopLookingProcessor(pop.looking, pop, metadata, scheduler),
         state=StateProcessor(cluster, broker_name, metadata, metadata.names, clients, store, sources),
         locks=LockProcessor(
             locks,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ from brokerd.pop.handles import (
     split_retry_topic,
 )
 from brokerd.pop.ledger import PopLedger
+from brokerd.pop.looking import PopLooking
 from brokerd.pop.records import POP_TOPIC
 from brokerd.pop.reviver import Reviver
 from brokerd.pop.settings import PopSettings
@@ -138,6 +139,7 @@ class PopService:
             max_invisible_time_ms=self.settings.max_invisible_time_ms,
             counters=self.counters,
         )
+        self.looking = PopLooking(metadata, reads, self.ledger, scheduler, now_ms, lambda: self._serving, self.settings)
         self._polling: LongPolling[_Waiting] = LongPolling(
             scheduler,
             WaitTable(self.settings.max_waiting_per_queue, self.settings.max_waiting),
@@ -227,6 +229,7 @@ class PopService:
         self._finishing.refuse_all()
         for waiter in self._polling.take_all():
             waiter.payload.done(PopOutcome(PopStatus.REFUSED, error=NotMaster()))
+        self.looking.end(NotMaster())
 
     def follow(self) -> None:
         """Records were dispatched: apply those that are new here."""
@@ -251,11 +254,11 @@ class PopService:
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages became readable."""
         for arrival in arrivals:
-            self._polling.arrived(arrival.topic, arrival.queue_id, arrival.tags_codes)
+            self._wake(arrival.topic, arrival.queue_id, arrival.tags_codes)
             returned = split_retry_topic(arrival.topic)
             if returned is not None:
                 group, topic = returned
-                self._polling.arrived(topic, ANY_QUEUE, arrival.tags_codes, group)
+                self._wake(topic, ANY_QUEUE, arrival.tags_codes, group)
 
     def metadata_changed(self, change: Change) -> None:
         """Topics or groups went: so do their entries and those who wait. The master alone says so; replicas read it."""
@@ -292,6 +295,13 @@ class PopService:
         """How many pops wait."""
         return self._polling.table.count
 
+    def polling_count(self, request: PopRequest) -> int:
+        """How many pops wait for exactly the request's topic, group and queue. Raises RequestError when one would be refused."""
+        if not self._serving:
+            raise NotMaster
+        admit(request, self._metadata, self.settings)
+        return len(self._polling.table.waiters(request.topic, request.group, request.queue_id))
+
     def unfinished(self, group: str) -> str | None:
         """Why a group cannot change between ordered and not now; None when nothing of it is on its way."""
         in_flight = self.ledger.in_flight(group)
@@ -319,7 +329,7 @@ class PopService:
         if self.ledger.queue(group, topic, queue_id) is not None:
             self.journal.append(records.RESET, records.reset(group, topic, queue_id, offset))
             self._reviver.arm()
-        self._polling.arrived(copies.base_topic(group, topic), ANY_QUEUE, None, group)
+        self._wake(copies.base_topic(group, topic), ANY_QUEUE, None, group)
 
     # ---- taking
 
@@ -425,6 +435,13 @@ class PopService:
 
     # ---- waiting
 
+    def _wake(
+        self, topic: str, queue_id: int, tags_codes: Collection[int] | None = None, group: str | None = None
+    ) -> None:
+        """Something may be there for those who wait to take it, and for those who wait to hear of it."""
+        self._polling.arrived(topic, queue_id, tags_codes, group)
+        self.looking.arrived(topic, queue_id, None, group)
+
     def _try_again(self, waiter: Waiter[_Waiting]) -> bool:
         waiting = waiter.payload
         answered, more = self._take(waiting.request, waiting.message_filter, waiting.done)
@@ -442,7 +459,7 @@ class PopService:
 
     def _came_back(self, topic: str, queue_id: int, group: str) -> None:
         """An ordered group may take messages of the queue again."""
-        self._polling.arrived(topic, queue_id, None, group)
+        self._wake(topic, queue_id, None, group)
 
     def _ledger_changed(self, claims: Claims) -> None:
         """Messages were finished or postponed: timers may be earlier, ordered queues may be free."""
@@ -457,10 +474,11 @@ class PopService:
                 self.journal.append(records.DROPPED, records.dropped(group, topic))
             except LogboomError as error:
                 log.warning("what was popped of the deleted topic or group lingers until the next start: %s", error)
+        gone = f"consumer group {group}" if group is not None else f"topic {topic}"
+        code = codes.TOPIC_NOT_EXIST if group is None else codes.SUBSCRIPTION_GROUP_NOT_EXIST
+        error_answer = RequestError(code, f"{gone} was deleted")
         for waiter in list(self._polling.table.all()):
             if group in (None, waiter.group) and topic in (None, waiter.topic):
                 waiter.cancel()
-                gone = f"consumer group {group}" if group is not None else f"topic {topic}"
-                code = codes.TOPIC_NOT_EXIST if group is None else codes.SUBSCRIPTION_GROUP_NOT_EXIST
-                error_answer = RequestError(code, f"{gone} was deleted")
                 waiter.payload.done(PopOutcome(PopStatus.REFUSED, error=error_answer))
+        self.looking.end(error_answer, group, topic)

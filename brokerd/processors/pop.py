@@ -40,8 +40,8 @@ from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
 MAX_POLL_MS: Final = 60_000
-_MARGIN_MS: Final = 50  # answer a little before the client's own deadline
-_TOO_OLD_MS: Final = 500
+MARGIN_MS: Final = 50  # answer a little before the client's own deadline
+TOO_OLD_MS: Final = 500
 _MAX_BATCHES: Final = 4096
 _MAX_BITS_BYTES: Final = 1024
 _MAX_ACKS: Final = 65_536
@@ -82,13 +82,13 @@ class PopProcessor:
         now_ms = int(self._scheduler.time() * 1000)
         born_ms = fields.integer(ext, "bornTime", 0)
         age_ms = self._ages.setdefault(connection, RequestAges()).age_ms(born_ms, now_ms) if born_ms else 0
-        if age_ms - poll_ms > _TOO_OLD_MS:
+        if age_ms - poll_ms > TOO_OLD_MS:
             outcome = PopOutcome(PopStatus.NOTHING)
             connection.respond(
                 request, codes.POLLING_TIMEOUT, pop_header(outcome, ordered=False), remark="the request is too old"
             )
             return
-        wait_ms = min(poll_ms - age_ms - _MARGIN_MS, MAX_POLL_MS) if poll_ms > 0 else 0
+        wait_ms = min(poll_ms - age_ms - MARGIN_MS, MAX_POLL_MS) if poll_ms > 0 else 0
         group = fields.text(ext, "consumerGroup")
         config = self._metadata.group(group)
         pop = PopRequest(

@@ -18,6 +18,7 @@ from brokerd.processors.locks import LockProcessor
 from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
+from brokerd.processors.pop_looking import PopLookingProcessor
 from brokerd.processors.pull import PullProcessor
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
@@ -57,6 +58,7 @@ class Processors:
     relay: RelayProcessor
     messages: MessageProcessor
     pop: PopProcessor
+    pop_looking: PopLookingProcessor
     state: StateProcessor
     locks: LockProcessor
     transactions: TransactionProcessor
@@ -65,6 +67,7 @@ class Processors:
         """Requests that wait on a closed connection are forgotten."""
         self.pull.connection_closed(connection)
         self.pop.connection_closed(connection)
+        self.pop_looking.connection_closed(connection)
 
 
 def entries(processors: Processors) -> Sequence[Entry]:
@@ -124,6 +127,9 @@ def entries(processors: Processors) -> Sequence[Entry]:
         Entry(codes.QUERY_CONSUME_QUEUE, each(processors.inspection.queue)),
         Entry(codes.GET_ALL_CONSUMER_OFFSET, each(processors.inspection.all_offsets)),
         Entry(codes.POP_MESSAGE, each(pop.pop), master_only=True),
+        Entry(codes.PEEK_MESSAGE, each(processors.pop_looking.peek), master_only=True),
+        Entry(codes.NOTIFICATION, each(processors.pop_looking.notify), master_only=True),
+        Entry(codes.POLLING_INFO, each(processors.pop_looking.polling_info), master_only=True),
         Entry(codes.ACK_MESSAGE, each(pop.ack), master_only=True),
         Entry(codes.BATCH_ACK_MESSAGE, each(pop.batch_ack), master_only=True),
         Entry(codes.CHANGE_MESSAGE_INVISIBLETIME, each(pop.change_invisible_time), master_only=True),

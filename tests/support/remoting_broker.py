@@ -16,6 +16,7 @@ from brokerd.processors.locks import LockProcessor
 from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
+from brokerd.processors.pop_looking import PopLookingProcessor
 from brokerd.processors.pull import PullProcessor
 from brokerd.processors.registry import Processors, entries, handlers
 from brokerd.processors.relay import RelayProcessor
@@ -173,6 +174,7 @@ class RemotingBroker(PopBroker):
             RelayProcessor(self.metadata, self.clients, self.log, "broker-a"),
             MessageProcessor(self.log),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
+            PopLookingProcessor(self.pop_service.looking, self.pop_service, self.metadata, self.turns),
             StateProcessor("cluster", "broker-a", self.metadata, names, self.clients, ranges, sources),
             LockProcessor(
                 QueueLocks(),

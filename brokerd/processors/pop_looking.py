@@ -1,0 +1,104 @@
+"""Looking at what a pop would get: codes 200052 (peek), 200054 (tell me when there is something), 200055 (how many wait)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from brokerd.pop.looking import Notice, Noticed, Peeked
+from brokerd.processors import fields
+from brokerd.processors.parked import ParkedRequests
+from brokerd.processors.pop import MARGIN_MS, MAX_POLL_MS, TOO_OLD_MS
+from brokerd.processors.pop_answers import pop_header
+from brokerd.processors.request_age import RequestAges
+from brokerd.scheduler import Scheduler
+from brokerd.services import Metadata, Parked, PopOutcome, PopRequest, PopStatus
+from remoting import codes
+from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
+
+
+class Looking(Protocol):
+    """What is needed of `pop.looking.PopLooking`."""
+
+    def peek(self, request: PopRequest) -> Peeked: ...
+
+    def notify(self, request: PopRequest, done: Noticed) -> Parked | None: ...
+
+
+class Waits(Protocol):
+    """What is needed of the pop service."""
+
+    def polling_count(self, request: PopRequest) -> int: ...
+
+
+class PopLookingProcessor:
+    """The handlers."""
+
+    def __init__(self, looking: Looking, waits: Waits, metadata: Metadata, scheduler: Scheduler) -> None:
+        self._looking = looking
+        self._waits = waits
+        self._metadata = metadata
+        self._scheduler = scheduler
+        self._ages: dict[object, RequestAges] = {}
+        self._parked = ParkedRequests()
+
+    def connection_closed(self, connection: object) -> None:
+        """Whoever waits on it is not told any more."""
+        self._ages.pop(connection, None)
+        self._parked.cancel_all(connection)
+
+    def peek(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 200052: the stored records, without handles: nothing is taken, so there is nothing to ack."""
+        asked = self._asked(request, fields.integer(request.ext, "maxMsgNums", high=fields.MAX_INT))
+        records, rest_count = self._looking.peek(asked)
+        header = pop_header(PopOutcome(PopStatus.NOTHING, rest_count=rest_count), ordered=False)
+        if records:
+            connection.respond(request, codes.SUCCESS, header, b"".join(records))
+        else:
+            connection.respond(request, codes.PULL_NOT_FOUND, header)
+
+    def notify(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 200054."""
+        ext = request.ext
+        poll_ms = fields.integer(ext, "pollTime", low=-MAX_POLL_MS, high=fields.MAX_LONG)
+        now_ms = int(self._scheduler.time() * 1000)
+        born_ms = fields.integer(ext, "bornTime", 0)
+        age_ms = self._ages.setdefault(connection, RequestAges()).age_ms(born_ms, now_ms) if born_ms else 0
+        wait_ms = min(poll_ms - age_ms - MARGIN_MS, MAX_POLL_MS) if poll_ms > 0 else 0
+        if age_ms - poll_ms > TOO_OLD_MS:
+            wait_ms = 0
+        parked: list[Parked] = []
+
+        def done(notice: Notice) -> None:
+            if parked:
+                self._parked.forget(connection, parked[0])
+            if notice.error is not None:
+                connection.respond_error(request, notice.error)
+                return
+            found, full = (str(each).lower() for each in (notice.has_messages, notice.is_full))
+            connection.respond(request, ext={"hasMsg": found, "pollingFull": full})
+
+        waiting = self._looking.notify(self._asked(request, 1, deadline_ms=now_ms + wait_ms), done)
+        if waiting is not None:
+            parked.append(waiting)
+            self._parked.add(connection, waiting)
+
+    def polling_info(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 200055: how many pops of a group wait for a queue (-1: for any)."""
+        count = self._waits.polling_count(self._asked(request, 1))
+        connection.respond(request, ext={"pollingNum": str(count)})
+
+    def _asked(self, request: Command, count: int, *, deadline_ms: int = 0) -> PopRequest:
+        ext = request.ext
+        group = fields.text(ext, "consumerGroup")
+        config = self._metadata.group(group)
+        return PopRequest(
+            group=group,
+            topic=fields.text(ext, "topic"),
+            queue_id=fields.integer(ext, "queueId", low=-1, high=fields.MAX_INT),
+            max_count=count,
+            invisible_time_ms=0,
+            deadline_ms=deadline_ms,
+            fifo=fields.flag(ext, "order") or (config is not None and config.fifo),
+            attempt_id=(ext.get("attemptId") or "")[:128],
+        )
