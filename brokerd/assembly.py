@@ -23,6 +23,8 @@ from brokerd.exposition import Exposition, Sources
 from brokerd.live_settings import LiveSettings
 from brokerd.log_access import StoreReplicatedLog
 from brokerd.processors.access import AccessProcessor
+from brokerd.processors.cleaning import CleaningProcessor
+from brokerd.processors.pass_on import PassOn
 from brokerd.processors.registry import entries
 from brokerd.processors.registry import handlers as handlers_of
 from brokerd.processors.replies import ReplyProcessor
@@ -188,7 +190,12 @@ class Broker:
         )
         self._runtime_info = RuntimeInfo(self._figures, core.counters)
         handlers = {
-            **handlers_of(entries(self._processors), lambda: self.replica.is_master),
+            **handlers_of(
+                entries(self._processors),
+                lambda: self.replica.is_master,
+                PassOn(self._client, lambda: self.replica.master_address, self._tasks),
+            ),
+            **CleaningProcessor(self._housekeeper.hurry).handlers(),
             **self.replica.handlers(),
             **AccessProcessor(self._guard, self._access, self._tasks).handlers(),
             codes.SEND_MESSAGE: self._sends.handle_long_names,

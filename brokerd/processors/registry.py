@@ -34,11 +34,12 @@ from remoting.transport.server import each
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One request code. With `master_only`, a replica answers SERVICE_NOT_AVAILABLE."""
+    """One request code. With `master_only`, a replica answers SERVICE_NOT_AVAILABLE, or with `passed_on` asks its master."""
 
     code: int
     handler: Handler
     master_only: bool = False
+    passed_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +93,16 @@ def entries(processors: Processors) -> Sequence[Entry]:
         Entry(codes.UNREGISTER_CLIENT, each(clients.unregister)),
         Entry(codes.GET_CONSUMER_LIST_BY_GROUP, each(clients.consumer_ids)),
         Entry(codes.CHECK_CLIENT_CONFIG, each(clients.check_subscription)),
-        Entry(codes.UPDATE_AND_CREATE_TOPIC, each(topics.put), master_only=True),
-        Entry(codes.UPDATE_AND_CREATE_TOPIC_LIST, each(topics.put_list), master_only=True),
-        Entry(codes.DELETE_TOPIC_IN_BROKER, each(topics.delete), master_only=True),
+        Entry(codes.UPDATE_AND_CREATE_TOPIC, each(topics.put), passed_on=True),
+        Entry(codes.UPDATE_AND_CREATE_TOPIC_LIST, each(topics.put_list), passed_on=True),
+        Entry(codes.DELETE_TOPIC_IN_BROKER, each(topics.delete), passed_on=True),
         Entry(codes.GET_ALL_TOPIC_CONFIG, each(topics.all)),
         Entry(codes.GET_TOPIC_CONFIG, each(topics.one)),
         Entry(codes.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, each(topics.system)),
         Entry(codes.GET_TOPIC_STATS_INFO, each(topics.statistics)),
-        Entry(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, each(groups.put), master_only=True),
-        Entry(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, each(groups.put_list), master_only=True),
-        Entry(codes.DELETE_SUBSCRIPTIONGROUP, each(groups.delete), master_only=True),
+        Entry(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, each(groups.put), passed_on=True),
+        Entry(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, each(groups.put_list), passed_on=True),
+        Entry(codes.DELETE_SUBSCRIPTIONGROUP, each(groups.delete), passed_on=True),
         Entry(codes.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, each(groups.all)),
         Entry(codes.GET_SUBSCRIPTIONGROUP_CONFIG, each(groups.one)),
         Entry(codes.GET_CONSUMER_CONNECTION_LIST, each(connections.consumers)),
@@ -139,17 +140,30 @@ def entries(processors: Processors) -> Sequence[Entry]:
     )
 
 
-def handlers(table: Sequence[Entry], is_master: Callable[[], bool]) -> dict[int, Handler]:
+Otherwise = Callable[[RemotingConnection, Command], None]
+
+
+def refuse(connection: RemotingConnection, request: Command) -> None:
+    """What a replica does with a request for the master."""
+    connection.respond_error(request, NotMaster())
+
+
+def handlers(table: Sequence[Entry], is_master: Callable[[], bool], pass_on: Otherwise = refuse) -> dict[int, Handler]:
     """The server's handlers. Codes that are in no table are answered as not supported by the connection itself."""
-    return {entry.code: _on_master(entry.handler, is_master) if entry.master_only else entry.handler for entry in table}
+    found = {}
+    for entry in table:
+        otherwise = pass_on if entry.passed_on else refuse
+        guarded = entry.master_only or entry.passed_on
+        found[entry.code] = _on_master(entry.handler, is_master, otherwise) if guarded else entry.handler
+    return found
 
 
-def _on_master(handler: Handler, is_master: Callable[[], bool]) -> Handler:
+def _on_master(handler: Handler, is_master: Callable[[], bool], otherwise: Otherwise) -> Handler:
     def guarded(connection: RemotingConnection, requests: Sequence[Command]) -> None:
         if is_master():
             handler(connection, requests)
             return
         for request in requests:
-            connection.respond_error(request, NotMaster())
+            otherwise(connection, request)
 
     return guarded

@@ -8,6 +8,7 @@ a full disk is waited out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,11 @@ class Housekeeper:
         self._config = config
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeper")
         self._tasks: list[asyncio.Task[None]] = []
+        self._wanted = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Begin the next round of retention at once."""
+        self._wanted.set()
 
     def use(self, retention: RetentionSettings) -> None:
         """Keep files by other rules from now on; the rhythm stays that of the start."""
@@ -71,7 +77,7 @@ class Housekeeper:
     def start(self) -> None:
         self._tasks = [
             asyncio.create_task(self._repeat(self.make_checkpoint, self._settings.checkpoint_interval_ms)),
-            asyncio.create_task(self._repeat(self.remove_old_files, self._retention.interval_ms)),
+            asyncio.create_task(self._repeat(self.remove_old_files, self._retention.interval_ms, self._wanted)),
             asyncio.create_task(self._repeat(self.write_config, self._settings.config_interval_ms)),
         ]
 
@@ -121,9 +127,16 @@ class Housekeeper:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-    async def _repeat(self, step: Callable[[], Coroutine[None, None, None]], interval_ms: int) -> None:
+    async def _repeat(
+        self, step: Callable[[], Coroutine[None, None, None]], interval_ms: int, wanted: asyncio.Event | None = None
+    ) -> None:
+        """A step after each interval, or when it is wanted earlier."""
+        wanted = wanted or asyncio.Event()
         while True:
-            await asyncio.sleep(interval_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_ms / 1000):
+                    await wanted.wait()
+            wanted.clear()
             try:
                 await step()
             except StorageError as error:

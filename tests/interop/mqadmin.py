@@ -13,11 +13,13 @@ import select
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from tests.interop.apache import CommandFailed, Session, Unavailable
+from tests.support.cluster import Process, eventually
 
 _SOURCE: Final = Path(__file__).parent / "java" / "Tool.java"
 _SEPARATOR: Final = "\x1f"
@@ -80,6 +82,20 @@ class Tool:
         self._process.stdin.write((_SEPARATOR.join(words) + "\n").encode())
         self._process.stdin.flush()
         return self._answer(words, timeout_s)
+
+    @staticmethod
+    def endless(session: Session, is_enough: Callable[[str], object], *words: str) -> str:
+        """Run a command that never ends, in a JVM of its own, until it has printed enough."""
+        main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+        java, *arguments = session.command(main, words, ("-Xms64m", "-Xmx256m"), "tool")
+        output = session.directory / f"{words[0]}.log"
+        process = Process(words[0], arguments, output, program=java, environment=session.environment)
+        process.start()
+        try:
+            eventually(f"{words[0]} printed enough", lambda: is_enough(process.log_text()), _TIMEOUT_S)
+        finally:
+            process.close()
+        return process.log_text()
 
     def consumer(self, group: str, topic: str) -> None:
         """Start a push consumer in the same JVM."""

@@ -1,0 +1,52 @@
+"""Administration that reaches a replica: passed on to the master, whose answer goes back.
+
+Tools delete topics on every broker of a group, in any order, and take a refusal for the end. Whether the sender may was decided
+before; what goes to the master carries this broker's own proof, as all that brokers ask one another. Two brokers that each take the other
+for the master could pass a request to and fro; a small limit on those that are under way ends that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from remoting.access.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
+from remoting.errors import LogboomError, NotMaster
+from remoting.frame import Command
+from remoting.transport.client import RemotingClient
+from remoting.transport.connection import RemotingConnection
+from remoting.transport.tasks import TaskOwner
+
+MAX_UNDER_WAY: Final = 16
+_TIMEOUT_MS: Final = 5000
+_SENDERS_PROOF: Final = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)
+
+
+class PassOn:
+    """Call it with a request. `master_address` is empty while no master is known."""
+
+    def __init__(self, client: RemotingClient, master_address: Callable[[], str], tasks: TaskOwner) -> None:
+        self._client = client
+        self._master_address = master_address
+        self._tasks = tasks
+        self._under_way = 0
+
+    def __call__(self, connection: RemotingConnection, request: Command) -> None:
+        address = self._master_address()
+        if not address or self._under_way >= MAX_UNDER_WAY:
+            connection.respond_error(request, NotMaster())
+            return
+        self._under_way += 1
+        body = bytes(request.body)
+        request.ext = {name: text for name, text in request.ext.items() if name not in _SENDERS_PROOF}
+        self._tasks.spawn(self._ask(address, connection, request, body), f"request {request.code} for the master")
+
+    async def _ask(self, address: str, connection: RemotingConnection, request: Command, body: bytes) -> None:
+        try:
+            master = await self._client.connection(address)
+            answer = await master.call(request.code, request.ext, body, _TIMEOUT_MS)
+            connection.respond(request, answer.code, answer.ext, answer.body, answer.remark)
+        except LogboomError as error:
+            connection.respond_error(request, NotMaster(f"the master at {address} did not answer: {error}"))
+        finally:
+            self._under_way -= 1
