@@ -1,8 +1,8 @@
 """Administration that reaches a replica: passed on to the master, whose answer goes back.
 
 Tools delete topics on every broker of a group, in any order, and take a refusal for the end. Whether the sender may was decided
-before; what goes to the master carries this broker's own proof, as all that brokers ask one another. Two brokers that each take the other
-for the master could pass a request to and fro; a small limit on those that are under way ends that.
+before; what goes to the master carries this broker's own proof, as all that brokers ask one another. Two brokers that each take
+the other for the master could pass a request to and fro; a small limit on those that are under way ends that.
 """
 
 from __future__ import annotations
