@@ -117,7 +117,7 @@ class Broker:
             rng=random.Random(),
             pop_settings=settings.pop,
             journal_settings=settings.journal,
-            transaction_settings=settings.transactions,
+            transaction_settings=self._live.transactions,
         )
         assert isinstance(core.replica, Replica)
         self.replica = core.replica
@@ -136,6 +136,7 @@ class Broker:
             core.config,
         )
         self._live.listeners.append(lambda: self._housekeeper.use(self._live.retention))
+        self._live.listeners.append(lambda: self.core.transactions.use(self._live.transactions))
         self.clients.gone_listeners.append(core.pop.client_gone)
 
         self._client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms, identity=identity)

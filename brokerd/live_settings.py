@@ -13,6 +13,7 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.settings import BrokerSettings
 from brokerd.store.consume_queue import UNIT_BYTES
 from brokerd.store.settings import RetentionSettings
+from brokerd.transactions.settings import TransactionSettings
 from remoting import properties_text, settings
 from remoting.disk import Bytes, Disk
 from remoting.frame import Command
@@ -37,6 +38,10 @@ CHANGEABLE: Final = {
     "fileReservedTime": "retention.reserved_time_ms",
     "diskMaxUsedSpaceRatio": "retention.force_percent",
     "useServerSideResetOffset": "pull.reset_at_broker",
+    "transactionTimeOut": "transactions.timeout_ms",
+    "transactionCheckInterval": "transactions.check_interval_ms",
+    "transactionCheckMax": "transactions.check_max",
+    "rejectTransactionMessage": "transactions.reject",
 }
 _HOURS: Final = {"fileReservedTime": 3_600_000}  # what is written in hours there and in milliseconds here
 
@@ -46,7 +51,8 @@ class LiveSettings:
 
     def __init__(self, given: BrokerSettings, disk: Disk) -> None:
         self._given = given
-        parts = {"replication": given.replication, "pull": given.pull, "retention": given.retention}
+        names = ("replication", "pull", "retention", "transactions")
+        parts = {name: getattr(given, name) for name in names}
         self._changed = ChangedSettings(parts, given.given, disk, CHANGEABLE.values())
         self.listeners: list[Callable[[], None]] = []
 
@@ -65,16 +71,20 @@ class LiveSettings:
         found: RetentionSettings = self._changed.parts["retention"]
         return found
 
+    @property
+    def transactions(self) -> TransactionSettings:
+        found: TransactionSettings = self._changed.parts["transactions"]
+        return found
+
     def as_properties(self) -> dict[str, str]:
         """All settings by our names, and those that the original's tools know by its names; no path."""
         given, replication = self._given, self.replication
         parts = {
             "store": given.store,
             "pop": given.pop,
+            "send": given.send,
             "grpc": given.grpc,
             "metrics": given.metrics,
-            "send": given.send,
-            "transactions": given.transactions,
             "access": given.access,
             **self._changed.parts,
         }
@@ -99,6 +109,8 @@ class LiveSettings:
             "maxPopPollingSize": given.pop.max_waiting,
             "popFromRetryProbability": given.pop.retry_share_percent,
             "autoCreateSubscriptionGroup": given.pop.auto_create_groups,
+            "autoCreateTopicEnable": given.send.auto_create_topics,
+            "storeReplyMessageEnable": given.send.store_replies,
             "traceOn": True,
             "longPollingEnable": True,
         }

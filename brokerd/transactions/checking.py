@@ -101,6 +101,10 @@ class CheckBack:
         self._look = 0  # which look it is; what belongs to an earlier one is dropped
         self._turn = 0
 
+    def use(self, settings: TransactionSettings) -> None:
+        """Check by other rules from the next look on."""
+        self._settings = settings
+
     def start(self) -> None:
         self._arm()
 

@@ -96,6 +96,11 @@ class TransactionService:
         )
         self.checks = CheckBack(self, broker_name, scheduler, now_ms, log_end, move_up_bytes, self.settings)
 
+    def use(self, settings: TransactionSettings) -> None:
+        """Other settings from now on."""
+        self.settings = settings
+        self.checks.use(settings)
+
     # ---- half messages (`send.HalfMessages`)
 
     def divert(self, draft: Draft) -> Draft:

@@ -127,3 +127,10 @@ def test_a_running_master_takes_over_what_changed() -> None:
     assert engine.state(group.now_ms)["quorum"]["refused"]
     engine.reconfigure(ReplicationSettings(), group.now_ms)
     assert engine.accepts_messages
+
+
+def test_transactions_take_over_what_changed() -> None:
+    settings = live(MemoryDisk())
+    settings.update(b"transactionTimeOut=1000\ntransactionCheckMax=3\nrejectTransactionMessage=true", "a person")
+    found = settings.transactions
+    assert (found.timeout_ms, found.check_max, found.reject) == (1000, 3, True)
