@@ -1,0 +1,172 @@
+"""TLS on a remoting port: the choice by the first byte, client certificates, new certificates without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from remoting.errors import ConnectionLost, SettingsError
+from remoting.frame import Command
+from remoting.transport.client import NOBODY, Identity, RemotingClient, connect
+from remoting.transport.connection import RemotingConnection
+from remoting.transport.server import RemotingServer, check_reach, each
+from remoting.transport.tls import TlsSettings, client_context, dialling_context, tls_server
+from tests.support.certificates import Authority, Certificate
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def shown(authority: Authority) -> Certificate:
+    return authority.sign("server")
+
+
+def settings(shown: Certificate, mode: str, **more: str) -> TlsSettings:
+    return TlsSettings(mode=mode, certificate_path=str(shown.certificate), key_path=str(shown.key), **more)  # type: ignore[arg-type]
+
+
+def echo(connection: RemotingConnection, request: Command) -> None:
+    connection.respond(request, body=request.body)
+
+
+@asynccontextmanager
+async def serving(tls: TlsSettings) -> AsyncIterator[str]:
+    server = RemotingServer("127.0.0.1", 0, {7: each(echo)}, tls=tls_server(tls))
+    await server.start()
+    try:
+        yield f"127.0.0.1:{server.port}"
+    finally:
+        await server.close()
+
+
+def secured(authority: Authority, **more: bool) -> Identity:
+    return Identity(tls=client_context(str(authority.ca), **more))  # type: ignore[arg-type]
+
+
+async def echoed(address: str, identity: Identity, body: bytes = b"hello") -> bytes:
+    connection = await connect(address, identity=identity)
+    try:
+        return bytes((await connection.call(7, None, body)).body)
+    finally:
+        connection.close()
+
+
+async def test_one_port_speaks_both_when_permissive(authority: Authority, shown: Certificate) -> None:
+    async with serving(settings(shown, "permissive")) as address:
+        assert await echoed(address, NOBODY) == b"hello"
+        assert await echoed(address, secured(authority)) == b"hello"
+        assert await echoed(address, secured(authority, check_host=True)) == b"hello"
+
+
+async def test_enforcing_refuses_plaintext(authority: Authority, shown: Certificate) -> None:
+    async with serving(settings(shown, "enforcing")) as address:
+        assert await echoed(address, secured(authority)) == b"hello"
+        with pytest.raises(ConnectionLost):
+            await echoed(address, NOBODY)
+
+
+async def test_disabled_refuses_tls(authority: Authority) -> None:
+    async with serving(TlsSettings()) as address:
+        with pytest.raises(ConnectionLost):
+            await echoed(address, secured(authority))
+
+
+async def test_large_answers_and_many_requests(authority: Authority, shown: Certificate) -> None:
+    async with serving(settings(shown, "enforcing")) as address:
+        client = RemotingClient(identity=secured(authority))
+        bodies = [bytes([number]) * (number * 50_000) for number in range(40)]
+        answers = await asyncio.gather(*(client.call(address, 7, None, body) for body in bodies))
+        assert [bytes(answer.body) for answer in answers] == bodies
+        client.close()
+
+
+async def test_a_server_of_another_authority_is_not_spoken_to(shown: Certificate, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path / "stranger")
+    async with serving(settings(shown, "permissive")) as address:
+        with pytest.raises(ConnectionLost):
+            await echoed(address, secured(stranger))
+
+
+async def test_clients_need_a_certificate_when_it_is_required(authority: Authority, shown: Certificate) -> None:
+    mine = authority.sign("client")
+    required = settings(shown, "enforcing", client_auth="required", ca_path=str(authority.ca))
+    async with serving(required) as address:
+        context = client_context(str(authority.ca), str(mine.certificate), str(mine.key))
+        assert await echoed(address, Identity(tls=context)) == b"hello"
+        with pytest.raises(ConnectionLost):
+            await echoed(address, secured(authority))
+
+
+async def test_a_new_certificate_is_shown_without_a_restart(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first = authority.sign("renewed")
+    context = client_context(str(authority.ca))
+
+    async def serial(address: str) -> str:
+        host, port = address.split(":")
+        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        found: ssl.SSLObject = writer.get_extra_info("ssl_object")
+        certificate = found.getpeercert()
+        writer.close()
+        await writer.wait_closed()
+        assert certificate is not None
+        return str(certificate["serialNumber"])
+
+    async with serving(settings(first, "enforcing")) as address:
+        before = await serial(address)
+        assert await serial(address) == before
+        authority.sign("renewed")
+        after = await serial(address)
+        assert after != before
+        first.certificate.write_text("damaged")  # the one that was read before stays in use
+        assert await serial(address) == after
+        assert "keeping the certificate" in caplog.text
+
+
+async def test_a_broken_handshake_closes_the_connection(shown: Certificate) -> None:
+    async with serving(settings(shown, "permissive")) as address:
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"\x16nonsense that is no ClientHello at all" * 10)
+        await asyncio.wait_for(reader.read(), 5)
+        assert reader.at_eof()
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: tls_server(TlsSettings(mode="enforcing")), "certificate_path"),
+        (lambda: tls_server(TlsSettings(mode="enforcing", certificate_path="/none", key_path="/none")), "PEM"),
+        (lambda: dialling_context(TlsSettings(dial=True)), "ca_path"),
+        (lambda: dialling_context(TlsSettings(dial=True, ca_path="/none")), "PEM"),
+    ],
+)
+def test_settings_that_cannot_work(make: Callable[[], object], what: str) -> None:
+    with pytest.raises(SettingsError, match=what):
+        make()
+
+
+def test_client_certificates_need_an_authority(shown: Certificate) -> None:
+    with pytest.raises(SettingsError, match="ca_path"):
+        tls_server(settings(shown, "enforcing", client_auth="required"))
+
+
+def test_where_a_daemon_may_listen(shown: Certificate) -> None:
+    plain, permissive, enforcing = TlsSettings(), settings(shown, "permissive"), settings(shown, "enforcing")
+    check_reach("127.0.0.1", "--listen", authentication=False, tls=plain)
+    check_reach("0.0.0.0", "--listen", authentication=True, tls=enforcing)
+    for authentication, tls in ((False, plain), (True, plain), (False, enforcing), (True, permissive)):
+        with pytest.raises(SettingsError, match=r"access\.authentication=true, tls\.mode=enforcing"):
+            check_reach("0.0.0.0", "--listen", authentication=authentication, tls=tls)
