@@ -118,6 +118,7 @@ class Broker:
             pop_settings=settings.pop,
             journal_settings=settings.journal,
             transaction_settings=self._live.transactions,
+            delay_settings=settings.delay,
         )
         assert isinstance(core.replica, Replica)
         self.replica = core.replica

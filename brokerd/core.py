@@ -15,6 +15,8 @@ from typing import Protocol
 from brokerd.config.first_records import FirstRecords
 from brokerd.config.takeover import Takeover
 from brokerd.config.writer import ConfigWriter
+from brokerd.delay.deliverer import Deliverer
+from brokerd.delay.settings import DelaySettings
 from brokerd.log_access import Appends, ReplicaView, StoreRecordLog, StoreReplicatedLog
 from brokerd.metadata.journal import JournalSettings
 from brokerd.metadata.names import METADATA_TOPIC, SystemNames
@@ -76,6 +78,7 @@ class BrokerCore:
         pop_settings: PopSettings | None = None,
         journal_settings: JournalSettings | None = None,
         transaction_settings: TransactionSettings | None = None,
+        delay_settings: DelaySettings | None = None,
     ) -> None:
         """Load the store and read the tables. `make_replica` gets the log and the confirm offset that is known.
 
@@ -89,7 +92,12 @@ class BrokerCore:
         self.counters = Counters()
         self.appends = Appends(store, self.replica, request_flush)
         record_log = StoreRecordLog(store, self.appends, wall_ms, identity.store_host)
-        names = SystemNames(identity.cluster, identity.broker_name, development=identity.development)
+        names = SystemNames(
+            identity.cluster,
+            identity.broker_name,
+            development=identity.development,
+            delay_levels=len(settings.delays),
+        )
         self.metadata = MetadataService(record_log, names, scheduler, wall_ms, journal_settings)
         self.pop = PopService(
             broker_name=identity.broker_name,
@@ -117,9 +125,24 @@ class BrokerCore:
             settings=transaction_settings,
         )
         self.sender = MessageSender(
-            store, self.appends, self.metadata.topic, self.counters, self.transactions, identity.cluster
+            store,
+            self.appends,
+            self.metadata.topic,
+            self.counters,
+            self.transactions,
+            identity.cluster,
+            settings.delays,
         )
-        self.arrival_listeners: list[Callable[[Sequence[Arrival]], None]] = [self.pop.arrived]
+        self.schedule = Deliverer(
+            settings.delays,
+            self.metadata,
+            record_log,
+            store.commitlog.end_offset,
+            scheduler,
+            wall_ms,
+            delay_settings,
+        )
+        self.arrival_listeners: list[Callable[[Sequence[Arrival]], None]] = [self.pop.arrived, self.schedule.arrived]
         self._scheduler = scheduler
         self._advance_scheduled = False
         self._file_number = -1
@@ -129,8 +152,14 @@ class BrokerCore:
             self.metadata.journal.held_offset,
             self.pop.journal.held_offset,
             self.transactions.held_offset,
+            self.schedule.held_offset,
         ]
-        store.truncate_listeners += [self.metadata.truncated, self.pop.truncated, self.transactions.truncated]
+        store.truncate_listeners += [
+            self.metadata.truncated,
+            self.pop.truncated,
+            self.transactions.truncated,
+            self.schedule.truncated,
+        ]
         store.dispatcher.listeners.append(self._dispatched)
         self.metadata.listeners += [self._metadata_changed, self.pop.metadata_changed]
         self.progress = ConsumerProgress(self.metadata.tables, self.pop, store)
@@ -158,6 +187,7 @@ class BrokerCore:
         if self.replica.is_master:
             self.pop.stop_serving()
             self.transactions.stop_serving()
+        self.schedule.stop()
 
     # ---- visibility
 
@@ -213,6 +243,7 @@ class BrokerCore:
             return
         was_serving = self.store.is_appendable
         self.store.set_appendable(False)
+        self.schedule.stop()
         if was_serving:
             self.pop.stop_serving()
             self.transactions.stop_serving()
@@ -227,6 +258,7 @@ class BrokerCore:
         self.first_records.begin()
         self.pop.start_serving()
         self.transactions.start_serving()
+        self.schedule.start(self.store.commitlog.end_offset)
         self._file_number = -1
 
     def _rebuild(self) -> None:

@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from brokerd.delay.levels import DEFAULT_DELAYS, Delays
+from brokerd.delay.rules import schedule
 from brokerd.send_rules import prepare, waits_for_store
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
 from brokerd.statistics import Durations, Statistics
@@ -130,7 +132,7 @@ class UniqueIds:
 
 
 class MessageSender:
-    """`services.Sender`. `topic` looks a topic up in the present table."""
+    """`services.Sender`. `topic` looks a topic up in the present table; `delays` are those of the delay levels."""
 
     def __init__(
         self,
@@ -140,6 +142,7 @@ class MessageSender:
         counters: Counters,
         halves: HalfMessages,
         cluster: str,
+        delays: Delays = DEFAULT_DELAYS,
     ) -> None:
         self._store = store
         self._acknowledger = acknowledger
@@ -147,6 +150,7 @@ class MessageSender:
         self._counters = counters
         self._halves = halves
         self._cluster = cluster
+        self._delays = delays
         self._turns: dict[str, int] = {}
         self._unique_id = UniqueIds(store.next_timestamp())
 
@@ -173,8 +177,8 @@ class MessageSender:
         for draft in drafts:
             try:
                 topic, turn = self._topic(draft.topic), self.turn_of(draft.topic)
-                prepared = prepare(draft, topic, turn, self._unique_id, self._cluster)
-                stored = self._halves.divert(prepared)
+                prepared = prepare(draft, topic, turn, self._unique_id, self._cluster, len(self._delays))
+                stored = schedule(self._halves.divert(prepared), self._delays)
                 self._store.check_draft(stored)
                 ready.append((len(outcomes), stored))
                 outcomes.append(SendOutcome(PutStatus.PUT_OK, prepared.queue_id))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from brokerd.delay.rules import check_times
 from brokerd.metadata.names import RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX, check_topic_name
 from brokerd.services import Draft, TopicConfig
 from remoting import codes
@@ -29,7 +30,6 @@ PERM_WRITE: Final = 2
 # Of the reserved topics, those that tools and benchmarks send to
 _SENDABLE: Final = frozenset({"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"})
 _DROPPED: Final = ("POP_CK", "__CRC32#", "MSG_REGION", "TRACE_ON")
-_TIMED: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
 _STAMP: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 STAMP: Final = encode_properties(_STAMP)
 
@@ -58,11 +58,12 @@ def prepare(
     choose_queue: Callable[[int], int],
     unique_id: Callable[[], str],
     cluster: str,
+    delay_levels: int,
 ) -> Draft:
     """The draft as it is stored: its queue chosen, its properties stamped; requests are told in which cluster to answer them.
 
-    `choose_queue` picks one of n queues; `unique_id` names a message whose client did not. Raises RequestError with the
-    protocol's code and the rule when the message cannot be stored.
+    `choose_queue` picks one of n queues; `unique_id` names a message whose client did not; there are so many `delay_levels`.
+    Raises RequestError with the protocol's code and the rule when the message cannot be stored.
     """
     check_destination(draft.topic)
     if topic is None:
@@ -93,7 +94,7 @@ def prepare(
     ordinary = (
         _find_unique_key(draft.properties) is not None and len(draft.properties) + len(STAMP) <= MAX_PROPERTIES_BYTES
     )
-    properties = draft.properties + STAMP if ordinary else _stamp(draft.properties, unique_id, cluster)
+    properties = draft.properties + STAMP if ordinary else _stamp(draft.properties, unique_id, cluster, delay_levels)
     return draft._replace(queue_id=queue_id, properties=properties)
 
 
@@ -146,16 +147,11 @@ def pattern_of(properties: bytes) -> Pattern | None:
     return Pattern(properties[:key_at], key_at, key_end, properties[key_end:], code)
 
 
-def _stamp(encoded: bytes, unique_id: Callable[[], str], cluster: str) -> bytes:
+def _stamp(encoded: bytes, unique_id: Callable[[], str], cluster: str, delay_levels: int) -> bytes:
     if b"\0" in encoded:
         raise RequestError(codes.MESSAGE_ILLEGAL, "a property holds a NUL character; send it in the body or encode it")
     properties = decode_properties(encoded)
-    for name in _TIMED:
-        if properties.get(name, "0") != "0":
-            raise RequestError(
-                codes.MESSAGE_ILLEGAL,
-                f"delayed delivery (property {name}) is not accepted by this broker; send without it",
-            )
+    check_times(properties, delay_levels)
     for name in _DROPPED:
         properties.pop(name, None)
     if "UNIQ_KEY" not in properties:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from brokerd.delay.settings import DelaySettings
 from brokerd.metadata.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
 from brokerd.proxy.endpoint import EndpointSettings
@@ -42,6 +43,7 @@ class BrokerSettings:
     retention: RetentionSettings
     replication: ReplicationSettings
     pop: PopSettings
+    delay: DelaySettings
     journal: JournalSettings
     grpc: EndpointSettings
     forward: ForwardSettings
@@ -61,6 +63,7 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         "retention": RetentionSettings(),
         "replication": ReplicationSettings(),
         "pop": PopSettings(),
+        "delay": DelaySettings(),
         "journal": JournalSettings(),
         "grpc": EndpointSettings(),
         "forward": ForwardSettings(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC
 from brokerd.services import GroupConfig, TopicConfig
 from remoting.errors import InvalidParameter
 
@@ -24,7 +25,7 @@ _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 RESERVED_TOPICS: Final = frozenset(
     {
         DEVELOPMENT_TEMPLATE_TOPIC,
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "BenchmarkTest",
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRACE_TOPIC",
@@ -39,7 +40,7 @@ RESERVED_TOPICS: Final = frozenset(
 # Of these, the ones that the broker alone writes. Clients may send to the others (benchmarks, traces).
 _BROKER_WRITES: Final = frozenset(
     {
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",
@@ -89,7 +90,9 @@ def _check(name: str, what: str, longest: int) -> None:
 class SystemNames:
     """The names that this broker group keeps for itself, and the topics and groups that are there without any record."""
 
-    def __init__(self, cluster_name: str, broker_name: str, *, development: bool) -> None:
+    def __init__(
+        self, cluster_name: str, broker_name: str, *, development: bool, delay_levels: int = len(DEFAULT_DELAYS)
+    ) -> None:
         own = [
             TopicConfig(cluster_name, 16, 16, 7),
             TopicConfig(broker_name, 1, 1, 7),
@@ -97,6 +100,7 @@ class SystemNames:
             TopicConfig("SELF_TEST_TOPIC", 1, 1, 6),
             TopicConfig("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1, 6),
             TopicConfig("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 1, 6),
+            TopicConfig(SCHEDULE_TOPIC, delay_levels, delay_levels, 6),
         ]
         if development:
             own.append(TopicConfig(DEVELOPMENT_TEMPLATE_TOPIC, 8, 8, 7))

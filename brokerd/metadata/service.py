@@ -84,6 +84,10 @@ class MetadataService:
     def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
         return self.tables.consumer_offset(group, topic, queue_id)
 
+    def deleted_at(self, topic: str) -> int:
+        """The physical end of the record that deleted a topic of this name last, -1 when none did: what lies below is not its."""
+        return self.tables.topics_deleted_at.get(topic, -1)
+
     def data_version(self, master_epoch: int) -> DataVersion:
         return DataVersion(self.tables.topic_changes, master_epoch, self.tables.topics_changed_ms)
 
@@ -220,6 +224,13 @@ class MetadataService:
         for group, topic in sorted(self.tables.rules.forbidden):
             found.setdefault(group, []).append(topic)
         return found
+
+    def commit_now(self, offsets: Mapping[tuple[str, str, int], int]) -> int:
+        """Commit offsets by (group, topic, queue) in a record of their own, behind what the caller appended; return its end.
+
+        Raises LogboomError when the log takes nothing; then nothing changed.
+        """
+        return self.journal.append(records.OFFSETS, records.offsets(offsets, self._now_ms()))
 
     # ---- following the log
 

@@ -97,7 +97,7 @@ class CommitLog:
         self._disk = disk
         self._size = settings.segment_size_bytes
         self._max_record_bytes = settings.largest_record_bytes
-        self.shape = RecordShape(self._size, self._max_record_bytes)
+        self.shape = RecordShape(self._size, self._max_record_bytes, delays=settings.delays)
         self._segments: dict[int, Segment] = {}
         self._current: Segment | None = None
         self._spare: Segment | None = None

@@ -14,6 +14,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from brokerd.delay.levels import DEFAULT_DELAYS, Delays, queue_code
 from brokerd.store.layout import FILLER_BYTES, MIN_RECORD_BYTES, file_start
 from remoting.checksum import crc32
 from remoting.disk import Bytes
@@ -26,7 +27,6 @@ from remoting.message import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    tags_code,
 )
 
 # topic, queue id, queue offset, physical offset, size, tags code, store timestamp, count. An entry stands for that many records
@@ -64,11 +64,13 @@ class Derived(NamedTuple):
 
 
 class RecordShape(NamedTuple):
-    """What bounds a record: its file's size and the largest size allowed. `check_content` also verifies checksums."""
+    """What bounds a record: its file's size and the largest size allowed. `check_content` also verifies checksums. `delays` is
+    the table of delay levels."""
 
     file_size: int
     max_record_bytes: int
     check_content: bool = False
+    delays: Delays = DEFAULT_DELAYS
 
     def checked(self) -> RecordShape:
         return self._replace(check_content=True)
@@ -78,7 +80,7 @@ def derive(data: Bytes, physical_offset: int, shape: RecordShape) -> Derived:
     """Walk the records in `data`, the log bytes that start at the record boundary `physical_offset`."""
     entries: list[Entry] = []
     position, length, view = 0, len(data), memoryview(data)
-    file_size, max_record_bytes, check_content = shape
+    file_size, max_record_bytes, check_content, delays = shape
     file_end = file_start(physical_offset, file_size) + file_size
     store_timestamp = -1
     needs = 0
@@ -102,7 +104,7 @@ def derive(data: Bytes, physical_offset: int, shape: RecordShape) -> Derived:
             stop, needs = Stop.PARTIAL, size
             break
         if is_record:
-            parsed = _parse(data, view, position, size, start, check_content)
+            parsed = _parse(data, view, position, size, start, check_content, delays)
             if parsed is None:
                 stop = Stop.DAMAGED
                 break
@@ -115,7 +117,7 @@ def derive(data: Bytes, physical_offset: int, shape: RecordShape) -> Derived:
 
 
 def _parse(
-    data: Bytes, view: memoryview, at: int, size: int, start: int, check_content: bool
+    data: Bytes, view: memoryview, at: int, size: int, start: int, check_content: bool, delays: Delays
 ) -> tuple[Entry, int] | None:
     """The entry and sysFlag of the record of that size at position `at` of the data, or None when its parts do not add up.
 
@@ -160,7 +162,8 @@ def _parse(
             return None
         if b"__CRC32#" in properties and not _is_intact(view[at:end], properties):
             return None
-    return (_topic_name(topic), queue_id, queue_offset, start, size, tags_code(properties), timestamp, 1), sys_flag
+    code = queue_code(topic, properties, timestamp, delays)
+    return (_topic_name(topic), queue_id, queue_offset, start, size, code, timestamp, 1), sys_flag
 
 
 @lru_cache(maxsize=4096)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brokerd.delay.levels import DEFAULT_LEVELS, Delays, parse_levels
 from remoting.message import MAX_RECORD_BYTES
 from remoting.settings import check, setting
 
@@ -39,17 +40,26 @@ class StoreSettings:
     dispatch_chunk_bytes: int = setting(
         4 << 20, "most log bytes one dispatch round reads back", minimum=4096, maximum=1 << 30
     )
+    delay_levels: str = setting(
+        DEFAULT_LEVELS, "delays of level 1, 2, ... (units s m h d); the same on every replica of a group"
+    )
     truncate_damaged_log: bool = setting(
         False, "for one start after a disk lost what it had reported durable: keep what precedes the damage"
     )
 
     def __post_init__(self) -> None:
         check("store", self)
+        parse_levels(self.delay_levels)
 
     @property
     def largest_record_bytes(self) -> int:
         """The largest record that can be stored: it and the filler after it must fit into one file."""
         return min(self.max_record_bytes, self.segment_size_bytes - 8)
+
+    @property
+    def delays(self) -> Delays:
+        """Milliseconds of delay level 1, 2, ..."""
+        return parse_levels(self.delay_levels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from brokerd.delay.levels import queue_code
 from brokerd.services import Draft
 from brokerd.store import recovery
 from brokerd.store.checkpoint import ABORT_PATH, Checkpoint, Positions
@@ -46,7 +47,6 @@ from brokerd.store.settings import StoreSettings
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
-from remoting.message import tags_code
 
 log = logging.getLogger(__name__)
 
@@ -277,6 +277,7 @@ class MessageStore:
         entries: list[Entry] = []
         places: list[AppendResult] = []
         taken: dict[QueueKey, int] = {}
+        delays = self.commitlog.shape.delays
         for draft in drafts:
             key = (draft.topic, draft.queue_id)
             in_queue = takes_queue_offset(draft)
@@ -287,7 +288,7 @@ class MessageStore:
                 break
             if in_queue:
                 taken[key] = queue_offset + 1
-                code = tags_code(draft.properties)
+                code = queue_code(draft.topic.encode("utf-8", "surrogateescape"), draft.properties, timestamp, delays)
                 entries.append((draft.topic, draft.queue_id, queue_offset, end, size, code, timestamp, 1))
             records.append(record)
             places.append(AppendResult(end, size, queue_offset if in_queue else -1, end + size))

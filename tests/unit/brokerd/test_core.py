@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.core import BrokerCore, BrokerIdentity
+from brokerd.delay.settings import DelaySettings
 from brokerd.replication.effects import Role
 from brokerd.replication.log import ReplicatedLog
 from brokerd.services import GroupConfig, PutStatus, TopicConfig
@@ -61,7 +62,7 @@ class AloneReplica:
 class Broker:
     """A core on a memory disk, master from the start; `disk` may be one that another broker wrote."""
 
-    def __init__(self, disk: MemoryDisk | None = None) -> None:
+    def __init__(self, disk: MemoryDisk | None = None, delay_settings: DelaySettings | None = None) -> None:
         self.turns = Turns()
         self.disk = disk or MemoryDisk()
         self.replica: AloneReplica
@@ -80,6 +81,7 @@ class Broker:
             scheduler=self.turns,
             wall_ms=self.turns.wall_ms,
             rng=random.Random(1),
+            delay_settings=delay_settings,
         )
         self.replica.become(Role.MASTER)
         self.change(lambda done: self.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))

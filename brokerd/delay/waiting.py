@@ -1,0 +1,128 @@
+"""When the messages of one delay level may be delivered, whatever the clocks of the group's machines say (pure).
+
+An entry of the schedule topic says by the wall clock of the broker that stored the message when it is due. Somebody may set that
+clock, another broker's is off, and store times never go back, so after a clock was set back they stand still for a while. Taken
+at its word, an entry may then be due too early, or hours late. So a broker that sees messages arrive remembers when, by its own
+steady clock: a message is due its delay after it arrived here. Only where nothing was seen (it was there when this process began)
+its entry is believed, and for no longer than the delay from then on.
+
+A replica that catches up sees messages long after they were stored. It knows that by their age, compared with the smallest age it
+has seen: those are due earlier, by as much as both their age and its wall clock allow.
+
+All times are milliseconds; steady ones are of any origin. What is remembered is bounded: when there are too many arrivals,
+neighbours are put together, and the entries decide in the span between them.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+MAX_ARRIVALS: Final = 1024
+# A message that is this much older than others were when they came has waited for a replica to catch up.
+CATCHING_UP_MS: Final = 10_000
+
+
+class _Arrival(NamedTuple):
+    """Messages below `end`, from the previous arrival's on, came between `first_ms` and `last_ms` (steady). `age_ms` is steady
+    time less store time, the smallest of them; None where they cannot have waited, because this broker stored them."""
+
+    end: int
+    first_ms: int
+    last_ms: int
+    age_ms: int | None
+
+
+class WaitingLevel:
+    """The messages of one level that are not delivered: queue offsets `[position, end)`."""
+
+    __slots__ = ("_arrivals", "_known_from", "_since_ms", "_youngest_ms", "delay_ms", "end", "position")
+
+    def __init__(self, delay_ms: int, end: int, steady_ms: int) -> None:
+        """`end`: the queue's end when this process began to look, at `steady_ms`."""
+        self.delay_ms = delay_ms
+        self.position = 0
+        self.end = end
+        self._known_from = end
+        self._since_ms = steady_ms
+        self._arrivals: list[_Arrival] = []
+        self._youngest_ms: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many messages wait."""
+        return max(0, self.end - self.position)
+
+    def was_there(self, end: int) -> None:
+        """The messages up to queue offset `end` were in the log when this process began."""
+        if not self._arrivals:
+            self._known_from = max(self._known_from, end)
+            self.end = max(self.end, end)
+
+    def arrived(self, end: int, due_ms: int, steady_ms: int, *, stored_here: bool) -> None:
+        """Messages came up to queue offset `end`; the last one's entry says `due_ms`. `stored_here`: by this broker itself."""
+        if end <= self.end:
+            return
+        age_ms = None
+        if not stored_here:
+            age_ms = steady_ms - (due_ms - self.delay_ms)
+            if self._youngest_ms is None or age_ms < self._youngest_ms:
+                self._youngest_ms = age_ms
+        self._arrivals.append(_Arrival(end, steady_ms, steady_ms, age_ms))
+        self.end = end
+        if len(self._arrivals) > MAX_ARRIVALS:
+            self._make_room()
+
+    def move(self, position: int) -> None:
+        """Everything before the position is delivered."""
+        self.position = position
+
+    def cut(self, end: int) -> None:
+        """The queue ends at `end` now, and may go on from there with other messages."""
+        self.end = min(self.end, end)
+        self.position = min(self.position, end)
+        self._known_from = min(self._known_from, end)
+        kept = self._arrivals[: self._index_of(end - 1) + 1] if end > self._known_from else []
+        self._arrivals = [each._replace(end=min(each.end, end)) for each in kept]
+
+    def release_ms(self, offset: int, due_ms: int, steady_ms: int, wall_ms: int) -> int:
+        """The steady time from which the message with that entry may be delivered."""
+        by_entry_ms = steady_ms + due_ms - wall_ms
+        index = self._index_of(offset)
+        if offset < self._known_from or index == len(self._arrivals):
+            return min(by_entry_ms, self._since_ms + self.delay_ms)
+        _, first_ms, last_ms, age_ms = self._arrivals[index]
+        earliest_ms = first_ms + self.delay_ms
+        if age_ms is not None and self._youngest_ms is not None:
+            waited_ms = age_ms - self._youngest_ms
+            if waited_ms > CATCHING_UP_MS:
+                earliest_ms -= waited_ms
+        return min(max(by_entry_ms, earliest_ms), last_ms + self.delay_ms)
+
+    def _index_of(self, offset: int) -> int:
+        """The first arrival that ends behind the offset."""
+        low, high = 0, len(self._arrivals)
+        while low < high:
+            middle = (low + high) // 2
+            if self._arrivals[middle].end > offset:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _make_room(self) -> None:
+        """Forget the arrivals of what is delivered; put pairs of neighbours together when that is not enough."""
+        done = self._index_of(self.position)
+        if done:
+            self._known_from = max(self._known_from, self._arrivals[done - 1].end)
+            del self._arrivals[:done]
+        if len(self._arrivals) <= MAX_ARRIVALS:
+            return
+        pairs = zip(self._arrivals[::2], self._arrivals[1::2], strict=False)
+        together = [_Arrival(b.end, a.first_ms, b.last_ms, _younger(a.age_ms, b.age_ms)) for a, b in pairs]
+        if len(self._arrivals) % 2:
+            together.append(self._arrivals[-1])
+        self._arrivals = together
+
+
+def _younger(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else min(one, other)

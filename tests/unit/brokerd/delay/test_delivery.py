@@ -1,0 +1,349 @@
+"""Delayed messages on one broker and over changes of the master: when they come, in which order, and what they look like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brokerd.delay.deliverer import SCHEDULE_GROUP
+from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC
+from brokerd.delay.settings import DelaySettings
+from brokerd.replication.effects import Role
+from brokerd.services import GroupConfig, PutStatus, SendOutcome, TopicConfig
+from remoting import codes
+from remoting.errors import RequestError
+from remoting.message import Record, decode_record, encode_properties, java_hash
+from tests.unit.brokerd.store.stores import draft
+from tests.unit.brokerd.test_core import Broker
+
+
+def send(broker: Broker, body: bytes, level: int, queue_id: int = 1, **properties: str) -> SendOutcome:
+    outcomes: list[SendOutcome] = []
+    encoded = encode_properties({"UNIQ_KEY": "U", "DELAY": str(level), "TAGS": "a", **properties})
+    message = draft(body, topic="T", queue_id=queue_id)._replace(properties=encoded)
+    broker.core.sender.send([message], outcomes.extend)
+    broker.turns.run(1)
+    return outcomes[0]
+
+
+def stored(broker: Broker, topic: str = "T", queue_id: int = 1) -> list[Record]:
+    found = broker.core.store.read_messages(topic, queue_id, 0, 1000, 1 << 24).records
+    return [decode_record(each) for each in found]
+
+
+def bodies(broker: Broker, topic: str = "T", queue_id: int = 1) -> list[bytes]:
+    return [record.body for record in stored(broker, topic, queue_id)]
+
+
+def offset(broker: Broker, level: int) -> int | None:
+    return broker.core.metadata.consumer_offset(SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1)
+
+
+def test_a_delayed_message_waits_in_its_levels_queue_and_comes_in_time() -> None:
+    broker = Broker()
+    outcome = send(broker, b"later", 3, KEYS="k")
+    assert (outcome.status, outcome.queue_id, outcome.queue_offset) == (PutStatus.PUT_OK, 1, 0)
+    (waiting,) = stored(broker, SCHEDULE_TOPIC, 2)
+    assert waiting.physical_offset == outcome.physical_offset
+    assert waiting.property_map() == {
+        "UNIQ_KEY": "U", "TAGS": "a", "KEYS": "k", "DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "1",
+        "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
+    }  # fmt: skip
+    [(_, _, due_ms)] = broker.core.store.read_units(SCHEDULE_TOPIC, 2, 0, 10)
+    assert due_ms == waiting.store_timestamp_ms + 10_000
+    broker.turns.run(9998)
+    assert bodies(broker) == []
+    broker.turns.run(3)
+    (record,) = stored(broker)
+    assert record.store_timestamp_ms >= due_ms
+    assert record.property_map() == waiting.property_map(), "clients know it from the original"
+    same = ("body", "flag", "born_timestamp_ms", "born_host", "sys_flag", "reconsume_times")
+    assert [getattr(record, name) for name in same] == [getattr(waiting, name) for name in same]
+    [(_, _, code)] = broker.core.store.read_units("T", 1, 0, 10)
+    assert code == java_hash("a"), "the tags code is the tag's again"
+    broker.turns.run(3_600_000)
+    assert bodies(broker) == [b"later"], "it is not delayed again"
+    assert offset(broker, 3) == 1
+
+
+def test_levels_are_independent_and_keep_their_order() -> None:
+    broker = Broker()
+    for number in range(700):
+        send(broker, b"%d" % number, 2)
+    send(broker, b"soon", 1)
+    broker.turns.run(1010)
+    assert bodies(broker) == [b"soon"]
+    broker.turns.run(5000)
+    assert bodies(broker) == [b"soon", *(b"%d" % number for number in range(700))]
+
+
+def test_a_level_above_the_table_is_the_last_one() -> None:
+    broker = Broker()
+    send(broker, b"x", 99)
+    (waiting,) = stored(broker, SCHEDULE_TOPIC, 17)
+    assert waiting.property_map()["DELAY"] == "18"
+    broker.turns.run(DEFAULT_DELAYS[-1] - 2)
+    assert not bodies(broker)
+    broker.turns.run(3)
+    assert bodies(broker) == [b"x"]
+
+
+def test_one_timer_serves_all_waiting_messages() -> None:
+    broker = Broker()
+    before = broker.turns.waiting
+    for number in range(50):
+        send(broker, b"%d" % number, 1 + number % 18)
+    assert broker.turns.waiting <= before + 1
+
+
+def test_a_restart_goes_on_where_it_was() -> None:
+    broker = Broker()
+    for number in range(10):
+        send(broker, b"%d" % number, 1 if number < 4 else 3)
+    broker.turns.run(2000)
+    assert len(bodies(broker)) == 4
+    again = broker.restart()
+    assert (offset(again, 1), offset(again, 3)) == (4, None)
+    again.turns.run(10_000)
+    assert bodies(again) == [b"%d" % number for number in range(10)]
+
+
+def test_what_was_due_while_nobody_was_there_is_delivered_at_the_start() -> None:
+    broker = Broker()
+    send(broker, b"x", 1)
+    broker.core.close()
+    broker.core.store.close()
+    again = Broker(broker.disk)
+    again.turns.set_wall_clock(60_000)
+    again.replica.become(Role.REPLICA, 2)
+    again.replica.become(Role.MASTER, 3)
+    again.turns.run(5)
+    assert bodies(again) == [b"x"]
+
+
+def test_a_replica_delivers_nothing() -> None:
+    broker = Broker()
+    send(broker, b"x", 1)
+    broker.replica.become(Role.REPLICA, 2)
+    broker.turns.run(5000)
+    assert not bodies(broker)
+    assert broker.core.schedule.offsets()[1] == 0
+    broker.replica.become(Role.MASTER, 3)
+    broker.turns.run(2)
+    assert bodies(broker) == [b"x"]
+
+
+def test_a_message_waits_for_too_few_replicas_and_comes_when_they_are_there() -> None:
+    broker = Broker()
+    send(broker, b"x", 1)
+    broker.replica.is_taking = False
+    broker.turns.run(5000)
+    assert not bodies(broker)
+    assert broker.core.schedule.counters.failures >= 3
+    broker.replica.is_taking = True
+    broker.turns.run(1001)
+    assert bodies(broker) == [b"x"]
+    assert offset(broker, 1) == 1
+
+
+def test_the_next_batch_waits_for_the_last_to_be_acknowledged() -> None:
+    broker = Broker(delay_settings=DelaySettings(batch_messages=4))
+    for number in range(10):
+        send(broker, b"%d" % number, 1)
+    waits: list[Any] = []
+    broker.core.appends.wait = lambda position, callback: waits.append(callback)
+    broker.replica.is_taking = False
+    broker.turns.run(2000)
+    broker.replica.is_taking = True
+    broker.turns.run(20_000)
+    assert (len(bodies(broker)), len(waits)) == (4, 1)
+    waits.pop()(PutStatus.PUT_OK)
+    broker.turns.run(2)
+    assert (len(bodies(broker)), len(waits)) == (8, 1)
+    waits.pop()(PutStatus.FLUSH_SLAVE_TIMEOUT)
+    broker.turns.run(900)
+    assert len(bodies(broker)) == 8, "where nobody acknowledges it pauses"
+    broker.turns.run(200)
+    assert len(bodies(broker)) == 10
+
+
+def test_a_crash_between_the_messages_and_their_record_delivers_them_again_and_loses_none() -> None:
+    broker = Broker()
+    send(broker, b"x", 1)
+    broker.turns.run(990)
+    refused = RequestError(codes.SYSTEM_ERROR, "no room")
+
+    def refuse(_offsets: object) -> int:
+        raise refused
+
+    commit = broker.core.metadata.commit_now
+    broker.core.metadata.commit_now = refuse  # type: ignore[method-assign]
+    broker.turns.run(100)
+    assert bodies(broker) == [b"x"]
+    assert offset(broker, 1) is None
+    broker.turns.run(5000)
+    assert bodies(broker) == [b"x"], "while this master lives it knows what it delivered"
+    end = broker.core.store.commitlog.end_offset
+    broker.replica.become(Role.REPLICA, 2)
+    broker.core.metadata.commit_now = commit  # type: ignore[method-assign]
+    broker.replica.become(Role.MASTER, 3)
+    broker.turns.run(100)
+    assert bodies(broker) == [b"x", b"x"]
+    assert offset(broker, 1) == 1
+    assert broker.core.store.commitlog.end_offset > end
+
+
+def test_a_refused_record_is_written_when_the_log_takes_it_again() -> None:
+    broker = Broker()
+    send(broker, b"x", 1)
+    broker.turns.run(990)
+    commit = broker.core.metadata.commit_now
+    calls = 0
+
+    def refuse_once(offsets: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RequestError(codes.SYSTEM_ERROR, "no room")
+        return commit(offsets)
+
+    broker.core.metadata.commit_now = refuse_once  # type: ignore[method-assign]
+    broker.turns.run(2000)
+    assert (bodies(broker), offset(broker, 1), calls) == ([b"x"], 1, 2)
+
+
+def test_a_cut_of_the_log_takes_back_what_was_delivered_with_its_record() -> None:
+    broker = Broker()
+    send(broker, b"x", 1)
+    send(broker, b"y", 1)
+    before = broker.core.store.commitlog.end_offset
+    broker.turns.run(2000)
+    assert bodies(broker) == [b"x", b"y"]
+    broker.replica.become(Role.FENCED)
+    broker.core.store.truncate(before)
+    broker.replica.confirm_offset = before
+    assert bodies(broker) == []
+    broker.replica.become(Role.MASTER, 2)
+    broker.turns.run(2000)
+    assert bodies(broker) == [b"x", b"y"]
+    assert offset(broker, 1) == 2
+
+
+def test_messages_of_a_deleted_topic_are_left_out_also_when_it_was_made_again() -> None:
+    broker = Broker()
+    send(broker, b"old", 2)
+    broker.change(lambda done: broker.core.metadata.delete_topic("T", done))
+    broker.change(lambda done: broker.core.metadata.put_topic(TopicConfig("T", 2, 2), done))
+    send(broker, b"new", 2)
+    broker.turns.run(6000)
+    assert bodies(broker) == [b"new"]
+    assert broker.core.schedule.counters.lost == 1
+    assert offset(broker, 2) == 2
+
+
+def test_a_queue_that_the_topic_no_longer_has_is_replaced_by_one_that_is_read() -> None:
+    broker = Broker()
+    send(broker, b"x", 2, queue_id=1)
+    broker.change(lambda done: broker.core.metadata.put_topic(TopicConfig("T", 1, 1), done))
+    broker.turns.run(6000)
+    assert bodies(broker, queue_id=0) == [b"x"]
+
+
+def test_a_retry_topic_that_is_missing_is_made_while_its_group_is_there() -> None:
+    broker = Broker()
+    for group in ("g", "gone"):
+        broker.change(lambda done, group=group: broker.core.metadata.put_group(GroupConfig(group), done))  # type: ignore[misc]
+        message = draft(group.encode(), topic=SCHEDULE_TOPIC, queue_id=0)
+        properties = encode_properties({"DELAY": "1", "REAL_TOPIC": f"%RETRY%{group}", "REAL_QID": "0"})
+        results = broker.core.store.append_messages([message._replace(properties=properties)])
+        broker.core.appends.appended(results[-1].end_offset)
+    broker.change(lambda done: broker.core.metadata.delete_group("gone", done))
+    broker.turns.run(3000)
+    assert bodies(broker, "%RETRY%g", 0) == [b"g"]
+    assert broker.core.metadata.topic("%RETRY%gone") is None
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"DELAY": "1"}, {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "-1"}, {"DELAY": "1", "REAL_TOPIC": "T"}],
+)
+def test_a_record_that_does_not_say_where_it_belongs_holds_nobody_up(properties: dict[str, str]) -> None:
+    broker = Broker()
+    message = draft(b"stray", topic=SCHEDULE_TOPIC, queue_id=0)._replace(properties=encode_properties(properties))
+    broker.core.appends.appended(broker.core.store.append_messages([message])[-1].end_offset)
+    send(broker, b"x", 1)
+    broker.turns.run(3000)
+    assert bodies(broker) == [b"x"]
+    assert broker.core.schedule.counters.lost == 1
+
+
+def test_messages_that_do_not_fit_into_one_file_together_go_one_by_one() -> None:
+    broker = Broker()
+    sent = [bytes([65 + number]) * 1200 for number in range(8)]
+    for body in sent:
+        send(broker, body, 1)
+    broker.turns.run(5000)
+    assert bodies(broker) == sent
+    assert broker.core.schedule.counters.failures == 0
+
+
+def test_a_message_as_large_as_a_record_can_be_is_delivered_without_what_was_added() -> None:
+    broker = Broker()
+    name = "T" * 127
+    broker.change(lambda done: broker.core.metadata.put_topic(TopicConfig(name, 1, 1), done))
+    largest = broker.core.store.commitlog.segment_size_bytes - 8
+    properties = {"UNIQ_KEY": "U", "DELAY": "1", "REAL_TOPIC": name, "REAL_QID": "0"}
+    encoded = encode_properties(properties)
+    body = b"x" * (largest - 91 - len(SCHEDULE_TOPIC) - len(encoded))
+    message = draft(body, topic=SCHEDULE_TOPIC, queue_id=0)._replace(properties=encoded)
+    broker.core.appends.appended(broker.core.store.append_messages([message])[-1].end_offset)
+    broker.turns.run(3000)
+    (record,) = stored(broker, name, 0)
+    assert record.body == body
+    assert record.property_map() == {"UNIQ_KEY": "U"}
+
+
+def test_the_log_is_kept_from_the_first_message_that_waits() -> None:
+    broker = Broker()
+    assert broker.core.schedule.held_offset() is None
+    first = send(broker, b"x", 2)
+    second = send(broker, b"y", 3)
+    assert broker.core.schedule.held_offset() == first.physical_offset
+    broker.turns.run(6000)
+    assert broker.core.schedule.held_offset() == second.physical_offset
+    broker.replica.become(Role.REPLICA, 2)
+    assert broker.core.schedule.held_offset() == second.physical_offset, "a replica keeps it too"
+    broker.replica.become(Role.MASTER, 3)
+    broker.turns.run(10_000)
+    assert broker.core.schedule.held_offset() is None
+
+
+def test_what_people_see_of_the_levels() -> None:
+    broker = Broker()
+    send(broker, b"x", 2)
+    send(broker, b"y", 2)
+    assert broker.core.schedule.levels()[1] == (2, 5000, 2, -1)
+    broker.turns.run(5001)
+    state = broker.core.schedule.levels()[1]
+    assert state.waiting == 0
+    assert 0 <= state.late_ms <= 2
+    assert broker.core.schedule.counters.delivered == 2
+    assert broker.core.schedule.offsets()[2] == 2
+
+
+@pytest.mark.parametrize("by_ms", [3_600_000, -3_600_000])
+def test_a_clock_that_is_set_makes_nothing_early_or_late(by_ms: int) -> None:
+    broker = Broker()
+    send(broker, b"before", 3)
+    broker.turns.run(5000)
+    broker.turns.set_wall_clock(by_ms)
+    send(broker, b"behind", 3)
+    broker.turns.run(4990)
+    assert bodies(broker) == []
+    broker.turns.run(20)
+    assert bodies(broker) == [b"before"]
+    broker.turns.run(4970)
+    assert bodies(broker) == [b"before"]
+    broker.turns.run(50)
+    assert bodies(broker) == [b"before", b"behind"]
