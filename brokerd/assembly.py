@@ -33,6 +33,7 @@ from brokerd.processors.send import SendProcessor
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy
+from brokerd.queue_locks import QueueLocks
 from brokerd.replication.control import BrokerNames
 from brokerd.replication.effects import Role
 from brokerd.replication.replica import Replica
@@ -42,7 +43,7 @@ from brokerd.settings import BrokerSettings
 from brokerd.steady_clock import SteadyClock
 from brokerd.store.flush import Flusher
 from brokerd.store.housekeeping import Housekeeper
-from brokerd.wiring import build_processors
+from brokerd.wiring import build_processors, build_retry
 from remoting import codes
 from remoting.access.guard import Guard
 from remoting.access.sealing import inner_credentials
@@ -147,6 +148,8 @@ class Broker:
         self._access = AccessFollower(AccessCopy(self._disk, self._guard), self._client, settings.controllers)
         self._directory.view_listeners.append(self._access.look)
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, _monotonic_ms)
+        locks = QueueLocks()
+        self._retry = build_retry(core, locks, auto_create_groups=settings.pop.auto_create_groups)
         self._sends = SendProcessor(
             core.store,
             core.appends,
@@ -155,6 +158,7 @@ class Broker:
             store_host,
             core.counters,
             loop.call_soon,
+            self._retry.sent_again,
             core.metadata.make_topic_like if settings.send.auto_create_topics else None,
         )
         self._replies = ReplyProcessor(
@@ -188,6 +192,8 @@ class Broker:
             settings.listen,
             self._live,
             self._routes.route,
+            locks,
+            self._retry,
             auto_create_groups=settings.pop.auto_create_groups,
         )
         self._runtime_info = RuntimeInfo(self._figures, core.counters)

@@ -91,7 +91,7 @@ class BrokerCore:
         self.replica = make_replica(StoreReplicatedLog(store, request_flush), store.confirm_offset)
         self.counters = Counters()
         self.appends = Appends(store, self.replica, request_flush)
-        record_log = StoreRecordLog(store, self.appends, wall_ms, identity.store_host)
+        self.record_log = record_log = StoreRecordLog(store, self.appends, wall_ms, identity.store_host)
         names = SystemNames(
             identity.cluster,
             identity.broker_name,

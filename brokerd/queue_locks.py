@@ -20,45 +20,63 @@ class QueueLocks:
 
     def __init__(self, limit: int = MAX_LOCKS) -> None:
         self._limit = limit
-        self._locks: dict[tuple[str, str, int], tuple[str, int]] = {}  # -> (client id, refreshed)
+        self._locks: dict[str, dict[Queue, tuple[str, int]]] = {}  # group -> queue -> (client id, refreshed)
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._locks)
+        return self._count
 
     def lock(self, group: str, client_id: str, queues: Iterable[Queue], now_ms: int) -> list[Queue]:
         """Lock, or refresh, what is free or this client's own; returns what it holds now of the queues asked for."""
         held = []
         looked_for_room = False
-        for topic, queue_id in queues:
-            key = group, topic, queue_id
-            owner = self._locks.get(key)
+        for queue in queues:
+            owner = self._locks.get(group, {}).get(queue)
             if owner is not None and owner[0] != client_id and now_ms - owner[1] < LOCK_MS:
                 continue
-            if owner is None and len(self._locks) >= self._limit:
+            if owner is None and self._count >= self._limit:
                 if not looked_for_room:
                     looked_for_room = True
                     self.expire(now_ms)
-                if len(self._locks) >= self._limit:
+                if self._count >= self._limit:
                     continue
-            self._locks[key] = client_id, now_ms
-            held.append((topic, queue_id))
+            self._count += owner is None
+            self._locks.setdefault(group, {})[queue] = client_id, now_ms
+            held.append(queue)
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[Queue]) -> None:
         """Give up what this client holds."""
-        for topic, queue_id in queues:
-            key = group, topic, queue_id
-            owner = self._locks.get(key)
+        locks = self._locks.get(group, {})
+        for queue in queues:
+            owner = locks.get(queue)
             if owner is not None and owner[0] == client_id:
-                del self._locks[key]
+                self._forget(group, queue)
+
+    def is_locked(self, group: str, now_ms: int) -> bool:
+        """Whether somebody of the group holds any queue."""
+        return any(now_ms - refreshed_ms < LOCK_MS for _, refreshed_ms in self._locks.get(group, {}).values())
 
     def expire(self, now_ms: int) -> int:
         """Forget locks that nobody refreshed; returns how many."""
-        old = [key for key, (_, refreshed_ms) in self._locks.items() if now_ms - refreshed_ms >= LOCK_MS]
-        for key in old:
-            del self._locks[key]
+        old = [
+            (group, queue)
+            for group, locks in self._locks.items()
+            for queue, (_, refreshed_ms) in locks.items()
+            if now_ms - refreshed_ms >= LOCK_MS
+        ]
+        for group, queue in old:
+            self._forget(group, queue)
         return len(old)
 
     def clear(self) -> None:
         """This broker does not lock any more."""
         self._locks.clear()
+        self._count = 0
+
+    def _forget(self, group: str, queue: Queue) -> None:
+        locks = self._locks[group]
+        del locks[queue]
+        self._count -= 1
+        if not locks:
+            del self._locks[group]

@@ -26,12 +26,14 @@ from brokerd.processors.pull import PullProcessor
 from brokerd.processors.registry import Processors
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
+from brokerd.processors.send_back import SendBackProcessor
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
 from brokerd.queue_locks import QueueLocks
 from brokerd.read_place import ReadPlace
 from brokerd.replication.replica import Replica
+from brokerd.retry.service import RetryService
 from brokerd.scheduler import Scheduler
 
 
@@ -46,6 +48,8 @@ def build_processors(
     address: str,
     live: LiveSettings,
     route: Route,
+    locks: QueueLocks,
+    retry: RetryService,
     *,
     auto_create_groups: bool,
 ) -> Processors:
@@ -106,7 +110,6 @@ def build_processors(
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
     core.transactions.checks.producers = clients
-    locks = QueueLocks()
     replica.add_role_listener(lambda _role, _epoch: locks.clear())
     return Processors(
         pull=pull,
@@ -146,6 +149,20 @@ def build_processors(
             _steady_ms,
         ),
         transactions=TransactionProcessor(core.transactions),
+        send_back=SendBackProcessor(retry, core.schedule.offsets, data_version),
+    )
+
+
+def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool) -> RetryService:
+    """What takes back messages; the senders and a processor use it."""
+    return RetryService(
+        core.metadata,
+        core.store,
+        core.record_log,
+        core.sender.turn_of,
+        lambda group: locks.is_locked(group, _steady_ms()),
+        core.store.delays,
+        auto_create_groups=auto_create_groups,
     )
 
 

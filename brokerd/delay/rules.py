@@ -51,6 +51,14 @@ def check_times(properties: dict[str, str], levels: int) -> None:
             )
 
 
+def asks_for_delay(properties: bytes) -> bool:
+    """Whether encoded properties name a delay level."""
+    if _DELAY not in properties:
+        return False
+    level = parse_level(decode_properties(properties).get(DELAY, ""))
+    return level is None or level > 0
+
+
 def schedule(draft: Draft, delays: Delays) -> Draft:
     """The draft as it waits, when it asks for a delay level; else the draft itself. Its queue is chosen already.
 

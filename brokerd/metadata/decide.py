@@ -50,11 +50,11 @@ def decide_put_topic(
     return records.TOPIC_PUT, records.topic_put(config, now_ms)
 
 
-def decide_ensure_topic(tables: MetadataTables, name: str, queues: int, now_ms: int) -> Decision:
+def decide_ensure_topic(tables: MetadataTables, name: str, queues: int, now_ms: int, sys_flag: int = 0) -> Decision:
     """Create a retry or dead-letter topic that the broker needs, unless it is there."""
     if name in tables.topics:
         return None
-    return records.TOPIC_PUT, records.topic_put(TopicConfig(name, queues, queues, 6), now_ms)
+    return records.TOPIC_PUT, records.topic_put(TopicConfig(name, queues, queues, 6, sys_flag), now_ms)
 
 
 def decide_topic_like(
@@ -124,7 +124,8 @@ def decide_delete_group(
 def decide_delete_retry_topics(tables: MetadataTables, group: str, now_ms: int) -> Decision:
     """With a group go the topics in which its unfinished messages wait: a later group of that name must not get them."""
     prefix = f"{RETRY_PREFIX}{group}+"
-    gone = [name for name in tables.topics if name.startswith(prefix)]
+    own = f"{RETRY_PREFIX}{group}"
+    gone = [name for name in tables.topics if name == own or name.startswith(prefix)]
     return (records.TOPICS_DELETED, records.topics_deleted(gone, now_ms)) if gone else None
 
 

@@ -116,7 +116,7 @@ class MetadataService:
         """Create or change topics: all of them, or none when one is refused."""
         self._change_all(lambda: [self._decide_topic(config) for config in configs], done)
 
-    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None:
+    def ensure_topic(self, name: str, queues: int = 1, sys_flag: int = 0) -> RequestError | None:
         """Create a retry or dead-letter topic that the broker needs, unless it is there; the reason if that failed.
 
         Nobody needs to wait: whatever is appended after it survives only with it.
@@ -124,7 +124,7 @@ class MetadataService:
         if name in self.tables.topics:
             return None
         try:
-            decision = decide.decide_ensure_topic(self.tables, name, queues, self._now_ms())
+            decision = decide.decide_ensure_topic(self.tables, name, queues, self._now_ms(), sys_flag)
             if decision is not None:
                 self.journal.append(*decision)
         except LogboomError as error:

@@ -1,8 +1,8 @@
 """What is appended when a message comes back: its copy in the retry topic, or in the dead-letter topic (pure).
 
-Body, flag, born time and host, tags, keys and the unique key stay; the reconsume times count the deliveries. A dead letter
-names where it came from. A dead letter that is consumed and fails in turn starts a new count, and never leaves the dead-letter
-topic for another one.
+Consumers that pop have a retry topic for each topic, those that pull one for all; dead letters look alike. Body, flag, born time
+and host, tags, keys and the unique key stay; the reconsume times count the deliveries. A dead letter names where it came from.
+A dead letter that is consumed and fails in turn starts a new count, and never leaves the dead-letter topic for another one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from brokerd.delay.levels import DELAY
+from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, TIMERS
 from brokerd.pop.handles import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic, split_retry_topic
 from brokerd.services import Draft
 from remoting.message import (
@@ -25,11 +27,15 @@ from remoting.message import (
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 
 _MOST_RECONSUME_TIMES: Final = 2**31 - 1  # what the record's field holds; a producer may have written any number there
 
 # Handles of an earlier delivery, and lists of light queues that the first append served already
 _NOT_COPIED: Final = ("POP_CK", "POP_CK_OFFSET", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET")
+# What a delayed delivery left behind; a dead letter waits for nothing.
+_OF_THE_WAIT: Final = (DELAY, REAL_TOPIC, REAL_QUEUE, *TIMERS)
 
 
 def base_topic(group: str, topic: str) -> str:
@@ -39,6 +45,13 @@ def base_topic(group: str, topic: str) -> str:
         return split[1]
     older = f"{RETRY_PREFIX}{group}_"
     return topic[len(older) :] if topic.startswith(older) and len(topic) > len(older) else topic
+
+
+def origin_topic(group: str, topic: str, properties: Mapping[str, str]) -> str:
+    """The topic that a message of this stored topic was sent to first, as far as the group is concerned."""
+    if topic == f"{RETRY_PREFIX}{group}":
+        return properties.get(RETRY_TOPIC, topic)
+    return base_topic(group, topic)
 
 
 def is_dead_letter_topic(group: str, topic: str) -> bool:
@@ -67,32 +80,47 @@ def retry_copy(group: str, topic: str, encoded: bytes, deliveries: int, pop_time
     record = decode_record(encoded)
     properties = _kept_properties(record)
     properties.setdefault(FIRST_POP_TIME, str(pop_time_ms))
-    return _copy(record, retry_target(group, topic), properties, deliveries)
+    return _copy(record, retry_target(group, topic), _fit(properties, record), deliveries)
+
+
+def sent_back_copy(group: str, encoded: bytes, deliveries: int, level: int) -> Draft:
+    """The copy for the retry topic that the group's pulling consumers share; it asks for a delay level."""
+    record = decode_record(encoded)
+    properties = _kept_properties(record)
+    properties[RETRY_TOPIC] = origin_topic(group, record.topic, properties)
+    properties.setdefault(ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.physical_offset))
+    properties[DELAY] = str(level)
+    return _copy(record, f"{RETRY_PREFIX}{group}", encode_properties(properties), deliveries)
 
 
 def dead_letter(group: str, topic: str, encoded: bytes, deliveries: int) -> Draft:
     """The copy for the group's dead-letter topic."""
     record = decode_record(encoded)
-    properties = _kept_properties(record)
-    message_id = properties.get("UNIQ_KEY") or offset_message_id(record.store_host, record.physical_offset)
-    properties[DLQ_ORIGIN_TOPIC] = base_topic(group, topic)
-    properties[DLQ_ORIGIN_MESSAGE_ID] = message_id
-    return _copy(record, dead_letter_topic(group), properties, deliveries)
+    kept = _kept_properties(record)
+    properties = {name: value for name, value in kept.items() if name not in _OF_THE_WAIT}
+    place = offset_message_id(record.store_host, record.physical_offset)
+    properties[DLQ_ORIGIN_TOPIC] = properties[RETRY_TOPIC] = origin_topic(group, topic, properties)
+    properties[DLQ_ORIGIN_MESSAGE_ID] = properties.get("UNIQ_KEY") or place
+    properties.setdefault(ORIGIN_MESSAGE_ID, place)
+    return _copy(record, dead_letter_topic(group), _fit(properties, record), deliveries)
 
 
 def _kept_properties(record: Record) -> dict[str, str]:
     return {name: value for name, value in record.property_map().items() if name not in _NOT_COPIED}
 
 
-def _copy(record: Record, topic: str, properties: Mapping[str, str], reconsume_times: int) -> Draft:
+def _fit(properties: Mapping[str, str], record: Record) -> bytes:
+    """The properties; without our additions if they are too long, which is better than no copy at all."""
     encoded = encode_properties(properties)
-    if len(encoded) > MAX_PROPERTIES_BYTES:
-        encoded = encode_properties(_kept_properties(record))  # better without our additions than not at all
+    return encoded if len(encoded) <= MAX_PROPERTIES_BYTES else encode_properties(_kept_properties(record))
+
+
+def _copy(record: Record, topic: str, properties: bytes, reconsume_times: int) -> Draft:
     return Draft(
         topic=topic,
         queue_id=0,
         body=record.body,
-        properties=encoded,
+        properties=properties,
         born_timestamp_ms=record.born_timestamp_ms,
         born_host=record.born_host,
         flag=record.flag,

@@ -22,6 +22,7 @@ from brokerd.processors.pop_looking import PopLookingProcessor
 from brokerd.processors.pull import PullProcessor
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
+from brokerd.processors.send_back import SendBackProcessor
 from brokerd.processors.state import StateProcessor
 from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
@@ -63,6 +64,7 @@ class Processors:
     state: StateProcessor
     locks: LockProcessor
     transactions: TransactionProcessor
+    send_back: SendBackProcessor
 
     def connection_closed(self, connection: object) -> None:
         """Requests that wait on a closed connection are forgotten."""
@@ -127,6 +129,8 @@ def entries(processors: Processors) -> Sequence[Entry]:
         Entry(codes.VIEW_BROKER_STATS_DATA, each(processors.inspection.figures)),
         Entry(codes.QUERY_CONSUME_QUEUE, each(processors.inspection.queue)),
         Entry(codes.GET_ALL_CONSUMER_OFFSET, each(processors.inspection.all_offsets)),
+        Entry(codes.CONSUMER_SEND_MSG_BACK, each(processors.send_back.send_back), master_only=True),
+        Entry(codes.GET_ALL_DELAY_OFFSET, each(processors.send_back.delay_offsets)),
         Entry(codes.POP_MESSAGE, each(pop.pop), master_only=True),
         Entry(codes.PEEK_MESSAGE, each(processors.pop_looking.peek), master_only=True),
         Entry(codes.NOTIFICATION, each(processors.pop_looking.notify), master_only=True),

@@ -9,8 +9,10 @@ from time import perf_counter_ns
 from typing import Final, Protocol
 
 from brokerd import kernel
+from brokerd.delay.rules import asks_for_delay
 from brokerd.kernel import SendTarget
 from brokerd.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from brokerd.processors import fields
 from brokerd.send import ROLE_CHANGED, Acknowledger, Counters, MessageSender, as_request_error
 from brokerd.send_rules import PERM_WRITE, check_destination, unique_key
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
@@ -55,11 +57,14 @@ class SendProcessor:
         store_host: tuple[str, int],
         counters: Counters,
         call_soon: Callable[[Callable[[], None]], object],
+        sent_again: Callable[[Draft, int | None, int], Draft],
         make_topic: MakeTopic | None = None,
     ) -> None:
-        """`make_topic` makes topics that somebody sends to; without it they are refused."""
+        """`sent_again(draft, limit, client version)` says where a message goes that is sent to a retry topic. `make_topic` makes
+        topics that somebody sends to; without it they are refused."""
         self._waiting: list[tuple[RemotingConnection, Sequence[Command]]] = []
         self._call_soon = call_soon
+        self._sent_again = sent_again
         self._make_topic = make_topic
         self._store = store
         self._log = store.commitlog
@@ -77,6 +82,8 @@ class SendProcessor:
             try:
                 check_destination(name)
             except RequestError:
+                continue
+            if name.startswith(RETRY_PREFIX):
                 continue
             if config.perm & PERM_WRITE and config.write_queue_nums > 0 and len(name) <= 127:
                 targets[name] = self._targets.get(name) or SendTarget(name, config.write_queue_nums)
@@ -190,6 +197,8 @@ class SendProcessor:
         """The general path of one request."""
         try:
             drafts = drafts_of_request(request, connection.packed_peer)
+            if drafts[0].topic.startswith(RETRY_PREFIX):
+                drafts = [self._sent_again(drafts[0], limit_of_request(request), request.version)]
         except LogboomError as error:
             connection.respond_error(request, error)
             return
@@ -309,6 +318,13 @@ def short_names(ext: Mapping[str, str]) -> dict[str, str]:
     return {short: ext[long] for short, long in _LONG_NAMES.items() if long in ext}
 
 
+def limit_of_request(request: Command) -> int | None:
+    """How often a consumer wants to get a message again; None when it does not say. Raises InvalidParameter."""
+    if not request.ext.get("l"):
+        return None
+    return fields.integer(request.ext, "l", low=-(1 << 31), high=fields.MAX_INT)
+
+
 def drafts_of_request(request: Command, born_host: bytes) -> list[Draft]:
     """The messages of a send request with short field names. Raises a LogboomError that names what is wrong."""
 
@@ -341,11 +357,17 @@ def drafts_of_request(request: Command, born_host: bytes) -> list[Draft]:
                 reconsume_times,
             )
         ]
-    if topic.startswith("%RETRY%"):
+    if topic.startswith(RETRY_PREFIX):
         raise RequestError(codes.MESSAGE_ILLEGAL, "a batch cannot go to a retry topic; send its messages one by one")
     items = decode_batch_body(request.body)
     if not items:
         raise RequestError(codes.MESSAGE_ILLEGAL, "the batch is empty")
+    if any(
+        asks_for_delay(properties) for properties in (ext.get("i", "").encode(), *(item.properties for item in items))
+    ):
+        raise RequestError(
+            codes.MESSAGE_ILLEGAL, "a batch cannot be delayed (property DELAY); send its messages one by one"
+        )
     drafts = [
         Draft(
             topic,

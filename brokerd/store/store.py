@@ -29,7 +29,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from brokerd.delay.levels import queue_code
+from brokerd.delay.levels import Delays, queue_code
 from brokerd.services import Draft
 from brokerd.store import recovery
 from brokerd.store.checkpoint import ABORT_PATH, Checkpoint, Positions
@@ -47,6 +47,7 @@ from brokerd.store.settings import StoreSettings
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
+from remoting.message import decode_record
 
 log = logging.getLogger(__name__)
 
@@ -343,6 +344,11 @@ class MessageStore:
     # -- dispatch ----------------------------------------------------------------------------------------------------------
 
     @property
+    def delays(self) -> Delays:
+        """Milliseconds of delay level 1, 2, ..."""
+        return self._settings.delays
+
+    @property
     def dispatch_offset(self) -> int:
         """Everything before it is visible in the consume queues."""
         return self.dispatcher.dispatch_offset
@@ -378,6 +384,18 @@ class MessageStore:
         if physical_offset >= self.dispatch_offset:
             return None
         return self.commitlog.record_at(physical_offset)
+
+    def message_at(self, physical_offset: int) -> bytes | None:
+        """The message that starts at an offset of the log, or None when none does that consumers may see.
+
+        A place inside of a message is none, whatever its bytes look like: a queue must name it.
+        """
+        encoded = self.read_physical(physical_offset) if physical_offset >= 0 else None
+        if encoded is None:
+            return None
+        record = decode_record(encoded)
+        units = self.read_units(record.topic, record.queue_id, max(0, record.queue_offset), 1)
+        return encoded if units and units[0][:2] == (physical_offset, record.size) else None
 
     def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Unit]:
         """(physical offset, size, tags code) of the messages `[queue_offset, queue_offset + count)` that exist."""

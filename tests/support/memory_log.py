@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from brokerd.delay.levels import DEFAULT_DELAYS, queue_code
 from brokerd.metadata.record_log import Unit
 from brokerd.services import Draft, PutStatus
 from brokerd.store.dispatcher import Arrival
 from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, GetStatus
 from brokerd.store.store import AppendResult
 from remoting.errors import LogboomError, NotMaster
-from remoting.message import decode_record, encode_properties, encode_record, java_hash, tags_code
+from remoting.message import decode_record, encode_properties, encode_record, java_hash
 
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
 
@@ -96,6 +97,11 @@ class MemoryLog:
 
     def read_physical(self, physical_offset: int) -> bytes | None:
         return self._records.get(physical_offset)
+
+    def message_at(self, physical_offset: int) -> bytes | None:
+        """The dispatched message that starts there."""
+        units = (unit for units in self._dispatched.values() for unit in units)
+        return next((self._records[unit[0]] for unit in units if unit[0] == physical_offset), None)
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         if not self.min_offset(topic, queue_id) <= queue_offset < self.max_offset(topic, queue_id):
@@ -227,6 +233,7 @@ class MemoryLog:
     def _append(self, each: Draft) -> AppendResult:
         key = (each.topic, each.queue_id)
         queue_offset = self._appended.get(key, 0)
+        store_timestamp_ms = self._now_ms()
         record = encode_record(
             topic=each.topic.encode(),
             queue_id=each.queue_id,
@@ -236,7 +243,7 @@ class MemoryLog:
             properties=each.properties,
             born_timestamp_ms=each.born_timestamp_ms,
             born_host=each.born_host,
-            store_timestamp_ms=self._now_ms(),
+            store_timestamp_ms=store_timestamp_ms,
             store_host=HOST,
             flag=each.flag,
             sys_flag=each.sys_flag,
@@ -245,7 +252,8 @@ class MemoryLog:
         )
         self._records[self.end_offset] = record
         self._appended[key] = queue_offset + 1
-        self._tail.append((*key, (self.end_offset, len(record), tags_code(each.properties))))
+        code = queue_code(each.topic.encode(), each.properties, store_timestamp_ms, DEFAULT_DELAYS)
+        self._tail.append((*key, (self.end_offset, len(record), code)))
         self.end_offset += len(record)
         return AppendResult(self.end_offset - len(record), len(record), queue_offset, self.end_offset)
 

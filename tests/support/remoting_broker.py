@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from brokerd.clients import ClientRegistry
+from brokerd.delay.deliverer import Deliverer
+from brokerd.delay.levels import DEFAULT_DELAYS
 from brokerd.processors.assignments import AssignmentProcessor
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
@@ -21,12 +23,14 @@ from brokerd.processors.pull import PullProcessor
 from brokerd.processors.registry import Processors, entries, handlers
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
+from brokerd.processors.send_back import SendBackProcessor
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
 from brokerd.progress import ConsumerProgress
 from brokerd.queue_locks import QueueLocks
 from brokerd.read_place import PullSettings, ReadPlace
+from brokerd.retry.service import RetryService
 from brokerd.send import Counters
 from brokerd.services import BrokerRoute
 from brokerd.transactions.service import TransactionService
@@ -140,6 +144,20 @@ class RemotingBroker(PopBroker):
             host=HOST,
         )
         ranges: Any = self.log
+        self.locks = QueueLocks()
+        self.schedule = Deliverer(
+            DEFAULT_DELAYS, self.metadata, self.log, self.log.end_offset, self.turns, self.turns.wall_ms
+        )
+        self.log.listeners.append(self.schedule.arrived)
+        self.retry = RetryService(
+            self.metadata,
+            self.log,
+            self.log,
+            lambda topic: lambda queues: queues - 1,
+            lambda group: self.locks.is_locked(group, self.turns.monotonic_ms()),
+            DEFAULT_DELAYS,
+            auto_create_groups=True,
+        )
         self.processors = Processors(
             self.pull,
             OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts),
@@ -177,13 +195,14 @@ class RemotingBroker(PopBroker):
             PopLookingProcessor(self.pop_service.looking, self.pop_service, self.metadata, self.turns),
             StateProcessor("cluster", "broker-a", self.metadata, names, self.clients, ranges, sources),
             LockProcessor(
-                QueueLocks(),
+                self.locks,
                 self.metadata,
                 "broker-a",
                 lambda: self.is_master or not self.is_master_known,
                 self.turns.monotonic_ms,
             ),
             TransactionProcessor(self.transactions),
+            SendBackProcessor(self.retry, self.schedule.offsets, version),
         )
         self.handlers = handlers(entries(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)
@@ -198,6 +217,11 @@ class RemotingBroker(PopBroker):
             return
         own = BrokerRoute("broker-a", {}, [], config.read_queue_nums, config.write_queue_nums, config.perm, "NORMAL")
         done([own, *self.other_routes])
+
+    def become_master(self) -> RemotingBroker:
+        super().become_master()
+        self.schedule.start(self.log.end_offset)
+        return self
 
     def send_request(
         self,

@@ -34,6 +34,8 @@ TOPICS = {
     "T": TopicConfig("T", 4, 4, 6),
     "ReadOnly": TopicConfig("ReadOnly", 4, 4, 4),
     "NoQueues": TopicConfig("NoQueues", 0, 0, 6),
+    "%RETRY%g": TopicConfig("%RETRY%g", 1, 1, 6),
+    "%DLQ%g": TopicConfig("%DLQ%g", 1, 1, 6),
 }
 
 
@@ -113,6 +115,7 @@ class Broker:
         self.turn: list[Callable[[], None]] = []
         self.halves = Halves()
         self.sender = MessageSender(self.store, self.acknowledger, topics.get, self.counters, self.halves, "c")
+        self.asked: list[tuple[str, int, int | None, int]] = []
         self.processor = SendProcessor(
             self.store,
             self.acknowledger,
@@ -121,9 +124,15 @@ class Broker:
             STORE_HOST,
             self.counters,
             self.turn.append,
+            self.sent_again,
             make_topic,
         )
         self.processor.topics_changed()
+
+    def sent_again(self, draft: Draft, limit: int | None, version: int) -> Draft:
+        """The rule of retry topics has its own tests; here it makes dead letters of all."""
+        self.asked.append((draft.topic, draft.reconsume_times, limit, version))
+        return draft._replace(topic="%DLQ%g", queue_id=0)
 
     def handle(self, connection: Connection, requests: list[Command]) -> None:
         """One read event, and the turn of the loop after it."""
@@ -327,7 +336,8 @@ def test_a_message_larger_than_a_file_is_refused_and_those_around_it_are_stored(
         ({"f": "4"}, b"x", None, codes.MESSAGE_ILLEGAL, "names a transaction"),
         ({}, b"", None, codes.MESSAGE_ILLEGAL, "no body"),
         ({}, b"x" * (MAX_BODY_BYTES + 1), None, codes.MESSAGE_ILLEGAL, "at most"),
-        ({}, b"x", {"DELAY": "3"}, codes.MESSAGE_ILLEGAL, "DELAY"),
+        ({}, b"x", {"DELAY": "soon"}, codes.MESSAGE_ILLEGAL, "from 1 to 18"),
+        ({}, b"x", {"UNIQ_KEY": "U", "DELAY": "3", "K": "v" * 32700}, codes.MESSAGE_ILLEGAL, "delayed message take"),
         ({}, b"x", {"TIMER_DELAY_SEC": "3"}, codes.MESSAGE_ILLEGAL, "TIMER_DELAY_SEC"),
         ({}, b"x", {"TRAN_MSG": "true"}, codes.MESSAGE_ILLEGAL, "producer group"),
         ({"b": "RMQ_SYS_TRANS_HALF_TOPIC"}, b"x", None, codes.NO_PERMISSION, "belongs to the system"),
@@ -335,6 +345,14 @@ def test_a_message_larger_than_a_file_is_refused_and_those_around_it_are_stored(
         ({}, b"x", {"K": "v" * 40000}, codes.MESSAGE_ILLEGAL, "properties take"),
         ({"m": "true"}, b"junk", None, codes.SYSTEM_ERROR, "batch"),
         ({"m": "true"}, b"", None, codes.MESSAGE_ILLEGAL, "empty"),
+        ({"l": "often", "b": "%RETRY%g"}, b"x", None, codes.INVALID_PARAMETER, "field l"),
+        (
+            {"m": "true"},
+            encode_batch_body([(0, b"x", encode_properties({"DELAY": "2"}))]),
+            None,
+            codes.MESSAGE_ILLEGAL,
+            "delayed",
+        ),
         ({"m": "true", "b": "%RETRY%g"}, encode_batch_body([(0, b"x", b"")]), None, codes.MESSAGE_ILLEGAL, "retry"),
     ],
 )
@@ -363,6 +381,33 @@ def test_handles_of_pop_and_old_stamps_are_not_stored(broker: Broker) -> None:
     broker.handle(Connection(), [request(1, properties=properties)])
     [record] = broker.records()
     assert decode_record(record).property_map() == {"UNIQ_KEY": "1", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+
+
+def test_a_send_to_a_retry_topic_goes_where_its_rule_says_and_keeps_its_turn(broker: Broker) -> None:
+    connection = Connection()
+    retry = {"b": "%RETRY%g", "j": "17", "l": "16", "e": "0"}
+    broker.handle(connection, [request(1), request(2, **retry), request(3)])
+    broker.acknowledger.complete()
+    assert [(answer.code, answer.opaque) for answer in sorted(connection.answers, key=lambda each: each.opaque)] == [
+        (0, 1),
+        (0, 2),
+        (0, 3),
+    ]
+    assert broker.asked == [("%RETRY%g", 17, 16, codes.VERSION)]
+    found = sorted((decode_record(each).physical_offset, decode_record(each).topic) for each in broker.records())
+    assert [topic for _, topic in found] == ["T", "%DLQ%g", "T"]
+
+
+def test_the_answer_to_a_delayed_send_names_the_queue_that_it_was_sent_to(broker: Broker) -> None:
+    connection = Connection()
+    properties = {"UNIQ_KEY": "U", "DELAY": "4", "TIMER_DELAY_SEC": "9"}
+    broker.handle(connection, [request(1, properties=properties, e="3")])
+    broker.acknowledger.complete()
+    [record] = [decode_record(each) for each in broker.records()]
+    assert (record.topic, record.queue_id) == ("SCHEDULE_TOPIC_XXXX", 3)
+    assert "TIMER_DELAY_SEC" not in record.property_map(), "a level beats it"
+    [answer] = connection.answers
+    assert (answer.ext["queueId"], answer.ext["msgId"][-16:]) == ("3", f"{record.physical_offset:016X}")
 
 
 def test_long_field_names_and_missing_unique_keys_are_accepted(broker: Broker) -> None:

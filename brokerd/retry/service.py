@@ -1,0 +1,154 @@
+"""Takes back what consumers could not handle: by its place in the log, or as a message that a client sends to the retry topic.
+
+A copy is stored like any message that the broker makes itself, and whoever gave the message back is answered when it is
+acknowledged: until then the consumer must not go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from brokerd.delay.levels import Delays
+from brokerd.delay.rules import schedule
+from brokerd.metadata.groups import ensure_group
+from brokerd.metadata.record_log import RecordLog
+from brokerd.pop.handles import DEAD_LETTER_PREFIX
+from brokerd.retry.rules import came_back, group_of, limit_of, sent_again
+from brokerd.services import Draft, Metadata, PutStatus, TopicConfig
+from remoting import codes
+from remoting.errors import RequestError
+
+_WRITE: Final = 2
+_HAS_UNIT_SUBSCRIPTION: Final = 2  # of a topic's flags
+
+
+class RetryMetadata(Metadata, Protocol):
+    """What is needed of the metadata service."""
+
+    def ensure_topic(self, name: str, queues: int = 1, sys_flag: int = 0) -> RequestError | None: ...
+
+
+class MessageAt(Protocol):
+    """What is needed of the store."""
+
+    def message_at(self, physical_offset: int) -> bytes | None: ...
+
+
+class RetryCounters:
+    """Running totals since the start."""
+
+    __slots__ = ("dead_lettered", "returned")
+
+    def __init__(self) -> None:
+        self.returned = 0  # to a retry topic
+        self.dead_lettered = 0
+
+
+class SentBack(NamedTuple):
+    """A consumer's request. `level` < 0 asks for a dead letter, 0 for a delay that grows with the count. `limit` is how often the
+    consumer wants to get a message again, None when it does not say; `version` that of the client."""
+
+    group: str
+    physical_offset: int
+    level: int
+    limit: int | None
+    version: int
+    unit_mode: bool = False
+
+
+class RetryService:
+    """`turn_of(topic)` chooses one of n queues; `is_ordered(group)` says whether somebody holds a lock of one of its queues."""
+
+    def __init__(
+        self,
+        metadata: RetryMetadata,
+        reads: MessageAt,
+        record_log: RecordLog,
+        turn_of: Callable[[str], Callable[[int], int]],
+        is_ordered: Callable[[str], bool],
+        delays: Delays,
+        *,
+        auto_create_groups: bool,
+    ) -> None:
+        self.counters = RetryCounters()
+        self._metadata = metadata
+        self._reads = reads
+        self._log = record_log
+        self._turn_of = turn_of
+        self._is_ordered = is_ordered
+        self._delays = delays
+        self._auto_create_groups = auto_create_groups
+
+    def send_back(self, request: SentBack, done: Callable[[RequestError | None], None]) -> None:
+        """Store what becomes of the message; `done` follows when that is acknowledged.
+
+        Raises LogboomError when nothing was stored.
+        """
+        group = ensure_group(self._metadata, request.group, self._auto_create_groups)
+        if group.retry_queue_nums <= 0:  # the group wants nothing back
+            done(None)
+            return
+        sys_flag = _HAS_UNIT_SUBSCRIPTION if request.unit_mode else 0
+        retry_topic = self._topic(f"%RETRY%{group.name}", group.retry_queue_nums, sys_flag)
+        if not retry_topic.perm & _WRITE:
+            raise RequestError(
+                codes.NO_PERMISSION,
+                f"topic {retry_topic.name} does not accept messages (its permission has no write); change that so that "
+                f"messages come back to {group.name}",
+            )
+        encoded = self._reads.message_at(request.physical_offset)
+        if encoded is None:
+            raise RequestError(
+                codes.SYSTEM_ERROR,
+                f"no message that consumers can read starts at offset {request.physical_offset} of this broker's log",
+            )
+        draft = came_back(group.name, encoded, request.level, limit_of(group, request.limit, request.version))
+        if draft is None:
+            done(None)
+            return
+        if draft.topic == retry_topic.name:
+            queues = min(group.retry_queue_nums, retry_topic.write_queue_nums)
+            draft = schedule(draft._replace(queue_id=self._turn_of(draft.topic)(max(1, queues))), self._delays)
+            self.counters.returned += 1
+        else:
+            self._topic(draft.topic, 1)
+            self.counters.dead_lettered += 1
+        end_offset = self._log.append_messages([draft])
+        self._log.when_acknowledged(end_offset, lambda status: done(_error_of(status)))
+
+    def sent_again(self, draft: Draft, limit: int | None, version: int) -> Draft:
+        """Where a message goes that a client sends to a retry topic; its topic is there afterwards.
+
+        Raises RequestError SUBSCRIPTION_GROUP_NOT_EXIST for a group that is not there: nobody would ever read the message.
+        """
+        name = group_of(draft.topic)
+        group = self._metadata.group(name) if name else None
+        if name is None or group is None:
+            raise RequestError(
+                codes.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"consumer group {name} does not exist; create it before sending to {draft.topic}",
+            )
+        found = sent_again(draft, name, limit_of(group, limit, version), is_ordered=self._is_ordered(name))
+        is_dead = found.topic.startswith(DEAD_LETTER_PREFIX)
+        self._topic(found.topic, 1 if is_dead else max(1, group.retry_queue_nums))
+        self.counters.dead_lettered += is_dead
+        self.counters.returned += not is_dead
+        return found
+
+    def _topic(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
+        """The topic, made when it is not there. Raises RequestError when that fails."""
+        error = self._metadata.ensure_topic(name, queues, sys_flag)
+        config = self._metadata.topic(name)
+        if error is not None or config is None:
+            raise error or RequestError(codes.SYSTEM_ERROR, f"topic {name} could not be made")
+        return config
+
+
+def _error_of(status: PutStatus) -> RequestError | None:
+    """What the consumer is told, which then has to keep the message; None when the copy is safe."""
+    if status is PutStatus.PUT_OK:
+        return None
+    return RequestError(
+        codes.SYSTEM_ERROR, f"whether the message comes back is not certain ({status.name}); it may come twice"
+    )
