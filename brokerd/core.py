@@ -123,6 +123,7 @@ class BrokerCore:
             now_ms=wall_ms,
             host=identity.store_host,
             settings=transaction_settings,
+            delays=settings.delays,
         )
         self.sender = MessageSender(
             store,

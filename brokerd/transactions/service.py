@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from brokerd.delay.levels import DEFAULT_DELAYS, Delays
+from brokerd.delay.rules import schedule
 from brokerd.metadata.record_log import as_request_error, error_of
 from brokerd.scheduler import Scheduler
 from brokerd.services import Draft, PutStatus, TopicConfig
@@ -82,8 +84,10 @@ class TransactionService:
         now_ms: Callable[[], int],
         host: bytes,
         settings: TransactionSettings | None = None,
+        delays: Delays = DEFAULT_DELAYS,
     ) -> None:
         self.settings = settings or TransactionSettings()
+        self._delays = delays
         self.counters = TransactionCounters()
         self.table = OpenTransactions()
         self._log = log
@@ -266,7 +270,7 @@ class TransactionService:
             )
         if draft.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):  # it has fewer queues now
             draft = draft._replace(queue_id=draft.queue_id % topic.write_queue_nums)
-        return draft
+        return schedule(draft, self._delays)  # one that is to be delayed waits from its commit on
 
     def _close(self, half: Half, drafts: list[Draft]) -> Place:
         """Append the records and, behind them, the one that closes the transaction; return where that is."""
