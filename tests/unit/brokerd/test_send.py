@@ -542,7 +542,7 @@ def test_a_missing_topic_is_made_only_where_that_is_switched_on(broker: Broker) 
         connection, [request(1, b="New", **wish), request(2, b="New", **wish), request(3, b="Other", c="U", d="4")]
     )
     development.handle(
-        connection, [request(4, b="T"), request(5, b="%RETRY%g", **wish), request(6, b="Third", d="many")]
+        connection, [request(4, b="T"), request(5, b="%DLQ%other", **wish), request(6, b="Third", d="many")]
     )
     development.acknowledger.complete()
     assert maker.wanted == [("New", "TBW102", 4, False), ("Other", "U", 4, False)]

@@ -140,6 +140,7 @@ def test_a_message_goes_through_a_change_of_the_master_until_it_is_a_dead_letter
         broker.core.close()
         broker.core.store.close()
         broker = RetryBroker(broker.disk)
+        broker.group(retry_max_times=2)
         broker.replica.become(Role.REPLICA, 2)
         broker.turns.set_wall_clock(then_ms - broker.turns.wall_ms())
         broker.replica.become(Role.MASTER, 3)
