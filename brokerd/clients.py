@@ -53,7 +53,8 @@ class ClientRegistry:
             for topic, expression in info.subscriptions.items():
                 known = group.subscriptions.get(topic)
                 if known is None or known.expression != expression:
-                    group.subscriptions[topic] = Subscription(topic, expression)
+                    version = known.version if known is not None else 0  # pullers of the group go by it
+                    group.subscriptions[topic] = Subscription(topic, expression, version=version)
                     changed = True
             if changed:
                 self._tell_group(info.group)

@@ -38,6 +38,7 @@ CHANGEABLE: Final = {
     "fileReservedTime": "retention.reserved_time_ms",
     "diskMaxUsedSpaceRatio": "retention.force_percent",
     "useServerSideResetOffset": "pull.reset_at_broker",
+    "notifyConsumerIdsChangedEnable": "pull.notify_ids_changed",
     "transactionTimeOut": "transactions.timeout_ms",
     "transactionCheckInterval": "transactions.check_interval_ms",
     "transactionCheckMax": "transactions.check_max",

@@ -48,6 +48,10 @@ class PullSettings:
         True,
         "a reset of offsets waits here for the next pull, whoever is connected; off: connected consumers are told instead",
     )
+    notify_ids_changed: bool = setting(
+        True,
+        "tell the members of a group at once when others join or leave; off: they look for themselves now and then",
+    )
     lite_pull: bool = setting(True, "answer the pulls of lite pull consumers (code 361)")
 
     def __post_init__(self) -> None:

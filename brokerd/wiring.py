@@ -114,7 +114,9 @@ def build_processors(
     return Processors(
         pull=pull,
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts),
-        clients=ClientProcessor(metadata, clients, is_master, auto_create_groups=auto_create_groups),
+        clients=ClientProcessor(
+            metadata, clients, is_master, lambda: live.pull.notify_ids_changed, auto_create_groups=auto_create_groups
+        ),
         topics=TopicProcessor(
             metadata, broker_name, data_version, store, metadata.names.system_topics, counters.statistics
         ),

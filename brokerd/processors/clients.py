@@ -37,19 +37,24 @@ class ClientMetadata(Metadata, Protocol):
 
 
 class ClientProcessor:
-    """The handlers. `is_master`: a replica takes heartbeats too, but makes no groups or topics for them."""
+    """The handlers. `is_master`: a replica takes heartbeats too, but makes no groups or topics for them.
+
+    `notifies`: members are told at once of others that join or leave, in groups that want that.
+    """
 
     def __init__(
         self,
         metadata: ClientMetadata,
         clients: ClientRegistry,
         is_master: Callable[[], bool],
+        notifies: Callable[[], bool],
         *,
         auto_create_groups: bool = True,
     ) -> None:
         self._metadata = metadata
         self._clients = clients
         self._is_master = is_master
+        self._notifies = notifies
         self._auto_create_groups = auto_create_groups
         clients.group_listeners.append(self._group_changed)
 
@@ -118,7 +123,7 @@ class ClientProcessor:
         """Let every member see for itself who is there."""
         present = self._clients.consumer_group(group)
         config = self._metadata.group(group)
-        if present is None or present.message_model == "BROADCASTING":
+        if not self._notifies() or present is None or present.message_model == "BROADCASTING":
             return
         if config is not None and not config.notify_ids_changed:
             return

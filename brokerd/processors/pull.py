@@ -81,7 +81,7 @@ class _Pull:
         self.request = request
         self.group = group
         self.group_config, self.topic, self.queue_id, _, self.message_filter = checked
-        self.offset = fields.integer(ext, "queueOffset")
+        self.offset = fields.integer(ext, "queueOffset", low=-fields.MAX_LONG)  # a wrong one is told the right one
         self.max_count = min(fields.integer(ext, "maxMsgNums", MAX_MESSAGES, low=1, high=fields.MAX_INT), MAX_MESSAGES)
         asked = fields.integer(ext, "maxMsgBytes", 0, low=-1, high=fields.MAX_INT)
         self.max_bytes = min(asked, MAX_BYTES) if asked > 0 else MAX_BYTES
@@ -169,8 +169,11 @@ class PullProcessor:
 
     # ---- answering
 
-    def _answer(self, pull: _Pull, *, hold: bool) -> bool:
-        """Read and answer; False (and nothing answered) when there is nothing and the request may be held."""
+    def _answer(self, pull: _Pull, *, hold: bool, again: bool = False) -> bool:
+        """Read and answer; False (and nothing answered) when there is nothing and the request may be held.
+
+        Held already (`again`), it stays so over messages that its expression does not let through, and goes on behind them.
+        """
         target = self._metadata.pending_reset(pull.group, pull.topic, pull.queue_id)
         if target is not None:
             self._answer_reset(pull, target)
@@ -178,6 +181,9 @@ class PullProcessor:
         started_ns = perf_counter_ns()
         code, next_offset, result = self._read(pull)
         if hold and code == codes.PULL_NOT_FOUND and not self._place.sends_back:
+            return False
+        if again and result.status is GetStatus.NO_MATCHED_MESSAGE and next_offset >= result.max_offset:
+            pull.offset = next_offset
             return False
         if code == codes.PULL_NOT_FOUND and self._place.sends_back:
             code = codes.PULL_RETRY_IMMEDIATELY
@@ -275,7 +281,7 @@ class PullProcessor:
         pull = waiter.payload
         try:
             self._checks.check_forbidden(pull.group, pull.topic)
-            answered = self._answer(pull, hold=True)
+            answered = self._answer(pull, hold=True, again=True)
         except Forbidden as error:
             _respond_forbidden(pull.connection, pull.request, error)
             answered = True

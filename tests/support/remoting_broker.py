@@ -101,7 +101,7 @@ class RemotingBroker(PopBroker):
         self.metadata.listeners.append(self.progress.metadata_changed)
         self.metadata.unread_queues = self.progress.unread_queues
         self.counters = Counters()
-        self.is_master = True
+        self.is_master = self.notifies = True
         self.other_routes: list[BrokerRoute] = []
         names = self.metadata.names
         version = lambda: self.metadata.data_version(1)  # noqa: E731
@@ -161,7 +161,7 @@ class RemotingBroker(PopBroker):
         self.processors = Processors(
             self.pull,
             OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts),
-            ClientProcessor(self.metadata, self.clients, lambda: self.is_master),
+            ClientProcessor(self.metadata, self.clients, lambda: self.is_master, lambda: self.notifies),
             TopicProcessor(self.metadata, "broker-a", version, ranges, names.system_topics, self.counters.statistics),
             GroupProcessor(self.metadata, version),
             ConnectionProcessor(self.clients),

@@ -71,8 +71,8 @@ def test_bytes_are_limited_but_one_message_always_comes(broker: RemotingBroker) 
 
 @pytest.mark.parametrize(
     ("offset", "code", "following"),
-    [(5, 19, 5), (7, 21, 5), (0, 21, 2), (1, 21, 2), (2, 0, 5)],
-    ids=["end", "beyond", "removed", "removed", "there"],
+    [(5, 19, 5), (7, 21, 5), (0, 21, 2), (1, 21, 2), (-1, 21, 2), (2, 0, 5)],
+    ids=["end", "beyond", "removed", "removed", "nonsense", "there"],
 )
 def test_offsets_beside_the_messages(broker: RemotingBroker, offset: int, code: int, following: int) -> None:
     broker.send(*map(str, range(5)))
@@ -103,7 +103,7 @@ def test_an_empty_queue(broker: RemotingBroker) -> None:
         ({"queueId": 1}, codes.INVALID_PARAMETER),
         ({"queueId": -1}, codes.INVALID_PARAMETER),
         ({"queueId": "x"}, codes.INVALID_PARAMETER),
-        ({"queueOffset": -1}, codes.INVALID_PARAMETER),
+        ({"queueOffset": "all"}, codes.INVALID_PARAMETER),
         ({"queueOffset": "9" * 30}, codes.INVALID_PARAMETER),
         ({"expressionType": "SQL92", "subscription": "a ="}, codes.SUBSCRIPTION_PARSE_FAILED),
         ({"expressionType": "LUA"}, codes.SUBSCRIPTION_PARSE_FAILED),
@@ -272,6 +272,19 @@ def test_readers_far_behind_are_sent_to_a_replica(is_master: bool) -> None:
     assert pull(broker, 2).ext["suggestWhichBrokerId"] == "0", "who found nothing is not behind"
 
 
+def test_a_group_names_the_brokers_that_it_reads_from() -> None:
+    broker = remoting_master(pull_settings=PullSettings(slave_read=True, slow_reads_from=2))
+    broker.group("g", read_broker_id=3, read_broker_id_when_slow=4)
+    broker.send("a")
+    assert pull(broker).ext["suggestWhichBrokerId"] == "3"
+    broker.log_end = broker.log.end_offset + broker.memory_bytes
+    assert pull(broker).ext["suggestWhichBrokerId"] == "4"
+    assert pull(broker, 1).ext["suggestWhichBrokerId"] == "3"
+    replica(broker)
+    assert pull(broker, 1).ext["suggestWhichBrokerId"] == "0", "who found nothing at a replica asks the master"
+    assert pull(remoting_master()).ext["suggestWhichBrokerId"] == "0"
+
+
 def test_without_the_switch_nobody_is_sent_away(broker: RemotingBroker) -> None:
     broker.send("a")
     broker.log_end = 1 << 40
@@ -359,6 +372,24 @@ def test_an_arrival_that_does_not_match_wakes_nobody(broker: RemotingBroker) -> 
     broker.send("yes", tag="x")
     broker.turns.run()
     assert bodies(broker.peer.answers[opaque]) == ["yes"]
+
+
+def test_an_expression_that_does_not_match_keeps_waiting_behind_it(broker: RemotingBroker) -> None:
+    one, two = (held(broker, expressionType="SQL92", subscription="number > 5") for _ in range(2))
+    broker.send("no", number="1")
+    broker.send("no", number="2")
+    broker.turns.run()
+    assert broker.peer.answers == {}
+    broker.turns.run(15_000)
+    for opaque in (one, two):
+        answer = broker.peer.answers[opaque]
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "2"), "it does not look at them again"
+    again = held(broker, 2, expressionType="SQL92", subscription="number > 5")
+    broker.send("no", number="3")
+    broker.turns.run()
+    broker.send("yes", number="6")
+    broker.turns.run()
+    assert bodies(broker.peer.answers[again]) == ["yes"]
 
 
 def test_a_closed_connection_is_forgotten(broker: RemotingBroker) -> None:
