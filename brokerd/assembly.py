@@ -23,7 +23,7 @@ from brokerd.exposition import Exposition, Sources
 from brokerd.live_settings import LiveSettings
 from brokerd.log_access import StoreReplicatedLog
 from brokerd.processors.access import AccessProcessor
-from brokerd.processors.cleaning import CleaningProcessor
+from brokerd.processors.cleanup import CleanupProcessor
 from brokerd.processors.pass_on import PassOn
 from brokerd.processors.registry import entries
 from brokerd.processors.registry import handlers as handlers_of
@@ -125,6 +125,7 @@ class Broker:
         self.replica = core.replica
         self.replica.on_failure(self._fail)
         self._live.listeners.append(lambda: self.replica.reconfigure(self._live.replication))
+        core.store.position_holders.append(self.replica.held_offset)
         core.store.failure_listeners.append(self._store_failed)
         pause_ms = 0 if settings.replication.ack_after_flush else _BACKGROUND_FLUSH_MS
         self._flusher = Flusher(core.store, self._flushed, self._store_failed, pause_ms=pause_ms)
@@ -196,6 +197,14 @@ class Broker:
             self._retry,
             auto_create_groups=settings.pop.auto_create_groups,
         )
+        self._cleanup = CleanupProcessor(
+            core.store,
+            self._housekeeper,
+            core.metadata,
+            core.metadata.names.is_system_topic,
+            lambda: self.replica.is_master,
+            _wall_ms,
+        )
         self._runtime_info = RuntimeInfo(self._figures, core.counters)
         handlers = {
             **handlers_of(
@@ -203,9 +212,9 @@ class Broker:
                 lambda: self.replica.is_master,
                 PassOn(self._client, lambda: self.replica.master_address, self._tasks),
             ),
-            **CleaningProcessor(self._housekeeper.hurry).handlers(),
             **self.replica.handlers(),
             **AccessProcessor(self._guard, self._access, self._tasks).handlers(),
+            **self._cleanup.handlers(),
             codes.SEND_MESSAGE: self._sends.handle_long_names,
             codes.SEND_MESSAGE_V2: self._sends.handle,
             codes.SEND_BATCH_MESSAGE: self._sends.handle,
@@ -255,6 +264,7 @@ class Broker:
         await self._proxy.close()
         await self._server.close()
         self._client.close()
+        await self._cleanup.close()
         await self._housekeeper.stop()
         await self._flusher.stop()
         if self.failed.done():

@@ -336,6 +336,17 @@ class Leading:
             most = min(most, MAX_BODY_BYTES_SENT)
         return Transfer(connection, header, min(end - offset, most))
 
+    def held_offset(self) -> int | None:
+        """From where on the replicas of the group that are here still need the log; None without any."""
+        return min(
+            (
+                peer.ack_offset if peer.ack_offset >= 0 else peer.next_offset
+                for peer in self._by_id.values()
+                if peer.stage is Stage.STREAMING
+            ),
+            default=None,
+        )
+
     def transferred(self, connection: int, length: int, now_ms: int) -> None:
         """`length` bytes of the transfer last asked for were handed to the connection."""
         peer = self._peers[connection]

@@ -299,6 +299,11 @@ class Replica:
     def confirm_offset(self) -> int:
         return self._engine.core.confirm_offset
 
+    def held_offset(self) -> int | None:
+        """From where on connected replicas of the group still need the log; None without any."""
+        leading = self._engine.core.leading
+        return leading.held_offset() if leading is not None else None
+
     @property
     def master_address(self) -> str:
         """The remoting address of the group's master, "" when none is known."""

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from brokerd.store.commitlog import is_out_of_space
-from brokerd.store.retention import decide_retention
+from brokerd.store.retention import decide_retention, refusal_text
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.store.store import MessageStore
 from remoting.disk import Disk
@@ -64,11 +64,8 @@ class Housekeeper:
         self._config = config
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeper")
         self._tasks: list[asyncio.Task[None]] = []
-        self._wanted = asyncio.Event()
-
-    def hurry(self) -> None:
-        """Begin the next round of retention at once."""
-        self._wanted.set()
+        self._room_changed = asyncio.Event()
+        store.full_listeners.append(self._room_changed.set)
 
     def use(self, retention: RetentionSettings) -> None:
         """Keep files by other rules from now on; the rhythm stays that of the start."""
@@ -76,9 +73,9 @@ class Housekeeper:
 
     def start(self) -> None:
         self._tasks = [
-            asyncio.create_task(self._repeat(self.make_checkpoint, self._settings.checkpoint_interval_ms)),
-            asyncio.create_task(self._repeat(self.remove_old_files, self._retention.interval_ms, self._wanted)),
-            asyncio.create_task(self._repeat(self.write_config, self._settings.config_interval_ms)),
+            asyncio.create_task(self._repeat(self.make_checkpoint, _every(self._settings.checkpoint_interval_ms))),
+            asyncio.create_task(self._repeat(self.remove_old_files, self._until_room_is_looked_at)),
+            asyncio.create_task(self._repeat(self.write_config, _every(self._settings.config_interval_ms))),
         ]
 
     async def stop(self) -> None:
@@ -106,8 +103,25 @@ class Housekeeper:
         decision = decide_retention(
             store.file_ages(), usage, store.held_offset(), self._now_ms(), store.is_full, self._retention
         )
-        for removal in store.apply_retention(decision):
+        for removal in store.apply_retention(decision, refusal_text(usage, self._retention)):
             await self._in_thread(removal)
+
+    async def remove_expired_now(self) -> int:
+        """Rounds of retention until nothing is left to remove, for somebody who asks; how many files of the log went."""
+        store = self._store
+        before = len(store.commitlog.segment_starts())
+        first = -1
+        while store.commitlog.min_offset != first:
+            first = store.commitlog.min_offset
+            await self.remove_old_files()
+        return max(0, before - len(store.commitlog.segment_starts()))
+
+    async def remove_queue_files(self) -> int:
+        """Remove the queues' files in front of the log's begin; how many."""
+        paths = self._store.queues.forget_expired(self._store.commitlog.min_offset)
+        for path in paths:
+            await self._in_thread(lambda path=path: self._disk.remove(path))  # type: ignore[misc]
+        return len(paths)
 
     async def write_config(self) -> None:
         """Write the tables that are derived for others. Nothing here depends on them: a disk that refuses is tried again."""
@@ -127,16 +141,21 @@ class Housekeeper:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-    async def _repeat(
-        self, step: Callable[[], Coroutine[None, None, None]], interval_ms: int, wanted: asyncio.Event | None = None
-    ) -> None:
-        """A step after each interval, or when it is wanted earlier."""
-        wanted = wanted or asyncio.Event()
-        while True:
+    async def _until_room_is_looked_at(self) -> None:
+        """A full disk is looked at soon, and then often: sends are refused meanwhile."""
+        if not self._store.is_full:
+            self._room_changed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(interval_ms / 1000):
-                    await wanted.wait()
-            wanted.clear()
+                async with asyncio.timeout(self._retention.interval_ms / 1000):
+                    await self._room_changed.wait()
+        if self._store.is_full:
+            await asyncio.sleep(self._retention.full_interval_ms / 1000)
+
+    async def _repeat(
+        self, step: Callable[[], Coroutine[None, None, None]], pause: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        while True:
+            await pause()
             try:
                 await step()
             except StorageError as error:
@@ -146,6 +165,10 @@ class Housekeeper:
                     return
                 log.warning("no room for the consume queues: %s", error)
                 self._store.set_full(True)
+
+
+def _every(interval_ms: int) -> Callable[[], Coroutine[None, None, None]]:
+    return lambda: asyncio.sleep(interval_ms / 1000)
 
 
 def _nothing() -> None:

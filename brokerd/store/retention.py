@@ -38,7 +38,7 @@ def decide_retention(
 ) -> RetentionDecision:
     """`files` are all files, oldest first; `held_offset` is the smallest offset that somebody needs."""
     percent = used_percent(usage)
-    roomy = usage.free_bytes >= settings.enough_free_bytes
+    roomy = 0 < settings.enough_free_bytes <= usage.free_bytes
     expired = 0
     while expired < len(files) and _is_expired(files[expired], now_ms, settings):
         expired += 1
@@ -53,6 +53,17 @@ def decide_retention(
     full = percent > (settings.force_percent if refusing else settings.refuse_percent)
     refuse = full and not roomy
     return RetentionDecision(min(wanted, removable, settings.files_per_round), refuse)
+
+
+def refusal_text(usage: DiskUsage, settings: RetentionSettings) -> str:
+    """Why no message is taken, and what ends that."""
+    enough = settings.enough_free_bytes
+    or_free = f", or {enough} bytes are free (retention.enough_free_bytes)" if enough else ""
+    return (
+        f"this broker's disk is {used_percent(usage)} % full, and retention.refuse_percent is {settings.refuse_percent}: no "
+        f"message is taken until it is down to retention.force_percent, {settings.force_percent} %{or_free}; delete data or add "
+        "room, it then goes on by itself"
+    )
 
 
 def used_percent(usage: DiskUsage) -> int:

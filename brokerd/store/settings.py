@@ -76,10 +76,13 @@ class RetentionSettings:
         90, "above this disk usage appends are refused, until it is back at force_percent", minimum=30, maximum=99
     )
     enough_free_bytes: int = setting(
-        20 << 30, "while this much is free neither percentage applies", minimum=0, maximum=1 << 50
+        20 << 30, "while this much is free neither percentage applies; 0: they always do", minimum=0, maximum=1 << 50
     )
     files_per_round: int = setting(10, "most files deleted in one round", minimum=1, maximum=10_000)
     interval_ms: int = setting(10_000, "time between two rounds", minimum=10, maximum=24 * HOUR_MS)
+    full_interval_ms: int = setting(
+        200, "likewise, while appends are refused because the disk is full", minimum=10, maximum=60_000
+    )
 
     def __post_init__(self) -> None:
         check("retention", self)

@@ -57,6 +57,9 @@ _MAX_BUFFERED_UNITS = 1 << 20
 _RECHECK_BYTES = 32 << 20
 # How far behind the end leftovers are looked for, to mention them.
 _LEFTOVER_BYTES = 1 << 16
+_NO_ROOM = (
+    "this broker's disk is full: it has no room for a message; delete data or add room, it then goes on by itself"
+)
 
 
 class AppendResult(NamedTuple):
@@ -95,6 +98,7 @@ class MessageStore:
         self._positions_lock = threading.Lock()  # the checkpoint's page and the log's generation change under it
         self._appendable = False
         self._full = False
+        self._full_reason = ""
         self._failure: StorageError | None = None
         self._boundaries = (0, 0)  # record boundaries, the second at least _RECHECK_BYTES behind the first
         self.commitlog = CommitLog(disk, settings, is_ours=self.is_sealed)
@@ -109,6 +113,7 @@ class MessageStore:
         self.refusal: RequestError | None = NotMaster("this broker's store is not loaded yet; try again")
         self.lost_ends: dict[QueueKey, int] = {}  # of queues that were made again from a log without their last message
         self.truncate_listeners: list[Callable[[int], None]] = []
+        self.full_listeners: list[Callable[[], None]] = []  # the disk became full, or has room again
         self.failure_listeners: list[Callable[[StorageError], None]] = []
         self.position_holders: list[Callable[[], int | None]] = []
 
@@ -131,7 +136,8 @@ class MessageStore:
         self.dispatcher.restart(start)
         confirm_offset = recovery.decide_confirm_offset(known, start, end)
         self._save_positions(flushed=end, queues=start, confirm=confirm_offset)
-        self._disk.replace_bytes(ABORT_PATH, str(os.getpid()).encode())
+        if clean:  # otherwise it is there, and the disk may have no room for another one
+            self._disk.replace_bytes(ABORT_PATH, str(os.getpid()).encode())
         while (before := self.dispatch_offset) < confirm_offset:
             self.dispatch(confirm_offset)
             if self.dispatch_offset == before:
@@ -220,12 +226,15 @@ class MessageStore:
         """Whether this broker appends messages of its own (as a master does), room on the disk aside."""
         return self._appendable
 
-    def set_full(self, full: bool) -> None:
-        """Refuse appends, or take them again, because of the room on the disk."""
-        if full != self._full:
-            log.warning("the disk is full: appends are refused" if full else "the disk has room again")
-        self._full = full
+    def set_full(self, full: bool, reason: str = _NO_ROOM) -> None:
+        """Refuse appends for the reason, or take them again, because of the room on the disk."""
+        has_changed = full != self._full
+        self._full, self._full_reason = full, reason
         self._update_refusal()
+        if has_changed:
+            log.warning("%s", reason if full else "the disk has room again")
+            for listener in self.full_listeners:
+                listener()
 
     def next_timestamp(self) -> int:
         """The store timestamp for the next record: now, but never before an earlier one."""
@@ -568,6 +577,10 @@ class MessageStore:
         dispatched = self.queues.expired(self.commitlog.min_offset)
         return {key: end for key, end in dispatched.items() if self.queue_offsets.next(*key) == end}
 
+    def topics_with_queues(self) -> set[str]:
+        """The topics that have a queue here."""
+        return {topic for topic, _ in self.queues.table}
+
     def delete_queues(self, topic: str, before: int) -> None:
         """Forget the queues of a topic that was deleted at the log's offset `before`; to be called when dispatch is there."""
         self.queues.delete(topic, before)
@@ -590,14 +603,15 @@ class MessageStore:
     def is_full(self) -> bool:
         return self._full
 
-    def apply_retention(self, decision: RetentionDecision) -> list[Callable[[], None]]:
-        """Take the files out of the log; the results remove them from disk, in order, and may run in a helper thread."""
+    def apply_retention(self, decision: RetentionDecision, reason: str = _NO_ROOM) -> list[Callable[[], None]]:
+        """Take the files out of the log; the results remove them from disk, in order, and may run in a helper thread. `reason` is
+        what appends are refused with, if they are to be."""
         removals = [self.commitlog.forget_oldest() for _ in range(decision.remove)]
         if removals:
             log.info("%d commitlog files expired; the log begins at %d", len(removals), self.commitlog.min_offset)
             for path in self.queues.forget_expired(self.commitlog.min_offset):
                 removals.append(lambda path=path: self._disk.remove(path))  # type: ignore[misc]
-        self.set_full(decision.refuse)
+        self.set_full(decision.refuse, reason)
         return removals
 
     # -- refusing ----------------------------------------------------------------------------------------------------------
@@ -608,9 +622,6 @@ class MessageStore:
         elif not self._appendable:
             self.refusal = NotMaster()
         elif self._full:
-            self.refusal = RequestError(
-                codes.SERVICE_NOT_AVAILABLE,
-                "this broker's disk is full; delete data or add room, it then goes on by itself",
-            )
+            self.refusal = RequestError(codes.SERVICE_NOT_AVAILABLE, self._full_reason)
         else:
             self.refusal = None

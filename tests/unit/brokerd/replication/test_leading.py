@@ -561,3 +561,17 @@ def test_stages() -> None:
             expected = allowed.get((stage, name))
             assert (master.leading.peers[0].stage if master.leading.peers else None) is expected
             assert (9 in master.closed) is (expected is None)
+
+
+def test_the_log_is_held_for_replicas_that_copy_it() -> None:
+    master = Master(2, end=1000)
+    assert master.leading.held_offset() is None
+    master.join(2, None)
+    assert master.leading.held_offset() is None, "nobody knows yet what it has"
+    master.leading.acked(20, 400, 0)
+    master.join(3, 700)
+    assert master.leading.held_offset() == 400
+    master.ack(20, 900)
+    assert master.leading.held_offset() == 700
+    master.leading.lost(30, 0)
+    assert master.leading.held_offset() == 900, "who is not there holds nothing"

@@ -193,16 +193,14 @@ async def test_a_stop_waits_for_the_step_that_runs_and_nothing_is_lost() -> None
     assert not disk.counters.dropped
 
 
-async def test_a_round_that_is_wanted_begins_at_once() -> None:
+async def test_a_round_that_is_wanted_goes_by_the_rules_of_now() -> None:
     disk, clock = MemoryDisk(capacity_bytes=100_000), Clock()
     store = open_store(disk, clock)
-    housekeeper = Housekeeper(store, disk, SETTINGS, RetentionSettings(interval_ms=3_600_000), clock, [].append)
+    housekeeper = Housekeeper(store, disk, SETTINGS, RetentionSettings(), clock, [].append)
     disk.usage = lambda: DiskUsage(1000, 50)  # type: ignore[method-assign]
-    rounds = Rounds(housekeeper)
-    housekeeper.start()
-    housekeeper.hurry()
-    await rounds.until(lambda: store.is_full)
-    housekeeper.use(RetentionSettings(interval_ms=3_600_000, refuse_percent=97, force_percent=96))
-    housekeeper.hurry()
-    await rounds.until(lambda: not store.is_full)
+    await housekeeper.remove_expired_now()
+    assert store.is_full
+    housekeeper.use(RetentionSettings(refuse_percent=97, force_percent=96))
+    await housekeeper.remove_expired_now()
+    assert not store.is_full
     await housekeeper.stop()

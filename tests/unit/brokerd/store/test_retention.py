@@ -80,6 +80,12 @@ def test_while_enough_is_free_no_percentage_counts() -> None:
     assert decide(young, 96, settings=settings) == RetentionDecision(10 - 1, True)
 
 
+def test_with_none_called_enough_the_percentages_always_count() -> None:
+    settings = RetentionSettings(enough_free_bytes=0)
+    assert decide(files(*[1] * 9, -1), 91, settings=settings).refuse
+    assert decide(files(*[1] * 9, -1), 86, settings=settings).remove == 1
+
+
 def test_usage_is_rounded_up() -> None:
     assert used_percent(DiskUsage(1000, 500)) == 50
     assert used_percent(DiskUsage(1000, 499)) == 51

@@ -1,0 +1,149 @@
+"""Cleaning up when an administrator asks: codes 306 (queue files), 316 (queues of unknown topics) and 329 (expired log files).
+
+All of it by the rules that hold anyway: nothing goes that is not expired, that somebody still needs, or that the log could bring
+back otherwise. What changes the group's state is recorded by the master, and its replicas follow; on a replica the requests clean
+what is its own and succeed, as tools send them to every broker of a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from brokerd.metadata import records
+from brokerd.services import TopicConfig
+from remoting import codes
+from remoting.errors import RequestError
+from remoting.frame import Command
+from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.server import spawned
+from remoting.transport.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+_QUEUES_PER_RECORD: Final = 2000
+_TOPICS_PER_RECORD: Final = 500
+
+Queue = tuple[str, int]
+
+
+class Queues(Protocol):
+    """What is needed of the store."""
+
+    def expired_queues(self) -> Mapping[Queue, int]: ...
+
+    def topics_with_queues(self) -> Collection[str]: ...
+
+
+class Files(Protocol):
+    """What is needed of who removes files."""
+
+    async def remove_queue_files(self) -> int: ...
+
+    async def remove_expired_now(self) -> int: ...
+
+
+class Metadata(Protocol):
+    """What is needed of the metadata service."""
+
+    def topics(self) -> Mapping[str, TopicConfig]: ...
+
+    def record(self, decisions: Sequence[tuple[str, Any]], done: Callable[[RequestError | None], None]) -> None: ...
+
+
+class CleanupProcessor:
+    """The handlers. `is_system_topic` names the topics that are there without a configuration."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        files: Files,
+        metadata: Metadata,
+        is_system_topic: Callable[[str], bool],
+        is_master: Callable[[], bool],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._queues = queues
+        self._files = files
+        self._metadata = metadata
+        self._is_system_topic = is_system_topic
+        self._is_master = is_master
+        self._now_ms = now_ms
+        self._tasks = TaskOwner("cleanup")
+        self._one_at_a_time = asyncio.Lock()
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            codes.CLEAN_EXPIRED_CONSUMEQUEUE: spawned(self._tasks, self._alone(self._expired_queues)),
+            codes.CLEAN_UNUSED_TOPIC: spawned(self._tasks, self._alone(self._unused_topics)),
+            codes.DELETE_EXPIRED_COMMITLOG: spawned(self._tasks, self._alone(self._expired_log)),
+        }
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def _alone(
+        self, clean: Callable[[], Coroutine[None, None, str]]
+    ) -> Callable[[RemotingConnection, Command], Coroutine[None, None, None]]:
+        """One cleaning at a time; its sentence is the answer's remark."""
+
+        async def handle(connection: RemotingConnection, request: Command) -> None:
+            async with self._one_at_a_time:
+                done = await clean()
+            log.info("%s asked to clean up: %s", connection.peer, done)
+            connection.respond(request, remark=done)
+
+        return handle
+
+    async def _expired_log(self) -> str:
+        """329"""
+        return f"{await self._files.remove_expired_now()} expired files of the log are removed"
+
+    async def _expired_queues(self) -> str:
+        """306: files in front of the log's begin, and queues that hold no message any more. Where these go on is recorded, so no
+        offset is given out twice, and consumers go on where they were."""
+        removed = await self._files.remove_queue_files()
+        emptied: dict[Queue, int] = {}
+        if self._is_master():
+            found = self._queues.expired_queues()
+            emptied = {key: end for key, end in found.items() if not self._is_system_topic(key[0])}
+            await self._record(
+                (records.QUEUES_EMPTIED, records.queues_emptied(dict(part), self._now_ms()))
+                for part in _parts(list(emptied.items()), _QUEUES_PER_RECORD)
+            )
+        return f"{removed} files of consume queues are removed, and those of {len(emptied)} queues without a message"
+
+    async def _unused_topics(self) -> str:
+        """316: queues of topics that nobody made, or that were deleted where this log did not see it."""
+        if not self._is_master():
+            return "a replica follows its master"
+        known = self._metadata.topics()
+        unused = sorted(
+            topic
+            for topic in self._queues.topics_with_queues()
+            if topic not in known and not self._is_system_topic(topic)
+        )
+        await self._record(
+            (records.TOPICS_DELETED, records.topics_deleted(part, self._now_ms()))
+            for part in _parts(unused, _TOPICS_PER_RECORD)
+        )
+        return f"the queues of {len(unused)} topics that do not exist are removed"
+
+    async def _record(self, decisions: Any) -> None:
+        """Raises RequestError when they were not acknowledged."""
+        outcome: asyncio.Future[RequestError | None] = asyncio.get_running_loop().create_future()
+
+        def done(error: RequestError | None) -> None:
+            if not outcome.done():
+                outcome.set_result(error)
+
+        self._metadata.record(list(decisions), done)
+        error = await outcome
+        if error is not None:
+            raise error
+
+
+def _parts(items: Sequence[Any], size: int) -> list[Any]:
+    return [items[first : first + size] for first in range(0, len(items), size)]
