@@ -157,7 +157,7 @@ def build_processors(
 
 def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool) -> RetryService:
     """What takes back messages; the senders and a processor use it."""
-    return RetryService(
+    service = RetryService(
         core.metadata,
         core.store,
         core.record_log,
@@ -166,6 +166,8 @@ def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool
         core.store.delays,
         auto_create_groups=auto_create_groups,
     )
+    service.listeners.append(core.counters.statistics.note_sent_back)
+    return service
 
 
 def _replica_state(core: BrokerCore, replica: Replica) -> ReplicaState:

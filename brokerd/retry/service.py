@@ -18,6 +18,7 @@ from brokerd.retry.rules import came_back, group_of, limit_of, sent_again
 from brokerd.services import Draft, Metadata, PutStatus, TopicConfig
 from remoting import codes
 from remoting.errors import RequestError
+from remoting.message import decode_properties
 
 _WRITE: Final = 2
 _HAS_UNIT_SUBSCRIPTION: Final = 2  # of a topic's flags
@@ -72,6 +73,7 @@ class RetryService:
         auto_create_groups: bool,
     ) -> None:
         self.counters = RetryCounters()
+        self.listeners: list[Callable[[str, str], None]] = []  # hear of the topic and the group of what was given back
         self._metadata = metadata
         self._reads = reads
         self._log = record_log
@@ -115,6 +117,9 @@ class RetryService:
             self._topic(draft.topic, 1)
             self.counters.dead_lettered += 1
         end_offset = self._log.append_messages([draft])
+        topic = decode_properties(draft.properties).get("RETRY_TOPIC", draft.topic)
+        for listener in self.listeners:
+            listener(topic, group.name)
         self._log.when_acknowledged(end_offset, lambda status: done(_error_of(status)))
 
     def sent_again(self, draft: Draft, limit: int | None, version: int) -> Draft:

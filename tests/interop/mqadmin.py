@@ -44,7 +44,8 @@ class Tool:
             raise Unavailable("the tool's program needs a Java compiler: install a JDK (default-jdk-headless)")
         classes = session.directory / "classes"
         jars = f"{session.apache.jars}/*"
-        subprocess.run([compiler, "-nowarn", "-cp", jars, "-d", str(classes), str(_SOURCE)], check=True, timeout=120)
+        words = [compiler, "-nowarn", "-cp", jars, "-d", str(classes), str(_SOURCE)]
+        subprocess.run(words, check=True, capture_output=True, timeout=120)
         command = session.command("Tool", (), ("-Xms64m", "-Xmx256m"), "tool", classes)
         process = subprocess.Popen(
             command,

@@ -312,7 +312,7 @@ def test_consumer_progress(appliance: Appliance, tool: Tool) -> None:
     printed = tool("consumerProgress", "-g", "reader")
     table = progress(tool, "reader")
     assert [(row.queue_id, row.end, row.consumed) for row in table["progressing"]] == [(0, 3, 3), (1, 0, 0)]
-    assert [row.end for row in table["%RETRY%reader"]] == [0]
+    eventually("it has an offset in its retry topic", lambda: progress(tool, "reader")["%RETRY%reader"], 60)
     assert "Consume Diff Total: 0" in printed
     [line] = rows(tool("consumerProgress"), "reader")
     assert line[1:5] == ["1", "V5_3_3", "PUSH", "CLUSTERING"]
@@ -613,8 +613,8 @@ def test_replication_status(appliance: Appliance, tool: Tool) -> None:
     assert tool("haStatus", "-c", CLUSTER).count("#MasterAddr") == 1
     replica = next(each for each in appliance.cluster.broker_addresses if each != appliance.master)
     followed = tool("haStatus", "-b", replica)
-    assert f"#MasterAddr\t{appliance.master}" in followed or re.search(r"^#MasterAddr\t\S+$", followed, re.MULTILINE)
-    assert "#CommitLogMaxOffset\t" in followed
+    assert re.search(r"^#MasterAddr\t127\.0\.0\.1:\d+$", followed, re.MULTILINE)
+    assert int(re.findall(r"^#CommitLogMaxOffset\t(\d+)$", followed, re.MULTILINE)[0]) > 0
 
 
 def test_elect_master(appliance: Appliance, tool: Tool) -> None:

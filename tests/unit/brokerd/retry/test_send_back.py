@@ -105,6 +105,14 @@ def test_what_is_sent_back_waits_at_its_level_and_comes_with_a_higher_count(brok
     }  # fmt: skip
 
 
+def test_who_counts_hears_of_the_topic_that_was_consumed(broker: RetryBroker) -> None:
+    heard: list[tuple[str, str]] = []
+    broker.retry.listeners.append(lambda topic, group: heard.append((topic, group)))
+    assert broker.back(broker.put()) is None
+    assert broker.back(broker.put(topic=RETRY, RETRY_TOPIC="T")) is None
+    assert heard == [("T", "g")] * 2
+
+
 def test_a_message_fails_until_it_is_a_dead_letter(broker: RetryBroker) -> None:
     broker.group(retry_max_times=3)
     first = place = broker.put()
