@@ -254,8 +254,10 @@ class Session:
         properties: Mapping[str, object] | None = None,
         heap: Sequence[str] = ("-Xms256m", "-Xmx512m"),
         wait: bool = True,
+        proxy: Path | None = None,
     ) -> Broker:
-        """A broker; in controller mode when `controllers` (host:port;host:port) are given.
+        """A broker; in controller mode when `controllers` (host:port;host:port) are given; with `proxy`, a configuration file,
+        inside a proxy in local mode.
 
         Returns when it accepts connections, which is before it has a role.
         """
@@ -283,9 +285,13 @@ class Session:
         }
         if controllers:
             settings |= {"enableControllerMode": "true", "controllerAddr": controllers}
-        process = self._start(
-            f"broker-{listen}", f"{_PACKAGE}.broker.BrokerStartup", settings | dict(properties or {}), heap
-        )
+        settings |= dict(properties or {})
+        if proxy is None:
+            process = self._start(f"broker-{listen}", f"{_PACKAGE}.broker.BrokerStartup", settings, heap)
+        else:
+            more = ("-pc", str(proxy), "-bc", str(self._write(f"broker-{listen}", settings)))
+            words = ("-pm", "local", "-n", name_servers, *more)
+            process = self.start_java(f"broker-{listen}", f"{_PACKAGE}.proxy.ProxyStartup", words, heap)
         if wait:
             wait_listening(process, listen)
         return Broker(process, name, f"127.0.0.1:{listen}", f"127.0.0.1:{ha_port}", store)
@@ -336,10 +342,13 @@ class Session:
     def _start(
         self, name: str, main: str, settings: Mapping[str, object], heap: Sequence[str] = ("-Xms128m", "-Xmx256m")
     ) -> Process:
+        return self.start_java(name, main, ("-c", str(self._write(name, settings))), heap)
+
+    def _write(self, name: str, settings: Mapping[str, object]) -> Path:
         (self.directory / name).mkdir(parents=True, exist_ok=True)
         file = self.directory / name / "properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        return self.start_java(name, main, ("-c", str(file)), heap)
+        return file
 
     def start_java(self, name: str, main: str, arguments: Sequence[str], heap: Sequence[str]) -> Process:
         """Run one of the original's programs until the session ends."""

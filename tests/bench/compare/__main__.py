@@ -3,7 +3,7 @@
     python -m tests.bench.compare [--pairs N] [--seconds S] [--warm-up S] [--processors N] [--faults N] [--setup NAME ...]
                                   [--only TEXT] [--json FILE]
 
-For each setup (background, fdatasync, three replicas, gRPC) both systems are started in turn, as often as there are pairs; each
+For each setup (see systems.py) both systems are started in turn, as often as there are pairs; each
 is warmed up, and then does all of the setup's work. Systems and load programs share the first processors of the machine. A row
 is the median of the ratios with their range. "Busy" answers and failures are no sends. Memory is read after the work: what is the
 process's own, and what are pages of files that it maps.

@@ -14,7 +14,7 @@ from typing import Final
 
 from tests.bench.compare import faults
 from tests.bench.compare.java_client import java_client
-from tests.bench.compare.systems import GRPC, REPLICAS, SETUPS, Running, original, ours
+from tests.bench.compare.systems import REPLICAS, SETUPS, WITH_PROXY, Running, original, ours
 from tests.bench.compare.work import ROWS, Tools, Work
 from tests.bench.harness import ROOT, Pairs, Row, Sample, load_program, print_row
 from tests.bench.processes import Memory
@@ -104,7 +104,7 @@ def compare(plan: Plan) -> list[Row]:
     rows: list[Row] = []
     with ExitStack() as stack:
         try:
-            apache = Apache.find_with_proxy() if GRPC in plan.setups else Apache.find()
+            apache = Apache.find_with_proxy() if WITH_PROXY.intersection(plan.setups) else Apache.find()
             java = stack.enter_context(java_client(apache))
         except Unavailable as reason:
             return [Row("Logboom / Apache RocketMQ", f"not measured: {reason}")]

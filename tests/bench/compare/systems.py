@@ -2,7 +2,7 @@
 
 A setup is how a system stands: one broker that flushes in the background or before it acknowledges, three replicas that all
 acknowledge, one broker behind its gRPC endpoint. The original gets what its users would give it: a JVM with its full compiler and
-the G1 collector, a heap that fits, its name server, for three replicas a controller, for gRPC its proxy in cluster mode.
+the G1 collector, a heap that fits, its name server, for three replicas a controller, for gRPC its proxy.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ BACKGROUND_FLUSH: Final = "background"
 DISK_FLUSH: Final = "fdatasync"
 REPLICAS: Final = "three replicas"
 GRPC: Final = "gRPC"
-SETUPS: Final = (BACKGROUND_FLUSH, DISK_FLUSH, REPLICAS, GRPC)
+GRPC_LOCAL: Final = "gRPC, local proxy"
+SETUPS: Final = (BACKGROUND_FLUSH, DISK_FLUSH, REPLICAS, GRPC, GRPC_LOCAL)
+WITH_PROXY: Final = frozenset({GRPC, GRPC_LOCAL})
 
 QUEUES: Final = 8
 _REPLICA_COUNT: Final = 3
 _REJOIN_S: Final = 300  # the original takes its time on a busy machine
-_HEAPS: Final[Mapping[str, Sequence[str]]] = {REPLICAS: ("-Xms2g", "-Xmx2g")}
+_REPLICA_HEAP: Final = ("-Xms2g", "-Xmx2g")
 _HEAP: Final = ("-Xms4g", "-Xmx4g")
 _PROXY_HEAP: Final = ("-Xms1g", "-Xmx1g")
 # What the small harness of the tests sets for the sake of small files goes back to the original's own values.
@@ -139,14 +141,15 @@ def original(apache: Apache) -> Callable[[str], AbstractContextManager[Running]]
     return start
 
 
-def _single(session: Session, setup: str) -> Running:
+def _single(session: Session, setup: str, proxy: Path | None = None) -> Running:
     name_server = session.name_server()
     flush = "SYNC_FLUSH" if setup == DISK_FLUSH else "ASYNC_FLUSH"
     broker = session.broker(
         "broker-a",
         name_server.address,
-        heap=_HEAPS.get(setup, _HEAP),
+        heap=_HEAP,
         properties={"flushDiskType": flush, "brokerRole": "ASYNC_MASTER", **_OWN_VALUES},
+        proxy=proxy,
     )
     running = Running("Apache RocketMQ", name_server.address, [broker.address], [broker.process], lambda: 0)
     eventually("the broker takes messages", lambda: _takes_messages(running), 60)
@@ -161,7 +164,7 @@ def _takes_messages(running: Running) -> bool:
     return True
 
 
-def _replicated(session: Session, setup: str) -> Running:
+def _replicated(session: Session, _setup: str) -> Running:
     name_server = session.name_server(with_controller=True)
     properties = {"allAckInSyncStateSet": "true", "flushDiskType": "ASYNC_FLUSH", **_OWN_VALUES}
     brokers = [
@@ -169,7 +172,7 @@ def _replicated(session: Session, setup: str) -> Running:
             "broker-a",
             name_server.address,
             controllers=name_server.controller,
-            heap=_HEAPS[setup],
+            heap=_REPLICA_HEAP,
             properties=properties,
         )
         for _ in range(_REPLICA_COUNT)
@@ -196,28 +199,42 @@ def _wait_in_sync(session: Session, controller: str, brokers: Sequence[Broker]) 
     return eventually("the original's replicas are in sync", master, _REJOIN_S)[0]
 
 
-def _with_proxy(session: Session, setup: str) -> Running:
+def _behind_proxy(session: Session, setup: str) -> Running:
     running = _single(session, setup)
-    grpc, remoting = free_ports(2)
-    home = session.directory / "proxy"
-    (home / "conf").mkdir(parents=True)
-    configuration = {
-        "rocketMQClusterName": "DefaultCluster",
-        "proxyMode": "CLUSTER",
-        "namesrvAddr": running.name_server,
-        "grpcServerPort": grpc,
-        "remotingListenPort": remoting,
-    }
-    file = home / "conf" / "rmq-proxy.json"
-    file.write_text(json.dumps(configuration))
+    port = free_ports(1)[0]
+    file = _proxy_file(session, port, {"proxyMode": "CLUSTER", "namesrvAddr": running.name_server})
     proxy = session.start_java("proxy", "org.apache.rocketmq.proxy.ProxyStartup", ("-pc", str(file)), _PROXY_HEAP)
-    wait_listening(proxy, grpc)
     running.brokers = [*running.brokers, proxy]
-    running.grpc_address = f"127.0.0.1:{grpc}"
+    return _with_grpc(running, port)
+
+
+def _inside_proxy(session: Session, setup: str) -> Running:
+    port = free_ports(1)[0]
+    return _with_grpc(_single(session, setup, _proxy_file(session, port, {"proxyMode": "LOCAL"})), port)
+
+
+def _proxy_file(session: Session, grpc_port: int, more: Mapping[str, str]) -> Path:
+    settings = {
+        "rocketMQClusterName": "DefaultCluster",
+        "grpcServerPort": grpc_port,
+        "remotingListenPort": free_ports(1)[0],
+    }
+    file = session.directory / "rmq-proxy.json"
+    file.write_text(json.dumps(settings | dict(more)))
+    return file
+
+
+def _with_grpc(running: Running, port: int) -> Running:
+    wait_listening(running.brokers[-1], port)
+    running.grpc_address = f"127.0.0.1:{port}"
     return running
 
 
-_START: Final[Mapping[str, Callable[[Session, str], Running]]] = {REPLICAS: _replicated, GRPC: _with_proxy}
+_START: Final[Mapping[str, Callable[[Session, str], Running]]] = {
+    REPLICAS: _replicated,
+    GRPC: _behind_proxy,
+    GRPC_LOCAL: _inside_proxy,
+}
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.bench.compare.java_client import JavaClient
-from tests.bench.compare.systems import BACKGROUND_FLUSH, DISK_FLUSH, GRPC, QUEUES, REPLICAS, Running
+from tests.bench.compare.systems import BACKGROUND_FLUSH, DISK_FLUSH, GRPC, GRPC_LOCAL, QUEUES, REPLICAS, Running
 from tests.bench.grpc_sends import send_request
 from tests.bench.h2load import GrpcLoad
 from tests.bench.harness import Sample, run_load
@@ -122,8 +122,17 @@ def java_consumes(running: Running, tools: Tools) -> Sample:
 
 def java_both(running: Running, tools: Tools) -> Sample:
     """A producer and a push consumer of the Java client at once; the slower one's rate."""
+    return _java_both(running, tools, "both")
+
+
+def java_gathers(running: Running, tools: Tools) -> Sample:
+    """The same with a producer that gathers messages into batches by itself."""
+    return _java_both(running, tools, "gather")
+
+
+def _java_both(running: Running, tools: Tools, mode: str) -> Sample:
     topic = running.new_topic(_MANY_QUEUES)
-    words = ("both", running.name_server, topic, "bench-both", _THREADS, tools.seconds, tools.seconds, 1024)
+    words = (mode, running.name_server, topic, "bench-both", _THREADS, tools.seconds, tools.seconds, 1024)
     result, sample = _java(running, tools, "acknowledged", *words)
     check_stored(result["acknowledged"], lambda: running.stored(topic, _MANY_QUEUES), result["failures_in_all"])
     return replace(sample, rate=min(result["messages_per_s"], result["consumed_per_s"]))
@@ -168,6 +177,7 @@ ROWS: Final[Sequence[Work]] = (
     Work("Java producer, 64 threads", BACKGROUND_FLUSH, java_produces, 1.5, uses_java=True),
     Work("Java push consumer", BACKGROUND_FLUSH, java_consumes, 1.0, uses_java=True),
     Work("Java producer and consumer at once, 16 queues", BACKGROUND_FLUSH, java_both, 1.5, uses_java=True),
+    Work("the same with autoBatch", BACKGROUND_FLUSH, java_gathers, 1.5, uses_java=True),
     Work("send, 1 x 64", DISK_FLUSH, raw_sends(1, 64), 2.0),
     Work("send, 64 x 1", DISK_FLUSH, raw_sends(64, 1), 2.0),
     Work("send, 1 x 1", DISK_FLUSH, raw_sends(1, 1), 4.0),
@@ -178,4 +188,5 @@ ROWS: Final[Sequence[Work]] = (
     Work("send, 4 x 16", GRPC, grpc_sends(4, 16), 2.0),
     Work("send, 1 x 64", GRPC, grpc_sends(1, 64), 2.0),
     Work("send, 1 x 1", GRPC, grpc_sends(1, 1), 2.0),
+    Work("send, 4 x 16", GRPC_LOCAL, grpc_sends(4, 16), 2.0),
 )

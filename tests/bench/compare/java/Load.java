@@ -19,9 +19,11 @@ import org.apache.rocketmq.common.message.Message;
  *   Load produce NAME_SERVER TOPIC GROUP THREADS WARM_UP_S SECONDS BODY_BYTES
  *   Load consume NAME_SERVER TOPIC GROUP MESSAGES           (as many are stored; the first fifth warms up)
  *   Load both    NAME_SERVER TOPIC GROUP THREADS WARM_UP_S SECONDS BODY_BYTES
+ *   Load gather  NAME_SERVER TOPIC GROUP THREADS WARM_UP_S SECONDS BODY_BYTES
  *
  * The producer is one instance with THREADS threads that send synchronously, one message after the other. "both" adds a push
  * consumer in the same process and counts what it received in the measured time; then it waits until everything arrived.
+ * "gather" does the same with a producer that gathers messages into batches by itself (autoBatch).
  */
 public final class Load {
     private static final int PATIENCE_S = 60;
@@ -38,12 +40,12 @@ public final class Load {
         if (mode.equals("consume")) {
             consume(words[1], words[2], words[3], Long.parseLong(words[4]));
         } else {
-            produce(mode.equals("both"), words);
+            produce(!mode.equals("produce"), mode.equals("gather"), words);
         }
         System.exit(0);
     }
 
-    private static void produce(boolean withConsumer, String[] words) throws Exception {
+    private static void produce(boolean withConsumer, boolean gathers, String[] words) throws Exception {
         String topic = words[2];
         int threads = Integer.parseInt(words[4]);
         double warmUp = Double.parseDouble(words[5]), seconds = Double.parseDouble(words[6]);
@@ -53,6 +55,7 @@ public final class Load {
         DefaultMQProducer producer = new DefaultMQProducer(words[3] + "-producers");
         producer.setNamesrvAddr(words[1]);
         producer.setRetryTimesWhenSendFailed(0);
+        producer.setAutoBatch(gathers);
         producer.start();
         List<Worker> workers = new ArrayList<>();
         for (int i = 0; i < threads; i++) {
