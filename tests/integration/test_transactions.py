@@ -22,7 +22,7 @@ from remoting.message import (
 )
 from remoting.transport.client import connect
 from remoting.transport.connection import RemotingConnection
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -129,8 +129,8 @@ async def _through_a_kill(cluster: Cluster, before: int) -> None:
     cluster.brokers[before].kill()
     producer.close()
 
+    eventually("another master", lambda: cluster.master() != before)
     address = cluster.broker_addresses[cluster.master()]
-    assert cluster.master() != before
     successor = Producer()
     await successor.start(address)
     assert open_transactions(address) == 2
