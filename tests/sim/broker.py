@@ -28,6 +28,7 @@ from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, StorageError
 from remoting.message import pack_host
 from tests.sim.links import Link, dial
+from tests.sim.transactors import TRANSACTIONS, Producers
 from tests.sim.world import Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
 
@@ -175,7 +176,9 @@ class SimBroker(Node):
             rng=self.rng,
             pop_settings=_POP,
             journal_settings=self._journal,
+            transaction_settings=TRANSACTIONS,
         )
+        core.transactions.checks.producers = Producers(self)
         self.control = ControlCore(
             self.settings,
             BrokerNames(CLUSTER, GROUP, self.address, self.ha_address, ""),

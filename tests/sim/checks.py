@@ -15,6 +15,7 @@ from brokerd.metadata.tables import MetadataTables
 from brokerd.services import Draft, PutStatus, SendOutcome
 from brokerd.store.dispatch import walk
 from brokerd.store.layout import file_name, file_start
+from brokerd.transactions.decide import Outcome
 from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.records import MasterElected, Record, SyncStateSetChanged
 from controllerd.replicas.state import Group, ReplicasState, encode_state
@@ -22,6 +23,7 @@ from remoting.message import body_is_intact, decode_record
 from tests.sim.broker import GROUP
 from tests.sim.clients import QUEUES, TOPIC
 from tests.sim.poppers import POP_GROUP
+from tests.sim.transactors import TRANSACTION_TOPIC
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
@@ -198,6 +200,7 @@ def check_end(cluster: SimCluster) -> None:
             _check_queue(cluster, broker, queue_id)
         _check_topics(cluster, broker)
         _check_offsets(cluster, broker)
+        _check_transactions(cluster, broker)
     _check_counts(cluster)
     _check_replicas(cluster)
 
@@ -253,6 +256,35 @@ def _check_topics(cluster: SimCluster, broker: SimBroker) -> None:
             require(held == body, f"{broker.name} lost {body!r} of {topic.name}, acknowledged at {offset}")
         for body, count in Counter(bodies).items():
             require(count <= topic.sent[body], f"{broker.name} has {body!r} {count} times")
+
+
+def _check_transactions(cluster: SimCluster, broker: SimBroker) -> None:
+    """What was committed is there, once unless a master went; what was rolled back is not; nothing is left open."""
+    require, history = cluster.world.require, cluster.history
+    require(not len(broker.core.transactions.table), f"{broker.name} has transactions that are over everywhere else")
+    delivered = Counter(_read_queue(cluster, broker, TRANSACTION_TOPIC, 0))
+    for body in delivered:
+        require(
+            history.wanted.get(body) is Outcome.COMMIT,
+            f"{broker.name} delivers {body[:20]!r}, which was to end as {history.wanted.get(body)!r}",
+        )
+    for body in sorted(history.begun):
+        if history.wanted[body] is Outcome.COMMIT:
+            require(bool(delivered[body]), f"{broker.name} lost the committed {body[:20]!r}")
+    if not cluster.interruptions:
+        twice = [body for body, count in delivered.items() if count > 1]
+        require(not twice, f"{broker.name} delivers {len(twice)} committed messages twice, though its master stayed")
+
+
+def open_transactions(cluster: SimCluster) -> str:
+    """Which transactions the master has open; "" = none."""
+    master = cluster.master()
+    if master is None:
+        return "there is no master"
+    if master.core.store.dispatch_offset != master.core.store.commitlog.end_offset:
+        return "there may be more of them behind what was dispatched"
+    table = master.core.transactions.table
+    return f"{len(table)}, the oldest with {table.oldest}" if len(table) else ""
 
 
 def _check_offsets(cluster: SimCluster, broker: SimBroker) -> None:

@@ -18,12 +18,13 @@ from controllerd.replicas.state import ReplicasState
 from remoting.errors import RequestError
 from tests.sim.administration import Administrator, TopicOwner
 from tests.sim.broker import SimBroker
-from tests.sim.checks import Promises, Truth, check_end, pops_left, read_log
+from tests.sim.checks import Promises, Truth, check_end, open_transactions, pops_left, read_log
 from tests.sim.clients import QUEUES, TOPIC, Client, Producer, Puller
 from tests.sim.controller import SimController
 from tests.sim.faults import Injector, choose_mood
 from tests.sim.history import History
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
+from tests.sim.transactors import TRANSACTION_TOPIC, Transactor
 from tests.sim.world import Network, Violation, World
 
 SETTLE_LIMIT_MS = 60_000
@@ -149,13 +150,14 @@ class SimCluster:
             master = self.master()
             assert master is not None
             master.core.metadata.put_topic(TopicConfig(TOPIC, QUEUES, QUEUES, 6), answers.append)
+            master.core.metadata.put_topic(TopicConfig(TRANSACTION_TOPIC, 1, 1, 6), answers.append)
             master.core.metadata.put_group(GroupConfig(POP_GROUP, retry_max_times=1000), answers.append)
             ordered = GroupConfig(ORDERED_GROUP, fifo=True, retry_max_times=1000)
             master.core.metadata.put_group(ordered, answers.append)
 
         create()
-        self.world.require(self.world.run_until(lambda: len(answers) == 3, 10_000), "the topic gets no answer")
-        self.world.require(answers == [None] * 3, f"topic and group could not be created: {answers}")
+        self.world.require(self.world.run_until(lambda: len(answers) == 4, 10_000), "the topic gets no answer")
+        self.world.require(answers == [None] * 4, f"topic and group could not be created: {answers}")
 
     def _employ(self) -> None:
         world, without = self.world, self.story.without_clients
@@ -164,6 +166,7 @@ class SimCluster:
             **{f"g{n}": lambda name, n=n: Puller(world, self, name, n) for n in range(QUEUES)},  # type: ignore[misc]
             "popper": lambda name: Popper(world, self, name),
             "ordered": lambda name: OrderedPopper(world, self, name, 0),
+            "transactor": lambda name: Transactor(world, self, name),
             "owner": lambda name: TopicOwner(world, self, name),
             "admin": lambda name: Administrator(world, self, name),
         }
@@ -172,6 +175,10 @@ class SimCluster:
     def _let_clients_end(self) -> None:
         """Requests that are still under way end; the consumer finishes what it was promised."""
         self.world.require(self.world.run_until(self._nobody_waits, 10_000, every=20), "a client waits for ever")
+        is_over = self.world.run_until(
+            lambda: not open_transactions(self) and self._nobody_waits(), DRAIN_LIMIT_MS, every=20
+        )
+        self.world.require(is_over, f"transactions are never ended: {open_transactions(self)}")
         poppers = [client for client in self.clients if isinstance(client, Popper)]
         if not poppers:
             return

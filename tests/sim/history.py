@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from brokerd.transactions.decide import Outcome
+
 Place = tuple[int, int]  # queue id, queue offset
 
 
@@ -35,6 +37,8 @@ class History:
     committed: dict[tuple[str, int], int] = field(default_factory=dict)  # (group, queue) -> highest confirmed offset
     asked: dict[tuple[str, int], int] = field(default_factory=dict)  # (group, queue) -> highest that was tried
     seen: dict[Place, bytes] = field(default_factory=dict)  # what a reader saw, which must stay
+    wanted: dict[bytes, Outcome] = field(default_factory=dict)  # of each transaction, how it shall end
+    begun: set[bytes] = field(default_factory=set)  # transactions whose half message was acknowledged
     topics: dict[str, TopicLife] = field(default_factory=dict)
     operations: Counter[tuple[str, str]] = field(default_factory=Counter)  # (operation, outcome)
 
