@@ -82,7 +82,9 @@ class _Pull:
         self.group = group
         self.group_config, self.topic, self.queue_id, _, self.message_filter = checked
         self.offset = fields.integer(ext, "queueOffset", low=-fields.MAX_LONG)  # a wrong one is told the right one
-        self.max_count = min(fields.integer(ext, "maxMsgNums", MAX_MESSAGES, low=1, high=fields.MAX_INT), MAX_MESSAGES)
+        # The Go client's polling consumer asks for no message and wants some.
+        count = fields.integer(ext, "maxMsgNums", MAX_MESSAGES, low=-fields.MAX_INT, high=fields.MAX_INT)
+        self.max_count = max(1, min(count, MAX_MESSAGES))
         asked = fields.integer(ext, "maxMsgBytes", 0, low=-1, high=fields.MAX_INT)
         self.max_bytes = min(asked, MAX_BYTES) if asked > 0 else MAX_BYTES
         self.tags_codes = self.message_filter.tags_codes

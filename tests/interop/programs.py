@@ -8,18 +8,24 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import subprocess
+import sys
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.interop.apache import LOGGING, Unavailable, cached_jars
+from tests.interop.apache import LOGGING, Unavailable, cache_directory, cached_jars
 from tests.support.cluster import eventually
 
 JAVA_4: Final = "4.9.8"
+NODE_CLIENT: Final = "ali-ons@3.12.0"
+CPP_CLIENT: Final = "rocketmq==0.4.4"  # the binding to librocketmq that ships the library itself
 _JAVA_SOURCES: Final = Path(__file__).parent / "java" / "clients"
+_GO_SOURCES: Final = Path(__file__).parent / "go"
 _LONGEST_S: Final = 240
 _LINE = re.compile(r"^(passed|failed) ([\w-]+)(.*)$", re.MULTILINE)
 
@@ -145,3 +151,69 @@ def java(main: str, jars: Path, generation: str, java_program: str, classes: Pat
 def jars_4() -> Path:
     """The clients of the last 4.x. Raises Unavailable."""
     return cached_jars(f"rocketmq-{JAVA_4}", (f"org.apache.rocketmq:rocketmq-client:{JAVA_4}",))
+
+
+def go(directory: Path) -> Program:
+    """Our Go program, built into the directory. Raises Unavailable."""
+    compiler = shutil.which("go")
+    if compiler is None:
+        raise Unavailable("the program around the Go client needs Go 1.21 or newer (golang-go)")
+    modules = subprocess.run(
+        [compiler, "mod", "download"], cwd=_GO_SOURCES, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if modules.returncode:
+        raise Unavailable(f"the Go client could not be had: {modules.stdout.strip()}")
+    target = directory / "checks"
+    done = subprocess.run(
+        [compiler, "build", "-mod=readonly", "-o", str(target), "."],
+        cwd=_GO_SOURCES,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    return Program([str(target)], {})
+
+
+def node() -> Program:
+    """Our program around the Node client. Raises Unavailable."""
+    runtime, npm = shutil.which("node"), shutil.which("npm")
+    if runtime is None or npm is None:
+        raise Unavailable("the program around the Node client needs Node and npm (nodejs, npm)")
+    cache = _cached(
+        NODE_CLIENT, lambda target: [npm, "install", "--no-audit", "--no-fund", "--prefix", target, NODE_CLIENT]
+    )
+    return Program(
+        [runtime, str(Path(__file__).parent / "node" / "checks.js")], {"NODE_PATH": str(cache / "node_modules")}
+    )
+
+
+def cpp() -> Program:
+    """Our program around the C++ client. Raises Unavailable."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    cache = _cached(CPP_CLIENT, lambda target: [*pip, "--target", target, CPP_CLIENT])
+    environment = {"PYTHONPATH": str(cache)}
+    tried = subprocess.run(
+        [sys.executable, "-c", "import rocketmq.client"],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if tried.returncode:
+        raise Unavailable(f"the C++ client does not load here: {tried.stdout.strip().splitlines()[-1]}")
+    return Program([sys.executable, str(Path(__file__).parent / "cpp" / "checks.py")], environment)
+
+
+def _cached(package: str, install: Callable[[str], Sequence[str]]) -> Path:
+    """The directory in the cache with a package, installed once by the command that `install` gives for a directory."""
+    cache = cache_directory() / re.sub(r"[@=]+", "-", package)
+    if not cache.exists():
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="resolving-", dir=cache.parent) as work:
+            target = f"{work}/package"
+            done = subprocess.run(install(target), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            if done.returncode:
+                raise Unavailable(f"{package} could not be had: {done.stdout.strip().splitlines()[-1]}")
+            os.rename(target, cache)
+    return cache

@@ -154,3 +154,27 @@ def start(kind: str, root: Path, apache: Apache, replicas: int = 0) -> Server:
     if kind == "ours":
         return Ours(root)
     return Original(apache.session(root), replicas)
+
+
+def make_topic(server: Server, name: str, queues: int) -> None:
+    """Make a topic and wait for its route, for clients that cannot make any."""
+    fields = {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    with SocketConnection(server.master(), timeout_ms=5000) as connection:
+        connection.call(codes.UPDATE_AND_CREATE_TOPIC, fields)
+    for address in server.name_servers.split(";"):
+        eventually(f"{name} is in the routes of {address}", lambda address=address: _is_routed(address, name))
+
+
+def _is_routed(name_server: str, topic: str) -> bool:
+    with contextlib.suppress(LogboomError):
+        return route_of(name_server, topic) is not None
+    return False

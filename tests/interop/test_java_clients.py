@@ -26,26 +26,6 @@ ONLY_5 = (
     *("send-compressed-lz4", "send-compressed-zstd", "timer"),
     *("pop-push", "pop-shared", "pop-retry", "assigned-by-broker"),
 )
-# What this broker does not do yet, with what is missing.
-NOT_YET = {
-    **dict.fromkeys(("delay-level", "timer"), "delayed messages are refused"),
-    **dict.fromkeys(("retry", "dead-letter", "dead-letter-orderly"), "messages are not sent back"),
-    **dict.fromkeys(("query-by-key", "query-by-unique-key"), "no index of keys"),
-    **dict.fromkeys(("pop-push", "pop-shared", "pop-retry", "assigned-by-broker"), "the broker assigns no queues"),
-}
-
-
-@pytest.fixture
-def expect(request: pytest.FixtureRequest) -> Callable[[Outcome, str], None]:
-    """Holds an outcome against a check, as far as this broker goes."""
-    ours = request.config.getoption("--server") == "ours"
-
-    def expected(outcome: Outcome, check: str) -> None:
-        if ours and check in NOT_YET and outcome.results.get(check):
-            pytest.xfail(NOT_YET[check])
-        outcome.expect(check)
-
-    return expected
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,13 @@ def test_messages_and_where_to_go_on(broker: RemotingBroker) -> None:
     assert (broker.counters.out_messages, broker.counters.out_bytes > 0) == (43, True)
 
 
+@pytest.mark.parametrize("asked", [0, -1])
+def test_who_asks_for_no_message_gets_one(broker: RemotingBroker, asked: int) -> None:
+    broker.send("a", "b")
+    answer = pull(broker, maxMsgNums=asked)
+    assert (bodies(answer), answer.ext["nextBeginOffset"]) == (["a"], "1")
+
+
 def test_bytes_are_limited_but_one_message_always_comes(broker: RemotingBroker) -> None:
     broker.send(*["x" * 100_000] * 5)
     assert len(bodies(pull(broker))) == 2
