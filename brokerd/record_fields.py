@@ -42,13 +42,23 @@ def store_timestamp_of(record: Bytes) -> int:
 
 def properties_of(record: Bytes) -> bytes:
     """The property string of a whole, intact record."""
+    start, length = _topic_span(record)
+    position = start + length
+    return bytes(record[position + 2 : position + 2 + _SHORT(record, position)[0]])
+
+
+def topic_of(record: Bytes) -> str:
+    start, length = _topic_span(record)
+    return str(record[start : start + length], "utf-8", "surrogateescape")
+
+
+def _topic_span(record: Bytes) -> tuple[int, int]:
+    """Where the topic starts, and its length."""
     position = _BODY_LENGTH_AT + _shift(_INT(record, 36)[0])
     position += 4 + _INT(record, position)[0]
     if _MAGIC(record, 4)[0] == MAGIC_V1:
-        position += 1 + record[position]
-    else:
-        position += 2 + _SHORT(record, position)[0]
-    return bytes(record[position + 2 : position + 2 + _SHORT(record, position)[0]])
+        return position + 1, record[position]
+    return position + 2, _SHORT(record, position)[0]
 
 
 def _shift(sys_flag: int) -> int:

@@ -46,6 +46,10 @@ MAX_RECORD_BYTES: Final = MAX_BODY_BYTES + 64 * 1024
 NAME_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 
+_DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"
+_LOW_DIGITS: Final = bytes(_DIGITS[unit % 31] for unit in range(256))
+_HIGH_DIGITS: Final = bytes(_DIGITS[unit // 31] for unit in range(256))
+_HASHED_AT_ONCE: Final = 256
 # everything before the body of a record whose hosts are IPv4
 HEAD_V4: Final = struct.Struct(">IIIiiqqiqIIqIIiqi")
 _HEAD: Final = struct.Struct(">IIIiiqqiq")  # up to and with bornTimestamp
@@ -290,10 +294,33 @@ def encode_batch_body(items: list[tuple[int, bytes, bytes]]) -> bytes:
 @lru_cache(maxsize=65536)
 def java_hash(text: str) -> int:
     """Java's String.hashCode: over UTF-16 units, wrapped to a signed 32-bit integer."""
-    value = 0
-    for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
-        value = (31 * value + unit) & 0xFFFFFFFF
+    if text.isascii():
+        value = _polynomial(text.encode())
+    else:
+        units = text.encode("utf-16-le", "surrogatepass")
+        value = (_polynomial(units[::2]) + 256 * _polynomial(units[1::2])) & 0xFFFFFFFF
     return value - 0x100000000 if value & 0x80000000 else value
+
+
+def java_hash_bits(text: bytes) -> int:
+    """The same for UTF-8 text, as an unsigned 32-bit integer; what is no UTF-8 counts as replacement characters."""
+    return _polynomial(text) if text.isascii() else java_hash(str(text, "utf-8", "replace")) & 0xFFFFFFFF
+
+
+def _polynomial(units: bytes) -> int:
+    """The sum of units[i] * 31 ** (n - 1 - i), modulo 2 ** 32.
+
+    `int` evaluates such polynomials: a unit is 31 * high + low, and both are digits of base 31.
+    """
+    if len(units) > _HASHED_AT_ONCE:  # `int` takes a limited number of digits, in a time that grows with their square
+        value = 0
+        for start in range(0, len(units), _HASHED_AT_ONCE):
+            part = units[start : start + _HASHED_AT_ONCE]
+            value = value * pow(31, len(part), 1 << 32) + _polynomial(part)
+        return value & 0xFFFFFFFF
+    if not units:
+        return 0
+    return (int(units.translate(_LOW_DIGITS), 31) + 31 * int(units.translate(_HIGH_DIGITS), 31)) & 0xFFFFFFFF
 
 
 def tags_code(properties: bytes) -> int:

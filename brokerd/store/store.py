@@ -39,6 +39,9 @@ from brokerd.store.consume_queues import ConsumeQueues, QueueWrite
 from brokerd.store.dispatch import Entry, walk
 from brokerd.store.dispatcher import Arrival, Dispatcher
 from brokerd.store.drafts import check_draft, draft_size, encode_draft, takes_queue_offset
+from brokerd.store.followers import Follower, FollowerWrite
+from brokerd.store.index.key_index import KeyIndex
+from brokerd.store.index.layout import IndexShape
 from brokerd.store.layout import file_start, must_roll
 from brokerd.store.queue_offsets import QueueKey, QueueOffsets
 from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, offset_by_time, read_messages
@@ -72,16 +75,27 @@ class AppendResult(NamedTuple):
 
 
 class StoreCheckpoint:
-    """One checkpoint on its way to disk. `run` blocks: it writes and syncs consume queues, then the page that says so."""
+    """One checkpoint on its way to disk. `run` blocks: it writes and syncs consume queues and what the followers of the log have,
+    then the page that says so."""
 
-    def __init__(self, store: MessageStore, write: QueueWrite, positions: Positions, generation: int) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        write: QueueWrite,
+        followers: Sequence[tuple[Follower, FollowerWrite]],
+        positions: Positions,
+        generation: int,
+    ) -> None:
         self._store = store
         self.write = write
+        self.followers = followers
         self.positions = positions
         self.generation = generation
 
     def run(self) -> None:
         self.write.run()
+        for _, write in self.followers:
+            write.run()
         self._store.note_checkpoint(self)
 
 
@@ -105,6 +119,11 @@ class MessageStore:
         self.queues = ConsumeQueues(disk, settings)
         self.queue_offsets = QueueOffsets()
         self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes)
+        self.index: KeyIndex | None = None
+        self.followers: list[Follower] = []
+        if settings.index_enabled:
+            self.index = KeyIndex(disk, self.commitlog, IndexShape(settings.index_slots, settings.index_items))
+            self.followers.append(self.index)
         self.last_timestamp_ms = 0
         self.ended_cleanly = True  # the last run closed its files; known after `load`
         self.gave_up_durable = (
@@ -135,6 +154,8 @@ class MessageStore:
             start = self.commitlog.min_offset
         self.dispatcher.restart(start)
         confirm_offset = recovery.decide_confirm_offset(known, start, end)
+        for follower in self.followers:
+            follower.load(known=known is not None, clean=clean)
         self._save_positions(flushed=end, queues=start, confirm=confirm_offset)
         if clean:  # otherwise it is there, and the disk may have no room for another one
             self._disk.replace_bytes(ABORT_PATH, str(os.getpid()).encode())
@@ -150,7 +171,7 @@ class MessageStore:
     def close(self) -> None:
         """Make everything durable and close the files; after that a start is a clean one."""
         if self._failure is None:
-            self.checkpoint()
+            self.checkpoint(closing=True)
             if self.dispatch_offset == self.commitlog.end_offset:  # the original would not index what is left
                 self._disk.remove(ABORT_PATH)
         self.abandon()
@@ -160,6 +181,8 @@ class MessageStore:
         self.refusal = NotMaster("this broker is stopping; try another one")
         self.commitlog.close()
         self.queues.close()
+        for follower in self.followers:
+            follower.close()
         self._checkpoint.close()
 
     def _recover_log(self, known: Positions | None) -> int:
@@ -474,8 +497,11 @@ class MessageStore:
         """Whether so much waits in memory that the next checkpoint should not wait for its time."""
         return self.queues.buffered_units >= _MAX_BUFFERED_UNITS
 
-    def begin_checkpoint(self) -> StoreCheckpoint:
-        """Take a consistent view of what is to be written; then `run` it in a helper thread and `finish_checkpoint`."""
+    def begin_checkpoint(self, *, closing: bool = False) -> StoreCheckpoint:
+        """Take a consistent view of what is to be written; then `run` it in a helper thread and `finish_checkpoint`.
+
+        `closing`: the store is closed next, so nothing is left for a later one.
+        """
         present = self._checkpoint.positions
         timestamp = max(present.logics_timestamp_ms, self.dispatcher.last_timestamp_ms)
         offset = self.dispatch_offset
@@ -488,11 +514,17 @@ class MessageStore:
         positions = Positions(
             physic_timestamp_ms=timestamp,
             logics_timestamp_ms=timestamp,
+            index_timestamp_ms=self.index.durable_timestamp_ms if self.index is not None else 0,
             confirm_offset=self.confirm_offset,
             queues_offset=offset,
             recheck_offset=older,
         )
-        return StoreCheckpoint(self, self.queues.begin_write(), positions, self.commitlog.generation)
+        followers = [
+            (follower, write)
+            for follower in self.followers
+            if (write := follower.begin_write(closing=closing)) is not None
+        ]
+        return StoreCheckpoint(self, self.queues.begin_write(), followers, positions, self.commitlog.generation)
 
     def note_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
         """The queues of a checkpoint are durable: say so on the page, unless the log was cut meanwhile; any thread."""
@@ -504,17 +536,21 @@ class MessageStore:
 
     def finish_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
         self.queues.finish_write(checkpoint.write)
+        for follower, write in checkpoint.followers:
+            follower.finish_write(write)
 
     def abandon_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
         """Its `run` failed; everything is written again by the next one."""
         self.queues.abandon_write(checkpoint.write)
+        for follower, write in checkpoint.followers:
+            follower.abandon_write(write)
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, closing: bool = False) -> None:
         """Sync the log and make a checkpoint in one go; blocks."""
         mark = self.sync()
         self.mark_flushed(mark)
         self.note_flushed(mark)
-        checkpoint = self.begin_checkpoint()
+        checkpoint = self.begin_checkpoint(closing=closing)
         checkpoint.run()
         self.finish_checkpoint(checkpoint)
 
@@ -546,6 +582,8 @@ class MessageStore:
             self.commitlog.truncate(offset)
         self.queues.truncate(offset)
         self.dispatcher.truncate(offset)
+        for follower in self.followers:
+            follower.truncate(offset)
         if self._appendable:
             self._take_queue_offsets()
         for listener in self.truncate_listeners:
@@ -562,6 +600,8 @@ class MessageStore:
         self.queues.clear()
         self.queue_offsets = QueueOffsets()
         self.dispatcher.restart(offset)
+        for follower in self.followers:
+            follower.restart(offset)
         for listener in self.truncate_listeners:
             listener(offset)
 
@@ -609,7 +649,10 @@ class MessageStore:
         removals = [self.commitlog.forget_oldest() for _ in range(decision.remove)]
         if removals:
             log.info("%d commitlog files expired; the log begins at %d", len(removals), self.commitlog.min_offset)
-            for path in self.queues.forget_expired(self.commitlog.min_offset):
+            expired = list(self.queues.forget_expired(self.commitlog.min_offset))
+            for follower in self.followers:
+                expired += follower.forget_expired(self.commitlog.min_offset)
+            for path in expired:
                 removals.append(lambda path=path: self._disk.remove(path))  # type: ignore[misc]
         self.set_full(decision.refuse, reason)
         return removals

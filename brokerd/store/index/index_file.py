@@ -1,0 +1,291 @@
+"""One index file. Items and slots change in memory; a `FileWrite` brings what changed to disk.
+
+On disk the order is: items, sync, slots and header, sync, and only then the page that vouches for them. So a slot on disk never
+names an item that is not there, whatever a power loss leaves of the slots: `repair` finds back to the state that was vouched for.
+The slots of a file that takes items are in memory (pages of them that were never used take no room); a full file that is on disk
+holds nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from brokerd.store.index.layout import HEADER, ITEM, MAX_TIME_DIFF, SLOT_BYTES, Header, IndexShape, path_of
+from brokerd.store.index.postings import Posting
+from remoting.disk import Disk, FileSegment
+from remoting.errors import CorruptedFile
+
+_PAGE_BITS: Final = 10
+_PAGE_SLOTS: Final = 1 << _PAGE_BITS  # written together: 4 KiB
+_READ_BYTES: Final = 1 << 18
+_NEWEST_FIRST_ITEMS: Final = 1024
+
+
+class Item(NamedTuple):
+    """One entry of the file; `time_diff_s` counts from the file's begin, `previous` is the next older item of the slot."""
+
+    key_hash: int
+    physical_offset: int
+    time_diff_s: int
+    previous: int
+
+
+class FileWrite(NamedTuple):
+    """What makes the present state of a file durable. Slots come as (first slot, values in the machine's byte order)."""
+
+    file: IndexFile
+    generation: int
+    header: Header
+    first_item: int
+    items: bytes
+    slots: Sequence[tuple[int, bytes]]
+
+    def run(self, disk: Disk) -> None:
+        """Write and sync; blocks."""
+        shape, path = self.file.shape, path_of(self.file.name)
+        segment = disk.open(path, create=True, size_bytes=shape.size_bytes)
+        self.file.on_disk = True
+        try:
+            if self.items:
+                segment.write(shape.item_at(self.first_item), (self.items,))
+                segment.sync()
+            for first, values in self.slots:
+                segment.write(shape.slot_at(first), (_swapped(values),))
+            segment.write(0, (HEADER.pack(*self.header),))
+            segment.sync()
+        finally:
+            segment.close()
+
+
+class IndexFile:
+    """See the module. The header's fields are attributes; `count` is the number of the next item."""
+
+    def __init__(self, disk: Disk, name: str, shape: IndexShape, header: Header, *, on_disk: bool) -> None:
+        self.name = name
+        self.shape = shape
+        self.generation = 0
+        self.is_open = True
+        self._disk = disk
+        self._segment: FileSegment | None = None
+        self.on_disk = on_disk
+        self._slots: memoryview | None = None
+        self._dirty: set[int] = set()
+        self._tail = bytearray()
+        self._tail_start = header.count
+        self._set_header(header)
+
+    def _set_header(self, header: Header) -> None:
+        self.begin_timestamp_ms, self.end_timestamp_ms = header.begin_timestamp_ms, header.end_timestamp_ms
+        self.begin_offset, self.end_offset = header.begin_offset, header.end_offset
+        self.slots_used, self.count = header.slots_used, header.count
+
+    @property
+    def header(self) -> Header:
+        return Header(
+            self.begin_timestamp_ms,
+            self.end_timestamp_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.slots_used,
+            self.count,
+        )
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self.shape.items
+
+    @property
+    def unsaved_items(self) -> int:
+        return self.count - self._tail_start
+
+    # -- adding and reading ------------------------------------------------------------------------------------------------
+
+    def put(self, postings: Sequence[Posting], first: int) -> int:
+        """Add the postings from the first on, as many as there is room for; returns the index behind the last one added."""
+        end = min(len(postings), first + self.shape.items - self.count)
+        slots = self._slots = self._slots or self._load_slots()
+        slot_count, number, begin = self.shape.slots, self.count, self.begin_timestamp_ms
+        tail, pack, mark = self._tail, ITEM.pack, self._dirty.add
+        used = 0
+        for key_hash, offset, timestamp in postings[first:end]:
+            slot = key_hash % slot_count
+            previous = slots[slot]
+            difference = (timestamp - begin) // 1000 if begin > 0 else 0
+            if not 0 <= difference <= MAX_TIME_DIFF:
+                difference = 0 if difference < 0 else MAX_TIME_DIFF
+            tail += pack(key_hash, offset, difference, previous)
+            slots[slot] = number
+            mark(slot >> _PAGE_BITS)
+            if not previous:
+                used += 1
+            if number == 1:
+                self.begin_offset, self.begin_timestamp_ms = offset, timestamp
+                begin = timestamp
+            number += 1
+        if end > first:
+            _, self.end_offset, self.end_timestamp_ms = postings[end - 1]
+        self.slots_used += used
+        self.count = number
+        return end
+
+    def item(self, number: int) -> Item:
+        if number >= self._tail_start:
+            return Item(*ITEM.unpack_from(self._tail, (number - self._tail_start) * ITEM.size))
+        return self._written_item(number)
+
+    def _written_item(self, number: int) -> Item:
+        return Item(*ITEM.unpack(self._open().read(self.shape.item_at(number), ITEM.size)))
+
+    def newest_of(self, key_hash: int) -> int:
+        """The number of the newest item in the slot of a hash, 0 without one."""
+        slot = key_hash % self.shape.slots
+        if self._slots is not None:
+            return self._slots[slot]
+        content = self._open().read(self.shape.slot_at(slot), SLOT_BYTES)
+        return int.from_bytes(content, "big")
+
+    def first_at_or_behind(self, physical_offset: int) -> int:
+        """The number of the first item of a message at or behind the offset; `count` without one."""
+        low, high = 1, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self.item(middle).physical_offset >= physical_offset:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    # -- writing -----------------------------------------------------------------------------------------------------------
+
+    def begin_write(self) -> FileWrite | None:
+        """What is to be written, or None when all of it was."""
+        if not self._dirty and not self.unsaved_items:
+            return None
+        write = FileWrite(
+            self, self.generation, self.header, self._tail_start, bytes(self._tail), list(self._dirty_slots())
+        )
+        self._dirty.clear()
+        return write
+
+    def finish_write(self, write: FileWrite) -> None:
+        """The write has run."""
+        if self.generation != write.generation:
+            return
+        del self._tail[: len(write.items)]
+        self._tail_start += len(write.items) // ITEM.size
+        if self.is_full and not self._dirty and not self._tail:
+            self._slots = None
+
+    def abandon_write(self, write: FileWrite) -> None:
+        """The write failed; all of it is still to be written."""
+        if self.generation == write.generation:
+            for first, values in write.slots:
+                pages = -(-len(values) // (_PAGE_SLOTS * SLOT_BYTES))
+                self._dirty.update(range(first >> _PAGE_BITS, (first >> _PAGE_BITS) + pages))
+
+    def _dirty_slots(self) -> Iterator[tuple[int, bytes]]:
+        """The values of the slots that changed, neighbouring pages together."""
+        assert self._slots is not None
+        pages = sorted(self._dirty)
+        index = 0
+        while index < len(pages):
+            last = index
+            while last + 1 < len(pages) and pages[last + 1] == pages[last] + 1:
+                last += 1
+            first_slot = pages[index] << _PAGE_BITS
+            yield first_slot, self._slots[first_slot : (pages[last] + 1) << _PAGE_BITS].tobytes()
+            index = last + 1
+
+    # -- cutting and repairing ---------------------------------------------------------------------------------------------
+
+    def forget_from(self, number: int, end_offset: int, end_timestamp_ms: int) -> None:
+        """Drop the items from a number on, in memory; then `write_cut` does the same on disk."""
+        self.generation += 1
+        slots = self._slots = self._slots or self._load_slots()
+        for item in self._backwards(number):
+            slot = item.key_hash % self.shape.slots
+            slots[slot] = item.previous
+            self._dirty.add(slot >> _PAGE_BITS)
+            if not item.previous:
+                self.slots_used -= 1
+        if number < self._tail_start:
+            self._tail.clear()
+            self._tail_start = number
+        else:
+            del self._tail[(number - self._tail_start) * ITEM.size :]
+        self.count, self.end_offset, self.end_timestamp_ms = number, end_offset, end_timestamp_ms
+
+    def _backwards(self, number: int) -> Iterator[Item]:
+        """The items from a number on, newest first."""
+        end = self.count
+        while end > number:
+            first = max(number, end - _NEWEST_FIRST_ITEMS)
+            yield from reversed([self.item(each) for each in range(first, end)])
+            end = first
+
+    def write_cut(self) -> None:
+        """Bring a cut to disk: first the slots, so that none names an item that goes; blocks."""
+        if not self.on_disk:
+            return
+        write = self.begin_write()
+        if write is not None:
+            write.run(self._disk)
+            self.finish_write(write)
+        segment = self._open()
+        segment.truncate(self.shape.item_at(self.count))
+        segment.truncate(self.shape.size_bytes)
+        segment.sync()
+
+    def repair(self) -> None:
+        """After an unclean end: make the slots name no item behind `count`. Raises CorruptedFile when they cannot be right."""
+        slots = self._slots = self._load_slots()
+        count, slot_count = self.count, self.shape.slots
+        torn = [slot for slot, number in enumerate(slots) if number >= count]
+        for slot in torn:
+            number = slots[slot]
+            while number >= count:
+                item = self._written_item(number) if number < self.shape.items else None
+                if item is None or item.key_hash % slot_count != slot or not 0 <= item.previous < number:
+                    raise CorruptedFile(f"{path_of(self.name)}: slot {slot} names item {number}, which is not its own")
+                number = item.previous
+            slots[slot] = number
+            self._dirty.add(slot >> _PAGE_BITS)
+        self.write_cut()
+
+    # -- the file ----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Nothing is read from it or written to it any more."""
+        self.is_open = False
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+    def _open(self) -> FileSegment:
+        if self._segment is None:
+            self._segment = self._disk.open(path_of(self.name))
+        return self._segment
+
+    def _load_slots(self) -> memoryview:
+        size = self.shape.slots * SLOT_BYTES
+        content = memoryview(mmap.mmap(-1, size))
+        if self.on_disk:
+            segment = self._open()
+            for start in range(0, size, _READ_BYTES):
+                part = segment.read(HEADER.size + start, min(_READ_BYTES, size - start))
+                if part.count(0) < len(part):
+                    content[start : start + len(part)] = _swapped(part)
+        return content.cast("i")
+
+
+def _swapped(values: bytes) -> bytes:
+    """4-byte integers from the machine's byte order to the file's, or back."""
+    numbers = array("i", values)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()
+

@@ -1,0 +1,268 @@
+"""The index of keys: derived from the log, kept in files of RocketMQ's format, with its own checkpoint and truncation.
+
+Invariants: every key of a message before `offset` is in a file exactly once, in the order of the log, unless the log has lost the
+message since; files but the last are full; what the page (`page.py`) vouches for is on disk, and whatever a crash leaves beyond
+it is put right or taken from the log again. Files that contradict the page are removed, all of them, and made again.
+
+A `follower` of the log: one thread calls everything but `IndexWrite.run`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from brokerd.store.commitlog import CommitLog
+from brokerd.store.dispatch import Stop
+from brokerd.store.followers import FollowerWrite
+from brokerd.store.index.index_file import FileWrite, IndexFile
+from brokerd.store.index.layout import DIRECTORY, HEADER, Header, IndexShape, decode_header, file_name, parse_name, path_of
+from brokerd.store.index.page import PATH, Page, read_page, write_page
+from brokerd.store.index.postings import KeyHasher, Posting, derive_postings
+from remoting.disk import Disk
+from remoting.errors import CorruptedFile
+
+log = logging.getLogger(__name__)
+
+# Items in memory from which on a checkpoint writes them, and from which on no more are taken until it has: 40 MB.
+_WORTH_WRITING_ITEMS: Final = 1 << 16
+_MOST_UNSAVED_ITEMS: Final = 1 << 21
+# Few items are written when this many checkpoints went by: a page of slots is written for a single key.
+_PATIENCE: Final = 12
+
+
+class IndexWrite:
+    """The state of the index on its way to disk. `run` blocks; it does nothing when the log was cut meanwhile."""
+
+    def __init__(self, index: KeyIndex, writes: Sequence[FileWrite], page: Page, generation: int) -> None:
+        self._index = index
+        self._generation = generation
+        self._page = page
+        self.writes = writes
+
+    def run(self) -> None:
+        self._index.run_write(self.writes, self._page, self._generation)
+
+
+class KeyIndex:
+    """See the module. `files` are the open files, oldest first."""
+
+    def __init__(self, disk: Disk, commitlog: CommitLog, shape: IndexShape) -> None:
+        self._disk = disk
+        self._commitlog = commitlog
+        self._shape = shape
+        self._hasher = KeyHasher()
+        self._wanted_bytes = 0
+        self._lock = threading.Lock()  # files and page change on disk under it
+        self._generation = 0
+        self._durable = Page(0)
+        self._skipped_writes = 0
+        self.files: list[IndexFile] = []
+        self.offset = commitlog.min_offset
+
+    @property
+    def last_update(self) -> tuple[int, int]:
+        """(store timestamp, physical offset) of the newest message in the index, zeros without one."""
+        return (self.files[-1].end_timestamp_ms, self.files[-1].end_offset) if self.files else (0, 0)
+
+    @property
+    def durable_timestamp_ms(self) -> int:
+        """The store timestamp of the newest message that is durably in the index."""
+        return self._durable.header.end_timestamp_ms if self._durable.last_name else 0
+
+    # -- following the log -------------------------------------------------------------------------------------------------
+
+    def take(self, limit_offset: int, most_bytes: int) -> int:
+        start = self.offset = max(self.offset, self._commitlog.min_offset)
+        if start >= limit_offset or sum(file.unsaved_items for file in self.files[-2:]) > _MOST_UNSAVED_ITEMS:
+            return 0
+        length = min(max(most_bytes, self._wanted_bytes), limit_offset - start)
+        found = derive_postings(
+            self._commitlog.read(start, length), start, self._commitlog.segment_size_bytes, self._hasher
+        )
+        if found.stop is Stop.DAMAGED:
+            raise CorruptedFile(
+                f"the commitlog has no record at offset {found.end_offset}, where one was appended; "
+                "restart this broker, which checks its files"
+            )
+        self._wanted_bytes = found.needs if found.end_offset == start else 0
+        self._put(found.postings)
+        self.offset = found.end_offset
+        return found.end_offset - start
+
+    def _put(self, postings: Sequence[Posting]) -> None:
+        done = 0
+        while done < len(postings):
+            if not self.files or self.files[-1].is_full:
+                self._begin_file(postings[done][2])
+            done = self.files[-1].put(postings, done)
+
+    def _begin_file(self, timestamp_ms: int) -> None:
+        header, last_name = Header(), ""
+        if self.files:
+            last = self.files[-1]
+            end_timestamp_ms, end_offset, last_name = last.end_timestamp_ms, last.end_offset, last.name
+            header = Header(end_timestamp_ms, end_timestamp_ms, end_offset, end_offset)
+        name = file_name(timestamp_ms, last_name)
+        self.files.append(IndexFile(self._disk, name, self._shape, header, on_disk=False))
+
+    # -- finding them at start ---------------------------------------------------------------------------------------------
+
+    def load(self, *, known: bool, clean: bool) -> None:
+        """Take over the files. Without our own page, files of an original broker that ended cleanly are taken over as they are."""
+        page = read_page(self._disk) if known else None
+        try:
+            if page is not None:
+                self._recover(page, clean=clean)
+            elif clean:
+                self._adopt()
+            else:
+                raise CorruptedFile("nothing is known about it")
+        except CorruptedFile as problem:
+            if self._disk.names(DIRECTORY):
+                log.warning("the index is made again from the log: %s", problem)
+            self.restart(self._commitlog.min_offset)
+        if self.offset > self._commitlog.end_offset:
+            self.truncate(self._commitlog.end_offset)
+
+    def _recover(self, page: Page, *, clean: bool) -> None:
+        names = self._disk.names(DIRECTORY)
+        vouched = [name for name in names if name <= page.last_name]
+        if page.last_name and vouched[-1:] != [page.last_name]:
+            raise CorruptedFile(f"{path_of(page.last_name)} is missing")
+        self._open_files(vouched, page.header)
+        for name in names[len(vouched) :]:  # begun after the page was written
+            self._disk.remove(path_of(name))
+        if self.files:
+            last = self.files[-1]
+            if not clean or self._read_header(last.name) != page.header:
+                last.repair()
+        self.offset, self._durable = page.offset, page
+
+    def _adopt(self) -> None:
+        """Take over files without a page: complete before the last message in them, and of that one no one knows."""
+        names = self._disk.names(DIRECTORY)
+        if names:
+            self._open_files(names, self._read_header(names[-1]))
+        if not self.files or self.files[-1].count == 1:
+            raise CorruptedFile("it holds nothing")
+        end = self.files[-1].end_offset
+        if end >= self._commitlog.min_offset and self._commitlog.record_at(end) is None:
+            raise CorruptedFile(f"it ends with a message at {end}, where the log has none")
+        self.offset = end + 1
+        self._durable = Page(end + 1, self.files[-1].name, self.files[-1].header)
+        self.truncate(end)
+
+    def _open_files(self, names: Sequence[str], last_header: Header) -> None:
+        for name in names:
+            header = last_header if name == names[-1] else self._read_header(name)
+            if parse_name(name) is None or not self._shape.admits(header):
+                raise CorruptedFile(f"{path_of(name)} is no index file of {self._shape.items} items")
+            file = IndexFile(self._disk, name, self._shape, header, on_disk=True)
+            if name != names[-1] and not file.is_full:
+                raise CorruptedFile(f"{path_of(name)} is not full, but another one follows")
+            self.files.append(file)
+
+    def _read_header(self, name: str) -> Header:
+        segment = self._disk.open(path_of(name))
+        try:
+            if segment.size_bytes != self._shape.size_bytes:
+                raise CorruptedFile(f"{path_of(name)} has {segment.size_bytes} bytes, not {self._shape.size_bytes}")
+            return decode_header(segment.read(0, HEADER.size))
+        finally:
+            segment.close()
+
+    # -- writing -----------------------------------------------------------------------------------------------------------
+
+    def begin_write(self, *, closing: bool) -> IndexWrite | None:
+        unsaved = sum(file.unsaved_items for file in self.files)
+        if self.offset == self._durable.offset and not unsaved:
+            return None
+        self._skipped_writes += 1
+        if not closing and unsaved < _WORTH_WRITING_ITEMS and self._skipped_writes < _PATIENCE:
+            return None
+        self._skipped_writes = 0
+        writes = [write for file in self.files if (write := file.begin_write()) is not None]
+        last = self.files[-1] if self.files else None
+        page = Page(self.offset, last.name, last.header) if last is not None else Page(self.offset)
+        return IndexWrite(self, writes, page, self._generation)
+
+    def run_write(self, writes: Sequence[FileWrite], page: Page, generation: int) -> None:
+        """What `IndexWrite.run` does."""
+        with self._lock:
+            if generation == self._generation:
+                for write in writes:
+                    write.run(self._disk)
+                write_page(self._disk, page)
+                self._durable = page
+
+    def finish_write(self, write: FollowerWrite) -> None:
+        assert isinstance(write, IndexWrite)
+        for each in write.writes:
+            each.file.finish_write(each)
+
+    def abandon_write(self, write: FollowerWrite) -> None:
+        assert isinstance(write, IndexWrite)
+        for each in write.writes:
+            each.file.abandon_write(each)
+
+    # -- cutting and deleting ----------------------------------------------------------------------------------------------
+
+    def truncate(self, offset: int) -> None:
+        if offset >= self.offset:
+            return
+        with self._lock:
+            self._generation += 1
+            gone = self._forget_files_behind(offset)
+            last = self.files[-1] if self.files else None
+            if last is not None and last.end_offset >= offset:
+                number = last.first_at_or_behind(offset)
+                end = last.item(number - 1)
+                end_timestamp_ms = self._commitlog.store_timestamp_at(end.physical_offset)
+                if end_timestamp_ms < 0:
+                    end_timestamp_ms = last.begin_timestamp_ms + end.time_diff_s * 1000
+                last.forget_from(number, end.physical_offset, end_timestamp_ms)
+            self.offset = offset
+            if self._durable.offset > offset:
+                # First on the page: what it vouches for must never be more than what is there.
+                self._durable = Page(offset, last.name, last.header) if last is not None else Page(offset)
+                write_page(self._disk, self._durable)
+            if last is not None:
+                last.write_cut()
+            for file in gone:
+                file.close()
+                self._disk.remove(path_of(file.name))
+
+    def _forget_files_behind(self, offset: int) -> list[IndexFile]:
+        """Take away the files that hold no message before the offset, newest first."""
+        gone = []
+        while self.files and self.files[-1].begin_offset >= offset:
+            gone.append(self.files.pop())
+        return gone
+
+    def restart(self, offset: int) -> None:
+        with self._lock:
+            self._generation += 1
+            self.close()
+            self.files = []
+            self._disk.remove(PATH)
+            self._disk.remove(DIRECTORY)
+            self.offset = offset
+            self._durable = Page(offset)
+            write_page(self._disk, self._durable)
+
+    def forget_expired(self, log_min_offset: int) -> Sequence[str]:
+        paths = []
+        while len(self.files) > 1 and self.files[0].end_offset < log_min_offset:
+            if self.files[0].unsaved_items:  # a write that is on its way would bring it back
+                break
+            file = self.files.pop(0)
+            file.close()
+            paths.append(path_of(file.name))
+        return paths
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
