@@ -120,6 +120,8 @@ class Broker:
             journal_settings=settings.journal,
             transaction_settings=self._live.transactions,
             delay_settings=settings.delay,
+            transaction_settings=settings.transactions,
+            cpu_s=time.thread_time,
         )
         assert isinstance(core.replica, Replica)
         self.replica = core.replica

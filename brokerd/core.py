@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from brokerd.background import Background
 from brokerd.config.first_records import FirstRecords
 from brokerd.config.takeover import Takeover
 from brokerd.config.writer import ConfigWriter
@@ -79,10 +80,12 @@ class BrokerCore:
         journal_settings: JournalSettings | None = None,
         transaction_settings: TransactionSettings | None = None,
         delay_settings: DelaySettings | None = None,
+        cpu_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Load the store and read the tables. `make_replica` gets the log and the confirm offset that is known.
 
-        `is_alive(client_id)` tells whether a consumer that leases messages is there. Raises CorruptedFile or SettingsError.
+        `is_alive(client_id)` tells whether a consumer that leases messages is there, `cpu_s` the processor time that this thread
+        has used. Raises CorruptedFile or SettingsError.
         """
         self.store = store = MessageStore(disk, settings, wall_ms, identity.store_host)
         takeover = Takeover(disk)
@@ -90,6 +93,7 @@ class BrokerCore:
         store.load()
         self.replica = make_replica(StoreReplicatedLog(store, request_flush), store.confirm_offset)
         self.counters = Counters()
+        self.background = Background(store.followers, lambda: store.dispatch_offset, scheduler, cpu_s, store.fail)
         self.appends = Appends(store, self.replica, request_flush)
         self.record_log = record_log = StoreRecordLog(store, self.appends, wall_ms, identity.store_host)
         names = SystemNames(
@@ -181,9 +185,11 @@ class BrokerCore:
         self.replica.add_role_listener(self._role_changed)
         self.replica.add_confirm_listener(self._confirmed)
         self._confirmed(self.replica.confirm_offset)
+        self.background.wake()
 
     def close(self) -> None:
         """Commit what is pending, tell who waits, and stop the timers. The store is closed by its owner, later."""
+        self.background.close()
         self.metadata.close()
         if self.replica.is_master:
             self.pop.stop_serving()
@@ -209,6 +215,7 @@ class BrokerCore:
             return
         if self.store.dispatch_offset > before:
             self._remove_deleted_queues()
+            self.background.wake()
             self._confirmed(self.replica.confirm_offset)  # one call reads back one chunk at most
 
     def _dispatched(self, arrivals: Sequence[Arrival]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from brokerd.clients import ClientRegistry
 from brokerd.core import BrokerCore
+from brokerd.key_queries import KeyQueries
 from brokerd.live_settings import LiveSettings
 from brokerd.metadata.service import DataVersion
 from brokerd.processors.assignments import AssignmentProcessor, Route
@@ -139,7 +140,7 @@ def build_processors(
             *(metadata, metadata.commits, pop, clients, progress, store, broker_name), lambda: live.pull, pull.wake
         ),
         relay=RelayProcessor(metadata, clients, store, broker_name),
-        messages=MessageProcessor(store),
+        messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         pop_looking=PopLookingProcessor(pop.looking, pop, metadata, scheduler),
         state=StateProcessor(cluster, broker_name, metadata, metadata.names, clients, store, sources),

@@ -88,6 +88,7 @@ def entries(processors: Processors) -> Sequence[Entry]:
         Entry(codes.GET_MAX_OFFSET, each(offsets.maximum)),
         Entry(codes.GET_MIN_OFFSET, each(offsets.minimum)),
         Entry(codes.GET_EARLIEST_MSG_STORETIME, each(offsets.earliest)),
+        Entry(codes.QUERY_MESSAGE, each(processors.messages.query)),
         Entry(codes.VIEW_MESSAGE_BY_ID, each(processors.messages.view)),
         Entry(codes.LOCK_BATCH_MQ, each(processors.locks.lock)),
         Entry(codes.UNLOCK_BATCH_MQ, each(processors.locks.unlock)),

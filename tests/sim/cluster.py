@@ -65,6 +65,8 @@ class SimCluster:
             queue_file_units=64,
             max_record_bytes=8192,
             dispatch_chunk_bytes=rng.choice((4096, 65536)),
+            index_slots=32,
+            index_items=128,
         )
         self._journal = JournalSettings(snapshot_every_records=rng.choice((20, 4096)), snapshot_part_bytes=1024)
         mood = story.mood or choose_mood(rng)

@@ -95,7 +95,7 @@ class MemoryLog:
     def max_offset(self, topic: str, queue_id: int) -> int:
         return len(self._dispatched.get((topic, queue_id), ()))
 
-    def read_physical(self, physical_offset: int) -> bytes | None:
+    def message_at(self, physical_offset: int) -> bytes | None:
         return self._records.get(physical_offset)
 
     def message_at(self, physical_offset: int) -> bytes | None:

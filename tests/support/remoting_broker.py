@@ -8,6 +8,7 @@ from typing import Any
 from brokerd.clients import ClientRegistry
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.levels import DEFAULT_DELAYS
+from brokerd.key_queries import Found
 from brokerd.processors.assignments import AssignmentProcessor
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
@@ -33,6 +34,7 @@ from brokerd.read_place import PullSettings, ReadPlace
 from brokerd.retry.service import RetryService
 from brokerd.send import Counters
 from brokerd.services import BrokerRoute
+from brokerd.store.index.search import Question
 from brokerd.transactions.service import TransactionService
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
@@ -89,6 +91,15 @@ class Peer:
 
     def close(self) -> None:
         self.closed = True
+
+
+class NoIndex:
+    """What a broker without an index has to answer queries by key."""
+
+    is_possible = False
+
+    def find(self, question: Question, done: Callable[[Found | LogboomError], None]) -> None:
+        raise AssertionError("no query is possible")
 
 
 class RemotingBroker(PopBroker):
@@ -191,6 +202,9 @@ class RemotingBroker(PopBroker):
             ),
             RelayProcessor(self.metadata, self.clients, self.log, "broker-a"),
             MessageProcessor(self.log),
+            TopicProcessor(self.metadata, "broker-a", version, ranges),
+            GroupProcessor(self.metadata, "broker-a", version, offset, self.progress.consumed_by, ranges),
+            MessageProcessor(self.log, NoIndex()),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             PopLookingProcessor(self.pop_service.looking, self.pop_service, self.metadata, self.turns),
             StateProcessor("cluster", "broker-a", self.metadata, names, self.clients, ranges, sources),

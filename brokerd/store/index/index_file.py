@@ -62,7 +62,7 @@ class FileWrite(NamedTuple):
 
 
 class IndexFile:
-    """See the module. The header's fields are attributes; `count` is the number of the next item."""
+    """See the module. The header's fields are attributes; `next_item` is the number of the next one put."""
 
     def __init__(self, disk: Disk, name: str, shape: IndexShape, header: Header, *, on_disk: bool) -> None:
         self.name = name
@@ -75,13 +75,13 @@ class IndexFile:
         self._slots: memoryview | None = None
         self._dirty: set[int] = set()
         self._tail = bytearray()
-        self._tail_start = header.count
+        self._tail_start = header.next_item
         self._set_header(header)
 
     def _set_header(self, header: Header) -> None:
         self.begin_timestamp_ms, self.end_timestamp_ms = header.begin_timestamp_ms, header.end_timestamp_ms
         self.begin_offset, self.end_offset = header.begin_offset, header.end_offset
-        self.slots_used, self.count = header.slots_used, header.count
+        self.slots_used, self.next_item = header.slots_used, header.next_item
 
     @property
     def header(self) -> Header:
@@ -91,24 +91,24 @@ class IndexFile:
             self.begin_offset,
             self.end_offset,
             self.slots_used,
-            self.count,
+            self.next_item,
         )
 
     @property
     def is_full(self) -> bool:
-        return self.count >= self.shape.items
+        return self.next_item >= self.shape.items
 
     @property
     def unsaved_items(self) -> int:
-        return self.count - self._tail_start
+        return self.next_item - self._tail_start
 
     # -- adding and reading ------------------------------------------------------------------------------------------------
 
     def put(self, postings: Sequence[Posting], first: int) -> int:
         """Add the postings from the first on, as many as there is room for; returns the index behind the last one added."""
-        end = min(len(postings), first + self.shape.items - self.count)
+        end = min(len(postings), first + self.shape.items - self.next_item)
         slots = self._slots = self._slots or self._load_slots()
-        slot_count, number, begin = self.shape.slots, self.count, self.begin_timestamp_ms
+        slot_count, number, begin = self.shape.slots, self.next_item, self.begin_timestamp_ms
         tail, pack, mark = self._tail, ITEM.pack, self._dirty.add
         used = 0
         for key_hash, offset, timestamp in postings[first:end]:
@@ -129,7 +129,7 @@ class IndexFile:
         if end > first:
             _, self.end_offset, self.end_timestamp_ms = postings[end - 1]
         self.slots_used += used
-        self.count = number
+        self.next_item = number
         return end
 
     def item(self, number: int) -> Item:
@@ -149,8 +149,8 @@ class IndexFile:
         return int.from_bytes(content, "big")
 
     def first_at_or_behind(self, physical_offset: int) -> int:
-        """The number of the first item of a message at or behind the offset; `count` without one."""
-        low, high = 1, self.count
+        """The number of the first item of a message at or behind the offset; `next_item` without one."""
+        low, high = 1, self.next_item
         while low < high:
             middle = (low + high) // 2
             if self.item(middle).physical_offset >= physical_offset:
@@ -217,11 +217,11 @@ class IndexFile:
             self._tail_start = number
         else:
             del self._tail[(number - self._tail_start) * ITEM.size :]
-        self.count, self.end_offset, self.end_timestamp_ms = number, end_offset, end_timestamp_ms
+        self.next_item, self.end_offset, self.end_timestamp_ms = number, end_offset, end_timestamp_ms
 
     def _backwards(self, number: int) -> Iterator[Item]:
         """The items from a number on, newest first."""
-        end = self.count
+        end = self.next_item
         while end > number:
             first = max(number, end - _NEWEST_FIRST_ITEMS)
             yield from reversed([self.item(each) for each in range(first, end)])
@@ -236,18 +236,18 @@ class IndexFile:
             write.run(self._disk)
             self.finish_write(write)
         segment = self._open()
-        segment.truncate(self.shape.item_at(self.count))
+        segment.truncate(self.shape.item_at(self.next_item))
         segment.truncate(self.shape.size_bytes)
         segment.sync()
 
     def repair(self) -> None:
-        """After an unclean end: make the slots name no item behind `count`. Raises CorruptedFile when they cannot be right."""
+        """After an unclean end: make the slots name no item from `next_item` on. Raises CorruptedFile when that is impossible."""
         slots = self._slots = self._load_slots()
-        count, slot_count = self.count, self.shape.slots
-        torn = [slot for slot, number in enumerate(slots) if number >= count]
+        end, slot_count = self.next_item, self.shape.slots
+        torn = [slot for slot, number in enumerate(slots) if number >= end]
         for slot in torn:
             number = slots[slot]
-            while number >= count:
+            while number >= end:
                 item = self._written_item(number) if number < self.shape.items else None
                 if item is None or item.key_hash % slot_count != slot or not 0 <= item.previous < number:
                     raise CorruptedFile(f"{path_of(self.name)}: slot {slot} names item {number}, which is not its own")
@@ -288,4 +288,3 @@ def _swapped(values: bytes) -> bytes:
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers.tobytes()
-

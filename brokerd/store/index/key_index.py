@@ -18,7 +18,16 @@ from brokerd.store.commitlog import CommitLog
 from brokerd.store.dispatch import Stop
 from brokerd.store.followers import FollowerWrite
 from brokerd.store.index.index_file import FileWrite, IndexFile
-from brokerd.store.index.layout import DIRECTORY, HEADER, Header, IndexShape, decode_header, file_name, parse_name, path_of
+from brokerd.store.index.layout import (
+    DIRECTORY,
+    HEADER,
+    Header,
+    IndexShape,
+    decode_header,
+    file_name,
+    parse_name,
+    path_of,
+)
 from brokerd.store.index.page import PATH, Page, read_page, write_page
 from brokerd.store.index.postings import KeyHasher, Posting, derive_postings
 from remoting.disk import Disk
@@ -111,7 +120,7 @@ class KeyIndex:
     # -- finding them at start ---------------------------------------------------------------------------------------------
 
     def load(self, *, known: bool, clean: bool) -> None:
-        """Take over the files. Without our own page, files of an original broker that ended cleanly are taken over as they are."""
+        """See `Follower.load`. Without our page, files of an original broker that ended cleanly are taken over as they are."""
         page = read_page(self._disk) if known else None
         try:
             if page is not None:
@@ -146,7 +155,7 @@ class KeyIndex:
         names = self._disk.names(DIRECTORY)
         if names:
             self._open_files(names, self._read_header(names[-1]))
-        if not self.files or self.files[-1].count == 1:
+        if not self.files or self.files[-1].next_item == 1:
             raise CorruptedFile("it holds nothing")
         end = self.files[-1].end_offset
         if end >= self._commitlog.min_offset and self._commitlog.record_at(end) is None:

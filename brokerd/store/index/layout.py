@@ -27,14 +27,14 @@ _TICK: Final = timedelta(milliseconds=1)
 
 
 class Header(NamedTuple):
-    """What an index file says of itself; `count` is the number of its next item."""
+    """What an index file says of itself; `next_item` is the number of the next one put."""
 
     begin_timestamp_ms: int = 0
     end_timestamp_ms: int = 0
     begin_offset: int = 0
     end_offset: int = 0
     slots_used: int = 0
-    count: int = 1
+    next_item: int = 1
 
 
 class IndexShape(NamedTuple):
@@ -57,13 +57,13 @@ class IndexShape(NamedTuple):
 
     def admits(self, header: Header) -> bool:
         """Whether a file of this shape can have the header."""
-        return 1 <= header.count <= self.items and 0 <= header.slots_used < header.count and min(header) >= 0
+        return 1 <= header.next_item <= self.items and 0 <= header.slots_used < header.next_item and min(header) >= 0
 
 
 def decode_header(encoded: bytes) -> Header:
     """The header at a file's start; one without any item may hold 0 where 1 is meant."""
     header = Header(*HEADER.unpack_from(encoded))
-    return header if header.count else header._replace(count=1)
+    return header if header.next_item else header._replace(next_item=1)
 
 
 def file_name(timestamp_ms: int, last_name: str) -> str:

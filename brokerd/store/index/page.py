@@ -37,7 +37,11 @@ def read_page(disk: Disk) -> Page | None:
     """The page, or None when there is none or it is damaged."""
     content = disk.read_bytes(PATH)
     size = _PLACE.size + HEADER.size
-    if content is None or len(content) != size + _CRC.size or _CRC.unpack_from(content, size)[0] != crc32(content[:size]):
+    if (
+        content is None
+        or len(content) != size + _CRC.size
+        or _CRC.unpack_from(content, size)[0] != crc32(content[:size])
+    ):
         return None
     offset, name = _PLACE.unpack_from(content)
     return Page(offset, f"{name:017d}" if name else "", Header(*HEADER.unpack_from(content, _PLACE.size)))

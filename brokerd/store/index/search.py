@@ -71,9 +71,7 @@ class Search:
             self.is_complete = True
             return True
         return (
-            len(self._found) >= self._question.most
-            or self._bytes >= _MOST_BYTES
-            or self._looked_at >= _MOST_LOOKED_AT
+            len(self._found) >= self._question.most or self._bytes >= _MOST_BYTES or self._looked_at >= _MOST_LOOKED_AT
         )
 
     def _may_hold(self, file: IndexFile) -> bool:
@@ -83,7 +81,7 @@ class Search:
         file = self._file = self._files.pop()
         self._generation = file.generation
         self._number = file.newest_of(self._hash) if file.is_open else 0
-        if self._number >= file.count:
+        if self._number >= file.next_item:
             self._number = 0
 
     def _look(self) -> int:

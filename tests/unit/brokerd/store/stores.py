@@ -16,7 +16,12 @@ STORE_HOST = bytes.fromhex("0a00000200002a9f")
 BORN_HOST = bytes.fromhex("0a00000100009c40")
 SEGMENT_BYTES = 4096
 SETTINGS = StoreSettings(
-    segment_size_bytes=SEGMENT_BYTES, queue_file_units=16, open_queue_files=3, dispatch_chunk_bytes=4096
+    segment_size_bytes=SEGMENT_BYTES,
+    queue_file_units=16,
+    open_queue_files=3,
+    dispatch_chunk_bytes=4096,
+    index_slots=16,
+    index_items=24,
 )
 SHAPE = RecordShape(SEGMENT_BYTES, SETTINGS.largest_record_bytes)
 

@@ -2,7 +2,8 @@
 
 A `Life` is the same scripted sequence of appends, syncs, dispatches, checkpoints, cuts, retention and restarts each time; it
 knows what it appended and what it was told is durable. The machine stops in the n-th sync point, for every n. Then the store is
-opened again, and must hold everything that was durable, nothing that was never appended, and dense queues.
+opened again, and must hold everything that was durable, nothing that was never appended, dense queues, and an index that finds
+every message of the log and no other.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from random import Random
 
 import pytest
 
+from brokerd.store.index import key_index
+from brokerd.store.index.postings import keys_of
 from brokerd.store.retention import RetentionDecision
 from brokerd.store.store import MessageStore
+from remoting.message import decode_record, encode_properties
 from tests.support.disks import FaultyDisk, PowerLost
+from tests.unit.brokerd.store.index.finding import catch_up, find
 from tests.unit.brokerd.store.stores import (
     SEGMENT_BYTES,
     Clock,
@@ -77,7 +82,19 @@ class Life:
             size = (self.number * 397) % 1100
             before = store.commitlog.end_offset
             try:
-                put(store, draft(bytes([65 + self.number % 26]) * size, queue_id=self.number % 3), visible=dispatch)
+                put(
+                    store,
+                    draft(
+                        bytes([65 + self.number % 26]) * size,
+                        queue_id=self.number % 3,
+                        properties=encode_properties(
+                            {"UNIQ_KEY": f"U{self.number}", "KEYS": f"k{self.number % 5} all"}
+                        ),
+                    ),
+                    visible=dispatch,
+                )
+                if self.number % 4:
+                    catch_up(store)
             finally:
                 self.number += 1
                 self.note_appended(store, before)
@@ -125,6 +142,8 @@ class Life:
         assert found == bytes(self.log[begin:end]), "the log holds something that was never appended"
         dispatch_all(store)
         check_queues(store)
+        catch_up(store)
+        check_index(store)
 
 
 def check_queues(store: MessageStore) -> None:
@@ -139,6 +158,23 @@ def check_queues(store: MessageStore) -> None:
         assert found == [unit for _, unit in units]
         assert [number for number, _ in units] == list(range(first, first + len(units)))
         assert store.queue_offsets.table[key] == first + len(units)
+
+
+def check_index(store: MessageStore) -> None:
+    """Every key of the log's messages finds exactly them; keys of messages that are gone find nothing."""
+    expected: dict[str, list[int]] = {"all": []} | {f"U{number}": [] for number in range(60)}
+    for entry in log_entries(store):
+        record = decode_record(store.commitlog.record_at(entry[3]) or b"")
+        for key in keys_of(record.properties):
+            expected.setdefault(key.decode(), []).append(entry[3])
+    assert {key: find(store, "TopicA", key, most=1000) for key in expected} == expected
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _every_checkpoint_writes_the_index() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_index, "_PATIENCE", 1)
+        yield
 
 
 @cache

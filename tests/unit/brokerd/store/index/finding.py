@@ -14,7 +14,9 @@ def catch_up(store: MessageStore) -> None:
         assert store.index.take(store.dispatch_offset, 4096) > 0
 
 
-def find(store: MessageStore, topic: str, key: str, begin_ms: int = 0, end_ms: int = 1 << 62, most: int = 64) -> list[int]:
+def find(
+    store: MessageStore, topic: str, key: str, begin_ms: int = 0, end_ms: int = 1 << 62, most: int = 64
+) -> list[int]:
     """The physical offsets of what a query finds, oldest first."""
     assert store.index is not None
     search = Search(store.index, store.read_physical, Question(topic, key, most, begin_ms, end_ms))
