@@ -24,6 +24,7 @@ from tests.support.cluster import Cluster, eventually, free_ports
 from tests.support.workload import call_until
 
 TOPIC = "Bench"
+NO_INDEX = "store.index_enabled=false"
 BACKGROUND = ("replication.ack_after=append",)
 
 
@@ -128,6 +129,18 @@ def run(pairs: int, seconds: float, only: str = "") -> list[Pairs]:
                 "batches of 32, mixed sizes, background: broker / prototype",
                 measured(1, BACKGROUND, load(-32)),
                 bare("background", load(-32)),
+                None,
+            ),
+            (
+                "1 x 64, background flush: with the index of keys / without",
+                measured(1, BACKGROUND, load()),
+                measured(1, (*BACKGROUND, NO_INDEX), load()),
+                0.9,
+            ),
+            (
+                "batches of 32, background: with the index of keys / without",
+                measured(1, BACKGROUND, load(32)),
+                measured(1, (*BACKGROUND, NO_INDEX), load(32)),
                 None,
             ),
             ("1 x 64, fdatasync: three replicas / one", measured(3, (), load()), measured(1, (), load()), 0.4),
