@@ -38,7 +38,6 @@ class IndexMachine(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 1 << 16))
     def begin(self, seed: int) -> None:
-        key_index._PATIENCE = 1  # type: ignore[misc]
         self.disk = FaultyDisk(Random(seed))
         self.clock = Clock()
         self.store: MessageStore = open_store(self.disk, self.clock)
@@ -51,12 +50,21 @@ class IndexMachine(RuleBasedStateMachine):
         words=st.lists(st.sampled_from(KEYS), max_size=4),
         unique=st.booleans(),
         rolled_back=st.integers(0, 9).map(lambda n: n == 0),
-        size=st.integers(1, 900),
+        size=st.integers(1, 300),
         later_ms=st.integers(0, 5000),
-        count=st.integers(1, 6),
+        count=st.integers(1, 12),
+        seen=st.sampled_from(["no", "yes", "indexed", "indexed", "indexed"]),
     )
     def append(
-        self, topic: str, words: list[str], unique: bool, rolled_back: bool, size: int, later_ms: int, count: int
+        self,
+        topic: str,
+        words: list[str],
+        unique: bool,
+        rolled_back: bool,
+        size: int,
+        later_ms: int,
+        count: int,
+        seen: str,
     ) -> None:
         for _ in range(count):
             self.clock.now_ms += later_ms
@@ -69,6 +77,10 @@ class IndexMachine(RuleBasedStateMachine):
             )
             keys = frozenset([*words, *([properties["UNIQ_KEY"]] if unique else [])])
             self.messages.append((topic, frozenset() if rolled_back else keys, *result[:1], result.end_offset))
+        if seen != "no":
+            dispatch_all(self.store)
+        if seen == "indexed":
+            catch_up(self.store)
 
     @rule()
     def show(self) -> None:
@@ -173,4 +185,4 @@ def files(disk: MemoryDisk) -> list[bytes | None]:
 
 
 TestIndexAgainstItsModel = IndexMachine.TestCase
-TestIndexAgainstItsModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestIndexAgainstItsModel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
