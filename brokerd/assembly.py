@@ -121,7 +121,7 @@ class Broker:
             transaction_settings=self._live.transactions,
             delay_settings=settings.delay,
             transaction_settings=settings.transactions,
-            cpu_s=time.thread_time,
+            cpu_s=time.process_time,
         )
         assert isinstance(core.replica, Replica)
         self.replica = core.replica

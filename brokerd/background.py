@@ -21,14 +21,14 @@ _REST_S: Final = 0.05  # what arrives in between is taken together
 _BLOCKED_S: Final = 0.1
 _LEAST_SHARE: Final = 0.05
 _LARGEST_SHARE: Final = 0.5  # of a busy loop
-_IDLE_SHARE: Final = 0.8  # of idle time
+_IDLE_SHARE: Final = 0.5  # of idle time
 _FAR_BEHIND_BYTES: Final = 1 << 30
 
 
 def decide_pause_s(spent_s: float, busy: float, behind_bytes: int, *, hurried: bool) -> float:
     """How long to leave the loop alone after a slice of `spent_s`.
 
-    `busy` is the part of the time before the slice, 0 to 1, in which the loop had other work.
+    `busy` is the part of the time before the slice, 0 to 1, in which the process had other work.
     """
     least = _LEAST_SHARE + (_LARGEST_SHARE - _LEAST_SHARE) * min(1.0, behind_bytes / _FAR_BEHIND_BYTES)
     if hurried:
@@ -38,7 +38,7 @@ def decide_pause_s(spent_s: float, busy: float, behind_bytes: int, *, hurried: b
 
 
 class Background:
-    """Drives the followers; `limit()` is how far they may read, `cpu_s()` the processor time of the loop's thread so far."""
+    """Drives the followers; `limit()` is how far they may read, `cpu_s()` the processor time of the process so far."""
 
     def __init__(
         self,
@@ -129,6 +129,6 @@ class Background:
 
 
 def _busy(before: tuple[float, float], now: tuple[float, float]) -> float:
-    """The part of the time between two (seconds, processor seconds) that the thread was working."""
+    """The part of the time between two (seconds, processor seconds) that the process was working."""
     wall_s = now[0] - before[0]
     return min(1.0, (now[1] - before[1]) / wall_s) if wall_s > 0 else 0.0

@@ -84,7 +84,7 @@ class BrokerCore:
     ) -> None:
         """Load the store and read the tables. `make_replica` gets the log and the confirm offset that is known.
 
-        `is_alive(client_id)` tells whether a consumer that leases messages is there, `cpu_s` the processor time that this thread
+        `is_alive(client_id)` tells whether a consumer that leases messages is there, `cpu_s` the processor time that this process
         has used. Raises CorruptedFile or SettingsError.
         """
         self.store = store = MessageStore(disk, settings, wall_ms, identity.store_host)

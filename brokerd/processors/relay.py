@@ -54,7 +54,7 @@ class RelayProcessor:
             raise InvalidParameter(
                 "msgId must be the offset id of a message (its address and place), as QUERY_MESSAGE and pulls give it"
             ) from error
-        record = self._reads.read_physical(physical_offset) if physical_offset >= 0 else None
+        record = self._reads.message_at(physical_offset) if physical_offset >= 0 else None
         if record is None:
             raise RequestError(
                 codes.SYSTEM_ERROR, f"no message starts at offset {physical_offset} of this broker's log"
