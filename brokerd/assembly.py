@@ -120,7 +120,6 @@ class Broker:
             journal_settings=settings.journal,
             transaction_settings=self._live.transactions,
             delay_settings=settings.delay,
-            transaction_settings=settings.transactions,
             cpu_s=time.process_time,
         )
         assert isinstance(core.replica, Replica)

@@ -14,7 +14,6 @@ _INT: Final = struct.Struct(">i").unpack_from
 _SHORT: Final = struct.Struct(">h").unpack_from
 _LONG: Final = struct.Struct(">q").unpack_from
 _MAGIC: Final = struct.Struct(">I").unpack_from
-_QUEUE_ID_AT: Final = 12
 _OFFSETS_AT: Final = 20
 _RECONSUME_AT: Final = 72  # with IPv4 hosts
 _BODY_LENGTH_AT: Final = 84  # likewise
@@ -33,11 +32,6 @@ def offsets_of(record: Bytes) -> tuple[int, int, int]:
 def queue_offset_of(record: Bytes) -> int:
     offset: int = _LONG(record, _OFFSETS_AT)[0]
     return offset
-
-
-def queue_id_of(record: Bytes) -> int:
-    queue_id: int = _INT(record, _QUEUE_ID_AT)[0]
-    return queue_id
 
 
 def store_timestamp_of(record: Bytes) -> int:

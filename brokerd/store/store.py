@@ -30,7 +30,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.delay.levels import Delays, queue_code
-from brokerd.record_fields import queue_id_of, queue_offset_of, topic_of
 from brokerd.services import Draft
 from brokerd.store import recovery
 from brokerd.store.checkpoint import ABORT_PATH, Checkpoint, Positions
@@ -429,15 +428,6 @@ class MessageStore:
         record = decode_record(encoded)
         units = self.read_units(record.topic, record.queue_id, max(0, record.queue_offset), 1)
         return encoded if units and units[0][:2] == (physical_offset, record.size) else None
-        """The message whose record starts at an offset of the log; None when none does, or when no queue holds it.
-
-        The queue is asked because the bytes alone prove nothing: a body may hold what looks like a record at its place.
-        """
-        record = self.read_physical(physical_offset)
-        if record is None:
-            return None
-        units = self.read_units(topic_of(record), queue_id_of(record), queue_offset_of(record), 1)
-        return record if units and units[0][0] == physical_offset else None
 
     def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Unit]:
         """(physical offset, size, tags code) of the messages `[queue_offset, queue_offset + count)` that exist."""

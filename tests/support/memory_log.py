@@ -96,9 +96,6 @@ class MemoryLog:
         return len(self._dispatched.get((topic, queue_id), ()))
 
     def message_at(self, physical_offset: int) -> bytes | None:
-        return self._records.get(physical_offset)
-
-    def message_at(self, physical_offset: int) -> bytes | None:
         """The dispatched message that starts there."""
         units = (unit for units in self._dispatched.values() for unit in units)
         return next((self._records[unit[0]] for unit in units if unit[0] == physical_offset), None)
