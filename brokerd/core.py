@@ -28,6 +28,7 @@ from brokerd.pop.service import PopService
 from brokerd.pop.settings import PopSettings
 from brokerd.progress import ConsumerProgress
 from brokerd.replication.effects import Role
+from brokerd.retry.counters import RetryCounters
 from brokerd.scheduler import Scheduler
 from brokerd.send import Counters, MessageSender
 from brokerd.store.dispatcher import Arrival
@@ -94,6 +95,7 @@ class BrokerCore:
         self.replica = make_replica(StoreReplicatedLog(store, request_flush), store.confirm_offset)
         self.counters = Counters()
         self.background = Background(store.followers, lambda: store.dispatch_offset, scheduler, cpu_s, store.fail)
+        self.retry_counters = RetryCounters()
         self.appends = Appends(store, self.replica, request_flush)
         self.record_log = record_log = StoreRecordLog(store, self.appends, wall_ms, identity.store_host)
         names = SystemNames(

@@ -41,6 +41,15 @@ _TRANSACTIONS: Final = {
     "unasked": "checks for which no producer of the group was there",
     "given_up": "transactions that nobody decided, moved to TRANS_CHECK_MAX_TIME_TOPIC",
 }
+_SCHEDULE: Final = {
+    "delivered": "delayed messages delivered",
+    "lost": "delayed messages whose topic or group was removed while they waited, or whose data was",
+    "failures": "attempts to deliver that failed",
+}
+_RETRY: Final = {
+    "returned": "messages that consumers gave back and that come again",
+    "dead_lettered": "messages that consumers gave back and that became dead letters",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,7 @@ class Exposition:
             *self._traffic(state),
             *self._pop(),
             *self._transactions(),
+            *self._schedule(),
             *_loop(state["loop"]),
         ]
         return render(families, common)
@@ -143,6 +153,22 @@ class Exposition:
                 _counter(f"logboom_transactions_{name}_total", help, state[name])
                 for name, help in _TRANSACTIONS.items()
             ),
+        ]
+
+    def _schedule(self) -> list[Family]:
+        core = self._sources.core
+        waiting = Family("logboom_schedule_waiting", "gauge", "delayed messages that wait, by level")
+        late = Family("logboom_schedule_late_seconds", "gauge", "how late the last message of a level was delivered")
+        for each in core.schedule.levels():
+            waiting.add(each.waiting, level=str(each.level))
+            if each.late_ms >= 0:
+                late.add(each.late_ms / 1000, level=str(each.level))
+        totals, given_back = core.schedule.counters.as_dict(), core.retry_counters.as_dict()
+        return [
+            waiting,
+            late,
+            *(_counter(f"logboom_schedule_{name}_total", help, totals[name]) for name, help in _SCHEDULE.items()),
+            *(_counter(f"logboom_retry_{name}_total", help, given_back[name]) for name, help in _RETRY.items()),
         ]
 
 

@@ -83,6 +83,7 @@ def build_processors(
         in_flight=pop.in_flight,
         consumed=progress.consumed,
         transactions=core.transactions.state,
+        schedule=lambda: core.schedule.state() | core.retry_counters.as_dict(),
     )
     place = ReadPlace(
         live.pull,
@@ -165,6 +166,7 @@ def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool
         core.sender.turn_of,
         lambda group: locks.is_locked(group, _steady_ms()),
         core.store.delays,
+        core.retry_counters,
         auto_create_groups=auto_create_groups,
     )
     service.listeners.append(core.counters.statistics.note_sent_back)

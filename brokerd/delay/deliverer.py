@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from brokerd.delay.destinations import DestinationMetadata, destination_of
+from brokerd.delay.figures import LevelState, ScheduleCounters, document
 from brokerd.delay.levels import SCHEDULE_TOPIC, Delays
-from brokerd.delay.rules import Target, deliver, target_of
+from brokerd.delay.rules import Target, deliver
 from brokerd.delay.settings import DelaySettings
 from brokerd.delay.waiting import WaitingLevel
 from brokerd.metadata.record_log import RecordLog, Unit
-from brokerd.pop.handles import RETRY_PREFIX, split_retry_topic
 from brokerd.scheduler import Scheduler, Timer
-from brokerd.services import Draft, GroupConfig, PutStatus, TopicConfig
+from brokerd.services import Draft, PutStatus
 from brokerd.store.consume_queue import BLANK_SIZE
 from brokerd.store.dispatcher import Arrival
 from remoting import codes
@@ -34,39 +35,12 @@ SCHEDULE_GROUP: Final = "CID_RMQ_SYS_LOGBOOM_SCHEDULE"
 _UNITS: Final = 64  # looked at in one read
 
 
-class ScheduleMetadata(Protocol):
+class ScheduleMetadata(DestinationMetadata, Protocol):
     """What is needed of the metadata service."""
-
-    def topic(self, name: str) -> TopicConfig | None: ...
-
-    def group(self, name: str) -> GroupConfig | None: ...
-
-    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None: ...
-
-    def deleted_at(self, topic: str) -> int: ...
 
     def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None: ...
 
     def commit_now(self, offsets: Mapping[tuple[str, str, int], int]) -> int: ...
-
-
-class LevelState(NamedTuple):
-    """A level, for people. `late_ms` is how late its last message was delivered, -1 when none was since the start."""
-
-    level: int
-    delay_ms: int
-    waiting: int
-    late_ms: int
-
-
-class ScheduleCounters:
-    """Running totals since the start."""
-
-    __slots__ = ("delivered", "failures", "lost")
-
-    def __init__(self) -> None:
-        self.delivered = self.failures = 0
-        self.lost = 0  # their topic or group was removed while they waited, or they are gone from the log
 
 
 class _Due(NamedTuple):
@@ -169,6 +143,10 @@ class Deliverer:
             )
             for queue_id, level in enumerate(self._levels)
         ]
+
+    def state(self) -> dict[str, Any]:
+        """All of it, for the broker's state."""
+        return document(self.levels(), self.counters)
 
     def offsets(self) -> dict[int, int]:
         """By level, up to which queue offset everything is delivered."""
@@ -299,32 +277,12 @@ class Deliverer:
                     self.counters.lost += 1
                 else:
                     record = decode_record(self._log.record_at(physical_offset, size))
-                    due.append(_Due(record, self._target_of(record)))
+                    due.append(_Due(record, destination_of(record, self._metadata)))
                     room.take(size)
                     late_ms[queue_id] = now_ms - release_ms
                 level.move(level.position + 1)
             if level.position == before:
                 raise StorageError(f"queue {queue_id} of {SCHEDULE_TOPIC} cannot be read at {before}, its end is {end}")
-
-    def _target_of(self, record: Record) -> Target | None:
-        """Where the message goes now; None when what it was sent to is gone."""
-        target = target_of(record)
-        if target is None or self._metadata.deleted_at(target.topic) > record.physical_offset:
-            return None
-        topic = self._metadata.topic(target.topic)
-        if topic is None and target.topic.startswith(RETRY_PREFIX):
-            split = split_retry_topic(target.topic)
-            group = self._metadata.group(split[0] if split is not None else target.topic[len(RETRY_PREFIX) :])
-            if group is not None:
-                error = self._metadata.ensure_topic(target.topic, max(1, group.retry_queue_nums))
-                if error is not None:
-                    raise error
-                topic = self._metadata.topic(target.topic)
-        if topic is None:
-            return None
-        if target.queue_id < topic.read_queue_nums:
-            return target
-        return target._replace(queue_id=target.queue_id % max(1, topic.write_queue_nums))  # it has fewer queues now
 
     def _append(self, due: Sequence[_Due]) -> None:
         """All or nothing. Raises LogboomError."""

@@ -110,18 +110,27 @@ class WaitingLevel:
         return low
 
     def _make_room(self) -> None:
-        """Forget the arrivals of what is delivered; put pairs of neighbours together when that is not enough."""
+        """Forget the arrivals of what is delivered; put neighbours together when that is not enough."""
         done = self._index_of(self.position)
         if done:
             self._known_from = max(self._known_from, self._arrivals[done - 1].end)
             del self._arrivals[:done]
-        if len(self._arrivals) <= MAX_ARRIVALS:
-            return
-        pairs = zip(self._arrivals[::2], self._arrivals[1::2], strict=False)
-        together = [_Arrival(b.end, a.first_ms, b.last_ms, _younger(a.age_ms, b.age_ms)) for a, b in pairs]
-        if len(self._arrivals) % 2:
-            together.append(self._arrivals[-1])
-        self._arrivals = together
+        span_ms = max(1, 2 * self.delay_ms // MAX_ARRIVALS)  # what waits came within its delay, when it is not late
+        while len(self._arrivals) > MAX_ARRIVALS * 3 // 4:
+            self._arrivals = _together(self._arrivals, span_ms)
+            span_ms *= 2
+
+
+def _together(arrivals: list[_Arrival], span_ms: int) -> list[_Arrival]:
+    """Neighbours that came within the span as one."""
+    result = [arrivals[0]]
+    for end, first_ms, last_ms, age_ms in arrivals[1:]:
+        before = result[-1]
+        if last_ms - before.first_ms <= span_ms:
+            result[-1] = _Arrival(end, before.first_ms, last_ms, _younger(before.age_ms, age_ms))
+        else:
+            result.append(_Arrival(end, first_ms, last_ms, age_ms))
+    return result
 
 
 def _younger(one: int | None, other: int | None) -> int | None:

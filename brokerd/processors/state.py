@@ -50,6 +50,7 @@ class StateSources:
     in_flight: Callable[[str, str, int], int]
     consumed: Callable[[], Mapping[str, Collection[tuple[str, int]]]]  # group -> (topic, queue) of what it consumes
     transactions: Callable[[], Mapping[str, Any]]
+    schedule: Callable[[], Mapping[str, Any]]  # delayed messages and those that come back
 
 
 class StateProcessor:
@@ -98,6 +99,7 @@ class StateProcessor:
                 self._group(config, consumed.get(name, ())) for name, config in sorted(self._metadata.groups().items())
             ],
             "transactions": dict(self._sources.transactions()),
+            "schedule": dict(self._sources.schedule()),
             "connections": self._sources.connections(),
             "lastError": replica.last_error,
             "learner": replica.learner,

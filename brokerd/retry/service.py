@@ -14,6 +14,7 @@ from brokerd.delay.rules import schedule
 from brokerd.metadata.groups import ensure_group
 from brokerd.metadata.record_log import RecordLog
 from brokerd.pop.handles import DEAD_LETTER_PREFIX
+from brokerd.retry.counters import RetryCounters
 from brokerd.retry.rules import came_back, group_of, limit_of, sent_again
 from brokerd.services import Draft, Metadata, PutStatus, TopicConfig
 from remoting import codes
@@ -34,16 +35,6 @@ class MessageAt(Protocol):
     """What is needed of the store."""
 
     def message_at(self, physical_offset: int) -> bytes | None: ...
-
-
-class RetryCounters:
-    """Running totals since the start."""
-
-    __slots__ = ("dead_lettered", "returned")
-
-    def __init__(self) -> None:
-        self.returned = 0  # to a retry topic
-        self.dead_lettered = 0
 
 
 class SentBack(NamedTuple):
@@ -69,10 +60,11 @@ class RetryService:
         turn_of: Callable[[str], Callable[[int], int]],
         is_ordered: Callable[[str], bool],
         delays: Delays,
+        counters: RetryCounters,
         *,
         auto_create_groups: bool,
     ) -> None:
-        self.counters = RetryCounters()
+        self.counters = counters
         self.listeners: list[Callable[[str, str], None]] = []  # hear of the topic and the group of what was given back
         self._metadata = metadata
         self._reads = reads

@@ -31,6 +31,7 @@ from brokerd.processors.transactions import TransactionProcessor
 from brokerd.progress import ConsumerProgress
 from brokerd.queue_locks import QueueLocks
 from brokerd.read_place import PullSettings, ReadPlace
+from brokerd.retry.counters import RetryCounters
 from brokerd.retry.service import RetryService
 from brokerd.send import Counters
 from brokerd.services import BrokerRoute
@@ -143,6 +144,7 @@ class RemotingBroker(PopBroker):
             self.progress.in_flight,
             self.progress.consumed,
             lambda: {"open": 0},
+            lambda: self.schedule.state(),
         )
         self.transactions = TransactionService(
             broker_name="broker-a",
@@ -167,6 +169,7 @@ class RemotingBroker(PopBroker):
             lambda topic: lambda queues: queues - 1,
             lambda group: self.locks.is_locked(group, self.turns.monotonic_ms()),
             DEFAULT_DELAYS,
+            RetryCounters(),
             auto_create_groups=True,
         )
         self.processors = Processors(

@@ -12,6 +12,7 @@ from brokerd.exposition import Exposition, Sources
 from brokerd.services import PutStatus
 from remoting.disk import DiskUsage
 from remoting.exposition import Histogram
+from remoting.message import encode_properties
 from tests.unit.brokerd.replication.group import Group
 from tests.unit.brokerd.store.stores import draft
 from tests.unit.brokerd.test_core import Broker
@@ -66,7 +67,7 @@ def test_the_page_lists_what_a_scrape_gives_and_nothing_else() -> None:
     broker = Broker()
     given = names(scrape(broker, a_master_that_misses_one() | {"weaknesses": ["ack_after=append: memory"]}))
     given |= names(scrape(broker, a_replica()))
-    given.add("logboom_sends_unacknowledged_total")
+    given |= {"logboom_sends_unacknowledged_total", "logboom_schedule_late_seconds"}  # absent until there is one
     brokers_part = PAGE.partition("## Brokers")[2].partition("\n## ")[0]
     listed = set(re.findall(r"^\| `(\w+)`", brokers_part, re.MULTILINE))
     assert given == listed
@@ -112,3 +113,20 @@ def test_traffic_and_refusals_are_counted_by_reason() -> None:
     assert samples["logboom_sends_unacknowledged_total", (("status", "FLUSH_SLAVE_TIMEOUT"),)] == 4
     assert samples["logboom_log_end_offset_bytes", ()] == broker.core.store.commitlog.end_offset > 0
     assert samples["logboom_store_disk_free_bytes", ()] == 40
+
+
+def test_delayed_messages_are_counted_by_level() -> None:
+    broker = Broker()
+    for level in (1, 2, 2):
+        message = draft(topic="T")._replace(properties=encode_properties({"UNIQ_KEY": "U", "DELAY": str(level)}))
+        broker.core.sender.send([message], lambda _: None)
+    broker.turns.run(1100)
+    samples = scrape(broker, a_replica())
+    waiting = {key[1][0][1]: value for key, value in samples.items() if key[0] == "logboom_schedule_waiting"}
+    assert {level: count for level, count in waiting.items() if count} == {"2": 2}
+    assert len(waiting) == 18
+    late = {key[1][0][1]: value for key, value in samples.items() if key[0] == "logboom_schedule_late_seconds"}
+    assert list(late) == ["1"]
+    assert 0 <= late["1"] <= 0.002
+    assert samples["logboom_schedule_delivered_total", ()] == 1
+    assert samples["logboom_retry_dead_lettered_total", ()] == 0

@@ -37,6 +37,7 @@ class RetryBroker(Broker):
             self.core.sender.turn_of,
             lambda group: self.locks.is_locked(group, self.turns.monotonic_ms()),
             DEFAULT_DELAYS,
+            self.core.retry_counters,
             auto_create_groups=True,
         )
 
