@@ -20,16 +20,17 @@ from typing import Final, NamedTuple
 MAX_ARRIVALS: Final = 1024
 # A message that is this much older than others were when they came has waited for a replica to catch up.
 CATCHING_UP_MS: Final = 10_000
+_FOR_EVER_MS: Final = 1 << 42
 
 
 class _Arrival(NamedTuple):
-    """Messages below `end`, from the previous arrival's on, came between `first_ms` and `last_ms` (steady). `age_ms` is steady
-    time less store time, the smallest of them; None where they cannot have waited, because this broker stored them."""
+    """Messages below `end`, from the previous arrival's on, came between `first_ms` and `last_ms` (steady). Those that this
+    broker stored itself cannot have waited before."""
 
     end: int
     first_ms: int
     last_ms: int
-    age_ms: int | None
+    stored_here: bool
 
 
 class WaitingLevel:
@@ -62,12 +63,11 @@ class WaitingLevel:
         """Messages came up to queue offset `end`; the last one's entry says `due_ms`. `stored_here`: by this broker itself."""
         if end <= self.end:
             return
-        age_ms = None
         if not stored_here:
-            age_ms = steady_ms - (due_ms - self.delay_ms)
+            age_ms = self._age_ms(due_ms, steady_ms)
             if self._youngest_ms is None or age_ms < self._youngest_ms:
                 self._youngest_ms = age_ms
-        self._arrivals.append(_Arrival(end, steady_ms, steady_ms, age_ms))
+        self._arrivals.append(_Arrival(end, steady_ms, steady_ms, stored_here))
         self.end = end
         if len(self._arrivals) > MAX_ARRIVALS:
             self._make_room()
@@ -90,13 +90,17 @@ class WaitingLevel:
         index = self._index_of(offset)
         if offset < self._known_from or index == len(self._arrivals):
             return min(by_entry_ms, self._since_ms + self.delay_ms)
-        _, first_ms, last_ms, age_ms = self._arrivals[index]
+        _, first_ms, last_ms, stored_here = self._arrivals[index]
         earliest_ms = first_ms + self.delay_ms
-        if age_ms is not None and self._youngest_ms is not None:
-            waited_ms = age_ms - self._youngest_ms
+        if not stored_here and self._youngest_ms is not None:
+            waited_ms = self._age_ms(due_ms, first_ms) - self._youngest_ms
             if waited_ms > CATCHING_UP_MS:
                 earliest_ms -= waited_ms
         return min(max(by_entry_ms, earliest_ms), last_ms + self.delay_ms)
+
+    def _age_ms(self, due_ms: int, steady_ms: int) -> int:
+        """Of a message with that entry: steady time less store time, to be compared with those of others."""
+        return steady_ms - (due_ms - self.delay_ms)
 
     def _index_of(self, offset: int) -> int:
         """The first arrival that ends behind the offset."""
@@ -116,7 +120,7 @@ class WaitingLevel:
             self._known_from = max(self._known_from, self._arrivals[done - 1].end)
             del self._arrivals[:done]
         span_ms = max(1, 2 * self.delay_ms // MAX_ARRIVALS)  # what waits came within its delay, when it is not late
-        while len(self._arrivals) > MAX_ARRIVALS * 3 // 4:
+        while len(self._arrivals) > MAX_ARRIVALS * 3 // 4 and span_ms < _FOR_EVER_MS:
             self._arrivals = _together(self._arrivals, span_ms)
             span_ms *= 2
 
@@ -124,14 +128,10 @@ class WaitingLevel:
 def _together(arrivals: list[_Arrival], span_ms: int) -> list[_Arrival]:
     """Neighbours that came within the span as one."""
     result = [arrivals[0]]
-    for end, first_ms, last_ms, age_ms in arrivals[1:]:
+    for each in arrivals[1:]:
         before = result[-1]
-        if last_ms - before.first_ms <= span_ms:
-            result[-1] = _Arrival(end, before.first_ms, last_ms, _younger(before.age_ms, age_ms))
+        if each.last_ms - before.first_ms <= span_ms and each.stored_here == before.stored_here:
+            result[-1] = each._replace(first_ms=before.first_ms)
         else:
-            result.append(_Arrival(end, first_ms, last_ms, age_ms))
+            result.append(each)
     return result
-
-
-def _younger(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else min(one, other)
