@@ -22,7 +22,7 @@ from remoting.bare_json import loads_bare
 from remoting.disk import Bytes
 from remoting.errors import InvalidParameter, LogboomError, ProtocolError, RequestError, RequestTimeout
 from remoting.frame import Command
-from remoting.message import decode_offset_message_id
+from remoting.message import decode_offset_message_id, decode_record
 from remoting.transport.connection import RemotingConnection
 
 TIMEOUT_MS: Final = 10_000
@@ -59,6 +59,7 @@ class RelayProcessor:
             raise RequestError(
                 codes.SYSTEM_ERROR, f"no message starts at offset {physical_offset} of this broker's log"
             )
+        self._check_topic(ext, decode_record(record).topic)
         ext["brokerName"] = self._broker_name
         topic = self._metadata.topic(ext.get("topic", ""))
         if topic is not None:
@@ -91,6 +92,17 @@ class RelayProcessor:
             _ask(member, codes.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}, told)
 
     # ---- inside
+
+    def _check_topic(self, ext: Mapping[str, str], topic: str) -> None:
+        """The message must be of the topic that the request is about, or of one that the group subscribes to: who may have the
+        one need not be allowed to read others."""
+        if ext.get("topic"):
+            if ext["topic"] != topic:
+                raise InvalidParameter(f"the message is of topic {topic}, not of {ext['topic']}")
+            return
+        group = self._clients.consumer_group(fields.text(ext, "consumerGroup"))
+        if group is not None and topic not in group.subscriptions:
+            raise InvalidParameter(f"the message is of topic {topic}, to which the group does not subscribe")
 
     def _relay(self, connection: RemotingConnection, request: Command, ext: Mapping[str, str], body: bytes) -> None:
         group, client_id = fields.text(ext, "consumerGroup"), fields.text(ext, "clientId")

@@ -18,7 +18,7 @@ BOTH = (
     *("filter-tags", "filter-sql92", "pull", "pull-waits", "pull-offsets"),
     *("lite-pull-subscribe", "lite-pull-assign", "lite-pull-seek"),
     *("rebalance", "consume-from-first", "consume-from-last", "consume-from-timestamp"),
-    *("offsets-resumed", "offsets-of-lite-pull-resumed", "subscription-changed"),
+    *("offsets-resumed", "offsets-of-lite-pull-resumed", "subscription-changed", "reset-offset", "consumer-asked"),
     *("retry", "dead-letter", "dead-letter-orderly", "view-message", "query-by-key", "query-by-unique-key"),
 )
 ONLY_4 = ("request-reply-sync",)  # the clients 5.3.3 return from it before the answer is there

@@ -21,6 +21,7 @@ final class Checks {
         SlowChecks.add(checks);
         TransactionChecks.add(checks);
         Generation.add(checks);
+        ConsumerChecks.add(checks);
         GroupChecks.add(checks);
         PushChecks.add(checks);
         PullChecks.add(checks);

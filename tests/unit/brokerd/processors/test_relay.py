@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.client_groups import ConsumerData
+from brokerd.client_groups import ConsumerData, Subscription
 from brokerd.services import ClientInfo
 from remoting import codes
 from remoting.bare_json import loads_bare
@@ -103,6 +103,22 @@ def test_messages_that_are_not_there(broker: RemotingBroker, message_id: str, co
     broker.send("a", "b")
     answer = broker.answer(codes.CONSUME_MESSAGE_DIRECTLY, direct(broker, msgId=message_id))
     assert (answer.code, bool(answer.remark)) == (code, True)
+
+
+def test_a_message_of_another_topic_is_not_given_out(broker: RemotingBroker) -> None:
+    consumer = join(broker)
+    broker.topic("u")
+    broker.send("a", "b")
+    assert broker.answer(codes.CONSUME_MESSAGE_DIRECTLY, direct(broker, topic="u")).code == codes.INVALID_PARAMETER
+    unnamed = direct(broker)
+    del unnamed["topic"]
+    assert broker.answer(codes.CONSUME_MESSAGE_DIRECTLY, unnamed).code == codes.INVALID_PARAMETER
+    assert not consumer.asked
+    info = ClientInfo("c1", consumer.peer, "JAVA", "479")
+    data = ConsumerData("g", subscriptions={"t": Subscription("t")})
+    broker.clients.remoting_heartbeat(consumer, info, [], [data])
+    broker.send_request(codes.CONSUME_MESSAGE_DIRECTLY, unnamed)
+    assert len(consumer.asked) == 1
 
 
 STATUS = {"group": "g", "topic": "t"}

@@ -23,6 +23,11 @@ final class Generation {
         return ((MessageClientExt) message).getOffsetMsgId();
     }
 
+    /** Let a consumer consume one message; what it says of that. */
+    static String consumeDirectly(Place place, String group, String client, String topic, String offsetId) throws Exception {
+        return api(place.producer()).consumeMessageDirectly(place.master, group, client, offsetId, 15_000).getConsumeResult().name();
+    }
+
     static void add(Map<String, Checks.Body> checks) {
         checks.put("request-reply-sync", SendChecks::requestReplySync);
     }
