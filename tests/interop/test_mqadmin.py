@@ -422,6 +422,20 @@ def test_clone_group_offsets(appliance: Appliance, tool: Tool) -> None:
         assert ask(appliance.master, codes.QUERY_CONSUMER_OFFSET, **asked).ext["offset"] == "2"
 
 
+def test_reset_the_offset_of_one_queue(appliance: Appliance, tool: Tool) -> None:
+    _filled(appliance, "one-queue", "precise")
+    words = ("-g", "precise", "-t", "one-queue", "-s", "-1", "-b", appliance.master, "-q", "1")
+    assert "reset consumer offset to 1" in tool("resetOffsetByTime", *words, "-o", "1")
+    tool.consumer("precise", "one-queue")
+    eventually(
+        "one message is consumed again",
+        lambda: rows(tool("statsAll", "-t", "one-queue"), "one-queue")[0][-1] == "5",
+        60,
+    )
+    refused = tool.printed("resetOffsetByTime", *words, "-o", "9", "-n", tool.name_servers)
+    assert "CODE: 1 " in refused
+
+
 # ---- messages
 
 
@@ -455,6 +469,22 @@ def test_query_message_by_id(tool: Tool, stored: str) -> None:
     printed = tool("queryMsgByOffset", "-t", "stored", "-b", GROUP, "-i", "1", "-o", "0")
     [offset_id] = re.findall(r"^OffsetID:\s+([0-9A-F]{32})$", printed, re.MULTILINE)
     _shows_it(tool("queryMsgById", "-t", "stored", "-i", offset_id), stored)
+
+
+def test_a_message_is_consumed_directly_and_sent_again(appliance: Appliance, tool: Tool) -> None:
+    appliance.topic("direct", 1)
+    appliance.group("directed")
+    appliance.send("direct", "x")
+    appliance.consume("directed", "direct")
+    printed = tool("queryMsgByOffset", "-t", "direct", "-b", GROUP, "-i", "0", "-o", "0")
+    assert "MessageTrack [consumerGroup=directed, trackType=CONSUMED" in printed
+    [offset_id] = re.findall(r"^OffsetID:\s+([0-9A-F]{32})$", printed, re.MULTILINE)
+    connection = tool("consumerConnection", "-g", "directed")
+    [client] = [line.split()[0] for line in connection.splitlines() if "@directed" in line]
+    consumed = tool("queryMsgById", "-t", "direct", "-i", offset_id, "-g", "directed", "-d", client)
+    assert "consumeResult=CR_SUCCESS" in consumed
+    assert "sendStatus=SEND_OK" in tool("queryMsgById", "-t", "direct", "-i", offset_id, "-s", "true")
+    assert rows(tool("topicStatus", "-t", "direct"), GROUP)[0][3] == "2"
 
 
 def test_query_message_by_key(tool: Tool, stored: str) -> None:
@@ -496,6 +526,13 @@ def test_message_round_trip_times(appliance: Appliance) -> None:
     for line in rows(printed, CLUSTER):
         assert line[:2] == [CLUSTER, GROUP]
         assert line[3:] == ["4", "0"], "all sent, none failed"
+
+
+def test_check_round_trip_times(appliance: Appliance, tool: Tool) -> None:
+    appliance.topic("timed", 2)
+    printed = tool("checkMsgSendRT", "-t", "timed", "-a", "4")
+    assert [line[2] for line in rows(printed, GROUP)] == ["true"] * 4
+    assert "Avg RT:" in printed
 
 
 def test_send_message_status(tool: Tool) -> None:
@@ -605,6 +642,15 @@ def test_controllers_describe_themselves(appliance: Appliance, tool: Tool) -> No
     assert "update controller config success" in changed
 
 
+def test_cleaning_what_controllers_know_of_a_broker(appliance: Appliance, tool: Tool) -> None:
+    words = ("-a", appliance.controller, "-bn", GROUP, "-c", CLUSTER, "-b")
+    assert f"clear broker {GROUP} metadata from controller success!" in tool("cleanBrokerMetadata", *words, "7")
+    group = appliance.cluster.wait_in_sync(3)
+    alive = tool.refused("cleanBrokerMetadata", *words, str(group["masterBrokerId"]))
+    assert "CODE: 2009 " in alive
+    assert len(appliance.cluster.wait_in_sync(3)["replicas"]) == 3
+
+
 def test_replication_status(appliance: Appliance, tool: Tool) -> None:
     printed = tool("haStatus", "-b", appliance.master)
     assert f"#MasterAddr\t{appliance.master}" in printed
@@ -642,11 +688,13 @@ def test_elect_master(appliance: Appliance, tool: Tool) -> None:
         (("updateColdDataFlowCtrGroupConfig", "-g", "g", "-v", "1"), 2001),
         (("removeColdDataFlowCtrGroupConfig", "-g", "g"), 2002),
         (("setCommitLogReadAheadMode", "-m", "0"), 2004),
+        (("addBroker", "-c", "here"), 902),
     ],
 )
 def test_requests_that_are_not_supported_say_so_at_once(
     appliance: Appliance, tool: Tool, words: tuple[str, ...], code: int
 ) -> None:
+    words = tuple(appliance.master if word == "here" else word for word in words)
     printed = tool.refused(*words, "-b", appliance.master)
     assert f"CODE: 3  DESC:  request type {code} not supported" in printed
 
