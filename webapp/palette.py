@@ -20,6 +20,7 @@ PAGES = (
     ("Operations", "operations", "operation", "operations.read"),
     ("Audit trail", "audit", "audit", "audit.read"),
     ("API tokens", "tokens", "token", "tokens.write"),
+    ("Client users", "client-users", "lock", "access.read"),
     ("Users", "users", "user", "users.write"),
     ("Account", "account", "user", "tokens.write"),
 )

@@ -202,6 +202,12 @@ SPECTACULAR_SETTINGS = {
         "WriteUserRole": ["viewer", "operator", "admin"],
         "ControllerRole": ["leader", "follower", "candidate", "unreachable"],
         "ReplicaRole": ["master", "replica", "fenced", "unreachable"],
+        "TypeEnum": ["NORMAL", "FIFO", "DELAY", "TRANSACTION"],
+        "StatusEnum": ["healthy", "degraded", "down"],
+        "ClientUserType": ["Normal", "Super"],
+        "ClientUserStatus": ["enable", "disable"],
+        "ClientAction": ["All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"],
+        "ResourceType": ["Topic", "Group", "Cluster"],
     },
 }
 

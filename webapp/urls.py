@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, URLResolver, include, path
 
 from webapp import converters  # noqa: F401  registers the path converters
+from webapp.access import views as access
 from webapp.accounts import views as accounts
 from webapp.audit import views as audit
 from webapp.clusters import views as clusters
@@ -49,6 +50,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("audit/verify", audit.verify, name="audit-verify"),
     path("tokens/", accounts.tokens, name="tokens"),
     path("tokens/<int:token_id>/revoke", accounts.revoke_token, name="token-revoke"),
+    path("clients/", access.users, name="client-users"),
+    path("clients/<str:name>/", access.user, name="client-user"),
+    path("clients/<str:name>/delete", access.delete, name="client-user-delete"),
+    path("clients/<str:name>/permissions", access.put_permission, name="permission-put"),
+    path("clients/<str:name>/permissions/remove", access.remove_permission, name="permission-remove"),
     path("users/", accounts.users, name="users"),
     path("users/<int:user_id>/", accounts.change_user, name="user-change"),
     path("account", accounts.account, name="account"),

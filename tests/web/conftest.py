@@ -13,7 +13,7 @@ from channels.layers import channel_layers  # noqa: E402
 from django.contrib.auth.models import AnonymousUser  # noqa: E402
 from django.test import Client  # noqa: E402
 
-from tests.web.fakes import FakeCluster, MemorySnapshots, RecordingQueue, snapshot_document  # noqa: E402
+from tests.web.fakes import FakeAccess, FakeCluster, MemorySnapshots, RecordingQueue, snapshot_document  # noqa: E402
 from webapp import queue, snapshot  # noqa: E402
 from webapp.accounts import tokens  # noqa: E402
 from webapp.accounts.models import User  # noqa: E402
@@ -28,13 +28,14 @@ def console(settings: object) -> Iterator[None]:
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     settings.SNAPSHOT_SOURCE = "tests.web.fakes.MemorySnapshots"
     settings.CLUSTER_CLIENT = "tests.web.fakes.FakeCluster"
+    settings.ACCESS_CLIENT = "tests.web.fakes.FakeAccess"
     settings.TASK_QUEUE = "tests.web.fakes.RecordingQueue"
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.STORAGES = {
         "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
     }
-    for twin in (MemorySnapshots, RecordingQueue, FakeCluster):
+    for twin in (MemorySnapshots, RecordingQueue, FakeCluster, FakeAccess):
         twin.clear()
     snapshot.reader.cache_clear()
     queue.task_queue.cache_clear()

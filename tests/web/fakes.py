@@ -9,8 +9,22 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from controllerd.access.commands import (
+    AccessCommand,
+    CreateUser,
+    DeleteUser,
+    PutEntries,
+    RemoveEntries,
+    UpdateUser,
+    encode_access,
+)
+from controllerd.machine import ControllerMachine
+from controllerd.replicas.machine import ReplicasMachine
 from remoting import codes
-from remoting.client.blocking import PulledMessages, QueueOffsets
+from remoting.access.answers import answer_query
+from remoting.access.model import read_policies, resource, subject_name
+from remoting.client.access_admin import AccessAdmin
+from remoting.client.blocking import CONFIRMED, UNCHANGED, AdminClient, NodeOutcome, PulledMessages, QueueOffsets
 from remoting.errors import RequestError
 from remoting.message import Record, decode_record, encode_properties, encode_record, pack_host
 from webapp.errors import Unavailable
@@ -339,3 +353,49 @@ _HEALTHY: dict[str, Any] = {
     ],
     "spark": {"state": "ready", "detail": "local[2]"},
 }
+
+
+class FakeAccess(AccessAdmin):
+    """Users of clients in a controllers' state machine, without its log; what is asked reaches the real handlers' core."""
+
+    machine: ClassVar[ControllerMachine]
+    error: ClassVar[Exception | None] = None
+    passwords: ClassVar[dict[str, str]] = {}
+
+    def __init__(self) -> None:
+        super().__init__(AdminClient([]))
+
+    @classmethod
+    def clear(cls) -> None:
+        cls.machine = ControllerMachine(ReplicasMachine(), lambda _state: None)
+        cls.error = None
+        cls.passwords.clear()
+
+    def _ask(self, code: int, ext: Mapping[str, str]) -> Any:
+        self._check()
+        return answer_query(self.machine.access, code, ext, lambda _user: None)
+
+    def _change(self, code: int, ext: Mapping[str, str], fields: Mapping[str, Any] | None = None) -> NodeOutcome:
+        self._check()
+        reply = self.machine.apply(encode_access(self._command(code, ext, fields or {})))
+        if reply.code:
+            raise RequestError(reply.code, reply.remark)
+        return NodeOutcome("controllers", UNCHANGED if reply.remark else CONFIRMED)
+
+    def _command(self, code: int, ext: Mapping[str, str], fields: Mapping[str, Any]) -> AccessCommand:
+        if code == codes.AUTH_CREATE_ACL:
+            return PutEntries(subject_name(ext["subject"]), read_policies(fields["policies"]))
+        if code == codes.AUTH_DELETE_ACL:
+            return RemoveEntries(subject_name(ext["subject"]), ext["policyType"], resource(ext["resource"]))
+        name, password = ext["username"], fields.get("password")
+        if code == codes.AUTH_DELETE_USER:
+            return DeleteUser(name, by_super=True)
+        if password is not None:
+            self.passwords[name] = password
+        if code == codes.AUTH_CREATE_USER:
+            return CreateUser(name, "sealed", fields["userType"], fields["userStatus"], by_super=True)
+        return UpdateUser(name, password and "sealed", fields["userType"], fields["userStatus"], by_super=True)
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error

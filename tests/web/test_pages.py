@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import URLPattern
 
 from tests.web.conftest import PASSWORD
-from tests.web.fakes import FakeCluster, MemorySnapshots, RecordingQueue
+from tests.web.fakes import FakeAccess, FakeCluster, MemorySnapshots, RecordingQueue
 from webapp import snapshot
 from webapp.accounts.models import User
 from webapp.operations.models import Operation
@@ -32,7 +32,7 @@ EXAMPLES = {
 }
 OPEN = {"/login"}
 POST_ONLY = {"theme", "logout", "message-send", "schedule-delete", "schedule-run", "report-cancel", "operation-cancel"}
-POST_ONLY |= {"token-revoke", "user-change"}
+POST_ONLY |= {"token-revoke", "user-change", "client-user-delete", "permission-put", "permission-remove"}
 
 
 def pages() -> list[tuple[str, str]]:
@@ -50,6 +50,7 @@ def pages() -> list[tuple[str, str]]:
 def objects(users: dict[str, User]) -> None:
     """Something at every address."""
     FakeCluster.store("orders", 0, b'{"amount": 12}', {"KEYS": "k1", "TAGS": "paid"})
+    FakeAccess().create_user("orders", "a long secret", "Normal", "enable")
     Operation.objects.create(
         pk=UUID(EXAMPLES["operation_id"]), kind="topic.create", target="orders", requested_by_name="operator"
     )
@@ -88,6 +89,7 @@ READERS = {"landing", "palette", "topics", "topic", "messages", "message", "grou
 READERS |= {"report-run", "report-download", "operations", "operation", "tokens", "account", "login"}
 OPERATORS = {"elect", "topic-create", "topic-edit", "topic-delete", "group-create", "group-delete", "report-run-now"}
 OPERATORS |= {"schedule-create", "schedule-edit", "schedule-delete", "schedule-run", "report-cancel", "message-send"}
+OPERATORS |= {"client-users", "client-user"}
 
 
 @pytest.mark.parametrize(("name", "address"), pages())

@@ -46,6 +46,8 @@ PERMISSIONS: dict[str, tuple[Role, str]] = {
     "messages.write": (Role.OPERATOR, "send test messages"),
     "elections.write": (Role.OPERATOR, "make a replica the master of its group"),
     "reports.write": (Role.OPERATOR, "run, cancel and schedule reports"),
+    "access.read": (Role.OPERATOR, "see the users of clients and their permissions"),
+    "access.write": (Role.ADMIN, "manage the users of clients and their permissions"),
     "controllers.write": (Role.ADMIN, "add and remove controllers, choose which one leads"),
     "audit.read": (Role.ADMIN, "read the audit trail"),
     "users.write": (Role.ADMIN, "manage users and everybody's tokens"),

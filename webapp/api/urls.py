@@ -11,6 +11,7 @@ from rest_framework.views import APIView
 
 from webapp import converters  # noqa: F401  registers the path converters
 from webapp.api import (
+    access,
     accounts,
     audit,
     clusters,
@@ -68,6 +69,11 @@ urlpatterns = [
     path("topics/<name:name>/queues", topics.QueuesView.as_view()),
     path("topics/<name:name>/messages", messages.MessagesView.as_view()),
     path("topics/<name:name>/messages/<name:group>/<int:queue_id>/<int64:offset>", messages.MessageView.as_view()),
+    path("client-users", access.ClientUsersView.as_view()),
+    path("client-users/<str:name>", access.ClientUserView.as_view()),
+    path("client-users/<str:name>/permissions", access.PermissionsView.as_view()),
+    path("client-users/<str:name>/permissions/remove", access.RemovePermissionView.as_view()),
+    path("access/explain", access.ExplainView.as_view()),
     path("consumer-groups", consumer_groups.ConsumerGroupsView.as_view()),
     path("consumer-groups/<name:name>", consumer_groups.ConsumerGroupView.as_view()),
     path("operations", operations.OperationsView.as_view()),

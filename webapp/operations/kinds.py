@@ -49,6 +49,7 @@ class Kind:
 @cache
 def kinds() -> dict[str, Kind]:
     """All kinds by name."""
+    from webapp.access import changes as access
     from webapp.accounts import changes as accounts
     from webapp.clusters import changes as clusters
     from webapp.clusters import controllers
@@ -59,7 +60,7 @@ def kinds() -> dict[str, Kind]:
 
     every = [
         kind
-        for module in (accounts, clusters, controllers, groups, messages, reports, topics)
+        for module in (access, accounts, clusters, controllers, groups, messages, reports, topics)
         for kind in vars(module).values()
         if isinstance(kind, Kind)
     ]
