@@ -93,6 +93,9 @@ class Statistics:
 
     def stored(self, entries: Sequence[Entry], messages: int, size: int) -> None:
         """One append: its entries, and how many messages of how many bytes they stand for."""
+        if len(entries) == 1:
+            self.stored_in(entries[0][0], messages, size)
+            return
         topics = set(map(_topic_of, entries))
         if len(topics) == 1:
             self.stored_in(topics.pop(), messages, size)
@@ -102,9 +105,16 @@ class Statistics:
 
     def stored_in(self, topic: str, messages: int, size: int) -> None:
         """Messages of one topic were appended."""
-        self.broker_put.value += messages
-        self.broker_put.times += 1
-        self._add(self.topic_put, topic, messages, size)
+        figure = self.topic_put.get(topic)
+        if figure is None:
+            self._add(self.topic_put, topic, messages, size)
+        else:
+            figure.value += messages
+            figure.size += size
+            figure.times += 1
+        figure = self.broker_put
+        figure.value += messages
+        figure.times += 1
 
     def given(self, topic: str, group: str, messages: int, size: int) -> None:
         """Messages of one topic were given to a group."""
@@ -193,8 +203,9 @@ class Durations:
 
     def add(self, milliseconds: float, times: int = 1) -> None:
         self.counts[bisect_left(_LIMITS_MS, int(milliseconds))] += times
-        self._octaves[min(63, int(milliseconds * 1000).bit_length())] += times
-        self.longest_ms = max(self.longest_ms, milliseconds)
+        self._octaves[int(milliseconds * 1000).bit_length()] += times
+        if milliseconds > self.longest_ms:
+            self.longest_ms = milliseconds
 
     def begin_window(self) -> None:
         """Quantiles are of what is added from now on."""

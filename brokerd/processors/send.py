@@ -16,6 +16,7 @@ from brokerd.processors import fields
 from brokerd.send import ROLE_CHANGED, Acknowledger, Counters, MessageSender, as_request_error
 from brokerd.send_rules import PERM_WRITE, check_destination, unique_key
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
+from brokerd.statistics import Durations
 from brokerd.store.store import MessageStore
 from brokerd.transactions.records import is_half
 from remoting import codes
@@ -112,7 +113,7 @@ class SendProcessor:
                 for request in requests:
                     connection.respond_error(request, error)
             return
-        run = _Run(self._log.end_offset)
+        run = _Run(self._log.end_offset, self._counters.puts)
         for connection, requests in waiting:
             run = self._lay_out(run, connection, requests)
         self._append(run)
@@ -146,7 +147,7 @@ class SendProcessor:
                 reached += 1
             elif was_empty and reached < len(requests):
                 reached = self._roll(connection, requests, reached)
-            run = _Run(self._log.end_offset)
+            run = _Run(self._log.end_offset, self._counters.puts)
             index = reached
         return run
 
@@ -185,13 +186,8 @@ class SendProcessor:
         self._counters.statistics.stored(out.entries, out.message_count, run.total)
         self._acknowledger.appended(out.end_offset)
         if out.answered:
-            appended_ns = perf_counter_ns()
-
-            def acknowledged(status: PutStatus) -> None:
-                self._counters.puts.add((perf_counter_ns() - appended_ns) / 1e6, out.message_count)
-                run.answer(status)
-
-            self._acknowledger.wait(out.end_offset, acknowledged)
+            run.appended_ns = perf_counter_ns()
+            self._acknowledger.wait(out.end_offset, run.answer)
 
     def _send_request(self, connection: RemotingConnection, request: Command) -> None:
         """The general path of one request."""
@@ -253,10 +249,12 @@ class _Run:
     A part is (connection, its requests, index of its first answer, index of its first answered request).
     """
 
-    __slots__ = ("out", "parts", "start")
+    __slots__ = ("appended_ns", "durations", "out", "parts", "start")
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, durations: Durations) -> None:
         self.start = start
+        self.durations = durations
+        self.appended_ns = 0
         self.out = kernel.Encoded(start)
         self.parts: list[tuple[RemotingConnection, Sequence[Command], int, int]] = []
 
@@ -267,6 +265,7 @@ class _Run:
     def answer(self, status: PutStatus) -> None:
         """The append was acknowledged, or failed: tell everybody."""
         out = self.out
+        self.durations.add((perf_counter_ns() - self.appended_ns) / 1e6, len(out.entries))
         end, answered_end = len(out.answers), len(out.answered)
         for connection, _, first, first_answered in reversed(self.parts):
             count = answered_end - first_answered
