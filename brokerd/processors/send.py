@@ -72,13 +72,17 @@ class SendProcessor:
         self._acknowledger = acknowledger
         self._sender = sender
         self._topics = topics
-        self._store_host = _HOST.unpack(pack_host(*store_host))
+        packed = pack_host(*store_host)
+        self._id_prefix = packed.hex().upper()
+        # The kernel lays out records with IPv4 hosts and without a checksum over the whole; all others take the general path.
+        self._kernel_fits = len(packed) == _HOST.size and not store.adds_checksums
+        self._store_host = _HOST.unpack(packed) if self._kernel_fits else _NO_HOST
         self._counters = counters
         self._targets: dict[str, SendTarget] = {}
 
     def topics_changed(self) -> None:
         """Topics were created, changed or deleted: prepare the fast path's table anew."""
-        targets = {}
+        targets: dict[str, SendTarget] = {}
         for name, config in self._topics().items():
             try:
                 check_destination(name)
@@ -89,7 +93,7 @@ class SendProcessor:
             if config.perm & PERM_WRITE and config.write_queue_nums > 0 and len(name) <= 127:
                 targets[name] = self._targets.get(name) or SendTarget(name, config.write_queue_nums)
                 targets[name].write_queue_nums = config.write_queue_nums
-        self._targets = targets
+        self._targets = targets if self._kernel_fits else {}
 
     def handle(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
         """Take send requests with short field names (codes 310 and 320): what all connections sent in this turn of the loop is
@@ -230,7 +234,7 @@ class SendProcessor:
         if error is not None:
             connection.respond_error(request, error)
             return
-        prefix = "{:08X}{:08X}".format(*self._store_host)
+        prefix = self._id_prefix
         ext = {
             "msgId": ",".join(f"{prefix}{outcome.physical_offset:016X}" for outcome in outcomes),
             "queueId": str(outcomes[0].queue_id),

@@ -29,6 +29,7 @@ from brokerd.store.layout import (
     file_start,
     parse_file_name,
 )
+from brokerd.store.record_crc import is_intact
 from brokerd.store.settings import StoreSettings
 from remoting.checksum import crc32
 from remoting.disk import Bytes, Disk, FileSegment, LocalSegment
@@ -97,6 +98,7 @@ class CommitLog:
         self._disk = disk
         self._size = settings.segment_size_bytes
         self._max_record_bytes = settings.largest_record_bytes
+        self._has_checksums = settings.record_checksums
         self.shape = RecordShape(self._size, self._max_record_bytes, delays=settings.delays)
         self._segments: dict[int, Segment] = {}
         self._current: Segment | None = None
@@ -288,7 +290,17 @@ class CommitLog:
                     "replace this replica's data directory by an empty one, and it copies the log from its master"
                 )
             records.append(record)
+        if self._has_checksums:
+            self._check_whole(records)
         return records
+
+    def _check_whole(self, records: Sequence[bytes]) -> None:
+        for record in records:
+            if not is_intact(record):
+                raise CorruptedFile(
+                    f"a record of {len(record)} bytes in the commitlog is damaged, so it is not given out; "
+                    "replace this replica's data directory by an empty one, and it copies the log from its master"
+                )
 
     def record_at(self, offset: int) -> bytes | None:
         """The whole record that starts at the offset, or None when none does."""

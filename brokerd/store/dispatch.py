@@ -7,7 +7,6 @@ should have been, decides. Prepared and rolled-back transaction records are walk
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -16,6 +15,7 @@ from typing import Final, NamedTuple
 
 from brokerd.delay.levels import DEFAULT_DELAYS, Delays, queue_code
 from brokerd.store.layout import FILLER_BYTES, MIN_RECORD_BYTES, file_start
+from brokerd.store.record_crc import is_intact
 from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.message import (
@@ -39,8 +39,6 @@ _HEAD: Final = struct.Struct(">iIIi4xqqi16xq20xi")
 _LONG: Final = struct.Struct(">q")
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
-_WHOLE_RECORD_CRC: Final = re.compile(rb"__CRC32#\x01(\d{10})\x02")
-_WHOLE_RECORD_CRC_BYTES: Final = 20
 _NO_QUEUE: Final = (SYS_TRANSACTION_PREPARED, SYS_TRANSACTION_ROLLBACK)
 
 
@@ -160,7 +158,7 @@ def _parse(
         # away: no stored name or property holds a zero byte.
         if b"\0" in topic or b"\0" in properties:
             return None
-        if b"__CRC32#" in properties and not _is_intact(view[at:end], properties):
+        if not is_intact(view[at:end]):
             return None
     code = queue_code(topic, properties, timestamp, delays)
     return (_topic_name(topic), queue_id, queue_offset, start, size, code, timestamp, 1), sys_flag
@@ -169,12 +167,6 @@ def _parse(
 @lru_cache(maxsize=4096)
 def _topic_name(topic: bytes) -> str:
     return str(topic, "utf-8", "surrogateescape")
-
-
-def _is_intact(record: memoryview, properties: bytes) -> bool:
-    """Whether the checksum over the whole record holds, where the properties end with one."""
-    found = _WHOLE_RECORD_CRC.fullmatch(properties[-_WHOLE_RECORD_CRC_BYTES:])
-    return found is None or crc32(record[:-_WHOLE_RECORD_CRC_BYTES]) & 0x7FFFFFFF == int(found[1][::-1])
 
 
 def walk(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from brokerd.services import Draft
+from brokerd.store import record_crc
 from brokerd.store.consume_queues import is_directory_name
 from remoting import codes
 from remoting.errors import RequestError
@@ -16,6 +17,11 @@ from remoting.message import (
     encode_record,
     record_size,
 )
+
+
+def with_room_for_checksum(draft: Draft) -> Draft:
+    """The draft as it is stored when records carry a checksum."""
+    return draft._replace(properties=record_crc.reserve(draft.properties))
 
 
 def check_draft(draft: Draft, store_host_length: int, largest_record_bytes: int) -> None:

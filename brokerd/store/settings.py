@@ -43,6 +43,9 @@ class StoreSettings:
     delay_levels: str = setting(
         DEFAULT_LEVELS, "delays of level 1, 2, ... (units s m h d); the same on every replica of a group"
     )
+    record_checksums: bool = setting(
+        False, "end every new record with a checksum over all of it (sends take the slower path then)"
+    )
     index_enabled: bool = setting(True, "keep an index, so that messages are found by their keys and unique ids")
     index_slots: int = setting(
         5_000_000, "hash slots of an index file; changed, the index is made again", minimum=1, maximum=100_000_000

@@ -31,14 +31,14 @@ from typing import NamedTuple
 
 from brokerd.delay.levels import Delays, queue_code
 from brokerd.services import Draft
-from brokerd.store import recovery
+from brokerd.store import record_crc, recovery
 from brokerd.store.checkpoint import ABORT_PATH, Checkpoint, Positions
 from brokerd.store.commitlog import CommitLog, SyncMark, is_out_of_space
 from brokerd.store.consume_queue import Unit
 from brokerd.store.consume_queues import ConsumeQueues, QueueWrite
 from brokerd.store.dispatch import Entry, walk
 from brokerd.store.dispatcher import Arrival, Dispatcher
-from brokerd.store.drafts import check_draft, draft_size, encode_draft, takes_queue_offset
+from brokerd.store.drafts import check_draft, draft_size, encode_draft, takes_queue_offset, with_room_for_checksum
 from brokerd.store.followers import Follower, FollowerWrite
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
@@ -107,6 +107,7 @@ class MessageStore:
         self._settings = settings
         self._now_ms = now_ms
         self._store_host = store_host
+        self.adds_checksums = settings.record_checksums
         self._checkpoint = Checkpoint(disk)
         self.is_sealed = self._checkpoint.known  # nobody else went on with the directory
         self._positions_lock = threading.Lock()  # the checkpoint's page and the log's generation change under it
@@ -266,6 +267,8 @@ class MessageStore:
 
     def check_draft(self, draft: Draft) -> None:
         """Raise RequestError naming the rule that the draft breaks."""
+        if self.adds_checksums:
+            draft = with_room_for_checksum(draft)
         check_draft(draft, len(self._store_host), self._settings.largest_record_bytes)
 
     def append_messages(self, drafts: Sequence[Draft], *, together: bool = False) -> list[AppendResult]:
@@ -279,7 +282,8 @@ class MessageStore:
         for draft in drafts:
             self.check_draft(draft)
         if together:
-            total = sum(draft_size(draft, len(self._store_host)) for draft in drafts)
+            room = record_crc.TAIL_BYTES + 1 if self.adds_checksums else 0
+            total = sum(draft_size(draft, len(self._store_host)) + room for draft in drafts)
             if must_roll(total, self.commitlog.segment_size_bytes):
                 raise RequestError(
                     codes.MESSAGE_ILLEGAL, f"a batch of {total} bytes does not fit into one commitlog file"
@@ -294,7 +298,7 @@ class MessageStore:
             raise self.refusal.with_traceback(None)
         timestamp = self.next_timestamp()
         results: list[AppendResult] = []
-        remaining = list(drafts)
+        remaining = list(map(with_room_for_checksum, drafts)) if self.adds_checksums else list(drafts)
         while remaining:
             count = self._append_some(remaining, timestamp, results)
             del remaining[:count]
@@ -316,6 +320,8 @@ class MessageStore:
             in_queue = takes_queue_offset(draft)
             queue_offset = taken.get(key, self.queue_offsets.next(*key)) if in_queue else 0
             record = encode_draft(draft, queue_offset, end, timestamp, self._store_host)
+            if self.adds_checksums:
+                record = record_crc.seal(record)
             size = len(record)
             if must_roll(size, room - (end - start)):
                 break
