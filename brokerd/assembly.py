@@ -162,6 +162,7 @@ class Broker:
             loop.call_soon,
             self._retry.sent_again,
             core.metadata.make_topic_like if settings.send.auto_create_topics else None,
+            self.replica.when_topics_known,
         )
         self._replies = ReplyProcessor(
             core.sender, self.clients, pack_host(*store_host), _wall_ms, stores=settings.send.store_replies

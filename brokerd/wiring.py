@@ -120,7 +120,8 @@ def build_processors(
             metadata, clients, is_master, lambda: live.pull.notify_ids_changed, auto_create_groups=auto_create_groups
         ),
         topics=TopicProcessor(
-            metadata, broker_name, data_version, store, metadata.names.system_topics, counters.statistics
+            *(metadata, broker_name, data_version, store, metadata.names.system_topics, counters.statistics),
+            replica.when_topics_known,
         ),
         groups=GroupProcessor(metadata, group_version),
         connections=ConnectionProcessor(clients),

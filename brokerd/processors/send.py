@@ -60,13 +60,15 @@ class SendProcessor:
         call_soon: Callable[[Callable[[], None]], object],
         sent_again: Callable[[Draft, int | None, int], Draft],
         make_topic: MakeTopic | None = None,
+        when_known: Callable[[Callable[[], None]], None] = lambda done: done(),
     ) -> None:
         """`sent_again(draft, limit, client version)` says where a message goes that is sent to a retry topic. `make_topic` makes
-        topics that somebody sends to; without it they are refused."""
+        topics that somebody sends to; without it they are refused. `when_known` calls back when name servers know the topics."""
         self._waiting: list[tuple[RemotingConnection, Sequence[Command]]] = []
         self._call_soon = call_soon
         self._sent_again = sent_again
         self._make_topic = make_topic
+        self._when_known = when_known
         self._store = store
         self._log = store.commitlog
         self._acknowledger = acknowledger
@@ -202,6 +204,7 @@ class SendProcessor:
         except LogboomError as error:
             connection.respond_error(request, error)
             return
+        is_new = request.ext["b"] not in self._topics()
         refusal = self._make_missing_topic(request.ext)
         if refusal is not None:
             connection.respond_error(request, refusal)
@@ -215,7 +218,14 @@ class SendProcessor:
             self._answer(connection, request, outcomes)
         else:
             key = unique_key(ready[0][1]) if len(ready) == 1 else ""
-            self._sender.append(outcomes, ready, lambda final: self._answer(connection, request, final, key))
+
+            def answer(final: Sequence[SendOutcome]) -> None:
+                if is_new:
+                    self._when_known(lambda: self._answer(connection, request, final, key))
+                else:
+                    self._answer(connection, request, final, key)
+
+            self._sender.append(outcomes, ready, answer)
 
     def _make_missing_topic(self, ext: Mapping[str, str]) -> RequestError | None:
         """In development, a topic is made when somebody sends to it; the reason if that failed."""

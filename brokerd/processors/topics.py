@@ -18,6 +18,8 @@ from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
+Done = Callable[[RequestError | None], None]
+
 MAX_LIST: Final = 10_000  # of topics or groups in one request
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
@@ -25,7 +27,7 @@ _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 class TopicMetadata(Metadata, Protocol):
     """What is needed of the metadata service."""
 
-    def put_topics(self, configs: Sequence[TopicConfig], done: Callable[[RequestError | None], None]) -> None: ...
+    def put_topics(self, configs: Sequence[TopicConfig], done: Done) -> None: ...
 
 
 class TopicProcessor:
@@ -39,13 +41,16 @@ class TopicProcessor:
         ranges: QueueRanges,
         system_topics: Callable[[], Collection[str]],
         statistics: Statistics,
+        when_known: Callable[[Callable[[], None]], None] = lambda done: done(),
     ) -> None:
+        """`when_known` calls back when the name servers know the topics as they are."""
         self._metadata = metadata
         self._broker_name = broker_name
         self._data_version = data_version
         self._ranges = ranges
         self._system_topics = system_topics
         self._statistics = statistics
+        self._when_known = when_known
 
     def put(self, connection: RemotingConnection, request: Command) -> None:
         """Code 17: create or change. An equal configuration is answered with the remark `unchanged`."""
@@ -62,7 +67,7 @@ class TopicProcessor:
             change_attributes(current, _split(ext.get("attributes", ""))),
             ext.get("topicFilterType", "").upper() == _FILTER_TYPES[1],
         )
-        self._metadata.put_topic(config, respond_when_done(connection, request, config == current))
+        self._metadata.put_topic(config, self._when_routed(respond_when_done(connection, request, config == current)))
 
     def put_list(self, connection: RemotingConnection, request: Command) -> None:
         """Code 18: create or change several, all or none."""
@@ -70,7 +75,18 @@ class TopicProcessor:
         configs = [self._decode(each) for each in bodies.objects(document, "topicConfigList", MAX_LIST)]
         check_different(config.name for config in configs)
         unchanged = all(self._metadata.topic(config.name) == config for config in configs)
-        self._metadata.put_topics(configs, respond_when_done(connection, request, unchanged))
+        self._metadata.put_topics(configs, self._when_routed(respond_when_done(connection, request, unchanged)))
+
+    def _when_routed(self, done: Done) -> Done:
+        """The same answer, a topic that was made being in the routes by then."""
+
+        def then(error: RequestError | None) -> None:
+            if error is None:
+                self._when_known(lambda: done(None))
+            else:
+                done(error)
+
+        return then
 
     def _decode(self, document: dict[str, Any]) -> TopicConfig:
         name = bodies.text(document, "topicName")
@@ -188,9 +204,7 @@ def check_different(names: Iterable[str]) -> None:
         raise InvalidParameter("the list is empty")
 
 
-def respond_when_done(
-    connection: RemotingConnection, request: Command, unchanged: bool
-) -> Callable[[RequestError | None], None]:
+def respond_when_done(connection: RemotingConnection, request: Command, unchanged: bool) -> Done:
     """The `done` of a change that is answered when it is acknowledged."""
 
     def done(error: RequestError | None) -> None:

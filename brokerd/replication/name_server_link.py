@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 MASTER_ROLE_ID = 0
 _TIMEOUT_MS = 3000
+_KNOWN_TIMEOUT_MS = 1000  # what one who waits for name servers waits for a silent one
 
 
 class Sender(Protocol):
@@ -72,6 +73,9 @@ class NameServerLink:
         self._changed_wall_ms = wall_ms()
         self._due_ms = 0
         self._refusals: dict[str, str] = {}
+        self._waiting: list[Callable[[], None]] = []  # for the next round
+        self._round: list[Callable[[], None]] = []
+        self._unanswered = 0
 
     @property
     def refusals(self) -> Mapping[str, str]:
@@ -99,6 +103,39 @@ class NameServerLink:
         self._changes += 1
         self._changed_wall_ms = self._wall_ms()
         self._due_ms = min(self._due_ms, now_ms)
+
+    def when_known(self, done: Callable[[], None]) -> None:
+        """Call `done` when all name servers know the topics as they are now, or cannot be asked, or are silent for a second.
+
+        Who made a topic is answered then: his clients ask a name server next, and one that is told "unknown" asks again after
+        half a minute only. Those who wait at one time share a registration.
+        """
+        self._waiting.append(done)
+        if not self._round:
+            self._next_round()
+
+    def _next_round(self) -> None:
+        self._round, self._waiting = self._waiting, []
+        addresses = self._sender.addresses if self._role_id is not None else ()
+        if not self._round or not addresses:
+            self._end_round()
+            return
+        self._unanswered = len(addresses)
+        ext, body = self.registration()
+        for address in addresses:
+            self._register_with(address, ext, body, _KNOWN_TIMEOUT_MS, self._answered)
+
+    def _answered(self) -> None:
+        self._unanswered -= 1
+        if not self._unanswered:
+            self._end_round()
+            if self._waiting and not self._round:
+                self._next_round()
+
+    def _end_round(self) -> None:
+        known, self._round = self._round, []
+        for done in known:
+            done()
 
     def tick(self, now_ms: int) -> None:
         if now_ms >= self._due_ms:
@@ -149,7 +186,14 @@ class NameServerLink:
             ext["enableActingMaster"] = "true"
         return ext, body
 
-    def _register_with(self, address: str, ext: Mapping[str, str], body: bytes) -> None:
+    def _register_with(
+        self,
+        address: str,
+        ext: Mapping[str, str],
+        body: bytes,
+        timeout_ms: int = _TIMEOUT_MS,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
         def answered(result: Command | LogboomError) -> None:
             if isinstance(result, LogboomError):
                 self._refusals[address] = str(result)
@@ -160,8 +204,9 @@ class NameServerLink:
                 log.warning("name server %s refuses the registration: %s", address, self._refusals[address])
             else:
                 self._refusals.pop(address, None)
+            then()
 
-        self._sender.request(address, codes.REGISTER_BROKER, ext, body, _TIMEOUT_MS, answered)
+        self._sender.request(address, codes.REGISTER_BROKER, ext, body, timeout_ms, answered)
 
     def _unregister(self, role_id: int) -> None:
         for address in self._sender.addresses:

@@ -353,6 +353,13 @@ class Replica:
         """Tell the name servers soon."""
         self._name_servers.topics_changed(self._now_ms())
 
+    def when_topics_known(self, done: Callable[[], None]) -> None:
+        """Call `done` when the name servers know the topics as they are now; see `NameServerLink.when_known`."""
+        if self._settings.classic_master:
+            done()
+        else:
+            self._name_servers.when_known(done)
+
     def state(self) -> dict[str, Any]:
         """The facts for a person, as JSON values."""
         control = self._control

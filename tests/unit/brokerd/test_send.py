@@ -102,6 +102,7 @@ class Broker:
         disk: MemoryDisk | None = None,
         make_topic: MakeTopic | None = None,
         topics: dict[str, TopicConfig] = TOPICS,
+        when_known: Callable[[Callable[[], None]], None] = lambda done: done(),
     ) -> None:
         self.now = 1_700_000_000_000
         self.disk = disk or MemoryDisk()
@@ -126,6 +127,7 @@ class Broker:
             self.turn.append,
             self.sent_again,
             make_topic,
+            when_known,
         )
         self.processor.topics_changed()
 
@@ -530,6 +532,22 @@ class Maker:
         if self.error is None and template == "TBW102":
             self.topics[name] = TopicConfig(name, queues, queues)
         return self.error
+
+
+def test_who_makes_a_topic_by_sending_is_answered_when_it_is_in_the_routes() -> None:
+    topics = dict(TOPICS)
+    routed: list[Callable[[], None]] = []
+    development = Broker(make_topic=Maker(topics), topics=topics, when_known=routed.append)
+    connection = Connection()
+    development.handle(connection, [request(1, b="New", c="TBW102", d="4"), request(2, b="T")])
+    development.acknowledger.complete()
+    assert [answer.opaque for answer in connection.answers] == [2]
+    routed.pop()()
+    assert [(answer.opaque, answer.code) for answer in connection.answers] == [(2, 0), (1, 0)]
+    development.handle(connection, [request(3, b="New", c="TBW102", d="4")])
+    development.acknowledger.complete()
+    assert connection.answers[-1].opaque == 3
+    assert not routed
 
 
 def test_a_missing_topic_is_made_only_where_that_is_switched_on(broker: Broker) -> None:
