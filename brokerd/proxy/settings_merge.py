@@ -6,6 +6,7 @@ lacks a part, others take a missing number as zero; so everything that any of th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from brokerd.proxy.protobuf import definition
@@ -64,11 +65,24 @@ def _merge_publishing(merged: Any) -> None:
 def _merge_subscription(merged: Any, group: GroupConfig) -> None:
     policy = merged.backoff_policy
     policy.max_attempts = group.retry_max_times + 1
-    del policy.customized_backoff.next[:]
-    for seconds in BACKOFF_S:
-        policy.customized_backoff.next.add(seconds=seconds)
+    _merge_delays(policy, group.retry_policy or {})
     subscription = merged.subscription
     subscription.fifo = group.fifo
     subscription.receive_batch_size = RECEIVE_BATCH_SIZE
     subscription.long_polling_timeout.seconds = LONG_POLLING_S
     subscription.long_polling_timeout.nanos = 0
+
+
+def _merge_delays(policy: Any, given: Mapping[str, Any]) -> None:
+    """After which times a message comes again: as the group's retry policy says, else the usual ones."""
+    exponential = given.get("exponentialRetryPolicy")
+    if given.get("type") == "EXPONENTIAL" and exponential is not None:
+        backoff = policy.exponential_backoff
+        backoff.initial.FromMilliseconds(exponential["initial"])
+        backoff.max.FromMilliseconds(exponential["max"])
+        backoff.multiplier = exponential["multiplier"]
+        return
+    del policy.customized_backoff.next[:]
+    customized = given.get("customizedRetryPolicy") or {}
+    for delay_ms in customized.get("next") or [1000 * seconds for seconds in BACKOFF_S]:
+        policy.customized_backoff.next.add().FromMilliseconds(delay_ms)

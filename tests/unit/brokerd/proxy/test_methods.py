@@ -422,6 +422,21 @@ def test_a_consumers_settings(bench) -> None:
     assert info.subscriptions == {"Normal": "a || b"}
 
 
+def test_a_groups_retry_policy_is_what_its_consumers_are_told(bench) -> None:
+    exponential = {"initial": 500, "max": 60_000, "multiplier": 3}
+    bench.broker.group_table["E"] = GroupConfig(
+        "E", retry_policy={"type": "EXPONENTIAL", "exponentialRetryPolicy": exponential}
+    )
+    backoff = merged(bench, consumer("E")).backoff_policy.exponential_backoff
+    assert (backoff.initial.ToMilliseconds(), backoff.max.ToMilliseconds(), backoff.multiplier) == (500, 60_000, 3)
+    delays = {"customizedRetryPolicy": {"next": [100, 2500]}}
+    bench.broker.group_table["C"] = GroupConfig("C", retry_policy={"type": "CUSTOMIZED", **delays})
+    told = merged(bench, consumer("C")).backoff_policy.customized_backoff.next
+    assert [each.ToMilliseconds() for each in told] == [100, 2500]
+    bench.broker.group_table["X"] = GroupConfig("X", retry_policy={"type": "EXPONENTIAL"})
+    assert len(merged(bench, consumer("X")).backoff_policy.customized_backoff.next) == 18
+
+
 def test_settings_are_answered_without_any_topic(bench) -> None:
     merged(bench, producer())
 
