@@ -97,7 +97,9 @@ class BrokerCore:
         self.background = Background(store.followers, lambda: store.dispatch_offset, scheduler, cpu_s, store.fail)
         self.retry_counters = RetryCounters()
         self.appends = Appends(store, self.replica, request_flush)
-        self.record_log = record_log = StoreRecordLog(store, self.appends, wall_ms, identity.store_host)
+        self.record_log = record_log = StoreRecordLog(
+            store, self.appends, wall_ms, identity.store_host, self.counters.statistics
+        )
         names = SystemNames(
             identity.cluster,
             identity.broker_name,

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from brokerd.metadata.names import is_system_topic
 from brokerd.metadata.record_log import Unit
 from brokerd.services import Draft, PutStatus
+from brokerd.statistics import Statistics
 from brokerd.store.store import AppendResult, MessageStore
 from remoting import codes
 from remoting.disk import Bytes
@@ -67,9 +69,17 @@ class Appends:
 
 
 class StoreRecordLog:
-    """The tables' view."""
+    """The tables' view. Messages that the broker makes for consumers (committed, due, given back) are counted in `statistics`."""
 
-    def __init__(self, store: MessageStore, appends: Appends, now_ms: Callable[[], int], born_host: bytes) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        appends: Appends,
+        now_ms: Callable[[], int],
+        born_host: bytes,
+        statistics: Statistics,
+    ) -> None:
+        self._statistics = statistics
         self._store = store
         self._appends = appends
         self._now_ms = now_ms
@@ -89,6 +99,9 @@ class StoreRecordLog:
             raise error.with_traceback(None)
         results = self._store.append_messages(drafts, together=len(drafts) > 1)
         self._appends.appended(results[-1].end_offset)
+        for draft, place in zip(drafts, results, strict=True):
+            if not is_system_topic(draft.topic):
+                self._statistics.stored_in(draft.topic, 1, place.size)
         return results
 
     def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None:

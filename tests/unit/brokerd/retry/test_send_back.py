@@ -136,6 +136,8 @@ def test_a_message_fails_until_it_is_a_dead_letter(broker: RetryBroker) -> None:
     }  # fmt: skip
     assert broker.core.metadata.topic(DEAD) == TopicConfig(DEAD, 1, 1, 6)
     assert (broker.retry.counters.returned, broker.retry.counters.dead_lettered) == (3, 1)
+    counted = {topic: figure.value for topic, figure in broker.core.counters.statistics.topic_put.items()}
+    assert counted == {RETRY: 3, DEAD: 1}, "what the broker made itself, without its own records"
 
 
 def test_a_message_goes_through_a_change_of_the_master_until_it_is_a_dead_letter() -> None:
