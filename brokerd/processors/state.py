@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from brokerd.clients import ClientRegistry
 from brokerd.metadata.names import SystemNames
@@ -53,6 +53,14 @@ class StateSources:
     schedule: Callable[[], Mapping[str, Any]]  # delayed messages and those that come back
 
 
+class StateMetadata(Metadata, Protocol):
+    """What is needed of the metadata service."""
+
+    def forbidden(self) -> Mapping[str, Sequence[str]]: ...
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None: ...
+
+
 class StateProcessor:
     """The handler."""
 
@@ -60,7 +68,7 @@ class StateProcessor:
         self,
         cluster_name: str,
         broker_name: str,
-        metadata: Metadata,
+        metadata: StateMetadata,
         names: SystemNames,
         clients: ClientRegistry,
         ranges: QueueRanges,
@@ -80,6 +88,7 @@ class StateProcessor:
     def document(self) -> dict[str, Any]:
         replica = self._sources.replica()
         consumed = self._sources.consumed()
+        forbidden = self._metadata.forbidden()
         return {
             "clusterName": self._cluster_name,
             "brokerName": self._broker_name,
@@ -96,7 +105,8 @@ class StateProcessor:
             "counters": dict(self._sources.counters()),
             "topics": [self._topic(config) for _, config in sorted(self._metadata.topics().items())],
             "groups": [
-                self._group(config, consumed.get(name, ())) for name, config in sorted(self._metadata.groups().items())
+                self._group(config, consumed.get(name, ()), forbidden.get(name, ()))
+                for name, config in sorted(self._metadata.groups().items())
             ],
             "transactions": dict(self._sources.transactions()),
             "schedule": dict(self._sources.schedule()),
@@ -129,7 +139,9 @@ class StateProcessor:
             "lastStoreMs": self._ranges.store_timestamp(topic, queue_id, high - 1) if high else -1,
         }
 
-    def _group(self, config: GroupConfig, consumed: Collection[tuple[str, int]]) -> dict[str, Any]:
+    def _group(
+        self, config: GroupConfig, consumed: Collection[tuple[str, int]], forbidden: Sequence[str]
+    ) -> dict[str, Any]:
         name = config.name
         topics: dict[str, list[dict[str, Any]]] = {}
         for topic, queue_id in sorted(consumed):
@@ -138,6 +150,7 @@ class StateProcessor:
                     "queueId": queue_id,
                     "consumerOffset": self._sources.consumer_offset(name, topic, queue_id),
                     "inFlight": self._sources.in_flight(name, topic, queue_id),
+                    "pendingReset": self._metadata.pending_reset(name, topic, queue_id),
                 }
             )
         return {
@@ -146,6 +159,7 @@ class StateProcessor:
             "retryMaxTimes": config.retry_max_times,
             "system": self._names.is_system_group(name),
             "topics": [{"topic": topic, "queues": queues} for topic, queues in topics.items()],
+            "forbidden": list(forbidden),
             "members": [
                 {"clientId": each.client_id, "address": each.address, "language": each.language}
                 for each in self._clients.members(name)

@@ -24,7 +24,7 @@ BOTH = (
 ONLY_4 = ("request-reply-sync",)  # the clients 5.3.3 return from it before the answer is there
 ONLY_5 = (
     *("send-compressed-lz4", "send-compressed-zstd", "timer"),
-    *("pop-push", "pop-shared", "pop-retry", "assigned-by-broker"),
+    *("pop-push", "pop-shared", "pop-retry", "assigned-by-broker", "pop-looked-at"),
 )
 
 

@@ -518,9 +518,16 @@ def test_the_state_document(broker: RemotingBroker) -> None:
     assert topics["SELF_TEST_TOPIC"]["system"]
     groups = {each["name"]: each for each in state["groups"]}
     assert groups["g"]["topics"] == [
-        {"topic": "t", "queues": [{"queueId": 0, "consumerOffset": 0, "inFlight": 1}]},
+        {"topic": "t", "queues": [{"queueId": 0, "consumerOffset": 0, "inFlight": 1, "pendingReset": None}]},
     ]
     assert groups["g"]["members"] == [{"clientId": "c1", "address": "127.0.0.1:5000", "language": "JAVA"}]
+    assert groups["g"]["forbidden"] == []
+    broker.metadata.forbid("g", "u", True, lambda _: None)
+    broker.metadata.forbid("g", "t", True, lambda _: None)
+    broker.metadata.commits.reset("g", "t", {0: 1}, lambda _: None)
+    later = orjson.loads(broker.answer(codes.BROKER_STATE).body)
+    [group] = [each for each in later["groups"] if each["name"] == "g"]
+    assert (group["forbidden"], group["topics"][0]["queues"][0]["pendingReset"]) == (["t"], 1)
     assert state["connections"] == 7
     assert state["lastError"] is None
 

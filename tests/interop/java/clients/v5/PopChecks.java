@@ -1,14 +1,28 @@
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.impl.consumer.RebalanceImpl;
+import org.apache.rocketmq.client.impl.mqclient.MQClientAPIExt;
+import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.message.MessageRequestMode;
+import org.apache.rocketmq.remoting.CommandCustomHeader;
+import org.apache.rocketmq.remoting.netty.NettyClientConfig;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.remoting.protocol.RequestCode;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
+import org.apache.rocketmq.remoting.protocol.header.NotificationRequestHeader;
+import org.apache.rocketmq.remoting.protocol.header.PeekMessageRequestHeader;
+import org.apache.rocketmq.remoting.protocol.header.PollingInfoRequestHeader;
+import org.apache.rocketmq.remoting.protocol.header.PollingInfoResponseHeader;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 
 /** Push consumers whose queues the broker gives out: by popping, and by pulling. */
@@ -21,6 +35,7 @@ final class PopChecks {
         checks.put("pop-push", PopChecks::pop);
         checks.put("pop-shared", PopChecks::shared);
         checks.put("assigned-by-broker", PopChecks::assigned);
+        checks.put("pop-looked-at", PopChecks::lookedAt);
     }
 
     /** A topic of four queues that the check's group gets in this mode. */
@@ -118,5 +133,48 @@ final class PopChecks {
         Checks.equal(4L, both.stream().filter(each -> each.getTopic().equals(topic)).distinct().count(), "different queues");
         place.send(topic, 0, 16);
         Checks.equal(Place.numbers(0, 16).stream().sorted().collect(Collectors.toList()), received.sorted(16), "bodies");
+    }
+
+    private static RemotingCommand ask(Place place, int code, CommandCustomHeader header) throws Exception {
+        RemotingCommand request = RemotingCommand.createRequestCommand(code, header);
+        return Generation.api(place.producer()).getRemotingClient().invokeSync(place.master, request, 15_000);
+    }
+
+    /** Requests that take nothing: what is there, a notice of what comes, how many wait. */
+    private static void lookedAt(Place place) throws Exception {
+        String topic = topic(place, MessageRequestMode.POP);
+        PeekMessageRequestHeader peek = new PeekMessageRequestHeader();
+        peek.setTopic(topic);
+        peek.setConsumerGroup(place.group());
+        peek.setQueueId(-1);
+        peek.setMaxMsgNums(32);
+        Checks.equal(ResponseCode.PULL_NOT_FOUND, ask(place, RequestCode.PEEK_MESSAGE, peek).getCode(), "peek into nothing");
+
+        NotificationRequestHeader notice = new NotificationRequestHeader();
+        notice.setTopic(topic);
+        notice.setConsumerGroup(place.group());
+        notice.setQueueId(-1);
+        notice.setPollTime(10_000);
+        notice.setBornTime(System.currentTimeMillis());
+        MQClientAPIExt api = new MQClientAPIExt(place.producer(), new NettyClientConfig(), null, null);
+        api.start();
+        place.atEnd(api::shutdown);
+        CompletableFuture<Boolean> told = api.notification(place.master, notice, 15_000);
+        PollingInfoRequestHeader waiting = new PollingInfoRequestHeader();
+        waiting.setTopic(topic);
+        waiting.setConsumerGroup(place.group());
+        waiting.setQueueId(-1);
+        RemotingCommand count = ask(place, RequestCode.POLLING_INFO, waiting);
+        Checks.equal(0, count.decodeCommandCustomHeader(PollingInfoResponseHeader.class).getPollingNum(), "pops that wait");
+        Checks.check(!told.isDone(), "told before there was anything");
+        place.send(topic, 0, 3);
+        Checks.check(told.get(15, TimeUnit.SECONDS), "there are messages");
+        Place.await("all can be seen", () -> {
+            RemotingCommand seen = ask(place, RequestCode.PEEK_MESSAGE, peek);
+            return seen.getCode() == ResponseCode.SUCCESS && MessageDecoder.decodes(ByteBuffer.wrap(seen.getBody())).size() == 3;
+        });
+        Received received = new Received();
+        start(place, topic, received);
+        Checks.equal(Place.numbers(0, 3), received.sorted(3), "bodies");
     }
 }
