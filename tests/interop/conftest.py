@@ -9,7 +9,10 @@ import pytest
 
 from tests.interop import servers
 from tests.interop.apache import Apache, Session, Unavailable
+from tests.interop.appliance import Appliance
+from tests.interop.mqadmin import Tool
 from tests.interop.programs import Outcome
+from tests.support.cluster import Cluster
 
 # What this broker does not do yet, with what is missing.
 NOT_YET = {
@@ -77,6 +80,23 @@ def expect(request: pytest.FixtureRequest) -> Callable[[Outcome, str], None]:
         outcome.expect(check)
 
     return expected
+
+
+@pytest.fixture(scope="module")
+def appliance(tmp_path_factory: pytest.TempPathFactory, apache: Apache) -> Iterator[Appliance]:
+    """An appliance of ours with the original's tool."""
+    root = tmp_path_factory.mktemp("appliance")
+    with Cluster(root / "cluster") as cluster, apache.session(root / "apache") as session:
+        cluster.start()
+        with Tool.start(session, ";".join(cluster.controller_addresses)) as tool:
+            yield Appliance(cluster, session, tool)
+
+
+@pytest.fixture
+def tool(appliance: Appliance) -> Iterator[Tool]:
+    """The tool; the clients that a test starts beside it end with the test."""
+    yield appliance.tool
+    appliance.tool.stop_clients()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
