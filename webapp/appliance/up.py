@@ -226,8 +226,13 @@ def _tell_where(plan: Plan, layout: DataLayout, admin: _Admin | None, terminal: 
         terminal.say(
             f"  log in as           {admin.name}, password {admin.password}  (shown this once; change it under Account)"
         )
-    terminal.say(f"  5.x clients (gRPC)  {plan.grpc_endpoints[0]}")
-    terminal.say(f"  4.x clients         name servers {';'.join(plan.controllers)}")
+    terminal.say(f"  gRPC clients        {plan.grpc_endpoints[0]}")
+    terminal.say(
+        f"  remoting clients    name servers {';'.join(plan.controllers)}  (Java 4.x and 5.x, Go, C++, Node, mqadmin)"
+    )
+    terminal.say(
+        "  topics              python manage.py topic create NAME, or the console; --development makes them by sending"
+    )
     terminal.say(f"  logs                {layout.logs}")
     if layout.root != DEFAULT_DATA_DIR:
         terminal.say(f"  other commands      {environment.DATA_DIR}={layout.root} python manage.py ...")
