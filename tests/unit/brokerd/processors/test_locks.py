@@ -45,6 +45,16 @@ def test_a_queue_has_one_holder_until_it_gives_it_up_or_stops_asking(broker: Rem
     assert lock(broker, "a", 0) == [0]
 
 
+def test_a_lock_outlives_its_connection(broker: RemotingBroker) -> None:
+    """A consumer that only lost its connection still works on the queue; who is gone loses it in time."""
+    assert lock(broker, "a", 0) == [0]
+    broker.processors.connection_closed(broker.peer)
+    broker.clients.connection_closed(broker.peer)
+    assert lock(broker, "b", 0) == []
+    broker.turns.run(LOCK_MS)
+    assert lock(broker, "b", 0) == [0]
+
+
 def test_what_is_not_here_is_not_locked(broker: RemotingBroker) -> None:
     assert lock(broker, "a", 0, 1, 99) == [0]
     assert lock(broker, "a", 0, topic="nothing") == []

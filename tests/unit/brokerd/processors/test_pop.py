@@ -211,6 +211,15 @@ def test_changing_the_invisible_time(broker: RemotingBroker) -> None:
     assert broker.answer(codes.ACK_MESSAGE, named(record, new)).code == 0
 
 
+def test_a_changed_handle_starts_at_its_message(broker: RemotingBroker) -> None:
+    broker.send("a", "b")
+    _, (record, handle) = handles_of(pop(broker))
+    answer = broker.answer(codes.CHANGE_MESSAGE_INVISIBLETIME, named(record, handle, invisibleTime=2000))
+    rest = " ".join(answer.ext[name] for name in INFO[:3]) + " 0 broker-a 0 1"
+    assert broker.answer(codes.ACK_MESSAGE, named(record, f"0 {rest}")).code == codes.MESSAGE_ILLEGAL
+    assert broker.answer(codes.ACK_MESSAGE, named(record, f"1 {rest}")).code == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

@@ -8,9 +8,11 @@ import orjson
 import pytest
 
 from brokerd.client_groups import ConsumerData, Subscription
+from brokerd.processors.pull import answer_of
 from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.read_place import PullSettings
 from brokerd.services import ClientInfo
+from brokerd.store.reading import GetResult, GetStatus
 from remoting import codes
 from remoting.frame import Command
 from remoting.message import decode_records
@@ -90,6 +92,25 @@ def test_offsets_beside_the_messages(broker: RemotingBroker, offset: int, code: 
     answer = pull(broker, offset)
     if code == 21:
         assert (answer.code, answer.ext["nextBeginOffset"]) == (20, str(offset)), "a replica moves nobody's offset"
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "expected"),
+    [
+        (GetStatus.FOUND, 5, (0, 9)),
+        (GetStatus.NO_MATCHED_MESSAGE, 5, (20, 9)),
+        (GetStatus.MESSAGE_WAS_REMOVING, 5, (20, 9)),
+        (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, (19, 0)),
+        (GetStatus.NO_MATCHED_LOGIC_QUEUE, 5, (21, 0)),
+        (GetStatus.NO_MESSAGE_IN_QUEUE, 0, (19, 0)),
+        (GetStatus.NO_MESSAGE_IN_QUEUE, 5, (21, 0)),
+        (GetStatus.OFFSET_OVERFLOW_ONE, 5, (19, 5)),
+        (GetStatus.OFFSET_OVERFLOW_BADLY, 5, (21, 9)),
+        (GetStatus.OFFSET_TOO_SMALL, 5, (21, 9)),
+    ],
+)
+def test_every_outcome_of_a_read_has_its_answer(status: GetStatus, asked: int, expected: tuple[int, int]) -> None:
+    assert answer_of(GetResult(status, 9, 0, 9, []), asked) == expected
 
 
 def test_an_empty_queue(broker: RemotingBroker) -> None:
