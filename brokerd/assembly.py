@@ -294,6 +294,7 @@ class Broker:
             lambda: len(self._server.connections),
             lambda: self._processors.pull.waiting_count,
             self._disk.usage,
+            self._guard,
         )
         return MetricsExporter(
             settings.metrics.host, metrics_port, Exposition(settings.cluster, settings.name, sources).render

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from brokerd.core import BrokerCore
 from brokerd.replication.effects import Role
+from remoting.access.exposition import access_families
+from remoting.access.guard import Guard
 from remoting.disk import DiskUsage
 from remoting.exposition import Family, Histogram, render
 
@@ -62,6 +64,7 @@ class Sources:
     connections: Callable[[], int]
     held_pulls: Callable[[], int]
     disk_usage: Callable[[], DiskUsage]
+    access: Guard | None = None
 
 
 class Exposition:
@@ -84,6 +87,7 @@ class Exposition:
             *self._transactions(),
             *self._schedule(),
             *_loop(state["loop"]),
+            *access_families(self._sources.access),
         ]
         return render(families, common)
 

@@ -214,6 +214,7 @@ class Controller:
             self._table,
             self._counters,
             _now_ms,
+            self._guard,
         )
         return MetricsExporter(self._settings.metrics.host, metrics_port, exposition.render)
 

@@ -15,6 +15,8 @@ from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.state import Group
 from controllerd.settings import ControllerSettings
+from remoting.access.exposition import access_families
+from remoting.access.guard import Guard
 from remoting.exposition import Family, render
 
 _ROLES: Final = {Role.PRE_CANDIDATE: 1, Role.CANDIDATE: 1, Role.FOLLOWER: 2, Role.LEADER: 3}
@@ -33,6 +35,7 @@ class Exposition:
         table: HeartbeatTable,
         counters: Counters,
         now_ms: Callable[[], int],
+        access: Guard | None = None,
     ) -> None:
         self._common = {"address": settings.address, "group": settings.raft.group, "peer_id": settings.node_id}
         self._driver = driver
@@ -40,6 +43,7 @@ class Exposition:
         self._table = table
         self._counters = counters
         self._now_ms = now_ms
+        self._access = access
 
     def render(self) -> bytes:
         """The text of a scrape."""
@@ -60,6 +64,7 @@ class Exposition:
             *self._groups(),
             *self._silences(),
             *self._own(),
+            *access_families(self._access),
         ]
         return render(families, self._common)
 

@@ -8,7 +8,7 @@
 Each side answers random bytes that the other one has just drawn, so nothing recorded is of use; the two words keep a proof from
 being sent back as a welcome; and the hello is covered, so nobody can put another broker id into it. The replica proves itself
 first: whoever merely connects learns neither the master's epoch nor anything that was made with the secret.
-What comes behind the welcome is neither signed nor encrypted: the network between brokers must be their own.
+What comes behind the welcome is neither signed nor encrypted here: TLS below does that, or the network is the brokers' own.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.exposition import Exposition, Sources
 from brokerd.services import PutStatus
+from remoting.access.guard import AccessSettings, Guard
 from remoting.disk import DiskUsage
 from remoting.exposition import Histogram
 from remoting.message import encode_properties
@@ -24,9 +25,9 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def scrape(broker: Broker, state: dict[str, Any]) -> Samples:
     flushes = Histogram((0.001, 0.01))
     flushes.observe(0.005)
-    sources = Sources(
-        broker.core, lambda: state, flushes, lambda: 3, lambda: 2, lambda: DiskUsage(total_bytes=100, free_bytes=40)
-    )
+    guard = Guard(AccessSettings(), "c", (), lambda: 0)
+    usage = DiskUsage(total_bytes=100, free_bytes=40)
+    sources = Sources(broker.core, lambda: state, flushes, lambda: 3, lambda: 2, lambda: usage, guard)
     text = Exposition("c", "broker-a", sources).render().decode()
     found: Samples = {}
     for family in text_string_to_metric_families(text):
