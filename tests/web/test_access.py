@@ -132,7 +132,10 @@ def test_forms(admin: Client) -> None:
     assert broken.status_code == 400
     assert "a resource is" in broken.content.decode()
     assert admin.get("/clients/nobody/").status_code == 404
-    assert admin.post("/clients/alice/delete").status_code == 302
+    unsure = admin.post("/clients/alice/delete", {"confirmation": "bob"})
+    assert unsure.status_code == 400
+    assert "must be the name, alice" in unsure.content.decode()
+    assert admin.post("/clients/alice/delete", {"confirmation": "alice"}).status_code == 302
     assert "No client users yet" in admin.get("/clients/").content.decode()
 
 

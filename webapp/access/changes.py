@@ -58,7 +58,10 @@ def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
-    return {"name": user(parameters.get("name"))["username"]}
+    name: str = user(parameters.get("name"))["username"]
+    if "confirmation" in parameters and parameters["confirmation"] != name:
+        raise InvalidInput("Type the user's name to confirm.", fields={"confirmation": [f"must be the name, {name}"]})
+    return {"name": name}
 
 
 def _create(actor: Actor, parameters: Parameters) -> Done:

@@ -11,7 +11,7 @@ from remoting.access.model import ACTIONS, TYPES
 from webapp.access.changes import DECISIONS, LEAST_SECRET, POLICIES, STATUSES, USER_TYPES
 from webapp.access.overview import client_users, explain
 from webapp.errors import InvalidInput, NotFound, Problem
-from webapp.pages import change, form_page, go_to, needs, page, receipt
+from webapp.pages import form_page, go_to, needs, page
 
 _QUESTION = ("type", "resource", "action", "source")
 
@@ -45,7 +45,8 @@ def user(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 @needs("access.write")
 def delete(request: HttpRequest, name: str) -> HttpResponse:
-    return receipt(change(request, "client-user.delete", {"name": name}))
+    given = {"name": name, "confirmation": request.POST.get("confirmation", "")}
+    return form_page(request, "access/user.html", _context(name), "client-user.delete", given, go_to("client-users"))
 
 
 @require_POST
