@@ -66,7 +66,7 @@ class Transactions(Protocol):
 
     def read(self, physical_offset: int) -> Record | None: ...
 
-    def replace(self, record: Record, first: int | None, checks: int | None) -> Place: ...
+    def replace(self, half: Half | None, record: Record, checks: int | None) -> Place: ...
 
     def give_up(self, half: Half, record: Record) -> Place: ...
 
@@ -174,8 +174,8 @@ class CheckBack:
             )
             return self._transactions.give_up(half, record)
         if due is Due.MOVE_UP:
-            return self._transactions.replace(record, half.first, None)
-        place = self._transactions.replace(record, half.first, half.checks + 1)
+            return self._transactions.replace(half, record, None)
+        place = self._transactions.replace(half, record, half.checks + 1)
         look = self._look
 
         def acknowledged(status: PutStatus) -> None:

@@ -45,6 +45,7 @@ NO_IMMUNITY: Final = -1
 MAX_CHECK_TIMES: Final = 1 << 20
 _OWN: Final = (CHECK_TIMES, FIRST_QUEUE_OFFSET)  # what only a broker may say of a half message
 _DONE_TAG: Final = "d"
+_MOVED: Final = "TRAN_MOVED"  # of an op record: what it lists is not decided, it has a successor
 _HOST_BITS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 # What the broker may add to a half message later; a producer's properties must leave room for it
 _ROOM_BYTES: Final = 128
@@ -144,14 +145,20 @@ def commit_draft(record: Record) -> Draft:
 
 
 def op_draft(queue_offsets: Iterable[int], now_ms: int, host: bytes) -> Draft:
-    """The op record that says that these half messages are done."""
-    body = "".join(f"{offset}," for offset in queue_offsets).encode()
-    return Draft(OP_TOPIC, 0, body, encode_properties({"TAGS": _DONE_TAG}), now_ms, host)
+    """The op record that says that the transactions of these half messages are decided."""
+    return _op_draft(queue_offsets, now_ms, host, {"TAGS": _DONE_TAG})
+
+
+def moved_draft(queue_offset: int, now_ms: int, host: bytes) -> Draft:
+    """The op record that says that a half message has a successor which was checked: brokers of the original, which do not know
+    which one that is, pass over the half message when they read the topic."""
+    return _op_draft([queue_offset], now_ms, host, {"TAGS": _DONE_TAG, _MOVED: "true"})
 
 
 def done_offsets(record: Record) -> list[int]:
-    """The queue offsets of half messages that an op record lists; what is no number is left out."""
-    if record.property_map().get("TAGS") != _DONE_TAG:
+    """The queue offsets of half messages whose transactions an op record says are decided; what is no number is left out."""
+    properties = record.property_map()
+    if properties.get("TAGS") != _DONE_TAG or _MOVED in properties:
         return []
     return [int(text) for text in record.body.split(b",") if text.isdigit() and len(text) < 20]
 
@@ -206,6 +213,11 @@ def immunity_ms(properties: Mapping[str, str], default_ms: int) -> int:
     """How long the producer of a message wants to be left alone; the default when it says nothing that can be read."""
     seconds = _integer(properties.get(IMMUNITY_S), -1)
     return default_ms if seconds < 0 else seconds * 1000
+
+
+def _op_draft(queue_offsets: Iterable[int], now_ms: int, host: bytes, properties: Mapping[str, str]) -> Draft:
+    body = "".join(f"{offset}," for offset in queue_offsets).encode()
+    return Draft(OP_TOPIC, 0, body, encode_properties(properties), now_ms, host)
 
 
 def _half(properties: Mapping[str, str], queue_offset: int, physical_offset: int, size: int, since_ms: int) -> Half:

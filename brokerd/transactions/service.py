@@ -147,12 +147,12 @@ class TransactionService:
                     codes.SYSTEM_ERROR,
                     f"no half message, and none that was given up, starts at {physical_offset} of this broker's log",
                 )
-            first = None
+            half = None
             if record.topic == HALF_TOPIC:
-                first = self._find_open(record).first
+                half = self._find_open(record)
             else:
                 check_admission(self.table, record.size, self.settings)
-            end_offset = self.replace(record, first, 0).end_offset
+            end_offset = self.replace(half, record, 0).end_offset
         except LogboomError as error:
             done(as_request_error(error))
             return
@@ -210,11 +210,20 @@ class TransactionService:
         encoded = self._log.find_record(physical_offset)
         return None if encoded is None else decode_record(encoded)
 
-    def replace(self, record: Record, first: int | None, checks: int | None) -> Place:
-        """Append the record that takes the place of a half message; see `records.successor_draft`."""
+    def replace(self, half: Half | None, record: Record, checks: int | None) -> Place:
+        """Append the record that takes the place of a half message (None: of one that was given up), and return where that is.
+
+        `checks` is how often it was checked; None leaves that as it is.
+        """
+        first = None if half is None else half.first
         draft = records.successor_draft(record, first, checks)
-        (place,) = self._log.append_placed([draft])
+        drafts = [draft]
+        if half is not None and checks is not None:
+            drafts.append(records.moved_draft(half.queue_offset, self._now_ms(), self._host))
+        place, *others = self._log.append_placed(drafts)
         self._apply(draft, place)
+        if others:
+            self._follower.appended(others[-1].end_offset)
         return place
 
     def give_up(self, half: Half, record: Record) -> Place:

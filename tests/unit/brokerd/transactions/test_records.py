@@ -16,6 +16,7 @@ from brokerd.transactions.records import (
     half_of,
     half_of_draft,
     is_half,
+    moved_draft,
     op_draft,
     ordinary_draft,
     successor_draft,
@@ -132,6 +133,12 @@ def test_a_question_is_a_record_of_the_message_itself() -> None:
 def test_op_records_of_all_versions_are_read(body: bytes, tag: str, offsets: list[int]) -> None:
     draft = op_draft([], 1, HOST)._replace(body=body, properties=encode_properties({"TAGS": tag}))
     assert done_offsets(stored(draft)) == offsets
+
+
+def test_an_op_record_of_a_successor_decides_nothing() -> None:
+    moved = moved_draft(3, 5, HOST)
+    assert (moved.topic, moved.body) == (OP_TOPIC, b"3,")
+    assert done_offsets(stored(moved)) == []
 
 
 def test_op_records_are_as_the_original_writes_them() -> None:

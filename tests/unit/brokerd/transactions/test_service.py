@@ -66,6 +66,18 @@ def test_a_rolled_back_message_never_appears(broker: TransactionBroker) -> None:
     assert broker.service.state()["open"] == 0
 
 
+def test_a_committed_message_with_a_delay_waits_from_its_commit_on(broker: TransactionBroker) -> None:
+    half = broker.half(queue_id=3, properties={"DELAY": "2"})
+    broker.turns.run(10_000)
+    assert broker.end(half) is None
+    broker.turns.run(4_900)
+    assert broker.bodies() == []
+    broker.turns.run(300)
+    [record] = broker.records()
+    assert (record.queue_id, record.sys_flag) == (3, SYS_TRANSACTION_COMMIT)
+    assert record.prepared_transaction_offset == half.physical_offset
+
+
 def test_an_undecided_transaction_stays_open(broker: TransactionBroker) -> None:
     half = broker.half()
     assert broker.end(half, Outcome.UNKNOWN) is None
@@ -165,7 +177,9 @@ def test_an_orphan_is_asked_about_with_the_offsets_of_its_present_record(broker:
     assert broker.answer_check(question) is None
     [record] = broker.records()
     assert (record.queue_id, record.body, record.prepared_transaction_offset) == (2, b"orphan", second.physical_offset)
-    assert [op.body for op in broker.ops] == [b"0,1,"]
+    moved, done = broker.ops
+    assert (moved.body, moved.property_map()) == (b"0,", {"TAGS": "d", "TRAN_MOVED": "true"})
+    assert (done.body, done.property_map()) == (b"0,1,", {"TAGS": "d"})
     broker.look()
     assert len(producer.asked) == 1
 
