@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from brokerd.access import AccessCopy, AccessFollower
 from brokerd.clients import ClientRegistry
 from brokerd.core import BrokerCore, BrokerIdentity
+from brokerd.delay.levels import SCHEDULE_TOPIC
 from brokerd.directory import Directory
 from brokerd.exposition import Exposition, Sources
 from brokerd.live_settings import LiveSettings
@@ -335,6 +336,10 @@ class Broker:
             core.counters.missed + core.pop.counters.empty_pops,
             state["waitingSends"],
             state["waitedMs"],
+            {
+                level: (done, core.store.max_offset(SCHEDULE_TOPIC, level - 1))
+                for level, done in core.schedule.offsets().items()
+            },
         )
 
     def _expire_clients(self) -> None:

@@ -31,6 +31,7 @@ from brokerd.replication.effects import Role
 from brokerd.retry.counters import RetryCounters
 from brokerd.scheduler import Scheduler
 from brokerd.send import Counters, MessageSender
+from brokerd.statistics import Statistics
 from brokerd.store.dispatcher import Arrival
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
@@ -93,7 +94,7 @@ class BrokerCore:
         takeover.found_at_start(sealed=store.is_sealed)
         store.load()
         self.replica = make_replica(StoreReplicatedLog(store, request_flush), store.confirm_offset)
-        self.counters = Counters()
+        self.counters = Counters(Statistics(scheduler.time()))
         self.background = Background(store.followers, lambda: store.dispatch_offset, scheduler, cpu_s, store.fail)
         self.retry_counters = RetryCounters()
         self.appends = Appends(store, self.replica, request_flush)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
@@ -40,6 +40,7 @@ class Figures:
 
     `failed_puts` are sends that were refused or not acknowledged in time; `missed_gets` pulls and pops that found nothing.
     `waiting_sends` groups of messages wait to be acknowledged, the first of them for `oldest_wait_ms`.
+    `delayed` has for each delay level how many of its messages were delivered, and how many there were ever.
     """
 
     in_messages: int
@@ -56,6 +57,7 @@ class Figures:
     missed_gets: int = 0
     waiting_sends: int = 0
     oldest_wait_ms: int = 0
+    delayed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ class RuntimeInfo:
             "consumeQueueDiskRatio": f"{used:.4f}",
             "commitLogDirCapacity": f"Total : {now.disk.total_bytes} B, Free : {now.disk.free_bytes} B.",
         }
+        table |= {f"scheduleMessageOffset_{level}": f"{done},{end}" for level, (done, end) in now.delayed.items()}
         return {name: str(value) for name, value in sorted(table.items())}
 
     def _rates(self, total: int, name: str) -> list[float]:

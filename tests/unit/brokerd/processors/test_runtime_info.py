@@ -123,7 +123,8 @@ def test_latencies_failures_and_who_waits() -> None:
     for milliseconds, times in ((0.4, 900), (7.0, 90), (60.0, 9), (1500.0, 1)):
         broker.counters.puts.add(milliseconds, times)
     broker.counters.reads.add(12)
-    broker.figures = replace(broker.figures, failed_puts=3, missed_gets=20, waiting_sends=5, oldest_wait_ms=40)
+    figures = replace(broker.figures, failed_puts=3, missed_gets=20, waiting_sends=5, oldest_wait_ms=40)
+    broker.figures = replace(figures, delayed={1: (4, 6)})
     table = broker.info.table()
     assert float(table["putLatency99"]) == pytest.approx(8.19, abs=0.01)
     assert 60 <= float(table["putLatency999"]) <= 2 * 60
@@ -131,6 +132,7 @@ def test_latencies_failures_and_who_waits() -> None:
     assert table["putMessageDistributeTime"].startswith("[<=0ms]:900 [0~10ms]:90 [10~50ms]:0 [50~100ms]:9 ")
     assert "[1~2s]:1 " in table["putMessageDistributeTime"]
     assert table["putMessageFailedTimes"] == "3"
+    assert table["scheduleMessageOffset_1"] == "4,6"
     assert (table["sendThreadPoolQueueSize"], table["sendThreadPoolQueueHeadWaitTimeMills"]) == ("5", "40")
     broker.run(10)
     assert broker.info.table()["putLatency99"] == "0.00", "of the last seconds, in which there was nothing"
