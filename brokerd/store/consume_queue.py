@@ -42,6 +42,10 @@ class QueueFiles:
         """Up to `count` units from unit `first` on, fewer at the end of its file."""
         file = first // self.file_units
         position = (first - file * self.file_units) * UNIT_BYTES
+        handle = self._handle(directory, file)
+        return handle.read(position, min(count * UNIT_BYTES, self.file_bytes - position))
+
+    def _handle(self, directory: str, file: int) -> FileSegment:
         key = (directory, file)
         handle = self._handles.get(key)
         if handle is None:
@@ -50,7 +54,7 @@ class QueueFiles:
                 self._handles.popitem(last=False)[1].close()
         else:
             self._handles.move_to_end(key)
-        return handle.read(position, min(count * UNIT_BYTES, self.file_bytes - position))
+        return handle
 
     def write(self, directory: str, first: int, units: bytes) -> None:
         """Write units from unit `first` on and make them durable. Opens the files itself: a helper thread may call this."""
@@ -116,13 +120,7 @@ class QueueFiles:
             or files != list(range(files[0], files[0] + len(files)))
         ):
             return False
-        return all(self._size(directory, file) <= self.file_bytes for file in files)
-
-    def _size(self, directory: str, file: int) -> int:
-        handle = self._disk.open(self.path(directory, file))
-        size = handle.size_bytes
-        handle.close()
-        return size
+        return all(self._handle(directory, file).size_bytes <= self.file_bytes for file in files)
 
     def remove_file(self, directory: str, file: int) -> None:
         self._forget(lambda key: key == (directory, file))
@@ -265,6 +263,11 @@ class ConsumeQueue:
         self.max_offset = self.tail_start = self.written_offset = max_offset
         self._min_offset, self._min_checked = first_offset, -1
         self.last_physical = self._last_physical()
+
+    def take_over(self, max_offset: int, last_physical: int) -> None:
+        """Continue a queue whose units up to there are in files, without a look at them."""
+        self.max_offset = self.tail_start = self.written_offset = max_offset
+        self.last_physical = last_physical
 
     def drop_files_before(self, offset: int) -> list[str]:
         """Forget the files that hold only units before `offset`, never the last; returns the paths to remove."""

@@ -13,9 +13,11 @@ import logging
 import struct
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import NamedTuple
 
+from brokerd.store import queue_ends
 from brokerd.store.commitlog import CommitLog
 from brokerd.store.consume_queue import (
     BLANK_SIZE,
@@ -36,6 +38,9 @@ log = logging.getLogger(__name__)
 # Units kept in memory behind a queue's end for consumers that keep up.
 _WARM_UNITS = 1024
 _MAX_NAME_BYTES = 255
+_ONE_BY_ONE = 64
+_WRITERS = 32
+_PARTS_UNDER_LOCK = 256
 # How far behind the known units leftovers of a crash are looked for.
 _PEEK_UNITS = 3276
 
@@ -62,10 +67,22 @@ class QueueWrite:
     def run(self) -> None:
         for directory in self._doomed:
             self._disk.remove(directory)
-        for queue, generation, first, units in self.parts:
-            with self._lock:
-                if queue.generation == generation:
-                    self._files.write(queue.directory, first, units)
+        if len(self.parts) <= _ONE_BY_ONE:
+            for part in self.parts:
+                with self._lock:
+                    self._write(part)
+            return
+        # Each file needs a sync of its own; the file system does many at a time for the price of one.
+        with ThreadPoolExecutor(_WRITERS, "queue writer") as pool:
+            for first in range(0, len(self.parts), _PARTS_UNDER_LOCK):
+                with self._lock:
+                    for _ in pool.map(self._write, self.parts[first : first + _PARTS_UNDER_LOCK]):
+                        pass
+
+    def _write(self, part: QueuePart) -> None:
+        queue, generation, first, units = part
+        if queue.generation == generation:
+            self._files.write(queue.directory, first, units)
 
 
 @lru_cache(maxsize=128)
@@ -238,6 +255,7 @@ class ConsumeQueues:
     def clear(self) -> None:
         """Forget all queues and remove their files."""
         with self._write_lock:
+            self._disk.remove(queue_ends.PATH)
             for queue in self.table.values():
                 queue.restart(0)
             self._files.close()
@@ -268,6 +286,8 @@ class ConsumeQueues:
             units = bytes(queue.tail[(first - queue.tail_start) * UNIT_BYTES :])
             parts.append(QueuePart(queue, queue.generation, first, units))
         doomed, self._doomed, self._dirty = self._doomed, [], []
+        if doomed:
+            doomed.insert(0, queue_ends.PATH)  # it lists what goes now
         self.buffered_units = 0
         return QueueWrite(self._disk, self._files, parts, doomed, self._write_lock)
 
@@ -303,6 +323,15 @@ class ConsumeQueues:
         After an unclean end everything behind them is blanked out. Returns False when the files contradict each other; the
         caller then rebuilds all queues from the log.
         """
+        ends = queue_ends.decode(self._disk.read_bytes(queue_ends.PATH))
+        if ends is not None and ends.file_units == self._files.file_units:
+            is_newest = clean and ends.queues_offset == trusted_offset
+            if not self._are_there(ends, in_full=is_newest):
+                log.error("files of consume queues are missing, so all queues are made again")
+                return False
+            if is_newest:
+                self._adopt(ends)
+                return True
         for topic in self._disk.names(DIRECTORY):
             for name in self._disk.names(f"{DIRECTORY}/{topic}"):
                 if not (name.isascii() and name.isdigit()):
@@ -312,6 +341,38 @@ class ConsumeQueues:
                     log.error("the files of consume queue %s/%s do not fit together", topic, name)
                     return False
         return True
+
+    def ends(self, queues_offset: int) -> bytes:
+        """What a start after a clean end needs to know of the queues, all of which are written."""
+        found = [
+            queue_ends.QueueEnd(queue.topic, queue.queue_id, queue.first_offset, queue.max_offset, queue.last_physical)
+            for queue in self.table.values()
+            if queue.first_offset < queue.max_offset
+        ]
+        return queue_ends.encode(queues_offset, self._files.file_units, found)
+
+    def _are_there(self, ends: queue_ends.QueueEnds, *, in_full: bool) -> bool:
+        """Whether no queue's files are missing; after a clean end `in_full`: exactly these files, and no queue more."""
+        units = self._files.file_units
+        if in_full:
+            found = {
+                (topic, name)
+                for topic in self._disk.names(DIRECTORY)
+                for name in self._disk.names(f"{DIRECTORY}/{topic}")
+            }
+            if found != {(end.topic, str(end.queue_id)) for end in ends.queues}:
+                return False
+        for end in ends.queues:
+            files = self._files.list(f"{DIRECTORY}/{end.topic}/{end.queue_id}")
+            expected = list(range(end.first_offset // units, (end.max_offset - 1) // units + 1))
+            if not files or (in_full and files != expected):
+                return False
+        return True
+
+    def _adopt(self, ends: queue_ends.QueueEnds) -> None:
+        for topic, queue_id, first, end, last_physical in ends.queues:
+            queue = self.table[(topic, queue_id)] = ConsumeQueue(topic, queue_id, self._files, first)
+            queue.take_over(end, last_physical)
 
     def expired_ends(self, commitlog: CommitLog, end: int) -> dict[QueueKey, int]:
         """Where queues end, by their files, whose messages are all gone from the log: nothing else knows that any more."""
@@ -337,15 +398,17 @@ class ConsumeQueues:
         first, low, end = self._borne_out(queue, commitlog, trusted)
         if low == first:
             self._files.forget(queue.directory)
+            self._disk.remove(queue_ends.PATH)  # it may list what goes now
             self._disk.remove(queue.directory)
             return True
         if not clean:
             # Old units there would do no harm to us (they are never borne out), but the original would take them.
             file_end = (low // self._files.file_units + 1) * self._files.file_units
             visible = low < end and any(self._files.read(queue.directory, low, min(_PEEK_UNITS, file_end - low)))
-            files = self._files.list(queue.directory)
-            self._files.forget(queue.directory)
-            self._files.zero_from(queue.directory, low, files, sync=visible)
+            if visible or file_end < end:
+                files = self._files.list(queue.directory)
+                self._files.forget(queue.directory)
+                self._files.zero_from(queue.directory, low, files, sync=visible)
         queue.adopt(first, low)
         self.table[(topic, queue_id)] = queue
         return True

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from brokerd.delay.levels import Delays, queue_code
 from brokerd.services import Draft
-from brokerd.store import record_crc, recovery
+from brokerd.store import queue_ends, record_crc, recovery
 from brokerd.store.checkpoint import ABORT_PATH, Checkpoint, Positions
 from brokerd.store.commitlog import CommitLog, SyncMark, is_out_of_space
 from brokerd.store.consume_queue import Unit
@@ -174,8 +174,17 @@ class MessageStore:
         if self._failure is None:
             self.checkpoint(closing=True)
             if self.dispatch_offset == self.commitlog.end_offset:  # the original would not index what is left
+                self._leave_queue_ends()
                 self._disk.remove(ABORT_PATH)
         self.abandon()
+
+    def _leave_queue_ends(self) -> None:
+        """Only a shortcut for the next start, so a disk that has no room for it is no failure."""
+        try:
+            self._disk.replace_bytes(queue_ends.PATH, self.queues.ends(self._checkpoint.positions.queues_offset))
+        except StorageError as error:
+            log.warning("the next start will look at every consume queue: %s", error)
+            self._disk.remove(queue_ends.PATH)
 
     def abandon(self) -> None:
         """Close the files and save nothing, as after a failure of the disk."""

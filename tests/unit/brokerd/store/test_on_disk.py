@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.store import queue_ends
 from brokerd.store.checkpoint import Positions, decode_page, encode_page
 from brokerd.store.consume_queue import BLANK_UNIT, UNIT
 from brokerd.store.dispatch import RecordShape, Stop, derive
 from brokerd.store.layout import encode_filler
+from brokerd.store.queue_ends import QueueEnd, QueueEnds
 from remoting.message import body_is_intact, decode_record, encode_record, java_hash, offset_message_id
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "ON_DISK.md"
@@ -33,8 +35,23 @@ def examples() -> dict[str, bytes]:
 
 
 def test_every_layout_has_its_example() -> None:
-    layouts = {"record at 4096", "filler", "unit", "blank unit", "checkpoint", "raft log", "raft snapshot"}
+    layouts = {
+        "record at 4096",
+        "filler",
+        "unit",
+        "blank unit",
+        "checkpoint",
+        "raft log",
+        "raft snapshot",
+        "queue ends",
+    }
     assert set(examples()) == layouts
+
+
+def test_the_queue_ends() -> None:
+    ends = (QueueEnd("TopicA", 3, 0, 43, 4096),)
+    assert queue_ends.decode(examples()["queue ends"]) == QueueEnds(4231, 16, ends)
+    assert queue_ends.encode(4231, 16, ends) == examples()["queue ends"]
 
 
 def test_the_record() -> None:
