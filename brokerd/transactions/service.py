@@ -7,7 +7,7 @@ of them may deliver the message twice, never lose it. Only a master serves; a re
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from brokerd.delay.levels import DEFAULT_DELAYS, Delays
 from brokerd.delay.rules import schedule
@@ -27,6 +27,10 @@ from remoting.errors import LogboomError, RequestError
 from remoting.message import Record, decode_record
 
 Done = Callable[[RequestError | None], None]
+
+_PROGRESS_EVERY: Final = (
+    4096  # ended transactions, so that a start has little to read however rarely open ones are looked at
+)
 
 
 class Place(Protocol):
@@ -95,6 +99,7 @@ class TransactionService:
         self._now_ms = now_ms
         self._host = host
         self._serving = False
+        self._closed = 0  # since the progress was committed
         self._follower = TransactionFollower(
             log, self.table, lambda: metadata.consumer_offset(TRANSACTION_GROUP, HALF_TOPIC, 0)
         )
@@ -240,6 +245,7 @@ class TransactionService:
 
     def commit_progress(self) -> None:
         """Say how far the two topics are done, as the original does: a start reads them from there."""
+        self._closed = 0
         for topic, offset in ((HALF_TOPIC, self.table.done_before), (OP_TOPIC, self._follower.op_progress())):
             if (self._metadata.consumer_offset(TRANSACTION_GROUP, topic, 0) or 0) < offset:
                 self._metadata.commit_offset(TRANSACTION_GROUP, topic, 0, offset, None)
@@ -288,6 +294,9 @@ class TransactionService:
         places = self._log.append_placed([*drafts, op])
         self.table.apply_done(done)
         self._follower.appended(places[-1].end_offset)
+        self._closed += 1
+        if self._closed >= _PROGRESS_EVERY:
+            self.commit_progress()
         return places[-1]
 
     def _apply(self, draft: Draft, place: Place) -> None:

@@ -329,6 +329,10 @@ def test_a_message_larger_than_a_file_is_refused_and_those_around_it_are_stored(
     [
         ({"b": "Unknown"}, b"x", None, codes.TOPIC_NOT_EXIST, "does not exist"),
         ({"b": "bad name"}, b"x", None, codes.INVALID_PARAMETER, "topic"),
+        ({"b": "t" * 128}, b"x", None, codes.INVALID_PARAMETER, "at most 127"),
+        ({"b": ""}, b"x", None, codes.INVALID_PARAMETER, "required"),
+        ({"b": "TRANS_CHECK_MAX_TIME_TOPIC"}, b"x", None, codes.NO_PERMISSION, "belongs to the system"),
+        ({"b": "SCHEDULE_TOPIC_XXXX"}, b"x", None, codes.NO_PERMISSION, "belongs to the system"),
         ({"b": "rmq_sys_logboom_metadata"}, b"x", None, codes.NO_PERMISSION, "belongs to the system"),
         ({"b": "ReadOnly"}, b"x", None, codes.NO_PERMISSION, "does not accept"),
         ({"b": "NoQueues"}, b"x", None, codes.NO_PERMISSION, "no queue"),
@@ -574,3 +578,61 @@ def test_a_missing_topic_is_made_only_where_that_is_switched_on(broker: Broker) 
     connection = Connection()
     broker.handle(connection, [request(1, b="New", **wish)])
     assert connection.answers[0].code == codes.TOPIC_NOT_EXIST
+
+
+# ---- which requests are batches, which queues there are
+
+
+def test_a_field_makes_a_batch_and_not_the_code(broker: Broker) -> None:
+    connection = Connection()
+    body = encode_batch_body(
+        [(0, b"x", encode_properties({"UNIQ_KEY": "1"})), (0, b"y", encode_properties({"UNIQ_KEY": "2"}))]
+    )
+    single, batch = request(1, body, m="false"), request(2, body, m="true")
+    single.code, batch.code = codes.SEND_BATCH_MESSAGE, codes.SEND_MESSAGE_V2
+    broker.handle(connection, [single, batch])
+    long_names = {"topic": "T", "queueId": "1", "sysFlag": "0", "bornTimestamp": "1", "flag": "0", "batch": "true"}
+    long_names |= {"producerGroup": "g", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "properties": ""}
+    broker.processor.handle_long_names(connection, [Command(codes.SEND_MESSAGE, 3, long_names, body)])  # type: ignore[arg-type]
+    broker.next_turn()
+    broker.acknowledger.complete()
+    assert [answer.code for answer in connection.answers] == [0] * 3
+    assert [answer.ext["msgId"].count(",") for answer in connection.answers] == [0, 1, 1]
+    assert sorted(decode_record(record).body for record in broker.records()) == sorted([body, b"x", b"y", b"x", b"y"])
+
+
+def test_a_queue_that_can_be_read_can_be_written_to() -> None:
+    topics = {"T": TopicConfig("T", 8, 4, 6)}
+    broker = Broker(topics=topics)
+    connection = Connection()
+    broker.handle(connection, [request(1, e="7"), request(2, e="8")])
+    broker.acknowledger.complete()
+    assert {answer.opaque: answer.code for answer in connection.answers} == {1: 0, 2: codes.INVALID_PARAMETER}
+    assert [decode_record(record).queue_id for record in broker.records()] == [7]
+    assert next(answer for answer in connection.answers if answer.opaque == 1).ext["queueId"] == "7"
+
+
+@pytest.mark.parametrize("status", [PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.PUT_OK])
+def test_a_stored_half_message_is_answered_in_full_whatever_its_status(broker: Broker, status: PutStatus) -> None:
+    connection = Connection()
+    broker.handle(connection, [request(1, properties={"UNIQ_KEY": "K", "TRAN_MSG": "true", "PGROUP": "g"}, f="4")])
+    broker.acknowledger.complete(status)
+    [answer] = connection.answers
+    wanted = {
+        PutStatus.FLUSH_DISK_TIMEOUT: codes.FLUSH_DISK_TIMEOUT,
+        PutStatus.FLUSH_SLAVE_TIMEOUT: codes.FLUSH_SLAVE_TIMEOUT,
+    }
+    assert answer.code == wanted.get(status, codes.SUCCESS)
+    assert set(answer.ext) == {"msgId", "queueId", "queueOffset", "transactionId", "MSG_REGION", "TRACE_ON"}
+
+
+def test_a_compressed_body_is_kept_as_it_was_sent(broker: Broker) -> None:
+    body = bytes(range(256))
+    for n, sys_flag in enumerate((0x1, 0x101, 0x201, 0x301)):
+        broker.handle(
+            Connection(), [request(n, body, f=str(sys_flag), properties={"UNIQ_KEY": str(n), "REPLY_TO_CLIENT": "c"})]
+        )
+        broker.handle(Connection(), [request(n, body, f=str(sys_flag))])
+    records = [decode_record(record) for record in broker.records()]
+    assert sorted(record.sys_flag for record in records) == [0x1, 0x1, 0x101, 0x101, 0x201, 0x201, 0x301, 0x301]
+    assert all(record.body == body and body_is_intact(record) for record in records)

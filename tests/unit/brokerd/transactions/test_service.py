@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.replication.effects import Role
+from brokerd.transactions import service
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from brokerd.transactions.settings import TransactionSettings
@@ -297,6 +298,16 @@ def test_a_start_reads_only_what_may_be_open(broker: TransactionBroker) -> None:
     broker = broker.restart()
     assert broker.service.table.start == offset
     assert [half.first for half in broker.service.table] == [open_half.queue_offset]
+
+
+def test_many_ends_between_two_looks_do_not_make_a_start_long(
+    broker: TransactionBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_PROGRESS_EVERY", 20)
+    for _ in range(50):
+        broker.end(broker.half())
+    broker.turns.run(100)
+    assert broker.restart().service.table.start == 40
 
 
 def test_the_log_is_kept_from_the_oldest_open_half_message_on(broker: TransactionBroker) -> None:
