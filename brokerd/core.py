@@ -95,7 +95,7 @@ class BrokerCore:
         store.load()
         self.replica = make_replica(StoreReplicatedLog(store, request_flush), store.confirm_offset)
         self.counters = Counters(Statistics(scheduler.time()))
-        self.background = Background(store.followers, lambda: store.dispatch_offset, scheduler, cpu_s, store.fail)
+        self.background = Background(store.followers.all, lambda: store.dispatch_offset, scheduler, cpu_s, store.fail)
         self.retry_counters = RetryCounters()
         self.appends = Appends(store, self.replica, request_flush)
         self.record_log = record_log = StoreRecordLog(

@@ -79,9 +79,9 @@ class OffsetProcessor:
         self._metadata.commit_offset(group, topic, queue_id, offset, done)
 
     def search(self, connection: RemotingConnection, request: Command) -> None:
-        """Code 29: by store time."""
+        """Code 29: by store time; the first message at or after it, or the last at or before it."""
         topic, queue_id = _queue(request)
-        timestamp_ms = fields.integer(request.ext, "timestamp", low=-1)
+        timestamp_ms = fields.integer(request.ext, "timestamp", low=fields.MIN_LONG)
         upper = request.ext.get("boundaryType", "").upper() == "UPPER"
         boundary = Boundary.UPPER if upper else Boundary.LOWER
         offset = self._ranges.offset_by_time(topic, queue_id, timestamp_ms, boundary)

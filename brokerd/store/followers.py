@@ -51,3 +51,53 @@ class Follower(Protocol):
         """Forget files of which the log has nothing any more; returns the paths to remove."""
 
     def close(self) -> None: ...
+
+
+class Followers:
+    """All followers of one log: what happens to the log happens to each of them."""
+
+    def __init__(self) -> None:
+        self.all: list[Follower] = []
+
+    def load(self, *, known: bool, clean: bool) -> None:
+        for follower in self.all:
+            follower.load(known=known, clean=clean)
+
+    def truncate(self, offset: int) -> None:
+        for follower in self.all:
+            follower.truncate(offset)
+
+    def restart(self, offset: int) -> None:
+        for follower in self.all:
+            follower.restart(offset)
+
+    def begin_write(self, *, closing: bool) -> FollowersWrite:
+        return FollowersWrite(
+            [(each, write) for each in self.all if (write := each.begin_write(closing=closing)) is not None]
+        )
+
+    def forget_expired(self, log_min_offset: int) -> list[str]:
+        return [path for follower in self.all for path in follower.forget_expired(log_min_offset)]
+
+    def close(self) -> None:
+        for follower in self.all:
+            follower.close()
+
+
+class FollowersWrite:
+    """What all followers have to write."""
+
+    def __init__(self, writes: Sequence[tuple[Follower, FollowerWrite]]) -> None:
+        self._writes = writes
+
+    def run(self) -> None:
+        for _, write in self._writes:
+            write.run()
+
+    def finish(self) -> None:
+        for follower, write in self._writes:
+            follower.finish_write(write)
+
+    def abandon(self) -> None:
+        for follower, write in self._writes:
+            follower.abandon_write(write)

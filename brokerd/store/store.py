@@ -39,7 +39,7 @@ from brokerd.store.consume_queues import ConsumeQueues, QueueWrite
 from brokerd.store.dispatch import Entry, walk
 from brokerd.store.dispatcher import Arrival, Dispatcher
 from brokerd.store.drafts import check_draft, draft_size, encode_draft, takes_queue_offset, with_room_for_checksum
-from brokerd.store.followers import Follower, FollowerWrite
+from brokerd.store.followers import Followers, FollowersWrite
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
 from brokerd.store.layout import file_start, must_roll
@@ -82,7 +82,7 @@ class StoreCheckpoint:
         self,
         store: MessageStore,
         write: QueueWrite,
-        followers: Sequence[tuple[Follower, FollowerWrite]],
+        followers: FollowersWrite,
         positions: Positions,
         generation: int,
     ) -> None:
@@ -94,8 +94,7 @@ class StoreCheckpoint:
 
     def run(self) -> None:
         self.write.run()
-        for _, write in self.followers:
-            write.run()
+        self.followers.run()
         self._store.note_checkpoint(self)
 
 
@@ -121,10 +120,10 @@ class MessageStore:
         self.queue_offsets = QueueOffsets()
         self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes)
         self.index: KeyIndex | None = None
-        self.followers: list[Follower] = []
+        self.followers = Followers()
         if settings.index_enabled:
             self.index = KeyIndex(disk, self.commitlog, IndexShape(settings.index_slots, settings.index_items))
-            self.followers.append(self.index)
+            self.followers.all.append(self.index)
         self.last_timestamp_ms = 0
         self.ended_cleanly = True  # the last run closed its files; known after `load`
         self.gave_up_durable = (
@@ -155,8 +154,7 @@ class MessageStore:
             start = self.commitlog.min_offset
         self.dispatcher.restart(start)
         confirm_offset = recovery.decide_confirm_offset(known, start, end)
-        for follower in self.followers:
-            follower.load(known=known is not None, clean=clean)
+        self.followers.load(known=known is not None, clean=clean)
         self._save_positions(flushed=end, queues=start, confirm=confirm_offset)
         if clean:  # otherwise it is there, and the disk may have no room for another one
             self._disk.replace_bytes(ABORT_PATH, str(os.getpid()).encode())
@@ -191,8 +189,7 @@ class MessageStore:
         self.refusal = NotMaster("this broker is stopping; try another one")
         self.commitlog.close()
         self.queues.close()
-        for follower in self.followers:
-            follower.close()
+        self.followers.close()
         self._checkpoint.close()
 
     def _recover_log(self, known: Positions | None) -> int:
@@ -534,11 +531,7 @@ class MessageStore:
             queues_offset=offset,
             recheck_offset=older,
         )
-        followers = [
-            (follower, write)
-            for follower in self.followers
-            if (write := follower.begin_write(closing=closing)) is not None
-        ]
+        followers = self.followers.begin_write(closing=closing)
         return StoreCheckpoint(self, self.queues.begin_write(), followers, positions, self.commitlog.generation)
 
     def note_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
@@ -551,14 +544,12 @@ class MessageStore:
 
     def finish_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
         self.queues.finish_write(checkpoint.write)
-        for follower, write in checkpoint.followers:
-            follower.finish_write(write)
+        checkpoint.followers.finish()
 
     def abandon_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
         """Its `run` failed; everything is written again by the next one."""
         self.queues.abandon_write(checkpoint.write)
-        for follower, write in checkpoint.followers:
-            follower.abandon_write(write)
+        checkpoint.followers.abandon()
 
     def checkpoint(self, *, closing: bool = False) -> None:
         """Sync the log and make a checkpoint in one go; blocks."""
@@ -597,8 +588,7 @@ class MessageStore:
             self.commitlog.truncate(offset)
         self.queues.truncate(offset)
         self.dispatcher.truncate(offset)
-        for follower in self.followers:
-            follower.truncate(offset)
+        self.followers.truncate(offset)
         if self._appendable:
             self._take_queue_offsets()
         for listener in self.truncate_listeners:
@@ -615,8 +605,7 @@ class MessageStore:
         self.queues.clear()
         self.queue_offsets = QueueOffsets()
         self.dispatcher.restart(offset)
-        for follower in self.followers:
-            follower.restart(offset)
+        self.followers.restart(offset)
         for listener in self.truncate_listeners:
             listener(offset)
 
@@ -664,10 +653,8 @@ class MessageStore:
         removals = [self.commitlog.forget_oldest() for _ in range(decision.remove)]
         if removals:
             log.info("%d commitlog files expired; the log begins at %d", len(removals), self.commitlog.min_offset)
-            expired = list(self.queues.forget_expired(self.commitlog.min_offset))
-            for follower in self.followers:
-                expired += follower.forget_expired(self.commitlog.min_offset)
-            for path in expired:
+            begin = self.commitlog.min_offset
+            for path in [*self.queues.forget_expired(begin), *self.followers.forget_expired(begin)]:
                 removals.append(lambda path=path: self._disk.remove(path))  # type: ignore[misc]
         self.set_full(decision.refuse, reason)
         return removals

@@ -91,8 +91,15 @@ def test_offsets_by_time(broker: RemotingBroker) -> None:
     for timestamp, lower, upper in ((times[1], 1, 1), (times[1] + 1, 2, 1), (0, 0, 0), (times[2] + 9999, 3, 2)):
         ext = {"topic": "t", "queueId": 0, "timestamp": timestamp}
         assert broker.answer(codes.SEARCH_OFFSET_BY_TIMESTAMP, ext).ext == {"offset": str(lower)}
-        ext["boundaryType"] = "upper"
-        assert broker.answer(codes.SEARCH_OFFSET_BY_TIMESTAMP, ext).ext == {"offset": str(upper)}
+        for boundary, expected in (("upper", upper), ("UPPER", upper), ("Lower", lower), ("LOWER", lower), ("", lower)):
+            ext["boundaryType"] = boundary
+            assert broker.answer(codes.SEARCH_OFFSET_BY_TIMESTAMP, ext).ext == {"offset": str(expected)}
+    for timestamp, offset in ((-1, 0), (-(1 << 63), 0), ((1 << 63) - 1, 3)):
+        ext = {"topic": "t", "queueId": 0, "timestamp": timestamp}
+        assert broker.answer(codes.SEARCH_OFFSET_BY_TIMESTAMP, ext).ext == {"offset": str(offset)}
+    for topic, queue_id in (("t", 77), ("nowhere", 0)):
+        ext = {"topic": topic, "queueId": queue_id, "timestamp": times[1]}
+        assert broker.answer(codes.SEARCH_OFFSET_BY_TIMESTAMP, ext).ext == {"offset": "0"}
 
 
 def test_a_message_by_its_place(broker: RemotingBroker) -> None:
