@@ -181,11 +181,10 @@ class IndexFile:
             self._slots = None
 
     def abandon_write(self, write: FileWrite) -> None:
-        """The write failed; all of it is still to be written."""
-        if self.generation == write.generation:
-            for first, values in write.slots:
-                pages = -(-len(values) // (_PAGE_SLOTS * SLOT_BYTES))
-                self._dirty.update(range(first >> _PAGE_BITS, (first >> _PAGE_BITS) + pages))
+        """The write failed, or was not run; all of it is still to be written, also when items were dropped meanwhile."""
+        for first, values in write.slots:
+            pages = -(-len(values) // (_PAGE_SLOTS * SLOT_BYTES))
+            self._dirty.update(range(first >> _PAGE_BITS, (first >> _PAGE_BITS) + pages))
 
     def _dirty_slots(self) -> Iterator[tuple[int, bytes]]:
         """The values of the slots that changed, neighbouring pages together."""

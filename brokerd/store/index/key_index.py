@@ -50,9 +50,10 @@ class IndexWrite:
         self._generation = generation
         self._page = page
         self.writes = writes
+        self.was_run = False
 
     def run(self) -> None:
-        self._index.run_write(self.writes, self._page, self._generation)
+        self.was_run = self._index.run_write(self.writes, self._page, self._generation)
 
 
 class KeyIndex:
@@ -198,17 +199,22 @@ class KeyIndex:
         page = Page(self.offset, last.name, last.header) if last is not None else Page(self.offset)
         return IndexWrite(self, writes, page, self._generation)
 
-    def run_write(self, writes: Sequence[FileWrite], page: Page, generation: int) -> None:
-        """What `IndexWrite.run` does."""
+    def run_write(self, writes: Sequence[FileWrite], page: Page, generation: int) -> bool:
+        """What `IndexWrite.run` does; whether it did."""
         with self._lock:
-            if generation == self._generation:
-                for write in writes:
-                    write.run(self._disk)
-                write_page(self._disk, page)
-                self._durable = page
+            if generation != self._generation:
+                return False
+            for write in writes:
+                write.run(self._disk)
+            write_page(self._disk, page)
+            self._durable = page
+            return True
 
     def finish_write(self, write: FollowerWrite) -> None:
         assert isinstance(write, IndexWrite)
+        if not write.was_run:
+            self.abandon_write(write)
+            return
         for each in write.writes:
             each.file.finish_write(each)
 
