@@ -23,6 +23,7 @@ from brokerd.directory import Directory
 from brokerd.exposition import Exposition, Sources
 from brokerd.live_settings import LiveSettings
 from brokerd.log_access import StoreReplicatedLog
+from brokerd.metadata.tables import Change
 from brokerd.processors.access import AccessProcessor
 from brokerd.processors.cleanup import CleanupProcessor
 from brokerd.processors.pass_on import PassOn
@@ -169,7 +170,7 @@ class Broker:
             core.sender, self.clients, pack_host(*store_host), _wall_ms, stores=settings.send.store_replies
         )
         core.metadata.listeners.append(self._topics_changed)
-        self._topics_changed()
+        self._sends.topics_changed()
 
         grpc_host, grpc_port = split_address(settings.grpc_listen)
         self._proxy = GrpcProxy(
@@ -309,9 +310,10 @@ class Broker:
     def _topics(self) -> Mapping[str, TopicConfig]:
         return self.core.metadata.topics()
 
-    def _topics_changed(self, _change: object = None) -> None:
-        self._sends.topics_changed()
-        self.replica.topics_changed()
+    def _topics_changed(self, change: Change) -> None:
+        if change.touches_topics:
+            self._sends.topics_changed(None if change.rebuilt else (*change.topics_put, *change.topics_deleted))
+            self.replica.topics_changed()
 
     def _connection_closed(self, connection: RemotingConnection) -> None:
         self.clients.connection_closed(connection)

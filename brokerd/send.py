@@ -146,7 +146,7 @@ class MessageSender:
     ) -> None:
         self._store = store
         self._acknowledger = acknowledger
-        self._topic = topic
+        self.topic = topic
         self._counters = counters
         self._halves = halves
         self._cluster = cluster
@@ -176,7 +176,7 @@ class MessageSender:
         ready: list[tuple[int, Draft]] = []
         for draft in drafts:
             try:
-                topic, turn = self._topic(draft.topic), self.turn_of(draft.topic)
+                topic, turn = self.topic(draft.topic), self.turn_of(draft.topic)
                 prepared = prepare(draft, topic, turn, self._unique_id, self._cluster, len(self._delays))
                 stored = schedule(self._halves.divert(prepared), self._delays)
                 self._store.check_draft(stored)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Final, Protocol
 
@@ -82,20 +82,20 @@ class SendProcessor:
         self._counters = counters
         self._targets: dict[str, SendTarget] = {}
 
-    def topics_changed(self) -> None:
-        """Topics were created, changed or deleted: prepare the fast path's table anew."""
-        targets: dict[str, SendTarget] = {}
-        for name, config in self._topics().items():
-            try:
-                check_destination(name)
-            except RequestError:
-                continue
-            if name.startswith(RETRY_PREFIX):
-                continue
-            if config.perm & PERM_WRITE and config.write_queue_nums > 0 and len(name) <= 127:
-                targets[name] = self._targets.get(name) or SendTarget(name, config.write_queue_nums)
-                targets[name].write_queue_nums = config.write_queue_nums
-        self._targets = targets if self._kernel_fits else {}
+    def topics_changed(self, names: Iterable[str] | None = None) -> None:
+        """Topics of these names, or any, were created, changed or deleted: prepare the fast path's table."""
+        if not self._kernel_fits:
+            return
+        if names is None:
+            names = {**self._targets, **self._topics()}
+        for name in names:
+            config = self._sender.topic(name)
+            if config is None or not _takes_fast_path(config):
+                self._targets.pop(name, None)
+            elif (target := self._targets.get(name)) is not None:
+                target.write_queue_nums = config.write_queue_nums
+            else:
+                self._targets[name] = SendTarget(name, config.write_queue_nums)
 
     def handle(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
         """Take send requests with short field names (codes 310 and 320): what all connections sent in this turn of the loop is
@@ -204,13 +204,13 @@ class SendProcessor:
         except LogboomError as error:
             connection.respond_error(request, error)
             return
-        is_new = request.ext["b"] not in self._topics()
+        is_new = self._sender.topic(request.ext["b"]) is None
         refusal = self._make_missing_topic(request.ext)
         if refusal is not None:
             connection.respond_error(request, refusal)
             return
         if len(drafts) > 1 and drafts[0].queue_id < 0:  # a batch stays together
-            topic = self._topics().get(drafts[0].topic)
+            topic = self._sender.topic(drafts[0].topic)
             queue_id = self._sender.turn_of(drafts[0].topic)(max(1, topic.write_queue_nums) if topic else 1)
             drafts = [draft._replace(queue_id=queue_id) for draft in drafts]
         outcomes, ready = self._sender.prepare(drafts)
@@ -230,7 +230,11 @@ class SendProcessor:
     def _make_missing_topic(self, ext: Mapping[str, str]) -> RequestError | None:
         """In development, a topic is made when somebody sends to it; the reason if that failed."""
         name = ext["b"]
-        if self._make_topic is None or name in self._topics() or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        if (
+            self._make_topic is None
+            or self._sender.topic(name) is not None
+            or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        ):
             return None
         queues = ext.get("d", "")
         if not (queues.isascii() and queues.isdigit() and len(queues) < 10):
@@ -255,6 +259,16 @@ class SendProcessor:
         if key:
             ext["transactionId"] = key
         connection.respond(request, _RESPONSE_CODES[outcomes[0].status], ext)
+
+
+def _takes_fast_path(config: TopicConfig) -> bool:
+    """Whether ordinary messages of the topic need no rule beside what the kernel knows."""
+    try:
+        check_destination(config.name)
+    except RequestError:
+        return False
+    is_open = config.perm & PERM_WRITE and config.write_queue_nums > 0
+    return bool(is_open) and len(config.name) <= 127 and not config.name.startswith(RETRY_PREFIX)
 
 
 class _Run:

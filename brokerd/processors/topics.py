@@ -20,7 +20,7 @@ from remoting.transport.connection import RemotingConnection
 
 Done = Callable[[RequestError | None], None]
 
-MAX_LIST: Final = 10_000  # of topics or groups in one request
+MAX_LIST: Final = 2_000  # topics or groups of one request, which the loop records in one go
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 

@@ -636,3 +636,33 @@ def test_a_compressed_body_is_kept_as_it_was_sent(broker: Broker) -> None:
     records = [decode_record(record) for record in broker.records()]
     assert sorted(record.sys_flag for record in records) == [0x1, 0x1, 0x101, 0x101, 0x201, 0x201, 0x301, 0x301]
     assert all(record.body == body and body_is_intact(record) for record in records)
+
+
+def test_the_fast_path_follows_the_topics_one_by_one() -> None:
+    topics = dict(TOPICS)
+    broker = Broker(topics=topics)
+    connection = Connection()
+
+    def fast(topic: str) -> bool:
+        """Whether the kernel takes a message of the topic, without another look at the topics."""
+        before = len(broker.acknowledger.waiting)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(broker.processor, "_send_request", lambda *_: None)
+            broker.handle(connection, [request(b=topic)])
+        return len(broker.acknowledger.waiting) > before
+
+    assert fast("T")
+    assert not fast("New")
+    topics["New"] = TopicConfig("New", 2, 2)
+    broker.processor.topics_changed(["New"])
+    assert fast("New")
+    topics["New"] = TopicConfig("New", 2, 2, 4)
+    del topics["T"]
+    broker.processor.topics_changed(["New", "T"])
+    assert not fast("New")
+    assert not fast("T")
+    topics["New"] = TopicConfig("New", 2, 2)
+    topics["T"] = TopicConfig("T", 1, 1)
+    broker.processor.topics_changed()
+    assert fast("New")
+    assert not fast("T"), "its second queue is gone"
