@@ -27,6 +27,7 @@ from brokerd.store.settings import RetentionSettings, StoreSettings
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, StorageError
 from remoting.message import pack_host
+from tests.sim.delays import retry_service, watch
 from tests.sim.links import Link, dial
 from tests.sim.transactors import TRANSACTIONS, Producers
 from tests.sim.world import Network, Node, World
@@ -105,6 +106,8 @@ class SimBroker(Node):
         self.ha_address = f"{self.name}:10912"
         self.sync_ms = (0.2, 3.0)  # how long a sync takes
         self.refusal_to_start: CorruptedFile | None = None
+        self.store_host = pack_host(f"10.0.0.{index + 1}", 10911)
+        self.began_ms = 0.0  # its present life
         self.waiting = 0  # sends of this life that were not answered yet
         self.cluster: SimCluster
         self._index = index
@@ -118,6 +121,7 @@ class SimBroker(Node):
     def start(self) -> None:
         """Start the process; it may die of its disk before it is up."""
         self.begin_life()
+        self.began_ms = self.world.now_ms
         self._flush_wanted = self._is_flushing = False
         self._next_connection = 1
         self.waiting = 0
@@ -165,7 +169,7 @@ class SimBroker(Node):
             return SimReplica(self.engine, self.monotonic_ms)
 
         core = BrokerCore(
-            BrokerIdentity(CLUSTER, GROUP, pack_host(f"10.0.0.{self._index + 1}", 10911)),
+            BrokerIdentity(CLUSTER, GROUP, self.store_host),
             self.disk,
             self.store_settings,
             make_replica,
@@ -192,6 +196,8 @@ class SimBroker(Node):
         core.store.position_holders.append(lambda: 0)
         core.store.failure_listeners.append(lambda error: self.after(0, lambda: self.stop_process(str(error))))
         self.core = core
+        self.retry = retry_service(self)
+        watch(self)
         life = self.life
         self.engine.on_failure(lambda reason: self.after(0, lambda: self.stop_process(reason)))
         self.engine.add_role_listener(lambda role, epoch: self._role_changed(life, role, epoch))

@@ -22,6 +22,7 @@ from controllerd.replicas.state import Group, ReplicasState, encode_state
 from remoting.message import body_is_intact, decode_record
 from tests.sim.broker import GROUP
 from tests.sim.clients import QUEUES, TOPIC
+from tests.sim.delays import check_delays
 from tests.sim.poppers import POP_GROUP
 from tests.sim.transactors import TRANSACTION_TOPIC
 
@@ -201,6 +202,7 @@ def check_end(cluster: SimCluster) -> None:
         _check_topics(cluster, broker)
         _check_offsets(cluster, broker)
         _check_transactions(cluster, broker)
+        check_delays(cluster, broker)
     _check_counts(cluster)
     _check_replicas(cluster)
 

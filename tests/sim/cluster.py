@@ -21,6 +21,7 @@ from tests.sim.broker import SimBroker
 from tests.sim.checks import Promises, Truth, check_end, open_transactions, pops_left, read_log
 from tests.sim.clients import QUEUES, TOPIC, Client, Producer, Puller
 from tests.sim.controller import SimController
+from tests.sim.delays import BACK_GROUP, DELAYED_TOPIC, LEVELS, MAX_RETRIES, Backer, DelayedProducer, delays_left
 from tests.sim.faults import Injector, choose_mood
 from tests.sim.history import History
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
@@ -65,6 +66,7 @@ class SimCluster:
             queue_file_units=64,
             max_record_bytes=8192,
             dispatch_chunk_bytes=rng.choice((4096, 65536)),
+            delay_levels=LEVELS,
             index_slots=32,
             index_items=128,
         )
@@ -156,10 +158,12 @@ class SimCluster:
             master.core.metadata.put_group(GroupConfig(POP_GROUP, retry_max_times=1000), answers.append)
             ordered = GroupConfig(ORDERED_GROUP, fifo=True, retry_max_times=1000)
             master.core.metadata.put_group(ordered, answers.append)
+            master.core.metadata.put_topic(TopicConfig(DELAYED_TOPIC, 1, 1, 6), answers.append)
+            master.core.metadata.put_group(GroupConfig(BACK_GROUP, retry_max_times=MAX_RETRIES), answers.append)
 
         create()
-        self.world.require(self.world.run_until(lambda: len(answers) == 4, 10_000), "the topic gets no answer")
-        self.world.require(answers == [None] * 4, f"topic and group could not be created: {answers}")
+        self.world.require(self.world.run_until(lambda: len(answers) == 6, 10_000), "the topic gets no answer")
+        self.world.require(answers == [None] * 6, f"topic and group could not be created: {answers}")
 
     def _employ(self) -> None:
         world, without = self.world, self.story.without_clients
@@ -169,6 +173,8 @@ class SimCluster:
             "popper": lambda name: Popper(world, self, name),
             "ordered": lambda name: OrderedPopper(world, self, name, 0),
             "transactor": lambda name: Transactor(world, self, name),
+            "delayer": lambda name: DelayedProducer(world, self, name),
+            "backer": lambda name: Backer(world, self, name),
             "owner": lambda name: TopicOwner(world, self, name),
             "admin": lambda name: Administrator(world, self, name),
         }
@@ -181,6 +187,8 @@ class SimCluster:
             lambda: not open_transactions(self) and self._nobody_waits(), DRAIN_LIMIT_MS, every=20
         )
         self.world.require(is_over, f"transactions are never ended: {open_transactions(self)}")
+        is_over = self.world.run_until(lambda: not delays_left(self), DRAIN_LIMIT_MS, every=20)
+        self.world.require(is_over, f"delayed messages are not delivered: {delays_left(self)}")
         poppers = [client for client in self.clients if isinstance(client, Popper)]
         if not poppers:
             return

@@ -39,6 +39,10 @@ class History:
     seen: dict[Place, bytes] = field(default_factory=dict)  # what a reader saw, which must stay
     wanted: dict[bytes, Outcome] = field(default_factory=dict)  # of each transaction, how it shall end
     begun: set[bytes] = field(default_factory=set)  # transactions whose half message was acknowledged
+    delayed: dict[bytes, tuple[int, float]] = field(default_factory=dict)  # body -> (level, when it was sent first)
+    delayed_acknowledged: set[bytes] = field(default_factory=set)
+    delayed_seen: set[bytes] = field(default_factory=set)  # by somebody
+    given_back: set[tuple[bytes, int]] = field(default_factory=set)  # (body, how often it was before), acknowledged
     topics: dict[str, TopicLife] = field(default_factory=dict)
     operations: Counter[tuple[str, str]] = field(default_factory=Counter)  # (operation, outcome)
 
