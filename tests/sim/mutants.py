@@ -9,12 +9,14 @@ docs/RELIABILITY.md). Nothing here is reachable from the daemons: a mutant repla
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
 from brokerd.core import BrokerCore
+from brokerd.delay.deliverer import Deliverer
+from brokerd.delay.waiting import WaitingLevel
 from brokerd.metadata.journal import Journal
 from brokerd.replication import core as replication_core
 from brokerd.replication.core import ReplicaCore
@@ -212,6 +214,20 @@ def _elect_anybody(self: Controller, winner: int) -> None:
     _elect(self, winner)
 
 
+def _by_the_wall_clock(self: WaitingLevel, offset: int, due_ms: int, steady_ms: int, wall_ms: int) -> int:
+    return steady_ms + due_ms - wall_ms
+
+
+_append_due = Deliverer._append
+
+
+def _progress_first(self: Deliverer, due: Sequence[Any]) -> None:
+    offsets = self._uncommitted()
+    if offsets:
+        self._metadata.commit_now(offsets)
+    _append_due(self, due)
+
+
 LIGHT = (
     Mutant(
         "W4",
@@ -339,6 +355,23 @@ FULL = (
         light=False,
         within=60,
         mood="disk",
+    ),
+    Mutant(
+        "a clock is believed",
+        "Delayed messages are due when their entry says so by the wall clock of the present master.",
+        ((WaitingLevel, "release_ms", _by_the_wall_clock),),
+        light=False,
+        within=30,
+        mood="processes",
+    ),
+    Mutant(
+        "progress first",
+        "How far a delay level is delivered is in the log before the messages are.",
+        ((Deliverer, "_append", _progress_first),),
+        light=False,
+        within=60,
+        mood="power",
+        is_quick=False,
     ),
     Mutant(
         "deleted queues come back",

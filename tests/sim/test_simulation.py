@@ -47,7 +47,7 @@ def test_every_promise_is_kept_under_faults() -> None:
     assert faults.total() >= 5 * len(_SEEDS)
     for kinds in (PROCESSES, NETWORK, DISK, RARE):
         assert sum(faults[kind] > 0 for kind in kinds) >= len(kinds) // 2, faults
-    for operation in ("send", "pop", "ack", "postpone", "pull", "commit", "create", "delete"):
+    for operation in ("send", "pop", "ack", "postpone", "pull", "commit", "create", "delete", "delay", "give back"):
         assert operations[operation, "ok"] >= 10, operations
     for operation in ("send", "pop", "ack", "commit"):
         assert operations[operation, "unknown"] >= 3, operations
