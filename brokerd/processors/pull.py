@@ -18,7 +18,7 @@ from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUSPEND, Checked, Forbidden, PullChecks, PullMetadata
 from brokerd.pull_offsets import PullOffsets
-from brokerd.read_place import ReadPlace
+from brokerd.read_place import MASTER, ReadPlace
 from brokerd.record_fields import properties_of
 from brokerd.scheduler import Scheduler
 from brokerd.send import Counters
@@ -106,7 +106,7 @@ class PullProcessor:
         *,
         auto_create_groups: bool = True,
     ) -> None:
-        self._metadata = metadata
+        self._rules = metadata.tables.rules
         self._commits = commits
         self._reads = reads
         self._counters = counters
@@ -122,16 +122,14 @@ class PullProcessor:
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
         """Answer one pull, or hold it."""
-        try:
-            self._handle(connection, request)
-        except Forbidden as error:
-            _respond_forbidden(connection, request, error)
-
-    def _handle(self, connection: RemotingConnection, request: Command) -> None:
         self._place.check(lite=request.code == codes.LITE_PULL_MESSAGE)
         ext = request.ext
         group = fields.text(ext, "consumerGroup")
-        checked = self._checks.check(group, ext)
+        try:
+            checked = self._checks.check(group, ext)
+        except Forbidden as error:
+            _respond_forbidden(connection, request, error)
+            return
         _, topic, queue_id, flags, _ = checked
         pull = _Pull(connection, request, group, checked)
         if flags & FLAG_COMMIT and self._is_master():
@@ -176,10 +174,11 @@ class PullProcessor:
 
         Held already (`again`), it stays so over messages that its expression does not let through, and goes on behind them.
         """
-        target = self._metadata.pending_reset(pull.group, pull.topic, pull.queue_id)
-        if target is not None:
-            self._answer_reset(pull, target)
-            return True
+        if self._rules.resets:
+            target = self._rules.pending_reset(pull.group, pull.topic, pull.queue_id)
+            if target is not None:
+                self._answer_reset(pull, target)
+                return True
         started_ns = perf_counter_ns()
         code, next_offset, result = self._read(pull)
         if hold and code == codes.PULL_NOT_FOUND and not self._place.sends_back:
@@ -210,11 +209,10 @@ class PullProcessor:
 
     def _header(self, pull: _Pull, next_offset: int, result: GetResult) -> dict[str, str]:
         config = pull.group_config
-        suggested = self._place.suggest(
-            _physical_end(result.records[-1]) if result.records else None,
-            config.read_broker_id,
-            config.read_broker_id_when_slow,
-        )
+        suggested = MASTER
+        if self._place.settings.slave_read:
+            read_up_to = _physical_end(result.records[-1]) if result.records else None
+            suggested = self._place.suggest(read_up_to, config.read_broker_id, config.read_broker_id_when_slow)
         return {
             "suggestWhichBrokerId": str(suggested),
             "nextBeginOffset": str(next_offset),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from brokerd.client_groups import ConsumerGroup
 from brokerd.clients import ClientRegistry
 from brokerd.metadata.groups import ensure_group
+from brokerd.metadata.tables import MetadataTables
 from brokerd.processors import fields
 from brokerd.services import GroupConfig, Metadata
 from brokerd.tag_filter import MessageFilter, compile_filter
@@ -38,19 +39,12 @@ class Forbidden(RequestError):
 class PullMetadata(Metadata, Protocol):
     """What pulls need of the metadata service."""
 
-    def is_forbidden(self, group: str, topic: str) -> bool: ...
+    @property
+    def tables(self) -> MetadataTables: ...
 
-    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None: ...
 
-
-class Checked(NamedTuple):
-    """What a pull that passed reads."""
-
-    group: GroupConfig
-    topic: str
-    queue_id: int
-    flags: int
-    message_filter: MessageFilter
+# What a pull that passed reads: group, topic, queue, flags, filter
+Checked = tuple[GroupConfig, str, int, int, MessageFilter]
 
 
 class PullChecks:
@@ -58,6 +52,7 @@ class PullChecks:
 
     def __init__(self, metadata: PullMetadata, clients: ClientRegistry, may_create: Callable[[], bool]) -> None:
         self._metadata = metadata
+        self._forbidden = metadata.tables.rules.forbidden
         self._clients = clients
         self._may_create = may_create
 
@@ -75,22 +70,25 @@ class PullChecks:
             )
         if present is not None and present.message_model == "BROADCASTING" and not group_config.broadcast_enable:
             raise Forbidden(BY_BROADCAST, f"consumer group {group} may not consume by broadcast")
-        self.check_forbidden(group, topic)
+        if self._forbidden:
+            self.check_forbidden(group, topic)
         if not flags & FLAG_SUBSCRIPTION:
             assert present is not None
             message_filter = _registered(present, group, topic, fields.integer(ext, "subVersion", 0, low=-1))
-        return Checked(group_config, topic, queue_id, flags, message_filter)
+        return group_config, topic, queue_id, flags, message_filter
 
     def check_forbidden(self, group: str, topic: str) -> None:
         """Raises Forbidden when an administrator took the topic from the group."""
-        if self._metadata.is_forbidden(group, topic):
+        if (group, topic) in self._forbidden:
             raise Forbidden(BY_SUBSCRIPTION, f"consumer group {group} is forbidden to read topic {topic}")
 
     def _group(self, group: str) -> GroupConfig:
-        try:
-            config = ensure_group(self._metadata, group, self._may_create())
-        except InvalidParameter as error:  # a name that no group can have
-            raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, error.message) from error
+        config = self._metadata.group(group)
+        if config is None:
+            try:
+                config = ensure_group(self._metadata, group, self._may_create())
+            except InvalidParameter as error:  # a name that no group can have
+                raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, error.message) from error
         if not config.consume_enable:
             raise Forbidden(BY_GROUP, f"consumer group {group} is disabled")
         return config
