@@ -89,6 +89,7 @@ class Controller:
         given = load_first_user(settings.first_user) if settings.first_user is not None else None
         self._first_user = FirstUser(given, disk, settings.data, lambda: secrets.token_urlsafe(18))
         self._makes_first_user = False
+        self._sealed_anew = False
         self._client = RemotingClient(identity=identity)
         self._pushes = Pushes(self._client, self._counters, self._tasks)
         self._table = HeartbeatTable(**asdict(settings.liveness))
@@ -322,8 +323,20 @@ class Controller:
         self._look_for_users()
 
     def _look_for_users(self) -> None:
-        if self._guard.is_on and not self._replicated.access.version and self._driver.is_serving:
+        if not self._driver.is_serving:
+            self._sealed_anew = False
+            return
+        if not self._sealed_anew:
+            self._sealed_anew = True
+            self._tasks.spawn(self._seal_anew(), "seal secrets anew")
+        if self._guard.is_on and not self._replicated.access.version:
             self._tasks.spawn(self._make_first_user(), "make the first user")
+
+    async def _seal_anew(self) -> None:
+        try:
+            await self._access.seal_anew()
+        except LogboomError as error:
+            log.warning("secrets of users are not sealed anew: %s", error)
 
     async def _make_first_user(self) -> None:
         if self._makes_first_user:

@@ -6,6 +6,7 @@ the broker checked. The components themselves (the console) count as super users
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -49,6 +50,8 @@ from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import spawned
 from remoting.transport.tasks import TaskOwner
 
+log = logging.getLogger(__name__)
+
 _CALLER: Final = "caller"
 _LEAST_PASSWORD: Final = 8
 
@@ -68,6 +71,17 @@ class Sealer:
                 "passwords cannot be kept: start every controller with --cluster-secret FILE, the same file as the brokers'",
             )
         return self._seal(self._secrets[0], owner, password)
+
+    def sealed_anew(self, user: User) -> str | None:
+        """The user's secret under the first of several cluster secrets; None when it is sealed so, or cannot be opened."""
+        password = self.open(user) if len(self._secrets) > 1 else None
+        if password is None:
+            return None
+        try:
+            unseal(self._secrets[:1], user.name, user.sealed)
+        except CannotOpen:
+            return self.seal(user.name, password)
+        return None
 
     def open(self, user: User) -> str | None:
         try:
@@ -120,6 +134,13 @@ class AccessProcessor:
         """Create the first user, a super user; False when there is one already. Raises as proposals do."""
         command = CreateUser(name, self._sealer.seal(name, password), SUPER, ENABLE, by_super=True, only_first=True)
         return (await self._propose(command)).remark is None
+
+    async def seal_anew(self) -> None:
+        """While the cluster's secret is being changed: seal what was sealed under an earlier one. Raises as proposals do."""
+        for user in list(self._machine.access.users.values()):
+            if (sealed := self._sealer.sealed_anew(user)) is not None:
+                await self._propose(UpdateUser(user.name, sealed, None, None, by_super=True))
+                log.info("sealed the secret of %s under the cluster's new secret", user.name)
 
     def _only_leading(self, handle: AsyncHandle) -> AsyncHandle:
         async def guarded(connection: RemotingConnection, request: Command) -> None:
@@ -183,6 +204,8 @@ class AccessProcessor:
         reply = await self._propose(command)
         if reply.code != codes.SUCCESS:
             raise RequestError(reply.code, reply.remark or f"refused with code {reply.code}")
+        who = self._caller(request) or f"a component at {connection.peer}"
+        log.info("%s: %s %s (version %d)", who, type(command).__name__, command.name, reply.version)
         connection.respond(request, ext={"accessVersion": str(reply.version)}, remark=reply.remark)
 
     async def _propose(self, command: AccessCommand) -> AccessReply:

@@ -1,8 +1,8 @@
 """Reads the secrets that the components of one cluster share: a file that only its owner may read, mostly with one line.
 
 To change the secret without a stop: add the new one as a second line everywhere and restart the daemons one after the other;
-swap the lines, and restart them again; give users whose secret was sealed under the old one a new one (the log names them);
-remove the old line. A component proves itself with the first and believes all.
+swap the lines, and restart them again, whereupon the controllers seal the secrets of all users anew; remove the old line. A
+component proves itself with the first and believes all.
 """
 
 from __future__ import annotations

@@ -166,6 +166,7 @@ class TlsLayer:
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._early = b""  # said before the handshake was over
+        self._closed = False
         self.connected = False
         self.ended = False  # the peer said that it sends nothing more
 
@@ -196,6 +197,8 @@ class TlsLayer:
 
     def send(self, plain: Bytes) -> bytes:
         """The bytes to put on the wire for some plaintext, with everything else that waits."""
+        if self._closed:
+            return self.take_output()
         if self.connected:
             if plain:
                 self._tls.write(plain)
@@ -207,7 +210,8 @@ class TlsLayer:
         return self._outgoing.read()
 
     def close(self) -> bytes:
-        """The closing alert."""
+        """The closing alert; what is sent after it is dropped."""
+        self._closed = True
         if self.connected:
             # the peer's own alert has not come; ours is in the output all the same
             with contextlib.suppress(ssl.SSLError):

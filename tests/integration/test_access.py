@@ -140,3 +140,32 @@ def test_a_broker_works_while_no_controller_is_there_and_after_a_restart_of_all(
     for path in Path(cluster.data).rglob("*"):
         if path.is_file() and path.parent.name != "logs":
             assert PASSWORD.encode() not in path.read_bytes(), path
+
+
+def test_the_cluster_s_secret_is_changed_without_a_new_secret_for_anybody(cluster: Cluster) -> None:
+    admin = AccessAdmin(cluster.admin)
+    admin.create_user("dave", PASSWORD, "Super", "enable")
+    old, new = cluster.secret_file.read_text().strip(), "b" * 64
+
+    def restart(*lines: str) -> None:
+        cluster.secret_file.write_text("\n".join(lines) + "\n")
+        for process in (*cluster.controllers, *cluster.brokers):
+            process.terminate()
+            process.start()
+        cluster.use_secret(lines[0])
+        cluster.wait_in_sync(2)
+
+    def works() -> bool:
+        master = cluster.broker_addresses[cluster.master()]
+        return allowed(lambda: ask(master, "dave", PASSWORD, codes.GET_BROKER_RUNTIME_INFO))
+
+    restart(old, new)
+    eventually("dave is known", works)
+    restart(new, old)
+    eventually("secrets were sealed anew", lambda: "sealed the secret of dave" in cluster.controllers[0].log_text())
+    version = cluster.admin.cluster_view()["accessVersion"]
+    copies = [cluster.data / f"b{number}" / "access.json" for number in range(2)]
+    wanted = f'\\"version\\":{version}'.encode()
+    eventually("the brokers have them", lambda: all(wanted in each.read_bytes() for each in copies))
+    restart(new)
+    assert works()

@@ -192,9 +192,15 @@ class Cluster:
             )
             for n in range(replicas)
         ]
-        identity = Identity(inner_credentials(load_secrets(secret)[0]), tls)
-        self.admin = AdminClient(self.controller_addresses, timeout_ms=2000, identity=identity)
+        self._tls = tls
+        self.admin: AdminClient
+        self.use_secret(load_secrets(secret)[0].decode())
         self.guests: list[Process] = []  # what a test started besides, to be ended with the rest
+
+    def use_secret(self, secret: str) -> None:
+        """Ask the cluster under this secret from now on."""
+        identity = Identity(inner_credentials(secret.encode()), self._tls)
+        self.admin = AdminClient(self.controller_addresses, timeout_ms=2000, identity=identity)
 
     @property
     def processes(self) -> list[Process]:
