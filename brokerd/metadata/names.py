@@ -7,7 +7,8 @@ from typing import Final
 
 from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC
 from brokerd.services import GroupConfig, TopicConfig
-from remoting.errors import InvalidParameter
+from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
 
 METADATA_TOPIC: Final = "rmq_sys_logboom_metadata"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
@@ -71,6 +72,17 @@ def check_topic_name(name: str) -> None:
 def check_group_name(name: str) -> None:
     """Raises InvalidParameter with the rule when a client may not give a group this name."""
     _check(name, "group", MAX_GROUP_LENGTH)
+
+
+def is_brokers_group(name: str) -> bool:
+    """Whether the broker alone commits offsets of this group: it reads its own topics from there."""
+    return name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def check_committer(group: str) -> None:
+    """Raises RequestError when clients do not commit offsets of this group."""
+    if is_brokers_group(group):
+        raise RequestError(codes.NO_PERMISSION, f"{group} belongs to the broker; nobody else commits its offsets")
 
 
 def is_system_topic(name: str) -> bool:

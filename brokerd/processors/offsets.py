@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from brokerd.metadata.names import check_committer
 from brokerd.processors import fields
 from brokerd.services import Metadata
 from brokerd.start_offset import StartOffsets
@@ -59,6 +60,7 @@ class OffsetProcessor:
         group = fields.text(request.ext, "consumerGroup")
         topic, queue_id = _queue(request)
         offset = fields.integer(request.ext, "commitOffset")
+        check_committer(group)
         if self._metadata.group(group) is None:
             raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist")
         config = self._metadata.topic(topic)

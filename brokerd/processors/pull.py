@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from brokerd.clients import ClientRegistry
 from brokerd.long_polling import LongPolling, Waiter, WaitTable
+from brokerd.metadata.names import is_brokers_group
 from brokerd.metadata.offset_commits import OffsetCommits
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
@@ -134,7 +135,7 @@ class PullProcessor:
         pull = _Pull(connection, request, group, checked)
         if flags & FLAG_COMMIT and self._is_master():
             commit_offset = fields.integer(ext, "commitOffset", -1, low=-1)
-            if commit_offset >= 0:
+            if commit_offset >= 0 and not is_brokers_group(group):
                 self._commits.commit(group, topic, queue_id, commit_offset, None)
         suspend_ms = fields.integer(ext, "suspendTimeoutMillis", 0) if flags & FLAG_SUSPEND else 0
         if self._answer(pull, hold=suspend_ms > 0):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from brokerd.clients import ClientRegistry
+from brokerd.metadata.names import check_committer
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.consumption import Progress
@@ -72,6 +73,7 @@ class ResetProcessor:
         ext = request.ext
         group, topic = fields.text(ext, "group"), fields.text(ext, "topic")
         timestamp_ms = fields.integer(ext, "timestamp", low=-1)
+        check_committer(group)
         config = self._metadata.topic(topic)
         if config is None:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
@@ -109,6 +111,7 @@ class ResetProcessor:
         """
         ext = request.ext
         source, target = fields.text(ext, "srcGroup"), fields.text(ext, "destGroup")
+        check_committer(target)
         asked = ext.get("topic")
         present = self._clients.consumer_group(source)
         subscribed = present.subscriptions if present is not None and not fields.flag(ext, "offline") else {}

@@ -25,7 +25,8 @@ from remoting.message import Record, offset_message_id
 
 log = logging.getLogger(__name__)
 
-_MAX_RECORDS: Final = 128  # written again in one turn of the loop
+_MAX_LOOKED_AT: Final = 1000  # in one turn of the loop
+_MAX_RECORDS: Final = 128  # written again in one turn
 _MAX_BYTES: Final = 4 << 20
 _TRIES: Final = 3  # connections of a group, to find one that takes a request
 
@@ -135,9 +136,10 @@ class CheckBack:
         if look != self._look:
             return
         end_offset = None
-        records = size = 0
+        looked_at = records = size = 0
         try:
-            while self._left and records < _MAX_RECORDS and size < _MAX_BYTES:
+            while self._left and looked_at < _MAX_LOOKED_AT and records < _MAX_RECORDS and size < _MAX_BYTES:
+                looked_at += 1
                 half = self._transactions.table.get(self._left.pop())
                 if half is None:
                     continue

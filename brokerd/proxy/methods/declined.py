@@ -24,7 +24,7 @@ def end_transaction() -> Handler:
     """No transaction was ever begun here, so every id is a made-up one."""
 
     def handle(call: Call, request: Any) -> None:
-        text = "this version keeps no transactions, so there is none with this id"
+        text = "this version takes transactions over remoting only, so there is none with this id"
         raise Refusal(Code.INVALID_TRANSACTION_ID, text if request.transaction_id else "the transaction id is missing")
 
     return each(service.EndTransactionRequest, handle)

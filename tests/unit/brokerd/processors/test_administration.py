@@ -64,6 +64,7 @@ def test_popped_offsets_are_seen_too(broker: RemotingBroker) -> None:
         ({"queueId": 1}, codes.INVALID_PARAMETER),
         ({"commitOffset": -1}, codes.INVALID_PARAMETER),
         ({"commitOffset": ""}, codes.INVALID_PARAMETER),
+        ({"consumerGroup": "CID_RMQ_SYS_TRANS"}, codes.NO_PERMISSION),
     ],
 )
 def test_bad_offsets_are_refused(broker: RemotingBroker, changes: dict[str, Any], code: int) -> None:

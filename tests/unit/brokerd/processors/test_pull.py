@@ -355,6 +355,14 @@ def test_offsets_are_committed_on_the_way_once(broker: RemotingBroker) -> None:
     pull(broker, 2, sysFlag=flags, commitOffset=-1)
 
 
+def test_a_pull_commits_nothing_for_a_group_of_the_broker(broker: RemotingBroker) -> None:
+    group = "CID_RMQ_SYS_TRANS"
+    broker.send("a", "b")
+    pull(broker, consumerGroup=group, sysFlag=FLAG_SUBSCRIPTION | FLAG_COMMIT, commitOffset=2)
+    broker.turns.run(10)
+    assert broker.metadata.consumer_offset(group, "t", 0) is None
+
+
 def held(broker: RemotingBroker, offset: int = 0, peer: Peer | None = None, **changes: Any) -> int:
     opaque = broker.send_request(
         codes.PULL_MESSAGE, ext(offset, **{"sysFlag": FLAG_SUBSCRIPTION | FLAG_SUSPEND, **changes}), peer=peer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.replication.effects import Role
-from brokerd.transactions import service
+from brokerd.transactions import checking, service
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from brokerd.transactions.settings import TransactionSettings
@@ -429,6 +429,18 @@ def test_the_look_goes_on_after_a_log_that_refused(broker: TransactionBroker) ->
     broker.look()
     assert len(producer.asked) == 300
     assert len({question["tranStateTableOffset"] for question, _ in producer.asked}) == 300
+
+
+def test_a_look_at_many_takes_several_turns(broker: TransactionBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "_MAX_LOOKED_AT", 7)
+    producer = Producer()
+    broker.producers["pg"] = [producer]
+    for n in range(60):
+        broker.half(properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1000"} if n % 3 else {})
+    broker.look()
+    assert len(producer.asked) == 20
+    broker.look()
+    assert len(producer.asked) == 40
 
 
 def test_an_old_masters_checks_end_with_its_role(broker: TransactionBroker) -> None:
