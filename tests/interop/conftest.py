@@ -87,8 +87,12 @@ def appliance(tmp_path_factory: pytest.TempPathFactory, apache: Apache) -> Itera
     """An appliance of ours with the original's tool."""
     root = tmp_path_factory.mktemp("appliance")
     with Cluster(root / "cluster") as cluster, apache.session(root / "apache") as session:
-        cluster.start()
-        with Tool.start(session, ";".join(cluster.controller_addresses)) as tool:
+        try:
+            tool = Tool.start(session, ";".join(cluster.controller_addresses))
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        with tool:
+            cluster.start()
             yield Appliance(cluster, session, tool)
 
 
