@@ -16,7 +16,7 @@ from django.utils.module_loading import import_string
 
 from remoting import codes
 from remoting.client.access_admin import AccessAdmin
-from remoting.client.blocking import AdminClient, PulledMessages, QueueOffsets
+from remoting.client.blocking import AdminClient, FoundMessage, PulledMessages, QueueOffsets
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.message import Record
 from webapp.errors import NotFound, Problem, Unavailable
@@ -32,6 +32,8 @@ class ClusterClient(Protocol):
     def queue_offsets(self, topic: str) -> list[QueueOffsets]: ...
 
     def pull(self, topic: str, group: str, queue_id: int, offset: int, count: int = 32) -> PulledMessages: ...
+
+    def find(self, topic: str, key: str, count: int = 32) -> list[FoundMessage]: ...
 
     def search_offset(self, topic: str, group: str, queue_id: int, timestamp_ms: int) -> int: ...
 
@@ -101,6 +103,13 @@ def offset_at(topic: str, group: str, queue_id: int, timestamp_ms: int) -> int:
     """The first queue offset stored at or after a time."""
     with _cluster() as client:
         return client.search_offset(topic, group, queue_id, timestamp_ms)
+
+
+def find(topic: str, key: str, count: int) -> list[FoundMessage]:
+    """The newest messages of a topic with a key or unique id, by the brokers' index; oldest first."""
+    assert 1 <= count <= MAX_BROWSE, count
+    with _cluster() as client:
+        return client.find(topic, key, count)
 
 
 def message(topic: str, group: str, queue_id: int, offset: int) -> Record:

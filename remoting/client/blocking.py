@@ -31,6 +31,8 @@ _CHANGE_TIMEOUT_MS: Final = 10_000
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _PULL_HAS_SUBSCRIPTION: Final = 4
+_FIND_TIMEOUT_MS: Final = 6000  # a broker may first read on for its index
+_MAX_LONG: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,14 @@ class PulledMessages:
     next_offset: int
     min_offset: int
     max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A message that was asked for by its key, and the broker group that has it."""
+
+    group: str
+    record: Record
 
 
 class AdminClient:
@@ -333,6 +343,23 @@ class AdminClient:
             return int(
                 connection.call(codes.SEARCH_OFFSET_BY_TIMESTAMP, ext, timeout_ms=self._timeout_ms).ext["offset"]
             )
+
+    def find(self, topic: str, key: str, count: int = 32) -> list[FoundMessage]:
+        """The newest messages of a topic with a key or unique id: up to `count` of each group's master, oldest first.
+
+        Raises RequestError TOPIC_NOT_EXIST when nobody has the topic.
+        """
+        ext = {"topic": topic, "key": key, "maxNum": str(count), "beginTimestamp": "0", "endTimestamp": str(_MAX_LONG)}
+        found = []
+        for broker_name, (address, _) in self._topic_queues(topic).items():
+            with self._connect(address) as connection:
+                answer = connection.call(
+                    codes.QUERY_MESSAGE, ext, timeout_ms=_FIND_TIMEOUT_MS, accept=(codes.SUCCESS, codes.QUERY_NOT_FOUND)
+                )
+            if answer.code == codes.SUCCESS:
+                found += [FoundMessage(broker_name, record) for record in decode_records(answer.body)]
+        found.sort(key=lambda each: each.record.store_timestamp_ms)
+        return found[-count:]
 
     def send(
         self,

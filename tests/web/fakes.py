@@ -24,7 +24,15 @@ from remoting import codes
 from remoting.access.answers import answer_query
 from remoting.access.model import read_policies, resource, subject_name
 from remoting.client.access_admin import AccessAdmin
-from remoting.client.blocking import CONFIRMED, UNCHANGED, AdminClient, NodeOutcome, PulledMessages, QueueOffsets
+from remoting.client.blocking import (
+    CONFIRMED,
+    UNCHANGED,
+    AdminClient,
+    FoundMessage,
+    NodeOutcome,
+    PulledMessages,
+    QueueOffsets,
+)
 from remoting.errors import RequestError
 from remoting.message import Record, decode_record, encode_properties, encode_record, pack_host
 from webapp.errors import Unavailable
@@ -136,6 +144,16 @@ class FakeCluster:
             QueueOffsets("broker-a", queue_id, self.min_offsets[topic, queue_id], self._end(topic, queue_id))
             for queue_id in range(self.topics[topic])
         ]
+
+    def find(self, topic: str, key: str, count: int = 32) -> list[FoundMessage]:
+        self._check(topic)
+        records = [record for (name, _), queue in self.queues.items() if name == topic for record in queue]
+        having = [
+            record
+            for record in sorted(records, key=lambda each: each.store_timestamp_ms)
+            if key in (record.property_map().get("UNIQ_KEY"), *record.property_map().get("KEYS", "").split(" "))
+        ]
+        return [FoundMessage("broker-a", record) for record in having[-count:]]
 
     def pull(self, topic: str, group: str, queue_id: int, offset: int, count: int = 32) -> PulledMessages:
         self._check(topic, group)

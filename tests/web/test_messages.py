@@ -67,6 +67,36 @@ def test_browsing_by_time(viewer: Client, time: str) -> None:
     assert document["items"][0]["stored_at"].startswith("2026-09-21T14:14:20")
 
 
+@pytest.mark.usefixtures("stored")
+def test_messages_are_found_by_key_and_by_id_the_newest_first(viewer: Client) -> None:
+    for number, queue_id in ((1, 0), (2, 2)):
+        properties = {"KEYS": "k50 also", "UNIQ_KEY": f"ID{number}"}
+        FakeCluster.store("orders", queue_id, b"again", properties, START_MS + 200_000 + number)
+
+    def found(**asked: Any) -> list[tuple[int, str]]:
+        response = viewer.get("/api/v1/topics/orders/messages/by-key", asked)
+        assert response.status_code == 200
+        return [(item["queue_id"], item["offset"]) for item in response.json()["items"]]
+
+    assert found(key="k50") == [(2, "0"), (0, "0"), (1, "50")]
+    assert found(key="k50", count=1) == [(2, "0")]
+    assert found(key=" ID1 ") == [(0, "0")]
+    assert found(key="k5") == []
+    page = viewer.get("/topics/orders/messages", {"key": "k50"})
+    assert page.status_code == 200
+    assert b"3 found, the newest first" in page.content
+    assert b"No message of this topic" in viewer.get("/topics/orders/messages", {"key": "none"}).content
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"), [({}, "key"), ({"key": "k" * 1001}, "key"), ({"key": "k", "count": 65}, "count")]
+)
+def test_questions_for_a_key_have_rules(viewer: Client, asked: dict[str, Any], field: str) -> None:
+    response = viewer.get("/api/v1/topics/orders/messages/by-key", asked)
+    assert response.status_code == 400
+    assert field in response.json()["errors"]
+
+
 @pytest.mark.parametrize(
     ("asked", "field"),
     [

@@ -118,6 +118,27 @@ class MessagesView(APIView):
         return change(request, "message.send", {**body_of(request, SendSerializer), "topic": name})
 
 
+class FoundSerializer(serializers.Serializer):
+    items = MessageSerializer(many=True, help_text="The newest first.")
+
+
+class MessagesByKeyView(APIView):
+    read_permission = "messages.read"
+
+    @reads(
+        "messages_by_key",
+        "Find messages by a key or by their unique id",
+        FoundSerializer,
+        [
+            OpenApiParameter("key", OpenApiTypes.STR, required=True, description="One word of KEYS, or a UNIQ_KEY."),
+            OpenApiParameter("count", OpenApiTypes.INT, description=f"1 to {gateway.MAX_BROWSE}."),
+        ],
+    )
+    def get(self, request: Request, name: str) -> Response:
+        found = browse.by_key(name, request.query_params)
+        return Response(FoundSerializer({"items": [_document(message) for message in found]}).data)
+
+
 class MessageView(APIView):
     read_permission = "messages.read"
 

@@ -68,6 +68,7 @@ urlpatterns = [
     path("topics/<name:name>", topics.TopicView.as_view()),
     path("topics/<name:name>/queues", topics.QueuesView.as_view()),
     path("topics/<name:name>/messages", messages.MessagesView.as_view()),
+    path("topics/<name:name>/messages/by-key", messages.MessagesByKeyView.as_view()),
     path("topics/<name:name>/messages/<name:group>/<int:queue_id>/<int64:offset>", messages.MessageView.as_view()),
     path("client-users", access.ClientUsersView.as_view()),
     path("client-users/<str:name>", access.ClientUserView.as_view()),

@@ -15,6 +15,7 @@ from webapp.messages.bodies import SHOWN_BYTES, Body, open_body
 from webapp.rules import MAX_INT64, MAX_TOPIC, Rules
 
 DEFAULT_COUNT = 20
+MAX_KEY = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,15 @@ def ask(question: Question) -> tuple[gateway.Browsed, list[Message]]:
         offset = gateway.offset_at(question.topic, question.group, question.queue_id, at_ms)
     browsed = gateway.browse(question.topic, question.group, question.queue_id, offset, question.count)
     return browsed, [show(record, question.group, limit=2048) for record in browsed.records]
+
+
+def by_key(topic: str, given: Mapping[str, Any]) -> list[Message]:
+    """The newest messages with the key (or unique id) of a query string, newest first; raises InvalidInput."""
+    rules = Rules(given)
+    key = rules.text("key", least=1, most=MAX_KEY)
+    count = rules.integer("count", least=1, most=gateway.MAX_BROWSE, default=DEFAULT_COUNT)
+    rules.finish()
+    return [show(found.record, found.group, limit=2048) for found in reversed(gateway.find(topic, key, count))]
 
 
 def one(topic: str, group: str, queue_id: int, offset: int) -> Message:

@@ -18,9 +18,11 @@ from webapp.pages import needs, page
 @require_GET
 @needs("messages.read")
 def messages(request: HttpRequest, name: str) -> HttpResponse:
-    """The messages of one queue from an offset or a time on; the newest ones when neither is given."""
+    """The messages of one queue from an offset or a time on, the newest ones when neither is given; and those with a key."""
     context: dict[str, Any] = {"name": name, "values": request.GET, "errors": {}, "max_count": gateway.MAX_BROWSE}
     try:
+        if request.GET.get("key"):
+            context["found"] = browse.by_key(name, request.GET)
         ranges = gateway.queue_ranges(name)
         context["ranges"] = ranges
         context["chosen"] = chosen = _chosen(request, ranges)
