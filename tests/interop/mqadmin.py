@@ -86,17 +86,22 @@ class Tool:
 
     @staticmethod
     def endless(session: Session, is_enough: Callable[[str], object], *words: str) -> str:
-        """Run a command that never ends, in a JVM of its own, until it has printed enough."""
+        """Run a command that never ends, in a JVM of its own, until it has printed enough; the whole lines of that."""
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
         java, *arguments = session.command(main, words, ("-Xms64m", "-Xmx256m"), "tool")
         output = session.directory / f"{words[0]}.log"
         process = Process(words[0], arguments, output, program=java, environment=session.environment)
         process.start()
+
+        def enough() -> str:
+            text = process.log_text()
+            lines = text[: text.rfind("\n") + 1]
+            return lines if is_enough(lines) else ""
+
         try:
-            eventually(f"{words[0]} printed enough", lambda: is_enough(process.log_text()), _TIMEOUT_S)
+            return eventually(f"{words[0]} printed enough", enough, _TIMEOUT_S)
         finally:
             process.close()
-        return process.log_text()
 
     def consumer(self, group: str, topic: str) -> None:
         """Start a push consumer in the same JVM."""
