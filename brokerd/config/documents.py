@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import orjson
 
+from brokerd.delay.levels import MAX_LEVELS
 from brokerd.metadata.service import topic_json
 from brokerd.processors import bodies
 from brokerd.processors.group_bodies import decode_group, group_json
@@ -22,7 +23,8 @@ from remoting.errors import CorruptedFile, LogboomError
 TOPICS: Final = "config/topics.json"
 GROUPS: Final = "config/subscriptionGroup.json"
 OFFSETS: Final = "config/consumerOffset.json"
-PATHS: Final = (TOPICS, GROUPS, OFFSETS)
+DELAYS: Final = "config/delayOffset.json"
+PATHS: Final = (TOPICS, GROUPS, OFFSETS, DELAYS)
 
 MARK: Final = "logboom"
 NOTE: Final = "derived from the commitlog and written again after each change: changes made here are not read"
@@ -36,7 +38,7 @@ Offsets = Mapping[tuple[str, str], Mapping[int, int]]  # by (group, topic): queu
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What the three files say together."""
+    """What the files say together."""
 
     topics: Mapping[str, TopicConfig]
     groups: Mapping[str, GroupConfig]
@@ -108,6 +110,18 @@ def decode_offsets(document: Mapping[str, Any]) -> dict[tuple[str, str], dict[in
     return found
 
 
+def decode_delays(document: Mapping[str, Any]) -> dict[int, int]:
+    """Queue of the schedule topic -> up to where it is delivered. Raises CorruptedFile for a document of another shape."""
+    table = document.get("offsetTable") or {}
+    if not isinstance(table, dict) or len(table) > MAX_LEVELS:
+        raise CorruptedFile(f"offsetTable of {DELAYS} is no object of at most {MAX_LEVELS} members; repair the file")
+    found = {}
+    for level in table:
+        with _explained(DELAYS, level):
+            found[int(level) - 1] = bodies.integer(table, level)
+    return {queue_id: offset for queue_id, offset in found.items() if queue_id >= 0 and offset >= 0}
+
+
 def encode_topics(topics: Iterable[TopicConfig], version: Mapping[str, int]) -> bytes:
     return _encode(version, topicConfigTable={topic.name: topic_json(topic) for topic in topics})
 
@@ -125,6 +139,10 @@ def encode_groups(
 
 def encode_offsets(offsets: Offsets, version: Mapping[str, int]) -> bytes:
     return _encode(version, offsetTable={f"{topic}@{group}": queues for (group, topic), queues in offsets.items()})
+
+
+def encode_delays(offsets: Mapping[int, int], version: Mapping[str, int]) -> bytes:
+    return _encode(version, offsetTable={str(queue_id + 1): offset for queue_id, offset in sorted(offsets.items())})
 
 
 def _encode(version: Mapping[str, int], **tables: Mapping[str, Any]) -> bytes:

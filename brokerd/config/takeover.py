@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from brokerd.config import documents
 from brokerd.config.documents import Documents
+from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from brokerd.metadata import records
 from brokerd.metadata.names import DEVELOPMENT_TEMPLATE_TOPIC, SystemNames, is_system_topic
 from brokerd.metadata.tables import MetadataTables
@@ -53,14 +54,17 @@ class Takeover:
 
     def read(self) -> tuple[Documents, str]:
         """The tables, and the digest of the files. Raises CorruptedFile."""
-        topics, groups, offsets = (self._foreign(path) for path in documents.PATHS)
+        topics, groups, offsets, delays = (self._foreign(path) for path in documents.PATHS)
         digest = 0
         for path in documents.PATHS:
             digest = zlib.crc32(self._content(path) or b"", digest)
+        known = documents.decode_offsets(offsets or {})
+        if delays is not None:
+            known[SCHEDULE_GROUP, SCHEDULE_TOPIC] = documents.decode_delays(delays)
         found = Documents(
             documents.decode_topics(topics or {}),
             documents.decode_groups(groups or {}),
-            documents.decode_offsets(offsets or {}),
+            known,
             documents.decode_forbidden(groups or {}),
         )
         return found, f"{digest:08x}"

@@ -1,4 +1,4 @@
-"""Writes `config/*.json` for RocketMQ: the tables of topics, groups and consumer offsets, derived from the log.
+"""Writes `config/*.json` for RocketMQ: the tables of topics, groups, consumer offsets and delays, derived from the log.
 
 Each file is replaced as a whole when its table changed, every few seconds and at a clean stop, on every replica. The work is
 cut in two: `begin` looks at the tables on the loop's thread, `ConfigWrite.run` encodes and writes in a helper thread.
@@ -14,6 +14,7 @@ from typing import Final
 
 from brokerd.config import documents
 from brokerd.config.takeover import Takeover
+from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import Change
 from brokerd.progress import ConsumerProgress
@@ -21,6 +22,7 @@ from remoting.disk import Disk
 
 _BACKUP: Final = ".bak"
 _NEVER: Final = (-1, -1)
+_OF_OFFSETS: Final = frozenset({documents.OFFSETS, documents.DELAYS})
 
 Shown = tuple[int, int]  # how far the two tables that hold offsets were applied
 
@@ -83,7 +85,7 @@ class ConfigWriter:
         offsets_now = (journal.applied_offset, self._progress.popped_at())
         behind = frozenset(self._behind)
         if offsets_now != self._offsets_shown:
-            behind |= {documents.OFFSETS}
+            behind |= _OF_OFFSETS
         if not behind:
             return None
         version = self._metadata.data_version(self._master_epoch()).as_json()
@@ -95,6 +97,7 @@ class ConfigWriter:
             documents.TOPICS: lambda: self._topics(version),
             documents.GROUPS: lambda: self._groups(counted),
             documents.OFFSETS: lambda: self._offsets(counted),
+            documents.DELAYS: lambda: self._delays(counted),
         }
         self._behind -= behind
         return ConfigWrite(self._disk, {path: makers[path]() for path in sorted(behind)}, offsets_now)
@@ -105,7 +108,7 @@ class ConfigWriter:
 
     def abandon(self, write: ConfigWrite) -> None:
         """The write failed, on a full disk for example: the next one does it again."""
-        self._behind |= write.paths - {documents.OFFSETS}
+        self._behind |= write.paths - _OF_OFFSETS
 
     def write(self) -> None:
         """All of it in one go; blocks."""
@@ -137,5 +140,9 @@ class ConfigWriter:
         return lambda: documents.encode_groups(groups, version, forbidden)
 
     def _offsets(self, version: Mapping[str, int]) -> Callable[[], bytes]:
-        offsets = self._progress.all_offsets()
+        offsets = {key: queues for key, queues in self._progress.all_offsets().items() if key[0] != SCHEDULE_GROUP}
         return lambda: documents.encode_offsets(offsets, version)
+
+    def _delays(self, version: Mapping[str, int]) -> Callable[[], bytes]:
+        offsets = dict(self._metadata.tables.offsets.get((SCHEDULE_GROUP, SCHEDULE_TOPIC), {}))
+        return lambda: documents.encode_delays(offsets, version)

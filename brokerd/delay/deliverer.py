@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.delay.destinations import DestinationMetadata, destination_of
 from brokerd.delay.figures import LevelState, ScheduleCounters, document
-from brokerd.delay.levels import SCHEDULE_TOPIC, Delays
+from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC, Delays
 from brokerd.delay.rules import Target, deliver
 from brokerd.delay.settings import DelaySettings
 from brokerd.delay.waiting import WaitingLevel
@@ -31,7 +31,6 @@ from remoting.message import Record, decode_record
 
 log = logging.getLogger(__name__)
 
-SCHEDULE_GROUP: Final = "CID_RMQ_SYS_LOGBOOM_SCHEDULE"
 _UNITS: Final = 64  # looked at in one read
 
 

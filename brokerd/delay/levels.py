@@ -15,6 +15,8 @@ from remoting.message import decode_properties, tags_code
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 DELAY: Final = "DELAY"
+# How far the levels are delivered is kept like the offsets of a consumer group of this name.
+SCHEDULE_GROUP: Final = "CID_RMQ_SYS_LOGBOOM_SCHEDULE"
 DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 MAX_LEVELS: Final = 64
 MAX_DELAY_MS: Final = 366 * 24 * 3_600_000

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from brokerd.delay.deliverer import SCHEDULE_GROUP
-from brokerd.delay.levels import SCHEDULE_TOPIC
+from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from brokerd.retry.service import RetryService, SentBack
 from brokerd.services import Draft, PutStatus, SendOutcome
 from brokerd.store.dispatcher import Arrival

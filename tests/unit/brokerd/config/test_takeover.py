@@ -9,6 +9,7 @@ import pytest
 from brokerd.config import documents
 from brokerd.config.takeover import PENDING
 from brokerd.core import BrokerCore, BrokerIdentity
+from brokerd.delay.levels import SCHEDULE_TOPIC
 from brokerd.metadata.names import METADATA_TOPIC
 from brokerd.replication.effects import Role
 from brokerd.replication.log import ReplicatedLog
@@ -16,6 +17,7 @@ from brokerd.services import GroupConfig, TopicConfig
 from brokerd.store.checkpoint import PATH as CHECKPOINT
 from brokerd.store.retention import RetentionDecision
 from remoting.errors import CorruptedFile
+from remoting.message import decode_record, encode_properties
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
 from tests.unit.brokerd.store.stores import SETTINGS, STORE_HOST, draft, open_store, payloads, put, sync
@@ -230,3 +232,32 @@ def test_a_queue_whose_messages_are_all_gone_goes_on_where_it_was() -> None:
     opened.stop()
     again = Opened(disk).promote()
     assert again.core.store.max_offset("Old", 0) == 21
+
+
+def test_delayed_messages_go_on_where_rocketmq_was() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    for number in range(4):
+        properties = encode_properties({"DELAY": "1", "REAL_TOPIC": "Orders", "REAL_QID": "0"})
+        put(store, draft(b"%d" % number, topic=SCHEDULE_TOPIC)._replace(properties=properties))
+    store.close()
+    leave(disk, {**tables(), documents.DELAYS: b'{"dataVersion":{"counter":7},"offsetTable":{1:3,2:9}}'})
+    opened = Opened(disk)
+    assert opened.core.schedule.offsets()[1] == 3, "a replica knows it too"
+    opened.promote()
+    opened.turns.run(5000)
+    delivered = opened.core.store.read_messages("Orders", 0, 0, 10, 1 << 20).records
+    assert [decode_record(each).body for each in delivered] == [b"3"]
+    opened.core.config.write()
+    written = documents.parse(disk.read_bytes(documents.DELAYS) or b"", "file")
+    assert documents.is_ours(written)
+    assert documents.decode_delays(written) == {0: 4, 1: 0}
+    offsets = documents.parse(disk.read_bytes(documents.OFFSETS) or b"", "file")
+    assert not [group for group, _ in documents.decode_offsets(offsets) if group.startswith("CID_RMQ_SYS_LOGBOOM")]
+
+
+@pytest.mark.parametrize("table", [b"[1]", b'{"x":1}', b'{"1":"x"}', b'{"1":{}}'])
+def test_a_file_of_delays_that_makes_no_sense_is_not_guessed(table: bytes) -> None:
+    disk = foreign_directory({**tables(), documents.DELAYS: b'{"offsetTable":%b}' % table})
+    with pytest.raises(CorruptedFile, match="delayOffset"):
+        Opened(disk)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.delay.deliverer import SCHEDULE_GROUP
-from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC
+from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_GROUP, SCHEDULE_TOPIC
 from brokerd.delay.settings import DelaySettings
 from brokerd.replication.effects import Role
 from brokerd.services import GroupConfig, PutStatus, SendOutcome, TopicConfig
