@@ -21,6 +21,7 @@ from remoting.access.signature import (
     AUTHORIZATION,
     DATE_TIME,
     GrpcSignature,
+    SigningKey,
     access_key,
     date_age_ms,
     is_date_signed_by,
@@ -35,6 +36,7 @@ from remoting.transport.connection import Handler, RemotingConnection
 log = logging.getLogger(__name__)
 
 _MAX_REMEMBERED: Final = 65_536
+_NOBODY: Final = SigningKey(b"")  # for a check that takes as long as one of somebody
 _MANAGES_USERS: Final = frozenset(range(codes.AUTH_CREATE_USER, codes.AUTH_LIST_ACLS + 1))
 
 
@@ -73,9 +75,9 @@ class Guard:
         self.refused = 0
         self._cluster = cluster
         self._cluster_secrets = tuple(cluster_secrets)
-        self._inner = tuple(inner_credentials(each).secret for each in cluster_secrets)
+        self._inner = tuple(SigningKey(inner_credentials(each).secret) for each in cluster_secrets)
         self._wall_ms = wall_ms
-        self._secrets: dict[str, bytes | None] = {}
+        self._keys: dict[str, SigningKey | None] = {}
         self._remembered: dict[tuple[str, str, Demand], Verdict] = {}
 
     @property
@@ -85,7 +87,7 @@ class Guard:
     def update(self, state: AccessState) -> None:
         """Users or permissions changed."""
         self.state = state
-        self._secrets.clear()
+        self._keys.clear()
         self._remembered.clear()
 
     # ---- remoting
@@ -138,11 +140,11 @@ class Guard:
             raise _refusal("this cluster takes signed requests only: give the client an access key and a secret key")
         if name == INNER_USER:
             # no early end: it takes the same time whichever secret it was
-            if not any([is_signed_by(request, secret) for secret in self._inner]):
+            if not any([is_signed_by(request, key) for key in self._inner]):
                 raise _refusal("the signature is not that of a component of this cluster")
             return name
-        secret = self._secret_of(name)
-        if not is_signed_by(request, b"" if secret is None else secret) or secret is None:
+        key = self._key_of(name)
+        if not is_signed_by(request, key or _NOBODY) or key is None:
             raise _refusal(f"the access key {name[:80]} and the signature do not fit: check both keys of the client")
         return name
 
@@ -164,8 +166,8 @@ class Guard:
 
     def _authenticate_call(self, signature: GrpcSignature, date_time: str) -> str:
         name = signature.access_key
-        secret = None if name == INNER_USER else self._secret_of(name)
-        if not is_date_signed_by(date_time, signature, b"" if secret is None else secret) or secret is None:
+        key = None if name == INNER_USER else self._key_of(name)
+        if not is_date_signed_by(date_time, signature, key or _NOBODY) or key is None:
             raise _refusal(f"the access key {name[:80]} and the signature do not fit: check both keys of the client")
         return name
 
@@ -191,18 +193,18 @@ class Guard:
         if not verdict.allowed:
             raise _refusal(f"{name} may not {demand} from {host}: {verdict.reason}")
 
-    def _secret_of(self, name: str) -> bytes | None:
+    def _key_of(self, name: str) -> SigningKey | None:
         """What an enabled user signs with; None when there is no such user."""
         user = self.state.users.get(name)
         if user is None or not user.is_enabled:
             return None
-        if name not in self._secrets:
+        if name not in self._keys:
             try:
-                self._secrets[name] = unseal(self._cluster_secrets, name, user.sealed).encode()
+                self._keys[name] = SigningKey(unseal(self._cluster_secrets, name, user.sealed).encode())
             except CannotOpen as error:
                 log.error("%s", error)
-                self._secrets[name] = None
-        return self._secrets[name]
+                self._keys[name] = None
+        return self._keys[name]
 
 
 def _refusal(text: str) -> RequestError:
