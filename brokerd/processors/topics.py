@@ -90,9 +90,7 @@ class TopicProcessor:
 
     def _decode(self, document: dict[str, Any]) -> TopicConfig:
         name = bodies.text(document, "topicName")
-        changes = document.get("attributes") or {}
-        if not isinstance(changes, dict):
-            raise InvalidParameter("attributes must be an object")
+        current = self._metadata.topic(name)
         return TopicConfig(
             name,
             bodies.integer(document, "readQueueNums", 16),
@@ -100,9 +98,7 @@ class TopicProcessor:
             bodies.integer(document, "perm", 6),
             bodies.integer(document, "topicSysFlag", 0),
             bodies.boolean(document, "order", False),
-            change_attributes(
-                self._metadata.topic(name), [(key, bodies.text(changes, key) or None) for key in changes]
-            ),
+            change_attributes(current, _listed(document, current)),
             bodies.enumeration(document, "topicFilterType", _FILTER_TYPES, _FILTER_TYPES[0]) == _FILTER_TYPES[1],
         )
 
@@ -166,6 +162,19 @@ def _split(changes: str) -> Attributes:
     for change in filter(None, map(str.strip, changes.split(","))):
         key, equals, value = change.partition("=")
         yield key, value if equals else None
+
+
+def _listed(document: dict[str, Any], topic: TopicConfig | None) -> Attributes:
+    """Changes as an object. What was exported has names without a sign; present values stay."""
+    listed = document.get("attributes") or {}
+    if not isinstance(listed, dict):
+        raise InvalidParameter("attributes must be an object")
+    for key in listed:
+        value = bodies.text(listed, key)
+        if key[:1] in ("+", "-"):
+            yield key, value or None
+        elif topic is None or topic.attributes.get(key) != value:
+            yield f"+{key}", value or None
 
 
 def change_attributes(topic: TopicConfig | None, changes: Attributes) -> dict[str, str]:

@@ -296,6 +296,19 @@ def test_lists_are_taken_whole_or_not_at_all(broker: RemotingBroker) -> None:
     assert broker.metadata.group("h2") == GroupConfig("h2", retry_max_times=1)
 
 
+def test_what_was_exported_can_be_put_again(broker: RemotingBroker) -> None:
+    attributes = "+message.type=FIFO,+queue.type=SimpleCQ"
+    assert broker.answer(codes.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "attributes": attributes}).code == 0
+    exported = orjson.loads(broker.answer(codes.GET_ALL_TOPIC_CONFIG).body)["topicConfigTable"]["u"]
+    put = codes.UPDATE_AND_CREATE_TOPIC_LIST
+    assert broker.answer(put, body=orjson.dumps({"topicConfigList": [exported]})).remark == "unchanged"
+    elsewhere = exported | {"topicName": "v"}
+    assert broker.answer(put, body=orjson.dumps({"topicConfigList": [elsewhere]})).code == 0
+    found = broker.metadata.topic("v")
+    assert found is not None
+    assert found.attributes == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
+
+
 def test_system_topics_by_name(broker: RemotingBroker) -> None:
     listed = orjson.loads(broker.answer(codes.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body)["topicList"]
     assert {"TBW102", "broker-a", "SCHEDULE_TOPIC_XXXX"} <= set(listed)
