@@ -14,7 +14,7 @@ CHECKS = (
     *("send-sync", "send-async", "send-oneway", "send-batch", "send-properties", "send-compressed", "send-sharded"),
     *("send-to-unknown-topic", "request-reply", "delay-level", "transaction", "transaction-check-back"),
     *("push-concurrent", "push-orderly", "push-broadcast", "rebalance", "filter-tags", "filter-sql92"),
-    *("offsets-resumed", "pull", "pull-from", "pull-poll", "retry", "dead-letter"),
+    *("offsets-resumed", "reset-offset", "pull", "pull-from", "pull-poll", "retry", "dead-letter"),
 )
 
 

@@ -17,7 +17,7 @@ func consumeChecks() []check {
 	return []check{
 		{"rebalance", rebalance}, {"push-concurrent", pushConcurrent}, {"push-orderly", pushOrderly},
 		{"push-broadcast", pushBroadcast}, {"filter-tags", filterTags}, {"filter-sql92", filterSQL},
-		{"offsets-resumed", offsetsResumed}, {"pull", pull}, {"pull-from", pullFrom}, {"pull-poll", pullPoll},
+		{"offsets-resumed", offsetsResumed}, {"reset-offset", resetOffset}, {"pull", pull}, {"pull-from", pullFrom}, {"pull-poll", pullPoll},
 	}
 }
 
