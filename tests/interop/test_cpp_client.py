@@ -12,7 +12,7 @@ from tests.interop.programs import Outcome
 
 CHECKS = (
     *("send-sync", "send-async", "send-oneway", "send-orderly", "push-concurrent", "push-orderly"),
-    *("push-broadcast", "filter-tags", "offsets-resumed", "pull", "retry", "delay-level"),
+    *("push-broadcast", "filter-tags", "offsets-resumed", "reset-offset", "pull", "retry", "delay-level"),
 )
 
 
@@ -24,7 +24,7 @@ def cpp(server: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Out
         pytest.skip(str(reason))
     for check in CHECKS:
         servers.make_topic(server, f"cpp-{check}", 2)
-    return program.run([server.name_servers, "cpp"], tmp_path_factory.mktemp("cpp"))
+    return program.run([server.name_servers, "cpp", server.master()], tmp_path_factory.mktemp("cpp"))
 
 
 @pytest.mark.parametrize("check", CHECKS)
