@@ -1,8 +1,8 @@
 """Runs every feature check with the C++ client, librocketmq, through the binding that ships it.
 
-Prints one line for each check: "passed NAME" or "failed NAME: why". Arguments: the name servers, a word that all topics and groups
-begin with, and the master's address. Each check's topic, which is named after it, has to be there. The library is looked for on
-PYTHONPATH.
+Prints one line for each check: "passed NAME" or "failed NAME: why". Arguments: the name servers, a word that all topics and
+groups begin with, and the master's address. Each check's topic, which is named after it, has to be there. The library is looked
+for on PYTHONPATH.
 """
 
 from __future__ import annotations
