@@ -20,6 +20,10 @@ from tests.support.cluster import Process, eventually, free_ports
 
 SEGMENT_BYTES: Final = 1 << 20
 QUEUE_UNITS: Final = 3000  # what the harness sets in the original
+# Small, so that the index of these messages takes several files
+INDEX_SLOTS: Final = 50
+INDEX_ITEMS: Final = 200
+INDEX: Final = {"maxHashSlotNum": INDEX_SLOTS, "maxIndexNum": INDEX_ITEMS}
 STORE: Final = {"mappedFileSizeCommitLog": SEGMENT_BYTES, "flushDiskType": "SYNC_FLUSH"}
 QUEUES: Final = 4
 
@@ -52,7 +56,7 @@ class Directory:
         """A broker of the original on the directory; its address."""
         self._name_server = name_server = self._session.name_server()
         where = {"storePathRootDir": self.store, "storePathCommitLog": self.store / "commitlog"}
-        broker: Broker = self._session.broker("broker-a", name_server.address, properties={**STORE, **where})
+        broker: Broker = self._session.broker("broker-a", name_server.address, properties={**STORE, **INDEX, **where})
         self._process, self.address = broker.process, broker.address
         self._wait_serving()
         return self.address
@@ -72,6 +76,8 @@ class Directory:
             "replication.total_replicas=1",
             f"store.segment_size_bytes={SEGMENT_BYTES}",
             f"store.queue_file_units={QUEUE_UNITS}",
+            f"store.index_slots={INDEX_SLOTS}",
+            f"store.index_items={INDEX_ITEMS}",
             "store.config_interval_ms=200",
         ):
             words += ["--set", setting]
@@ -91,6 +97,9 @@ class Directory:
             self._process.kill()
         server = self._name_server.process if isinstance(self._name_server, NameServer) else self._name_server
         server.kill()
+
+    def index_files(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in sorted((self.store / "index").iterdir())}
 
     def log_text(self) -> str:
         return self._process.log_text()
@@ -199,6 +208,14 @@ def read_all(connection: SocketConnection, topic: str, queue_id: int) -> list[Re
         found += decode_records(answer.body)
         offset = int(answer.ext["nextBeginOffset"])
     return found
+
+
+def find(address: str, topic: str, key: str) -> list[bytes]:
+    """The bodies of what a query by key finds, oldest first."""
+    ext = {"topic": topic, "key": key, "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
+    with SocketConnection(address, timeout_ms=5000) as connection:
+        answer = connection.call(codes.QUERY_MESSAGE, ext, accept=(codes.SUCCESS, codes.QUERY_NOT_FOUND))
+    return [record.body for record in decode_records(answer.body)] if answer.code == codes.SUCCESS else []
 
 
 def look(address: str, topics: Sequence[str], groups: Sequence[str]) -> Seen:

@@ -14,6 +14,7 @@ from tests.interop.directories import (
     QUEUES,
     Directory,
     commit,
+    find,
     look,
     make_group,
     send,
@@ -51,6 +52,47 @@ def configure(address: str, topic: str, offsets: dict[tuple[str, str, int], int]
         make_group(connection, "GID_ordered", fifo=True)
         for (group, name, queue_id), offset in offsets.items():
             commit(connection, group, name, queue_id, offset)
+
+
+def check_index(address: str, counts: dict[str, int]) -> None:
+    """Each message of the topics, so many of them, is found by its key and by its unique id."""
+    for topic, count in counts.items():
+        for number in range(0, count, 3):
+            [body] = find(address, topic, f"{topic}{number:08d}")
+            assert find(address, topic, f"key{number}") == [body]
+        assert find(address, topic, f"key{count}") == []
+
+
+def test_the_index_goes_there_and_back(session: Session, tmp_path: Path) -> None:
+    """After clean stops: a broker of the original that was killed gives up the index of what it had written."""
+    directory = Directory(tmp_path / "shared", session)
+    address = directory.open_original()
+    configure(address, "Orders", {})
+    directory.close(cleanly=True)
+    of_original = directory.index_files()
+    assert len(of_original) > 1
+
+    address = directory.open_ours()
+    check_index(address, {"Orders": 120})
+    configure(address, "Payments", {})
+    check_index(address, {"Orders": 120, "Payments": 120})
+    directory.close(cleanly=True)
+    of_ours = directory.index_files()
+    assert list(of_ours)[: len(of_original) - 1] == list(of_original)[:-1]
+    assert all(of_ours[name] == of_original[name] for name in list(of_original)[:-1])
+
+    address = directory.open_original()
+    check_index(address, {"Orders": 120, "Payments": 120})
+    write(address, "Orders", 40, 120)
+    directory.close(cleanly=True)
+    assert list(directory.index_files())[: len(of_ours)] == list(of_ours)
+
+    address = directory.open_ours()
+    check_index(address, {"Orders": 160, "Payments": 120})
+    directory.close(cleanly=False)
+    address = directory.open_ours()
+    check_index(address, {"Orders": 160, "Payments": 120})
+    directory.close(cleanly=True)
 
 
 @pytest.mark.parametrize("cleanly", [True, False], ids=["stopped", "killed"])
