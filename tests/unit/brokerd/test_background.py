@@ -81,6 +81,28 @@ def test_all_followers_get_to_the_end() -> None:
     assert (fast.offset, slow.offset) == (600, 600)
 
 
+def test_while_messages_arrive_it_takes_little_and_then_half_of_the_time() -> None:
+    """One slice of work takes half a millisecond here, whatever it does; messages arrive once a millisecond."""
+    reader = Reader(1)
+    world = World(reader)
+    asked = 0
+
+    def cpu_s() -> float:  # asked for at the start, and at the begin and the end of every slice
+        nonlocal asked
+        asked += 1
+        return (asked - 1) // 2 * 0.0005
+
+    background = Background([reader], lambda: world.limit, world.turns, cpu_s, world.failures.append)  # type: ignore[list-item]
+    world.limit = 1 << 20
+    background.wake()
+    for _ in range(1000):
+        world.turns.run(1)
+        world.limit += 1
+    while_arriving = reader.calls
+    world.turns.run(1000)
+    assert 0 < while_arriving < (reader.calls - while_arriving) / 4
+
+
 def test_who_hurries_is_called_when_what_was_readable_then_is_read() -> None:
     reader = Reader(7)
     world = World(reader)
