@@ -101,6 +101,11 @@ class Exposition:
             _gauge("logboom_log_flushed_offset_bytes", "up to where the log is durable here", log.flushed_offset),
             _gauge("logboom_confirm_offset_bytes", "up to where consumers may read", state["confirmOffset"]),
             _gauge("logboom_dispatch_lag_bytes", "confirmed bytes that are not in the queues yet", lag),
+            _gauge(
+                "logboom_index_lag_bytes",
+                "bytes in the queues that are not in the index of keys yet",
+                max(0, self._sources.core.background.behind_bytes),
+            ),
             _gauge("logboom_store_log_bytes", "size of the log", log.end_offset - log.min_offset),
             _gauge("logboom_store_queues", "consume queues that hold something", len(store.queues.max_offsets())),
             _gauge("logboom_store_disk_bytes", "size of the file system that holds the data", usage.total_bytes),
