@@ -149,6 +149,7 @@ class Exposition:
         return [
             _gauge("logboom_pop_in_flight", "messages taken and neither acked nor returned", in_flight),
             _gauge("logboom_pops_held", "receives that wait for a message", pop.waiting_count),
+            _gauge("logboom_notices_held", "requests to be told of a message that wait", pop.looking.waiting_count),
             *(_counter(f"logboom_pop_{name}_total", help, totals[name]) for name, help in _POP.items()),
         ]
 

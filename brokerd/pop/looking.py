@@ -124,6 +124,11 @@ class PopLooking:
                 waiter.cancel()
                 waiter.payload.done(Notice(error=error))
 
+    @property
+    def waiting_count(self) -> int:
+        """How many wait to be told."""
+        return self._polling.table.count
+
     # ---- inside
 
     def _admit(self, request: PopRequest) -> None:
