@@ -230,7 +230,13 @@ class Broker:
             codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
         }
         self._server = RemotingServer(
-            host, port, self._guard.protect(handlers), closed=self._connection_closed, tls=tls
+            host,
+            port,
+            self._guard.protect(handlers),
+            limits=settings.flow.limits(),
+            closed=self._connection_closed,
+            tls=tls,
+            max_slow_readers=settings.flow.max_slow_readers,
         )
         self._exporter = self._make_exporter(port)
         self._expirer: asyncio.TimerHandle | None = None

@@ -23,7 +23,7 @@ from remoting.message import encode_properties
 _NOT_ENOUGH: Final = RequestError(
     codes.SYSTEM_ERROR, "in-sync replicas not enough: too few replicas are in sync to store a message"
 )
-_CROWDED: Final = RequestError(codes.SYSTEM_BUSY, "too many sends wait to be acknowledged; try again")
+_CROWDED: Final = RequestError(codes.SYSTEM_BUSY, "[OVERLOAD]too many sends wait to be acknowledged; try again")
 
 
 class ReplicaView(Protocol):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brokerd.delay.settings import DelaySettings
+from brokerd.flow import FlowSettings
 from brokerd.metadata.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
 from brokerd.proxy.endpoint import EndpointSettings
@@ -51,6 +52,7 @@ class BrokerSettings:
     pull: PullSettings
     send: SendSettings
     transactions: TransactionSettings
+    flow: FlowSettings = field(default_factory=FlowSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     given: frozenset[str] = frozenset()  # the settings that the command line names
@@ -71,6 +73,7 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         "pull": PullSettings(),
         "send": SendSettings(),
         "transactions": TransactionSettings(),
+        "flow": FlowSettings(),
         "access": AccessSettings(),
         "tls": TlsSettings(),
     }

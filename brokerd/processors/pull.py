@@ -181,6 +181,9 @@ class PullProcessor:
                 self._answer_reset(pull, target)
                 return True
         started_ns = perf_counter_ns()
+        if again and pull.connection.is_slow:
+            self._send_back(pull)
+            return True
         code, next_offset, result = self._read(pull)
         if hold and code == codes.PULL_NOT_FOUND and not self._place.sends_back:
             return False
@@ -199,6 +202,14 @@ class PullProcessor:
         self._count(pull, len(result.records), len(body), (perf_counter_ns() - started_ns) / 1e6)
         pull.connection.respond(pull.request, codes.SUCCESS, ext, body, result.status.name)
         return True
+
+    def _send_back(self, pull: _Pull) -> None:
+        """Messages came for somebody who does not read what he got already: he asks again when he has."""
+        low, high = self._reads.min_offset(pull.topic, pull.queue_id), self._reads.max_offset(pull.topic, pull.queue_id)
+        nothing = GetResult(GetStatus.NO_MATCHED_MESSAGE, pull.offset, low, high, [])
+        ext = self._header(pull, pull.offset, nothing)
+        remark = "[OVERLOAD]read the answers that are on their way first"
+        pull.connection.respond(pull.request, codes.PULL_RETRY_IMMEDIATELY, ext, remark=remark)
 
     def _count(self, pull: _Pull, messages: int, size: int, read_ms: float) -> None:
         counters = self._counters

@@ -129,7 +129,15 @@ class ReplicaEngine:
         leading = self.core.leading
         if self.draining or self._hand_over is not None:
             return False
-        return leading is not None and leading.enough_replicas and not self.acks.is_full
+        return leading is not None and leading.enough_replicas and not self._is_crowded
+
+    @property
+    def _is_crowded(self) -> bool:
+        """So much waits to be acknowledged that another append would only wait longer."""
+        acks = self.acks
+        if acks.is_full:
+            return True
+        return bool(acks) and self._log.end_offset - acks.acknowledged > self._settings.max_waiting_bytes
 
     @property
     def refusal(self) -> PutStatus:

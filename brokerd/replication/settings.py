@@ -77,6 +77,12 @@ class ReplicationSettings:
     max_waiting_acks: int = setting(
         100_000, "appends that may wait for replicas at once", minimum=1, maximum=10_000_000
     )
+    max_waiting_bytes: int = setting(
+        256 << 20,
+        "bytes of the log that may wait for replicas or the own disk at once",
+        minimum=4096,
+        maximum=1 << 40,
+    )
 
     heartbeat_ms: int = setting(250, "master and replica say something at least this often", minimum=50, maximum=60_000)
     silence_floor_ms: int = setting(

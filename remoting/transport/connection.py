@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from remoting import codes, frame
@@ -36,10 +36,15 @@ _MAX_REQUESTS_OF_TURN: Final = 128  # of one connection, before the others of th
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one peer may make us hold: bytes of a frame, and requests that were not answered yet."""
+    """What one peer may make us hold: bytes of a frame, requests that were not answered yet, and bytes of answers that it does
+    not read. `wait_ms`, by request code: how long a request that was read may wait before it is handled; `other_wait_ms` for the
+    codes that are not in it."""
 
     max_frame_bytes: int = frame.MAX_FRAME_BYTES
     max_in_flight: int = 16384
+    max_unsent_bytes: int = 32 * 1024 * 1024
+    wait_ms: Mapping[int, int] = field(default_factory=dict)
+    other_wait_ms: int = 60_000
 
 
 class RemotingConnection(asyncio.Protocol):
@@ -75,6 +80,8 @@ class RemotingConnection(asyncio.Protocol):
         self._write_scheduled = False
         self._in_flight = 0
         self._work_scheduled = False
+        self._backlog_since = 0.0  # when the requests in the backlog were read; 0 without any
+        self._on_slow: Callable[[RemotingConnection, bool], None] | None = None
         self._write_paused = False
         self._reading_paused = False
         self._next_opaque = 0
@@ -88,6 +95,15 @@ class RemotingConnection(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         return self._transport is not None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the peer leaves so much unread that nothing large should be given to it now."""
+        return self._write_paused or self._out_bytes > _HIGH_WATER_BYTES
+
+    def watch_slowness(self, listener: Callable[[RemotingConnection, bool], None]) -> None:
+        """`listener` is told when the peer leaves too many answers unread (True), and when it has read again."""
+        self._on_slow = listener
 
     # ---- asyncio.Protocol
 
@@ -130,9 +146,13 @@ class RemotingConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._write_paused = True
         self._regulate_reading()
+        if self._on_slow is not None:
+            self._on_slow(self, True)
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        if self._on_slow is not None:
+            self._on_slow(self, False)
         self._work_off()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -245,11 +265,34 @@ class RemotingConnection(asyncio.Protocol):
             while backlog and len(run) < _MAX_RUN and backlog[0].code == code:
                 run.append(backlog.popleft())
             served += len(run)
-            self._handle(code, run)
+            if self._backlog_since and self._waited_too_long(code):
+                self._refuse_late(run)
+            else:
+                self._handle(code, run)
+        self._note_backlog()
         if backlog and served >= _MAX_REQUESTS_OF_TURN and not self._work_scheduled:
             self._work_scheduled = True
             self._loop.call_soon(self._go_on)
         self._regulate_reading()
+
+    def _note_backlog(self) -> None:
+        """Reading stops while there is a backlog, so what is in it was read at about one time."""
+        if not self._backlog:
+            self._backlog_since = 0.0
+        elif not self._backlog_since:
+            self._backlog_since = self._loop.time()
+
+    def _waited_too_long(self, code: int) -> bool:
+        limit_ms = self._limits.wait_ms.get(code, self._limits.other_wait_ms)
+        return (self._loop.time() - self._backlog_since) * 1000 > limit_ms
+
+    def _refuse_late(self, requests: Sequence[Command]) -> None:
+        waited_ms = int((self._loop.time() - self._backlog_since) * 1000)
+        remark = f"[TIMEOUT_CLEAN_QUEUE]this request waited {waited_ms} ms here, longer than its kind may; try again"
+        for request in requests:
+            if not request.is_oneway:
+                self._in_flight += 1
+                self.respond(request, codes.SYSTEM_BUSY, remark=remark)
 
     def _go_on(self) -> None:
         self._work_scheduled = False
@@ -301,6 +344,10 @@ class RemotingConnection(asyncio.Protocol):
         self._out_bytes = 0
         self.last_active = self._loop.time()
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if self._write_paused and self._transport.get_write_buffer_size() > self._limits.max_unsent_bytes:
+            log.warning("closing the connection of %s: it does not read its answers", self.peer)
+            self.abort()
+            return
         if self._backlog or self._reading_paused:
             self._work_off()
 

@@ -36,7 +36,11 @@ class RemotingServer:
         max_connections: int = 10000,
         closed: Callable[[RemotingConnection], None] | None = None,
         tls: TlsServer | None = None,
+        max_slow_readers: int = 256,
     ) -> None:
+        """Of peers that do not read their answers, `max_slow_readers` are borne; then those that began first are closed."""
+        self._max_slow_readers = max_slow_readers
+        self._slow: dict[RemotingConnection, None] = {}  # in the order in which they became so
         self._tls = tls
         self._host = host
         self._port = port
@@ -95,9 +99,22 @@ class RemotingServer:
             log.warning("refusing %s: %d connections are open already", connection.peer, len(self.connections))
             connection.abort()
         self.connections.add(connection)
+        connection.watch_slowness(self._slowness_changed)
+
+    def _slowness_changed(self, connection: RemotingConnection, is_slow: bool) -> None:
+        if not is_slow:
+            self._slow.pop(connection, None)
+            return
+        self._slow[connection] = None
+        while len(self._slow) > self._max_slow_readers:
+            oldest = next(iter(self._slow))
+            del self._slow[oldest]
+            log.warning("closing the connection of %s: too many peers do not read their answers", oldest.peer)
+            oldest.abort()
 
     def _connection_closed(self, connection: RemotingConnection) -> None:
         self.connections.discard(connection)
+        self._slow.pop(connection, None)
         if self._drained is not None and not self.connections:
             self._drained.set()
         if self._on_closed is not None:

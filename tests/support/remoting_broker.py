@@ -49,6 +49,7 @@ class Peer:
 
     def __init__(self, port: int = 5000) -> None:
         self.peer = f"127.0.0.1:{port}"
+        self.is_slow = False
         self.answers: dict[int, Command] = {}
         self.notices: list[tuple[int, Mapping[str, str] | None]] = []
         self.notice_bodies: list[bytes] = []

@@ -279,3 +279,103 @@ async def test_a_peer_with_much_to_ask_does_not_keep_others_waiting() -> None:
         await asyncio.sleep(0)
     handled.pop(place)
     assert handled == [("eager", opaque) for opaque in range(1000)]
+
+
+async def ask(writer: asyncio.StreamWriter, code: int, count: int, first: int = 0, body: bytes = b"") -> None:
+    writer.write(b"".join(frame.encode_request(code, first + number, None, body) for number in range(count)))
+    await writer.drain()
+
+
+async def answers(reader: asyncio.StreamReader, count: int) -> dict[int, Command]:
+    """So many answers, by opaque."""
+    found: dict[int, Command] = {}
+    data = b""
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            commands: list[Command] = []
+            consumed = frame.decode_frames(data, commands)
+            for command in commands:
+                command.body = bytes(command.body)
+                found[command.opaque] = command
+            data = data[consumed:]
+            if len(found) < count:
+                data += await reader.read(1 << 20)
+    return found
+
+
+async def test_a_request_that_waited_too_long_is_refused_and_not_served_late(service: Service) -> None:
+    limits = ConnectionLimits(max_in_flight=4, wait_ms={ECHO: 50}, other_wait_ms=60_000)
+    handlers = {ECHO: service.echo, SILENT: service.hold, BIG: each(service.big)}
+    server = RemotingServer("127.0.0.1", 0, handlers, limits=limits)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    held = b"".join(frame.encode_request(SILENT, number) for number in range(5))
+    late = b"".join(frame.encode_request(ECHO, number) for number in range(100, 103))
+    writer.write(held + late + frame.encode_request(BIG, 200))
+    async with asyncio.timeout(20):
+        while len(service.held) < 5:
+            await asyncio.sleep(0.001)
+    [connection] = server.connections
+    connection._backlog_since -= 1  # a second goes by
+    for holder, request in service.held:
+        holder.respond(request)
+    found = await answers(reader, 9)
+    assert [found[number].code for number in (100, 101, 102)] == [codes.SYSTEM_BUSY] * 3
+    assert str(found[100].remark).startswith("[TIMEOUT_CLEAN_QUEUE]this request waited 1")
+    assert len(found[200].body) == 1_000_000, "others may wait longer"
+    assert service.runs == []
+    await ask(writer, ECHO, 3, first=300)
+    assert {each.code for each in (await answers(reader, 3)).values()} == {codes.SUCCESS}
+    writer.close()
+    await server.close()
+
+
+async def test_a_peer_that_reads_nothing_is_borne_up_to_a_limit(service: Service) -> None:
+    limits = ConnectionLimits(max_unsent_bytes=8 << 20)
+    server = RemotingServer("127.0.0.1", 0, {SILENT: service.hold, ECHO: service.echo}, limits=limits)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    other_reader, other = await asyncio.open_connection("127.0.0.1", server.port)
+    await ask(writer, SILENT, 200)
+    async with asyncio.timeout(20):
+        while len(service.held) < 200:
+            await asyncio.sleep(0.001)
+        held_bytes = []
+        for connection, request in service.held:  # answered although the peer reads none of it
+            connection.respond(request, body=bytes(256 << 10))
+            await asyncio.sleep(0)
+            if connection._transport is not None:
+                held_bytes.append(connection._transport.get_write_buffer_size())
+        while len(server.connections) == 2:
+            await asyncio.sleep(0.001)
+    assert max(held_bytes) < (8 << 20) + (512 << 10)
+    await ask(other, ECHO, 3)
+    assert len(await answers(other_reader, 3)) == 3
+    for each_writer in (writer, other):
+        each_writer.close()
+    assert reader is not None
+    await server.close()
+
+
+async def test_of_many_that_read_nothing_those_who_began_first_are_closed(service: Service) -> None:
+    server = RemotingServer("127.0.0.1", 0, {BIG: each(service.big), ECHO: service.echo}, max_slow_readers=3)
+    await server.start()
+    writers = []
+    for number in range(6):
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writers.append(writer)
+        await ask(writer, BIG, 14)
+        async with asyncio.timeout(20):
+            while sum(connection.is_slow for connection in server.connections) < min(3, number + 1):
+                await asyncio.sleep(0.001)
+    async with asyncio.timeout(20):
+        while len(server.connections) > 3:
+            await asyncio.sleep(0.001)
+    ports = {connection.peer_port for connection in server.connections}
+    assert ports == {writer.get_extra_info("sockname")[1] for writer in writers[3:]}
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await ask(writer, ECHO, 3)
+    assert len(await answers(reader, 3)) == 3
+    for each_writer in (*writers, writer):
+        each_writer.close()
+    await server.close()

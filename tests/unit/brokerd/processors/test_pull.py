@@ -447,3 +447,20 @@ def test_a_change_of_the_role_answers_everybody(broker: RemotingBroker) -> None:
 def test_lite_pull_is_the_same(broker: RemotingBroker) -> None:
     broker.send("a")
     assert bodies(broker.answer(codes.LITE_PULL_MESSAGE, ext(0, sysFlag=FLAG_SUBSCRIPTION | 16))) == ["a"]
+
+
+def test_who_does_not_read_what_he_got_is_told_to_come_again(broker: RemotingBroker) -> None:
+    """Thousands of held pulls of one connection would otherwise be answered with messages at once, read or not."""
+    waiting = [
+        broker.send_request(codes.PULL_MESSAGE, ext(0, sysFlag=6, suspendTimeoutMillis=20_000)) for _ in range(50)
+    ]
+    broker.peer.is_slow = True
+    broker.send("a")
+    broker.turns.run(10)
+    found = [broker.peer.answers[opaque] for opaque in waiting]
+    assert {answer.code for answer in found} == {codes.PULL_RETRY_IMMEDIATELY}
+    assert {answer.ext["nextBeginOffset"] for answer in found} == {"0"}
+    assert not any(answer.body for answer in found)
+    assert all(str(answer.remark).startswith("[OVERLOAD]") for answer in found)
+    broker.peer.is_slow = False
+    assert bodies(pull(broker)) == ["a"]

@@ -90,6 +90,18 @@ def test_too_many_waiters_are_refused() -> None:
     assert not group[1].engine.accepts_messages
 
 
+def test_too_many_bytes_that_wait_are_refused_until_they_are_acknowledged() -> None:
+    group = healthy(max_waiting_bytes=4096)
+    taken = 0
+    while group[1].engine.accepts_messages:
+        group.append(group[1], bytes(250))
+        taken += 1
+    assert taken == 4096 // 251 + 1
+    group.push_all()
+    group.settle(5)
+    assert group[1].engine.accepts_messages
+
+
 @pytest.mark.parametrize("method", ["save_master_epoch", "save_entries"])
 def test_an_epoch_that_cannot_be_saved_is_not_served(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     group = healthy()
