@@ -14,6 +14,7 @@ from remoting.errors import SettingsError
 from remoting.message import decode_properties, tags_code
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+SCHEDULE_TOPIC_FIELD: Final = SCHEDULE_TOPIC.encode()
 DELAY: Final = "DELAY"
 # How far the levels are delivered is kept like the offsets of a consumer group of this name.
 SCHEDULE_GROUP: Final = "CID_RMQ_SYS_LOGBOOM_SCHEDULE"
@@ -24,7 +25,6 @@ MAX_DELAY_MS: Final = 366 * 24 * 3_600_000
 Delays = tuple[int, ...]  # milliseconds of level 1, 2, ...
 
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
 _MAX_DIGITS: Final = 10
 
 
@@ -59,10 +59,9 @@ def parse_level(value: str) -> int | None:
     return level if -(1 << 31) <= level < 1 << 31 else None
 
 
-def queue_code(topic: bytes, properties: bytes, store_timestamp_ms: int, delays: Delays) -> int:
-    """What the consume-queue entry of a message carries: when it is due, in the schedule topic; the tags code elsewhere."""
-    if topic == _SCHEDULE_TOPIC:
-        level = parse_level(decode_properties(properties).get(DELAY, ""))
-        if level is not None and level > 0:
-            return store_timestamp_ms + delays[min(level, len(delays)) - 1]
-    return tags_code(properties)
+def schedule_code(properties: bytes, store_timestamp_ms: int, delays: Delays) -> int:
+    """What the consume-queue entry of a message in the schedule topic carries: when it is due, if it names a level."""
+    level = parse_level(decode_properties(properties).get(DELAY, ""))
+    if level is None or level <= 0:
+        return tags_code(properties)
+    return store_timestamp_ms + delays[min(level, len(delays)) - 1]

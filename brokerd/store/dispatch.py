@@ -13,7 +13,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from brokerd.delay.levels import DEFAULT_DELAYS, Delays, queue_code
+from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC_FIELD, Delays, schedule_code
 from brokerd.store.layout import FILLER_BYTES, MIN_RECORD_BYTES, file_start
 from brokerd.store.record_crc import is_intact
 from remoting.checksum import crc32
@@ -27,6 +27,7 @@ from remoting.message import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
+    tags_code,
 )
 
 # topic, queue id, queue offset, physical offset, size, tags code, store timestamp, count. An entry stands for that many records
@@ -160,7 +161,8 @@ def _parse(
             return None
         if not is_intact(view[at:end]):
             return None
-    code = queue_code(topic, properties, timestamp, delays)
+    is_waiting = topic == SCHEDULE_TOPIC_FIELD
+    code = schedule_code(properties, timestamp, delays) if is_waiting else tags_code(properties)
     return (_topic_name(topic), queue_id, queue_offset, start, size, code, timestamp, 1), sys_flag
 
 

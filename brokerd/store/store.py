@@ -29,7 +29,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from brokerd.delay.levels import Delays, queue_code
+from brokerd.delay.levels import SCHEDULE_TOPIC, Delays, schedule_code
 from brokerd.services import Draft
 from brokerd.store import queue_ends, record_crc, recovery
 from brokerd.store.checkpoint import ABORT_PATH, Checkpoint, Positions
@@ -50,7 +50,7 @@ from brokerd.store.settings import StoreSettings
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
-from remoting.message import decode_record
+from remoting.message import decode_record, tags_code
 
 log = logging.getLogger(__name__)
 
@@ -333,7 +333,8 @@ class MessageStore:
                 break
             if in_queue:
                 taken[key] = queue_offset + 1
-                code = queue_code(draft.topic.encode("utf-8", "surrogateescape"), draft.properties, timestamp, delays)
+                is_waiting = draft.topic == SCHEDULE_TOPIC
+                code = schedule_code(draft.properties, timestamp, delays) if is_waiting else tags_code(draft.properties)
                 entries.append((draft.topic, draft.queue_id, queue_offset, end, size, code, timestamp, 1))
             records.append(record)
             places.append(AppendResult(end, size, queue_offset if in_queue else -1, end + size))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from brokerd.delay.levels import DEFAULT_DELAYS, queue_code
+from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC, schedule_code
 from brokerd.metadata.record_log import Unit
 from brokerd.services import Draft, PutStatus
 from brokerd.store.dispatcher import Arrival
 from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, GetStatus
 from brokerd.store.store import AppendResult
 from remoting.errors import LogboomError, NotMaster
-from remoting.message import decode_record, encode_properties, encode_record, java_hash
+from remoting.message import decode_record, encode_properties, encode_record, java_hash, tags_code
 
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
 
@@ -249,7 +249,12 @@ class MemoryLog:
         )
         self._records[self.end_offset] = record
         self._appended[key] = queue_offset + 1
-        code = queue_code(each.topic.encode(), each.properties, store_timestamp_ms, DEFAULT_DELAYS)
+        is_waiting = each.topic == SCHEDULE_TOPIC
+        code = (
+            schedule_code(each.properties, store_timestamp_ms, DEFAULT_DELAYS)
+            if is_waiting
+            else tags_code(each.properties)
+        )
         self._tail.append((*key, (self.end_offset, len(record), code)))
         self.end_offset += len(record)
         return AppendResult(self.end_offset - len(record), len(record), queue_offset, self.end_offset)
