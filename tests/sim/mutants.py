@@ -29,6 +29,7 @@ from brokerd.replication.sync_state import Proposal, SyncState
 from brokerd.services import PutStatus
 from brokerd.store.commitlog import CommitLog, SyncMark
 from brokerd.store.store import MessageStore
+from brokerd.transactions.table import OpenTransactions
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.replicas.state import ReplicasState
 from tests.sim.cluster import SimCluster, Story
@@ -355,6 +356,22 @@ FULL = (
         light=False,
         within=60,
         mood="disk",
+    ),
+    Mutant(
+        "transactions forgotten",
+        "The progress that a start reads from passes over open transactions.",
+        ((OpenTransactions, "done_before", property(lambda table: table.next_offset)),),
+        light=False,
+        within=40,
+        mood="processes",
+    ),
+    Mutant(
+        "ends twice",
+        "Who ends a transaction does not look whether it is open.",
+        ((OpenTransactions, "find", lambda _, half: half),),
+        light=False,
+        within=20,
+        mood="network",
     ),
     Mutant(
         "a clock is believed",
