@@ -20,7 +20,7 @@ def group(
     apache: Apache, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[servers.Server]:
     """A cluster whose master may be killed."""
-    running = servers.start(request.config.getoption("--server"), tmp_path_factory.mktemp("group"), apache, replicas=2)
+    running = servers.start(request.config.getoption("--server"), tmp_path_factory.mktemp("group"), apache, replicas=3)
     yield running
     running.close()
 
