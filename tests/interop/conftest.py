@@ -16,8 +16,7 @@ from tests.support.cluster import Cluster
 
 # What this broker does not do yet, with what is missing.
 NOT_YET = {
-    "timer": "delayed messages are refused",
-    **dict.fromkeys(("query-by-key", "query-by-unique-key"), "no index of keys"),
+    "timer": "delivery at a time of one's own is refused, with the advice to use a delay level",
 }
 
 

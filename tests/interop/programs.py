@@ -121,7 +121,9 @@ class Running:
         return Outcome(results, f"{output}\n(exit code {code})")
 
 
-def java(main: str, jars: Path, generation: str, java_program: str, classes: Path) -> Program:
+def java(
+    main: str, jars: Path, generation: str, java_program: str, classes: Path, properties: Sequence[str] = ()
+) -> Program:
     """A Java program of ours, compiled with these jars into the directory `classes`, unless that was done. Raises Unavailable."""
     if not classes.exists():
         compiler = Path(java_program).resolve().with_name("javac")
@@ -144,7 +146,9 @@ def java(main: str, jars: Path, generation: str, java_program: str, classes: Pat
         "-Drocketmq.client.logUseSlf4j=false",
         "-Dcom.rocketmq.sendMessageWithVIPChannel=false",
     )
-    return Program([java_program, *options, *homes, "-cp", f"{classes}:{jars}/*", main], {})
+    return Program(
+        [java_program, *options, *homes, *(f"-D{each}" for each in properties), "-cp", f"{classes}:{jars}/*", main], {}
+    )
 
 
 @functools.cache

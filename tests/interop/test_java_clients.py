@@ -27,6 +27,17 @@ ONLY_5 = (
     *("pop-push", "pop-shared", "pop-retry", "assigned-by-broker", "pop-looked-at"),
 )
 
+COMPACT = (
+    "send-sync",
+    "send-batch",
+    "push-orderly",
+    "filter-tags",
+    "pull",
+    "retry",
+    "transaction-commit",
+    "view-message",
+)
+
 
 @pytest.fixture(scope="module")
 def java_4(apache: Apache, server: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
@@ -42,6 +53,19 @@ def java_5(apache: Apache, server: servers.Server, tmp_path_factory: pytest.Temp
     return program.run([server.name_servers, server.master(), "java5"], root)
 
 
+@pytest.fixture(scope="module", params=["java-4", "java-5"])
+def compact(
+    apache: Apache, server: servers.Server, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Outcome:
+    """A few checks with the clients' other encoding of headers, which is not JSON."""
+    name: str = request.param
+    root = tmp_path_factory.mktemp(name)
+    jars, generation = (programs.jars_4(), "v4") if name == "java-4" else (apache.jars, "v5")
+    compact = ("rocketmq.serialize.type=ROCKETMQ",)
+    program = programs.java("Checks", jars, generation, apache.java, root / "classes", compact)
+    return program.run([server.name_servers, server.master(), f"{name}-compact", *COMPACT], root)
+
+
 @pytest.mark.parametrize("check", [*BOTH, *ONLY_4])
 def test_java_4(java_4: Outcome, check: str, expect: Callable[[Outcome, str], None]) -> None:
     expect(java_4, check)
@@ -50,6 +74,11 @@ def test_java_4(java_4: Outcome, check: str, expect: Callable[[Outcome, str], No
 @pytest.mark.parametrize("check", [*BOTH, *ONLY_5])
 def test_java_5(java_5: Outcome, check: str, expect: Callable[[Outcome, str], None]) -> None:
     expect(java_5, check)
+
+
+@pytest.mark.parametrize("check", COMPACT)
+def test_java_with_compact_headers(compact: Outcome, check: str) -> None:
+    compact.expect(check)
 
 
 def test_every_check_of_the_programs_is_looked_at(java_4: Outcome, java_5: Outcome) -> None:
