@@ -13,6 +13,7 @@ from tests.interop.programs import Outcome
 BOTH = (
     *("send-sync", "send-async", "send-oneway", "send-batch", "send-to-queue", "send-selector", "send-properties"),
     *("send-compressed-zlib", "send-to-unknown-topic", "request-reply", "delay-level"),
+    *("send-large", "send-too-large", "namespace"),
     *("transaction-commit", "transaction-rollback", "transaction-check-back"),
     *("push-concurrent", "push-orderly", "push-orderly-suspend", "push-broadcast", "push-batch"),
     *("filter-tags", "filter-sql92", "pull", "pull-waits", "pull-offsets"),
@@ -23,8 +24,8 @@ BOTH = (
 )
 ONLY_4 = ("request-reply-sync",)  # the clients 5.3.3 return from it before the answer is there
 ONLY_5 = (
-    *("send-compressed-lz4", "send-compressed-zstd", "timer"),
-    *("pop-push", "pop-shared", "pop-retry", "assigned-by-broker", "pop-looked-at"),
+    *("send-compressed-lz4", "send-compressed-zstd", "send-auto-batch", "heartbeat-v2", "timer"),
+    *("pop-push", "pop-shared", "pop-orderly", "pop-retry", "assigned-by-broker", "pop-looked-at"),
 )
 
 COMPACT = (

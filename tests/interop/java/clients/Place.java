@@ -49,7 +49,10 @@ final class Place implements AutoCloseable {
     }
 
     String topic(String suffix, int queues) throws Exception {
-        String topic = prefix + "-" + name + suffix;
+        return makeTopic(prefix + "-" + name + suffix, queues);
+    }
+
+    String makeTopic(String topic, int queues) throws Exception {
         Generation.api(producer()).createTopic(master, "TBW102", new TopicConfig(topic, queues, queues, 6), 5000);
         await("the topic is in the routes", () -> {
             try {

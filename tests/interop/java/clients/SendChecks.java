@@ -5,10 +5,13 @@ import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.MessageQueueSelector;
 import org.apache.rocketmq.client.producer.RequestCallback;
@@ -33,6 +36,9 @@ final class SendChecks {
         checks.put("send-selector", SendChecks::selector);
         checks.put("send-properties", SendChecks::properties);
         checks.put("send-compressed-zlib", place -> compressed(place, 3));
+        checks.put("send-large", SendChecks::large);
+        checks.put("send-too-large", SendChecks::tooLarge);
+        checks.put("namespace", SendChecks::namespace);
         checks.put("send-to-unknown-topic", SendChecks::unknownTopic);
         checks.put("request-reply", SendChecks::requestReply);
     }
@@ -165,6 +171,60 @@ final class SendChecks {
         Checks.check(Arrays.equals(body, got.getBody()), "another body");
         Checks.equal(type, got.getSysFlag() >> 8 & 7, "type of compression");
         Checks.check(got.getStoreSize() < 60_000, "stored with " + got.getStoreSize() + " bytes");
+    }
+
+    private static byte[] incompressible(int size) {
+        byte[] body = new byte[size];
+        new Random(2).nextBytes(body);
+        return body;
+    }
+
+    private static void large(Place place) throws Exception {
+        String topic = place.topic(1);
+        byte[] body = incompressible(4_000_000);
+        place.producer().setSendMsgTimeout(30_000);
+        Place.sent(place.producer().send(new Message(topic, body)));
+        MessageExt got = place.receive(place.group(), topic, "*").only();
+        Checks.check(Arrays.equals(body, got.getBody()), "another body");
+    }
+
+    /** The client's own limit is raised, so that the broker says no. */
+    private static void tooLarge(Place place) throws Exception {
+        String topic = place.topic(1);
+        place.producer().setMaxMessageSize(16_000_000);
+        place.producer().setSendMsgTimeout(30_000);
+        try {
+            place.producer().send(new Message(topic, incompressible(5_000_000)));
+            throw new AssertionError("it was taken");
+        } catch (MQBrokerException refused) {
+            Checks.equal(13, refused.getResponseCode(), "response code");
+        }
+        place.send(topic, 1);
+        Checks.equal(List.of("0"), place.receive(place.group(), topic, "*").sorted(1), "bodies");
+    }
+
+    /** Clients with a namespace put it before the names of topics and groups, and hide it from their users. */
+    private static void namespace(Place place) throws Exception {
+        String space = place.group().replace("-", "_");
+        place.makeTopic(space + "%inner", 2);
+        place.producer().setNamespace(space);
+        AtomicInteger attempts = new AtomicInteger();
+        Received received = new Received() {
+            @Override
+            public ConsumeConcurrentlyStatus consumeMessage(List<MessageExt> some, ConsumeConcurrentlyContext context) {
+                super.consumeMessage(some, context);
+                context.setDelayLevelWhenNextConsume(1);
+                return attempts.incrementAndGet() == 1 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            }
+        };
+        DefaultMQPushConsumer consumer = place.push("inner", null, null);
+        consumer.setNamespace(space);
+        consumer.subscribe("inner", "*");
+        consumer.registerMessageListener(received);
+        consumer.start();
+        Place.sent(place.producer().send(new Message("inner", Place.bytes("a"))));
+        Checks.equal(List.of("a", "a"), received.sorted(2), "bodies");
+        Checks.equal("inner", received.all().get(1).getTopic(), "topic");
     }
 
     private static void unknownTopic(Place place) throws Exception {

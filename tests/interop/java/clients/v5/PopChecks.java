@@ -11,6 +11,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.impl.consumer.RebalanceImpl;
 import org.apache.rocketmq.client.impl.mqclient.MQClientAPIExt;
 import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.message.MessageRequestMode;
@@ -33,6 +34,7 @@ final class PopChecks {
     static void add(Map<String, Checks.Body> checks) {
         checks.put("pop-retry", PopChecks::retry);
         checks.put("pop-push", PopChecks::pop);
+        checks.put("pop-orderly", PopChecks::orderly);
         checks.put("pop-shared", PopChecks::shared);
         checks.put("assigned-by-broker", PopChecks::assigned);
         checks.put("pop-looked-at", PopChecks::lookedAt);
@@ -99,6 +101,21 @@ final class PopChecks {
         Checks.equal(
             Place.numbers(0, all).stream().sorted().collect(Collectors.toList()),
             bodies.stream().sorted().collect(Collectors.toList()), "each one once");
+    }
+
+    private static void orderly(Place place) throws Exception {
+        String topic = topic(place, MessageRequestMode.POP);
+        PushChecks.Orderly seen = new PushChecks.Orderly();
+        DefaultMQPushConsumer consumer = place.push(place.group(), topic, "*");
+        consumer.setClientRebalance(false);
+        consumer.registerMessageListener(seen.listener("only"));
+        consumer.start();
+        for (int number = 0; number < 40; number++) {
+            Place.sent(place.producer().send(
+                new Message(topic, Place.bytes("" + number)), (queues, each, key) -> queues.get((int) key % 4), number));
+        }
+        Place.await("all forty", () -> seen.count() == 40);
+        seen.checkOrder();
     }
 
     private static void retry(Place place) throws Exception {
