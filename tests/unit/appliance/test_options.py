@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.settings import parse as parse_broker
 from remoting.errors import SettingsError
 from webapp.appliance.options import Options, Shape, parse_options, settle_shape
 
@@ -27,6 +28,15 @@ def test_everything_can_be_moved() -> None:
     assert (options.controller_port, options.broker_port, options.grpc_port, options.redis_port) == (1, 2, 3, 4)
     assert options.broker_settings == ("flush.mode=async", "a.b=c")
     assert settle_shape(options, None) == Shape(controllers=1, groups=4, replicas=2)
+
+
+def test_development_is_something_that_brokers_understand_and_can_be_overruled() -> None:
+    settings = parse_options(["--development"]).broker_settings
+    words = [word for each in settings for word in ("--set", each)]
+    assert parse_broker(["--data", "/x", *words]).send.auto_create_topics
+    assert not parse_broker(["--data", "/x"]).send.auto_create_topics
+    overruled = parse_options(["--broker-set", "send.auto_create_topics=false", "--development"]).broker_settings
+    assert overruled[-1] == "send.auto_create_topics=false"
 
 
 @pytest.mark.parametrize(
