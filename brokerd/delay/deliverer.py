@@ -233,9 +233,7 @@ class Deliverer:
             for level, position in zip(self._levels, before, strict=True):
                 level.move(position)
             if error.code == codes.MESSAGE_ILLEGAL and len(due) > 1:
-                self._one_by_one = len(
-                    due
-                )  # together they do not fit into a file, or one of them is not like the others
+                self._one_by_one = len(due)  # together they do not fit into a file, or one is not like the others
             else:
                 self._failed(error, now_ms)
         else:

@@ -12,7 +12,7 @@ class DelaySettings:
     """How much is delivered at once, and when a failure is tried again."""
 
     batch_messages: int = setting(
-        256, "most delayed messages delivered before the last are acknowledged", minimum=1, maximum=100_000
+        64, "most delayed messages delivered before the last are acknowledged", minimum=1, maximum=100_000
     )
     batch_bytes: int = setting(4 << 20, "most bytes of them, but always one message", minimum=1024, maximum=64 << 20)
     retry_ms: int = setting(
