@@ -83,6 +83,7 @@ class LiveSettings:
         parts = {
             "store": given.store,
             "pop": given.pop,
+            "delay": given.delay,
             "send": given.send,
             "grpc": given.grpc,
             "metrics": given.metrics,
@@ -106,6 +107,7 @@ class LiveSettings:
             "mappedFileSizeCommitLog": given.store.segment_size_bytes,
             "mappedFileSizeConsumeQueue": given.store.queue_file_units * UNIT_BYTES,
             "maxMessageSize": MAX_BODY_BYTES,
+            "messageDelayLevel": given.store.delay_levels,
             "popPollingSize": given.pop.max_waiting_per_queue,
             "maxPopPollingSize": given.pop.max_waiting,
             "popFromRetryProbability": given.pop.retry_share_percent,

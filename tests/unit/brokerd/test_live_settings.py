@@ -134,3 +134,9 @@ def test_transactions_take_over_what_changed() -> None:
     settings.update(b"transactionTimeOut=1000\ntransactionCheckMax=3\nrejectTransactionMessage=true", "a person")
     found = settings.transactions
     assert (found.timeout_ms, found.check_max, found.reject) == (1000, 3, True)
+
+
+def test_the_delay_levels_are_shown_under_both_names() -> None:
+    shown = live(MemoryDisk(), "store.delay_levels=3s 1h").as_properties()
+    assert shown["messageDelayLevel"] == shown["store.delay_levels"] == "3s 1h"
+    assert shown["delay.batch_messages"] == "64"
