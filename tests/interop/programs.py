@@ -5,7 +5,6 @@ A program prints one line for each feature that it checks, "passed NAME ..." or 
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shutil
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.interop.apache import LOGGING, Unavailable, cache_directory, cached_jars
+from tests.interop.apache import LOGGING, Apache, Unavailable, cache_directory, cached_jars
 from tests.support.cluster import eventually
 
 JAVA_4: Final = "4.9.8"
@@ -121,19 +120,15 @@ class Running:
         return Outcome(results, f"{output}\n(exit code {code})")
 
 
-def java(
-    main: str, jars: Path, generation: str, java_program: str, classes: Path, properties: Sequence[str] = ()
-) -> Program:
-    """A Java program of ours, compiled with these jars into the directory `classes`, unless that was done. Raises Unavailable."""
+def java(generation: str, main: str, apache: Apache, directory: Path, properties: Sequence[str] = ()) -> Program:
+    """A Java program of ours with the clients of a generation, "java-4" or "java-5". Raises Unavailable.
+
+    It is compiled into the directory unless that was done. `properties` are the JVM's, written NAME=VALUE.
+    """
+    jars, sources = (_jars_4(), "v4") if generation == "java-4" else (apache.jars, "v5")
+    classes = directory / f"{generation}-classes"
     if not classes.exists():
-        compiler = Path(java_program).resolve().with_name("javac")
-        if not compiler.exists():
-            raise Unavailable("the programs around Java clients need a compiler: install a JDK (default-jdk-headless)")
-        sources = [*_JAVA_SOURCES.glob("*.java"), *(_JAVA_SOURCES / generation).glob("*.java")]
-        command = [str(compiler), "-nowarn", "-d", str(classes), "-cp", f"{jars}/*", *map(str, sources)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        assert done.returncode == 0, done.stdout
-        (classes / "rmq.logback.xml").write_text(LOGGING.replace("LEVEL", "OFF"))
+        _compile(Path(apache.java), jars, sources, classes)
     options = (
         "-Xmx512m",
         "-XX:+UseSerialGC",
@@ -141,18 +136,22 @@ def java(
         "--add-opens",
         "java.base/java.nio=ALL-UNNAMED",
     )
-    homes = (
-        f"-Duser.home={classes}-home",
-        "-Drocketmq.client.logUseSlf4j=false",
-        "-Dcom.rocketmq.sendMessageWithVIPChannel=false",
-    )
-    return Program(
-        [java_program, *options, *homes, *(f"-D{each}" for each in properties), "-cp", f"{classes}:{jars}/*", main], {}
-    )
+    given = (f"user.home={directory}/{generation}-home", "rocketmq.client.logUseSlf4j=false", *properties)
+    return Program([apache.java, *options, *(f"-D{each}" for each in given), "-cp", f"{classes}:{jars}/*", main], {})
 
 
-@functools.cache
-def jars_4() -> Path:
+def _compile(java_program: Path, jars: Path, sources: str, classes: Path) -> None:
+    compiler = java_program.resolve().with_name("javac")
+    if not compiler.exists():
+        raise Unavailable("the programs around Java clients need a compiler: install a JDK (default-jdk-headless)")
+    files = [*_JAVA_SOURCES.glob("*.java"), *(_JAVA_SOURCES / sources).glob("*.java")]
+    command = [str(compiler), "-nowarn", "-d", str(classes), "-cp", f"{jars}/*", *map(str, files)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+    (classes / "rmq.logback.xml").write_text(LOGGING.replace("LEVEL", "OFF"))
+
+
+def _jars_4() -> Path:
     """The clients of the last 4.x. Raises Unavailable."""
     return cached_jars(f"rocketmq-{JAVA_4}", (f"org.apache.rocketmq:rocketmq-client:{JAVA_4}",))
 

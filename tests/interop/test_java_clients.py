@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from tests.interop import programs, servers
-from tests.interop.apache import Apache
+from tests.interop.apache import Apache, Unavailable
 from tests.interop.programs import Outcome
 
 BOTH = (
@@ -42,16 +42,12 @@ COMPACT = (
 
 @pytest.fixture(scope="module")
 def java_4(apache: Apache, server: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    root = tmp_path_factory.mktemp("java-4")
-    program = programs.java("Checks", programs.jars_4(), "v4", apache.java, root / "classes")
-    return program.run([server.name_servers, server.master(), "java4"], root)
+    return _run("java-4", "java4", apache, server, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def java_5(apache: Apache, server: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    root = tmp_path_factory.mktemp("java-5")
-    program = programs.java("Checks", apache.jars, "v5", apache.java, root / "classes")
-    return program.run([server.name_servers, server.master(), "java5"], root)
+    return _run("java-5", "java5", apache, server, tmp_path_factory)
 
 
 @pytest.fixture(scope="module", params=["java-4", "java-5"])
@@ -60,11 +56,24 @@ def compact(
 ) -> Outcome:
     """A few checks with the clients' other encoding of headers, which is not JSON."""
     name: str = request.param
-    root = tmp_path_factory.mktemp(name)
-    jars, generation = (programs.jars_4(), "v4") if name == "java-4" else (apache.jars, "v5")
-    compact = ("rocketmq.serialize.type=ROCKETMQ",)
-    program = programs.java("Checks", jars, generation, apache.java, root / "classes", compact)
-    return program.run([server.name_servers, server.master(), f"{name}-compact", *COMPACT], root)
+    properties = ("rocketmq.serialize.type=ROCKETMQ",)
+    return _run(name, f"{name}-compact", apache, server, tmp_path_factory, COMPACT, properties)
+
+
+def _run(
+    generation: str,
+    prefix: str,
+    apache: Apache,
+    server: servers.Server,
+    directories: pytest.TempPathFactory,
+    checks: Sequence[str] = (),
+    properties: Sequence[str] = (),
+) -> Outcome:
+    try:
+        program = programs.java(generation, "Checks", apache, directories.getbasetemp(), properties)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    return program.run([server.name_servers, server.master(), prefix, *checks], directories.mktemp(prefix))
 
 
 @pytest.mark.parametrize("check", [*BOTH, *ONLY_4])

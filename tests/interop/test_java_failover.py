@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.interop import programs, servers
-from tests.interop.apache import Apache
-from tests.interop.programs import Outcome, Program
+from tests.interop.apache import Apache, Unavailable
+from tests.interop.programs import Outcome
 
 PROMISES = ("survive-concurrent", "survive-orderly", "survive-order")
 BEFORE = 300  # messages that are acknowledged before the kill, and again after it
@@ -31,9 +30,12 @@ def survived(
 ) -> Outcome:
     """What the program found out, having lived through the loss of a master."""
     name: str = request.param
-    root = tmp_path_factory.mktemp(name)
-    program = _program(name, apache, root)
-    with program.start([group.name_servers, group.master(), name], root) as running:
+    try:
+        program = programs.java(name, "Survive", apache, tmp_path_factory.getbasetemp())
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    directory = tmp_path_factory.mktemp(name)
+    with program.start([group.name_servers, group.master(), name], directory) as running:
         count = running.wait_for("messages before the kill", r"acknowledged (\d+)", BEFORE)
         group.kill_master()
         count = running.wait_for("messages after the kill", r"acknowledged (\d+)", count)
@@ -42,12 +44,6 @@ def survived(
         outcome = running.outcome()
     group.restore()
     return outcome
-
-
-def _program(name: str, apache: Apache, root: Path) -> Program:
-    if name == "java-4":
-        return programs.java("Survive", programs.jars_4(), "v4", apache.java, root / "classes")
-    return programs.java("Survive", apache.jars, "v5", apache.java, root / "classes")
 
 
 @pytest.mark.parametrize("promise", PROMISES)
