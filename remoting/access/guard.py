@@ -47,6 +47,10 @@ class AccessSettings:
     authentication: bool = setting(False, "take signed requests of known users only; needs the cluster's secret file")
     cluster: str = setting("", "the name in Cluster:NAME of permissions; a broker's is its --cluster")
     authorization: bool = setting(False, "let users do only what their permissions allow; needs authentication")
+    open_routes: bool = setting(
+        False,
+        "answer unsigned questions for routes, as the original's name server does: some clients sign all but these",
+    )
     max_date_age_s: int = setting(
         0,
         "refuse gRPC calls whose date header is farther off; 0 = no limit, as clients may write local time",
@@ -121,7 +125,11 @@ class Guard:
         return guarded
 
     def check(self, request: Command, host: str) -> str:
-        """Who sent a request that may be carried out. Raises RequestError NO_PERMISSION otherwise."""
+        """Who sent a request that may be carried out; "" = anybody may.
+
+        Raises RequestError NO_PERMISSION otherwise."""
+        if self.settings.open_routes and request.code == codes.GET_ROUTEINFO_BY_TOPIC and not access_key(request):
+            return ""
         name = self._authenticate(request)
         if name == INNER_USER:
             return name

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from remoting.client.access_admin import AccessAdmin
+from remoting.client.blocking import AdminClient
 from remoting.transport.tls import client_context
-from tests.interop.apache import Apache, CommandFailed, Session
+from tests.interop import programs
+from tests.interop.apache import Apache, CommandFailed, Session, Unavailable
 from tests.interop.mqadmin import Tool
 from tests.interop.programs import Outcome, Program
+from tests.interop.test_cpp_client import CHECKS as CPP
+from tests.interop.test_node_client import CHECKS as NODE
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster, eventually
 
@@ -51,6 +56,13 @@ class Secured:
         self.first_user = eventually("the first user is made", self._first_user)
         for topic in ("orders", "invoices"):
             self.cluster.admin.create_topic(topic, 4)
+
+    def wait_for_copies(self) -> None:
+        """Wait until every broker has the controllers' users and permissions."""
+        version = self.cluster.admin.cluster_view()["accessVersion"]
+        wanted = f'\\"version\\":{version}'.encode()
+        copies = [self.cluster.data / f"b{number}" / "access.json" for number in range(len(self.cluster.brokers))]
+        eventually("the brokers have it", lambda: all(wanted in each.read_bytes() for each in copies if each.exists()))
 
     def _first_user(self) -> str:
         found = [each.read_text().strip() for each in self.cluster.data.glob("n*/first-user")]
@@ -201,10 +213,7 @@ def test_a_java_client_checks_our_certificate_and_shows_its_own_where_nothing_el
         admin.create_user("alice", SECRET, "Normal", "enable")
         for resource, actions in (("Topic:orders", ["Pub", "Sub"]), ("Group:workers*", ["Sub"])):
             admin.put_permission("alice", {"resource": resource, "actions": actions, "decision": "Allow"})
-        version = secured.cluster.admin.cluster_view()["accessVersion"]
-        copies = list(secured.cluster.data.glob("b*/access.json"))
-        wanted = f'\\"version\\":{version}'.encode()
-        eventually("the brokers know alice", lambda: all(wanted in each.read_bytes() for each in copies))
+        secured.wait_for_copies()
         properties = session.directory / "tls.properties"
         properties.write_text(
             f"tls.test.mode.enable=false\ntls.client.authServer=true\ntls.client.trustCertPath={secured.authority.ca}\n"
@@ -215,6 +224,67 @@ def test_a_java_client_checks_our_certificate_and_shows_its_own_where_nothing_el
             outcome.expect(check)
         outcome = run_java(java_client, secured, tmp_path / "plain", "workers", "-Dtls.enable=false")
         assert outcome.results["send"]
+
+
+CPP_EXPECTED = ("send-sync", "send-oneway", "send-orderly", "push-concurrent", "push-orderly", "pull", "retry")
+GO = ("send-sync", "send-batch", "push-concurrent", "push-orderly", "transaction", "request-reply")
+
+
+def signing_program(program: Program, user: str, secret: str) -> Program:
+    return Program(program.command, {**program.environment, "ACCESS_KEY": user, "SECRET_KEY": secret})
+
+
+def found(make: Callable[[], Program]) -> Program:
+    try:
+        return make()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+def allow_names(secured: Secured, prefix: str, topics: Sequence[str], queues: int = 2) -> str:
+    """A user who may use what begins with the prefix, and the topics; the name servers."""
+    admin = AccessAdmin(secured.cluster.admin)
+    admin.create_user(f"{prefix}user", SECRET, "Normal", "enable")
+    for resource, actions in (
+        (f"Topic:{prefix}*", ["Pub", "Sub"]),
+        (f"Group:{prefix}*", ["Sub"]),
+        ("Topic:DefaultCluster_REPLY_TOPIC", ["Pub"]),
+    ):
+        admin.put_permission(f"{prefix}user", {"resource": resource, "actions": actions, "decision": "Allow"})
+    for topic in topics:
+        secured.cluster.admin.create_topic(f"{prefix}-{topic}", queues)
+    for address in secured.cluster.controller_addresses:
+        name_server = AdminClient([address], identity=secured.cluster.identity)
+        for topic in topics:
+            eventually("the topic's route", functools.partial(name_server.queue_offsets, f"{prefix}-{topic}"))
+    secured.wait_for_copies()
+    return ";".join(secured.cluster.controller_addresses)
+
+
+def test_the_cpp_client_signs(secured: Secured, tmp_path: Path) -> None:
+    program = signing_program(found(programs.cpp), "cppuser", SECRET)
+    servers = allow_names(secured, "cpp", CPP)
+    master = secured.cluster.broker_addresses[secured.cluster.master()]
+    outcome = program.run([servers, "cpp", master], tmp_path)
+    for check in CPP_EXPECTED:
+        outcome.expect(check)
+
+
+def test_the_node_client_signs(secured: Secured, tmp_path: Path) -> None:
+    program = signing_program(found(programs.node), "nodeuser", SECRET)
+    servers = allow_names(secured, "node", NODE)
+    outcome = program.run([servers, "node"], tmp_path)
+    for check in NODE:
+        outcome.expect(check)
+
+
+def test_the_go_client_signs(secured: Secured, tmp_path: Path) -> None:
+    program = signing_program(found(lambda: programs.go(tmp_path)), "gouser", SECRET)
+    servers = allow_names(secured, "go", GO, queues=4)  # its tool does not sign, so the topics are made here
+    master = secured.cluster.broker_addresses[secured.cluster.master()]
+    outcome = program.run([servers, master, "go", *GO], tmp_path)
+    for check in GO:
+        outcome.expect(check)
 
 
 _PYTHON = """

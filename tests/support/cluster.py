@@ -199,8 +199,8 @@ class Cluster:
 
     def use_secret(self, secret: str) -> None:
         """Ask the cluster under this secret from now on."""
-        identity = Identity(inner_credentials(secret.encode()), self._tls)
-        self.admin = AdminClient(self.controller_addresses, timeout_ms=2000, identity=identity)
+        self.identity = Identity(inner_credentials(secret.encode()), self._tls)
+        self.admin = AdminClient(self.controller_addresses, timeout_ms=2000, identity=self.identity)
 
     @property
     def processes(self) -> list[Process]:

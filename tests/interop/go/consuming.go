@@ -31,7 +31,7 @@ func pushConcurrent(p *place) {
 // pushOrderly: one number after the other in every queue. With one member: this client may never give a second one its share.
 func pushOrderly(p *place) {
 	topic := p.topic(4)
-	sender := must(rocketmq.NewProducer(producer.WithNsResolver(p.resolver()), producer.WithGroupName(p.group("-manual")),
+	sender := must(rocketmq.NewProducer(producer.WithNsResolver(p.resolver()), producer.WithCredentials(credentials()), producer.WithGroupName(p.group("-manual")),
 		producer.WithInstanceName(p.instance()), producer.WithQueueSelector(producer.NewManualQueueSelector())))
 	check0(sender.Start())
 	p.endings = append(p.endings, sender.Shutdown)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -39,13 +40,22 @@ func (p *place) group(suffix string) string { return p.prefix + "-" + p.name + s
 
 func (p *place) instance() string { return fmt.Sprintf("%s%d", p.prefix, instances.Add(1)) }
 
+// credentials are what clients sign with; without any in the environment, nothing is signed.
+func credentials() primitive.Credentials {
+	return primitive.Credentials{AccessKey: os.Getenv("ACCESS_KEY"), SecretKey: os.Getenv("SECRET_KEY")}
+}
+
 func (p *place) resolver() primitive.NsResolver {
 	return primitive.NewPassthroughResolver(p.nameServers)
 }
 
-// topic makes a topic with so many queues and waits for its route.
+// topic makes a topic with so many queues and waits for its route. The client's tool does not sign: with credentials, the topic
+// has to be there.
 func (p *place) topic(queues int) string {
 	topic := p.group("")
+	if credentials().AccessKey != "" {
+		return topic
+	}
 	tool := must(admin.NewAdmin(admin.WithResolver(p.resolver())))
 	defer tool.Close()
 	check0(tool.CreateTopic(context.Background(), admin.WithTopicCreate(topic), admin.WithBrokerAddrCreate(p.master),
@@ -60,7 +70,7 @@ func (p *place) topic(queues int) string {
 // producer is the check's producer. Messages with the property "queue" go to that queue.
 func (p *place) producer() rocketmq.Producer {
 	if p.sender == nil {
-		p.sender = must(rocketmq.NewProducer(producer.WithNsResolver(p.resolver()), producer.WithGroupName(p.group("-producer")),
+		p.sender = must(rocketmq.NewProducer(producer.WithNsResolver(p.resolver()), producer.WithCredentials(credentials()), producer.WithGroupName(p.group("-producer")),
 			producer.WithInstanceName(p.instance()), producer.WithSendMsgTimeout(10*time.Second)))
 		check0(p.sender.Start())
 		p.endings = append(p.endings, p.sender.Shutdown)
@@ -87,6 +97,7 @@ func sent(result *primitive.SendResult, err error) *primitive.SendResult {
 // options of a consumer that begins with the first message.
 func (p *place) options(group string, more ...consumer.Option) []consumer.Option {
 	return append([]consumer.Option{consumer.WithNsResolver(p.resolver()), consumer.WithGroupName(group),
+		consumer.WithCredentials(credentials()),
 		consumer.WithInstance(p.instance()), consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset)}, more...)
 }
 

@@ -104,7 +104,7 @@ func sendCompressed(p *place) {
 
 func sendSharded(p *place) {
 	topic := p.topic(4)
-	sender := must(rocketmq.NewProducer(producer.WithNsResolver(p.resolver()), producer.WithGroupName(p.group("-sharding")),
+	sender := must(rocketmq.NewProducer(producer.WithNsResolver(p.resolver()), producer.WithCredentials(credentials()), producer.WithGroupName(p.group("-sharding")),
 		producer.WithInstanceName(p.instance()), producer.WithQueueSelector(producer.NewHashQueueSelector())))
 	check0(sender.Start())
 	p.endings = append(p.endings, sender.Shutdown)

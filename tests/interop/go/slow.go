@@ -113,7 +113,7 @@ func state(word string) primitive.LocalTransactionState {
 }
 
 func (p *place) sendInTransaction(topic string, decide *decisions, words ...string) {
-	sender := must(rocketmq.NewTransactionProducer(decide, producer.WithNsResolver(p.resolver()),
+	sender := must(rocketmq.NewTransactionProducer(decide, producer.WithNsResolver(p.resolver()), producer.WithCredentials(credentials()),
 		producer.WithGroupName(p.group("-transactions")), producer.WithInstanceName(p.instance())))
 	check0(sender.Start())
 	p.endings = append(p.endings, sender.Shutdown)

@@ -20,7 +20,9 @@ class Place {
   options(more) {
     instances += 1;
     const common = { nameSrv: nameServers.split(';'), instanceName: `${prefix}${instances}`, logger: silent };
-    const unused = { httpclient: {}, accessKeyId: '', accessKeySecret: '', onsChannel: '' }; // the client insists on them
+    const unused = { httpclient: {}, onsChannel: '',
+      // the client insists on them; empty ones sign nothing
+      accessKeyId: process.env.ACCESS_KEY || '', accessKeySecret: process.env.SECRET_KEY || '' };
     return Object.assign(common, unused, { rebalanceInterval: 1000, pollNameServerInteval: 1000 }, more);
   }
 

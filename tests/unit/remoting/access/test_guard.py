@@ -158,6 +158,18 @@ def test_a_secret_sealed_under_a_lost_key_lets_nobody_in() -> None:
     assert "do not fit" in refused(guard, Command(310, ext=signed))
 
 
+def test_routes_may_be_open_to_the_unsigned_alone() -> None:
+    guard = make_guard()
+    settings = AccessSettings(authentication=True, authorization=True, open_routes=True)
+    open_guard = Guard(settings, "c", (SECRET,), lambda: 0)
+    open_guard.update(guard.state)
+    asked = Command(codes.GET_ROUTEINFO_BY_TOPIC, ext={"topic": "U"})
+    assert "signed requests only" in refused(guard, asked)
+    assert open_guard.check(asked, HERE) == ""
+    assert "may not" in refused(open_guard, request("u", codes.GET_ROUTEINFO_BY_TOPIC, {"topic": "U"}))
+    assert "signed requests only" in refused(open_guard, Command(codes.CLUSTER_VIEW))
+
+
 def metadata(name: str, password: str, date: str = "20260101T120000Z") -> dict[str, str]:
     digest = hmac.digest(password.encode(), date.encode(), "sha1").hex()
     header = f"MQv2-HMAC-SHA1 Credential={name}, SignedHeaders=x-mq-date-time, Signature={digest}"
