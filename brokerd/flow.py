@@ -41,7 +41,7 @@ class FlowSettings:
         maximum=1 << 40,
     )
     max_slow_readers: int = setting(
-        256,
+        128,
         "clients that leave 4 MiB of answers unread; of more, the first are disconnected",
         minimum=1,
         maximum=100_000,
@@ -63,4 +63,5 @@ class FlowSettings:
             max_unsent_bytes=self.max_unsent_bytes,
             wait_ms=wait_ms,
             other_wait_ms=self.other_wait_ms,
+            large_answers=frozenset(_PULLS),
         )

@@ -31,6 +31,7 @@ Answered = Callable[[Command | LogboomError], None]
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _LOW_WATER_BYTES: Final = 1024 * 1024
 _MAX_RUN: Final = 64
+_MAX_LARGE_RUN: Final = 8  # of requests with large answers, before it is looked whether the peer reads them
 _MAX_REQUESTS_OF_TURN: Final = 128  # of one connection, before the others of the loop have their turn
 
 
@@ -38,13 +39,14 @@ _MAX_REQUESTS_OF_TURN: Final = 128  # of one connection, before the others of th
 class ConnectionLimits:
     """What one peer may make us hold: bytes of a frame, requests that were not answered yet, and bytes of answers that it does
     not read. `wait_ms`, by request code: how long a request that was read may wait before it is handled; `other_wait_ms` for the
-    codes that are not in it."""
+    codes that are not in it. `large_answers` are the codes whose answers may be large."""
 
     max_frame_bytes: int = frame.MAX_FRAME_BYTES
     max_in_flight: int = 16384
     max_unsent_bytes: int = 32 * 1024 * 1024
     wait_ms: Mapping[int, int] = field(default_factory=dict)
     other_wait_ms: int = 60_000
+    large_answers: frozenset[int] = frozenset()
 
 
 class RemotingConnection(asyncio.Protocol):
@@ -262,7 +264,8 @@ class RemotingConnection(asyncio.Protocol):
         while backlog and served < _MAX_REQUESTS_OF_TURN and not self._is_congested():
             code = backlog[0].code
             run: list[Command] = []
-            while backlog and len(run) < _MAX_RUN and backlog[0].code == code:
+            most = _MAX_LARGE_RUN if code in self._limits.large_answers else _MAX_RUN
+            while backlog and len(run) < most and backlog[0].code == code:
                 run.append(backlog.popleft())
             served += len(run)
             if self._backlog_since and self._waited_too_long(code):

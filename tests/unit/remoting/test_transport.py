@@ -357,6 +357,24 @@ async def test_a_peer_that_reads_nothing_is_borne_up_to_a_limit(service: Service
     await server.close()
 
 
+async def test_large_answers_are_given_a_few_at_a_time(service: Service) -> None:
+    unsent: list[int] = []
+
+    def big(connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        unsent.append(connection._out_bytes)
+        for request in requests:
+            connection.respond(request, body=bytes(256 << 10))
+
+    server = RemotingServer("127.0.0.1", 0, {BIG: big}, limits=ConnectionLimits(large_answers=frozenset({BIG})))
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await ask(writer, BIG, 200)
+    assert len(await answers(reader, 200)) == 200
+    assert max(unsent) <= 4 << 20, "then it is looked whether they are read"
+    writer.close()
+    await server.close()
+
+
 async def test_of_many_that_read_nothing_those_who_began_first_are_closed(service: Service) -> None:
     server = RemotingServer("127.0.0.1", 0, {BIG: each(service.big), ECHO: service.echo}, max_slow_readers=3)
     await server.start()
