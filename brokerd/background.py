@@ -22,7 +22,7 @@ _BLOCKED_S: Final = 0.1
 _LEAST_SHARE: Final = 0.05
 _LARGEST_SHARE: Final = 0.5  # of a busy loop
 _IDLE_SHARE: Final = 0.5  # of idle time
-_FAR_BEHIND_BYTES: Final = 1 << 30
+_FAR_BEHIND_BYTES: Final = 4 << 30  # what a burst of seconds leaves is read after it
 
 
 def decide_pause_s(spent_s: float, busy: float, behind_bytes: int, *, hurried: bool) -> float:

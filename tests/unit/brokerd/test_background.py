@@ -49,7 +49,7 @@ def test_an_idle_loop_gives_half_of_its_time_and_a_busy_one_little() -> None:
 
 
 def test_the_share_of_a_busy_loop_grows_with_what_is_left_to_read() -> None:
-    pauses = [decide_pause_s(0.001, 1.0, behind, hurried=False) for behind in (0, GIB // 4, GIB // 2, GIB, 100 * GIB)]
+    pauses = [decide_pause_s(0.001, 1.0, behind, hurried=False) for behind in (0, GIB, 2 * GIB, 4 * GIB, 400 * GIB)]
     assert pauses == sorted(pauses, reverse=True)
     assert pauses[-1] == pauses[-2] == pytest.approx(0.001)
 
