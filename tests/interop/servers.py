@@ -153,7 +153,12 @@ def start(kind: str, root: Path, apache: Apache, replicas: int = 0) -> Server:
     """The cluster that `--server` names: "ours" or "original"."""
     if kind == "ours":
         return Ours(root)
-    return Original(apache.session(root), replicas)
+    session = apache.session(root)
+    try:
+        return Original(session, replicas)
+    except BaseException:
+        session.close()
+        raise
 
 
 def make_topic(server: Server, name: str, queues: int) -> None:
