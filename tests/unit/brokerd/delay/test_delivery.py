@@ -10,6 +10,7 @@ from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_GROUP, SCHEDULE_TOPIC
 from brokerd.delay.settings import DelaySettings
 from brokerd.replication.effects import Role
 from brokerd.services import GroupConfig, PutStatus, SendOutcome, TopicConfig
+from brokerd.transactions.decide import EndTransaction, Outcome
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import Record, decode_record, encode_properties, java_hash
@@ -346,3 +347,23 @@ def test_a_clock_that_is_set_makes_nothing_early_or_late(by_ms: int) -> None:
     assert bodies(broker) == [b"before"]
     broker.turns.run(50)
     assert bodies(broker) == [b"before", b"behind"]
+
+
+def test_a_transactional_message_waits_from_its_commit_on() -> None:
+    broker = Broker()
+    half = send(broker, b"x", 2, TRAN_MSG="true", PGROUP="p")
+    assert (half.status, half.queue_id) == (PutStatus.PUT_OK, 1)
+    assert [record.body for record in stored(broker, "RMQ_SYS_TRANS_HALF_TOPIC", 0)] == [b"x"], (
+        "the half itself is not delayed"
+    )
+    broker.turns.run(5500)
+    assert not bodies(broker)
+    answers: list[Any] = []
+    request = EndTransaction("p", half.queue_offset, half.physical_offset, Outcome.COMMIT)
+    broker.core.transactions.end(request, answers.append)
+    broker.turns.run(4900)
+    assert answers == [None]
+    assert not bodies(broker)
+    broker.turns.run(200)
+    assert bodies(broker) == [b"x"]
+    assert len(broker.core.transactions.table) == 0, "it is over, though it was delivered later"
