@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.delay.levels import SCHEDULE_TOPIC, Delays, schedule_code
@@ -34,7 +34,6 @@ from brokerd.services import Draft
 from brokerd.store import queue_ends, record_crc, recovery
 from brokerd.store.checkpoint import ABORT_PATH, Checkpoint, Positions
 from brokerd.store.commitlog import CommitLog, SyncMark, is_out_of_space
-from brokerd.store.consume_queue import Unit
 from brokerd.store.consume_queues import ConsumeQueues, QueueWrite
 from brokerd.store.dispatch import Entry, walk
 from brokerd.store.dispatcher import Arrival, Dispatcher
@@ -44,13 +43,13 @@ from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
 from brokerd.store.layout import file_start, must_roll
 from brokerd.store.queue_offsets import QueueKey, QueueOffsets
-from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, offset_by_time, read_messages
 from brokerd.store.retention import FileAge, RetentionDecision
 from brokerd.store.settings import StoreSettings
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
-from remoting.message import decode_record, tags_code
+from remoting.message import tags_code
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ class StoreCheckpoint:
         self._store.note_checkpoint(self)
 
 
-class MessageStore:
+class MessageStore(StoreReads):
     """See the module. Make it, `load()` it, `close()` it; a loaded store refuses appends until `set_appendable(True)`."""
 
     def __init__(self, disk: Disk, settings: StoreSettings, now_ms: Callable[[], int], store_host: bytes) -> None:
@@ -394,11 +393,6 @@ class MessageStore:
         return self._settings.delays
 
     @property
-    def dispatch_offset(self) -> int:
-        """Everything before it is visible in the consume queues."""
-        return self.dispatcher.dispatch_offset
-
-    @property
     def confirm_offset(self) -> int:
         """The highest confirm offset that dispatch was told, within the log."""
         return self.dispatcher.confirm_offset
@@ -406,72 +400,6 @@ class MessageStore:
     def dispatch(self, confirm_offset: int) -> list[Arrival]:
         """Make visible what lies before the confirm offset; see `Dispatcher.dispatch`."""
         return self.dispatcher.dispatch(confirm_offset)
-
-    # -- reading -----------------------------------------------------------------------------------------------------------
-
-    def read_messages(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_count: int,
-        max_bytes: int,
-        tags_codes: Collection[int] | None = None,
-    ) -> GetResult:
-        """Messages of a queue that consumers may see; see `reading.read_messages`."""
-        queue = self.queues.table.get((topic, queue_id))
-        if queue is None:
-            return NO_QUEUE
-        return read_messages(self.commitlog, queue, queue_offset, max_count, max_bytes, tags_codes)
-
-    def read_physical(self, physical_offset: int) -> bytes | None:
-        """The record at an offset of the log, or None when none starts there or it is not confirmed yet."""
-        if physical_offset >= self.dispatch_offset:
-            return None
-        return self.commitlog.record_at(physical_offset)
-
-    def message_at(self, physical_offset: int) -> bytes | None:
-        """The message that starts at an offset of the log, or None when none does that consumers may see.
-
-        A place inside of a message is none, whatever its bytes look like: a queue must name it.
-        """
-        encoded = self.read_physical(physical_offset) if physical_offset >= 0 else None
-        if encoded is None:
-            return None
-        record = decode_record(encoded)
-        units = self.read_units(record.topic, record.queue_id, max(0, record.queue_offset), 1)
-        return encoded if units and units[0][:2] == (physical_offset, record.size) else None
-
-    def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Unit]:
-        """(physical offset, size, tags code) of the messages `[queue_offset, queue_offset + count)` that exist."""
-        queue = self.queues.table.get((topic, queue_id))
-        if queue is None:
-            return []
-        return list(queue.units(max(queue_offset, queue.min_offset(self.commitlog.min_offset)), count))
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first readable queue offset; 0 for a queue that does not exist."""
-        queue = self.queues.table.get((topic, queue_id))
-        return 0 if queue is None else queue.min_offset(self.commitlog.min_offset)
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset behind the last readable one; 0 for a queue that does not exist."""
-        queue = self.queues.table.get((topic, queue_id))
-        return 0 if queue is None else queue.max_offset
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
-        """The queue offset for a store time; see `reading.offset_by_time`."""
-        queue = self.queues.table.get((topic, queue_id))
-        return 0 if queue is None else offset_by_time(self.commitlog, queue, timestamp_ms, boundary)
-
-    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """When a message was stored, -1 when it is not there."""
-        units = self.read_units(topic, queue_id, queue_offset, 1) if queue_offset >= 0 else []
-        return self.commitlog.store_timestamp_at(units[0][0]) if units else -1
-
-    def queue_ids(self, topic: str) -> list[int]:
-        """The ids of the queues that a topic has messages in."""
-        return sorted(queue_id for name, queue_id in self.queues.table if name == topic)
 
     # -- durability --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,92 @@
+"""What can be read of a store: messages of queues, records of the log, and where queues begin and end.
+
+All of it goes as far as dispatch went, which is no further than the confirm offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from brokerd.store.commitlog import CommitLog
+from brokerd.store.consume_queue import Unit
+from brokerd.store.consume_queues import ConsumeQueues
+from brokerd.store.dispatcher import Dispatcher
+from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, offset_by_time, read_messages
+from remoting.message import decode_record
+
+
+class StoreReads:
+    """The reading side of `MessageStore`, which makes these parts; changes nothing."""
+
+    commitlog: CommitLog
+    queues: ConsumeQueues
+    dispatcher: Dispatcher
+
+    @property
+    def dispatch_offset(self) -> int:
+        """Everything before it is visible in the consume queues."""
+        return self.dispatcher.dispatch_offset
+
+    def read_messages(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None = None,
+    ) -> GetResult:
+        """Messages of a queue that consumers may see; see `reading.read_messages`."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None:
+            return NO_QUEUE
+        return read_messages(self.commitlog, queue, queue_offset, max_count, max_bytes, tags_codes)
+
+    def read_physical(self, physical_offset: int) -> bytes | None:
+        """The record at an offset of the log, or None when none starts there or it is not confirmed yet."""
+        if physical_offset >= self.dispatch_offset:
+            return None
+        return self.commitlog.record_at(physical_offset)
+
+    def message_at(self, physical_offset: int) -> bytes | None:
+        """The message that starts at an offset of the log, or None when none does that consumers may see.
+
+        A place inside of a message is none, whatever its bytes look like: a queue must name it.
+        """
+        encoded = self.read_physical(physical_offset) if physical_offset >= 0 else None
+        if encoded is None:
+            return None
+        record = decode_record(encoded)
+        units = self.read_units(record.topic, record.queue_id, max(0, record.queue_offset), 1)
+        return encoded if units and units[0][:2] == (physical_offset, record.size) else None
+
+    def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Unit]:
+        """(physical offset, size, tags code) of the messages `[queue_offset, queue_offset + count)` that exist."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None:
+            return []
+        return list(queue.units(max(queue_offset, queue.min_offset(self.commitlog.min_offset)), count))
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first readable queue offset; 0 for a queue that does not exist."""
+        queue = self.queues.table.get((topic, queue_id))
+        return 0 if queue is None else queue.min_offset(self.commitlog.min_offset)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset behind the last readable one; 0 for a queue that does not exist."""
+        queue = self.queues.table.get((topic, queue_id))
+        return 0 if queue is None else queue.max_offset
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
+        """The queue offset for a store time; see `reading.offset_by_time`."""
+        queue = self.queues.table.get((topic, queue_id))
+        return 0 if queue is None else offset_by_time(self.commitlog, queue, timestamp_ms, boundary)
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """When a message was stored, -1 when it is not there."""
+        units = self.read_units(topic, queue_id, queue_offset, 1) if queue_offset >= 0 else []
+        return self.commitlog.store_timestamp_at(units[0][0]) if units else -1
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The ids of the queues that a topic has messages in."""
+        return sorted(queue_id for name, queue_id in self.queues.table if name == topic)
