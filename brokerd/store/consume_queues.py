@@ -296,13 +296,19 @@ class ConsumeQueues:
         for queue, generation, first, units in write.parts:
             if queue.generation == generation:
                 queue.written(first + len(units) // UNIT_BYTES, _WARM_UNITS)
+            else:
+                self._write_again(queue)
 
     def abandon_write(self, write: QueueWrite) -> None:
         """Take note that the write failed: its units are still to be written."""
-        for queue, generation, _, _ in write.parts:
-            if queue.generation == generation and not queue.dirty:
-                queue.dirty = True
-                self._dirty.append(queue)
+        for part in write.parts:
+            self._write_again(part.queue)
+
+    def _write_again(self, queue: ConsumeQueue) -> None:
+        """The next write has to have what this one left out, because it failed or because the queue was cut meanwhile."""
+        if not queue.dirty and queue.written_offset < queue.max_offset:
+            queue.dirty = True
+            self._dirty.append(queue)
 
     def forget_expired(self, log_min_offset: int) -> list[str]:
         """Forget queue files whose messages are all gone from the log; returns the paths to remove, which may block."""

@@ -24,6 +24,7 @@ from tests.unit.brokerd.store.index.finding import catch_up, find
 from tests.unit.brokerd.store.stores import (
     SEGMENT_BYTES,
     Clock,
+    bodies,
     dispatch_all,
     draft,
     log_bytes,
@@ -273,3 +274,26 @@ def test_the_death_of_the_process_loses_nothing_that_was_appended() -> None:
         if life.cutting_to is None:
             assert store.commitlog.end_offset == len(life.log)
     assert deaths == count_sync_points()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_checkpoint_left_out_because_of_a_cut_is_in_the_next_one(fails: bool) -> None:
+    disk = FaultyDisk(Random(1))
+    store = open_store(disk)
+    put(store, draft(b"kept 0", topic="Kept"))
+    store.checkpoint()
+    put(store, draft(b"kept 1", topic="Kept"), draft(b"kept 2", topic="Kept"))
+    [cut] = put(store, draft(topic="Kept"))
+    sync(store)
+    checkpoint = store.begin_checkpoint()
+    store.truncate(cut.physical_offset)
+    if fails:
+        store.abandon_checkpoint(checkpoint)
+    else:
+        checkpoint.run()
+        store.finish_checkpoint(checkpoint)
+    store.checkpoint()
+    disk.crash()
+    again = open_store(disk)
+    dispatch_all(again)
+    assert bodies(again, "Kept") == [b"kept 0", b"kept 1", b"kept 2"]
