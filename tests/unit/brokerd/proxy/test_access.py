@@ -53,7 +53,7 @@ class FakeCall:
 
 def make_guard(*, on: bool = True) -> Guard:
     guard = Guard(AccessSettings(authentication=on, authorization=on), "c", (SECRET,), lambda: 0)
-    users = {"u": User("u", seal(SECRET, "u", "password", bytes(16)))}
+    users = {"u": User("u", seal(SECRET, "u", "password", bytes(12)))}
     entries = (
         Entry(resource("Topic:T"), (ALL,), "Allow", ("10.0.0.0/8",)),
         Entry(resource("Group:g"), (SUB,), "Allow"),

@@ -13,7 +13,7 @@ OLD, NEW = b"0123456789abcdef", b"fedcba9876543210"
 
 
 def sealer(*secrets: bytes) -> Sealer:
-    return Sealer(secrets, lambda secret, owner, password: seal(secret, owner, password, bytes(16)))
+    return Sealer(secrets, lambda secret, owner, password: seal(secret, owner, password, bytes(12)))
 
 
 def test_without_a_secret_nothing_is_kept() -> None:

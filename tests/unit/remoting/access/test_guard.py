@@ -23,7 +23,7 @@ HERE = "10.0.0.1"
 
 
 def user(name: str, user_type: str = "Normal", status: str = "enable", secret: bytes = SECRET) -> User:
-    return User(name, seal(secret, name, f"{name}'s password", name.encode().ljust(16)), user_type, status)
+    return User(name, seal(secret, name, f"{name}'s password", name.encode().ljust(12)[:12]), user_type, status)
 
 
 def make_guard(*, authorization: bool = True, max_date_age_s: int = 0, secrets: Sequence[bytes] = (SECRET,)) -> Guard:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from remoting.access.sealing import CannotOpen, inner_credentials, seal, unseal
 
-SECRET, OTHER, NONCE = b"0123456789abcdef", b"fedcba9876543210", bytes(range(16))
+SECRET, OTHER, NONCE = b"0123456789abcdef", b"fedcba9876543210", bytes(range(12))
 
 
-@given(st.text(max_size=100), st.binary(min_size=16, max_size=16))
+@given(st.text(max_size=100), st.binary(min_size=12, max_size=12))
 def test_what_is_sealed_is_opened_again(password: str, nonce: bytes) -> None:
     try:
         password.encode()
@@ -24,8 +24,8 @@ def test_what_is_sealed_is_opened_again(password: str, nonce: bytes) -> None:
 
 def test_it_shows_nothing_of_the_password_and_differs_each_time() -> None:
     sealed = seal(SECRET, "alice", "p" * 64, NONCE)
-    hidden = b64decode(sealed)[48:]
-    assert len(hidden) == 64
+    hidden = b64decode(sealed)[12:]
+    assert len(hidden) == 64 + 16
     assert len(set(hidden)) > 30
     assert hidden[:32] != hidden[32:]
     assert seal(SECRET, "alice", "p" * 64, NONCE[::-1]) != sealed
