@@ -31,13 +31,13 @@ status: .venv/.installed ## say whether the appliance is healthy (exit code 0, 1
 	@exec $(PYTHON) manage.py status $(ARGS)
 
 test: .venv/.installed-dev programs ## the whole test suite
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -n auto $(ARGS)
 
 check: .venv/.installed-dev ## format, lint, types and the fast tests
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	$(PYTEST) tests/test_tidy.py $(wildcard tests/unit tests/scenarios tests/contract tests/golden) $(ARGS)
+	$(PYTEST) -n auto tests/test_tidy.py $(wildcard tests/unit tests/scenarios tests/contract tests/golden) $(ARGS)
 	$(PYTHON) -m tests.sim --seeds 10
 
 sim: .venv/.installed-dev ## replay one simulated cluster: make sim SEED=n

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -31,7 +32,9 @@ hypothesis.settings.load_profile("logboom")
 
 # Fast and pure first, real processes later. Browsers come last for a reason of their own: while Playwright runs, an event loop
 # runs in the main thread, and no other test could start one.
-_ORDER = ("test_tidy.py", "unit", "scenarios", "golden", "contract", "sim", "web", "reports", "integration", "browser")
+_SHARED = ("test_tidy.py", "test_promises.py", "sim", "unit", "scenarios", "golden", "contract")
+_ALONE = ("web", "reports", "integration", "chaos", "interop", "browser")  # they start daemons or measure
+_ORDER = (*_SHARED, *_ALONE)
 _TESTS = Path(__file__).resolve().parent
 _ON_REQUEST = (_TESTS / "interop",)  # needs more than Debian's and Python's packages: collected only when it is named
 
@@ -43,10 +46,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if any(collection_path in (path, *path.parents) for path in named) else True
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """With `-n auto`: as many workers as this process may use processors."""
+    return len(os.sched_getaffinity(0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n`: all workers share what is self-contained, then one goes on alone."""
+    from tests.support.shares import TogetherThenAlone  # xdist is needed for `-n` only
+
+    return TogetherThenAlone(config, log, lambda test: _kind(config.rootpath / test.partition("::")[0]) in _ALONE)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
 
 
 def _place(item: pytest.Item) -> int:
-    kind = item.path.relative_to(_TESTS).parts[0]
-    return _ORDER.index(kind) if kind in _ORDER else 0
+    return _ORDER.index(_kind(item.path))
+
+
+def _kind(path: Path) -> str:
+    return path.relative_to(_TESTS).parts[0]

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,17 +22,12 @@ import pytest
 import redis
 from channels_redis.core import RedisChannelLayer
 
+from tests.support.ports import free_ports
+
 PROJECT = Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 PASSWORD = "a boom of many logs"
 START_DEADLINE_S = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = START_DEADLINE_S) -> None:
@@ -49,7 +43,7 @@ class Console:
     """The running console. `feed` writes a snapshot as the collector does."""
 
     def __init__(self, directory: Path) -> None:
-        self.redis_port, self.http_port = free_port(), free_port()
+        self.redis_port, self.http_port = free_ports(2)
         self.address = f"http://127.0.0.1:{self.http_port}"
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("LOGBOOM_", "DJANGO_"))},

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import secrets
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -24,26 +22,11 @@ from remoting.access.secret_file import load_secrets
 from remoting.client.blocking import AdminClient
 from remoting.errors import LogboomError
 from remoting.transport.client import Identity
+from tests.support.ports import free_ports
 
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
-_LOWEST_PORT = 12_000
-_PORTS = 10_000  # a broker's metrics listen as many above its own port, below outgoing connections too
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago; all different.
-
-    They lie below those that the system gives to outgoing connections: a process that is killed and restarted finds them free.
-    """
-    found: set[int] = set()
-    while len(found) < count:
-        port = random.randrange(_LOWEST_PORT, _LOWEST_PORT + _PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.add(port)
-    return list(found)
 
 
 def eventually(what: str, condition: Callable[[], T | None], timeout_s: float = 20) -> T:

@@ -5,12 +5,12 @@ import socket
 import stat
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from remoting.errors import SettingsError
+from tests.support.ports import free_ports
 from webapp.appliance import preflight, state
 from webapp.appliance.layout import PROJECT_DIR, DataLayout
 from webapp.appliance.options import Options, Shape
@@ -21,18 +21,10 @@ def plan_with(layout: DataLayout, options: Options) -> Plan:
     return make_plan(options, Shape(controllers=1, replicas=1), layout, sys.executable, ("redis-server",), {})
 
 
-def free_ports() -> Options:
-    """Options whose ports are free at this moment: five that the system hands out, with the next one free as well."""
-    ports: list[int] = []
-    with ExitStack() as held:
-        while len(ports) < 5:
-            port = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            with suppress(OSError, OverflowError):
-                held.enter_context(socket.create_server(("127.0.0.1", port + 1)))
-                ports.append(port)
-    return Options(
-        http_port=ports[0], controller_port=ports[1], broker_port=ports[2], grpc_port=ports[3], redis_port=ports[4]
-    )
+def options_with_free_ports() -> Options:
+    """Five ports that are free at this moment, with the next one free as well."""
+    http, controller, broker, grpc, redis = free_ports(5, in_a_row=2)
+    return Options(http_port=http, controller_port=controller, broker_port=broker, grpc_port=grpc, redis_port=redis)
 
 
 def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,12 +98,12 @@ def test_a_killed_instance_leaves_no_lock(layout: DataLayout) -> None:
 
 
 def test_free_ports_pass(layout: DataLayout) -> None:
-    preflight.check_ports(plan_with(layout, free_ports()))
+    preflight.check_ports(plan_with(layout, options_with_free_ports()))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_a_taken_port_names_its_holder_and_the_option(layout: DataLayout, host: str) -> None:
-    options = free_ports()
+    options = options_with_free_ports()
     with (
         socket.create_server((host, options.grpc_port)),
         pytest.raises(

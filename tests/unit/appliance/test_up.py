@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tests.unit.appliance.test_preflight import free_ports
+from tests.unit.appliance.test_preflight import options_with_free_ports
 from webapp.appliance import preflight, up
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Shape
@@ -39,7 +39,7 @@ def test_a_second_instance(layout: DataLayout, capsys: pytest.CaptureFixture[str
 
 
 def test_a_taken_port(layout: DataLayout, capsys: pytest.CaptureFixture[str]) -> None:
-    options = free_ports()
+    options = options_with_free_ports()
     arguments = ["--data", str(layout.root), "--controllers", "1", "--replicas", "1"]
     for option, port in (
         ("--controller-port", options.controller_port),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -23,6 +22,7 @@ from remoting import codes
 from remoting.transport.client import RemotingClient
 from remoting.transport.server import RemotingServer
 from tests.support.disks import MemoryDisk
+from tests.support.ports import free_ports
 from tests.unit.brokerd.replication.fake_controller import FakeController
 from tests.unit.brokerd.replication.group import Fuse, MemoryLog
 
@@ -37,17 +37,6 @@ async def until(condition: Callable[[], object], what: str) -> None:
                 await asyncio.sleep(0.005)
     except TimeoutError:
         pytest.fail(f"did not happen: {what}")
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each_socket in sockets:
-            each_socket.bind(("127.0.0.1", 0))
-        return [each_socket.getsockname()[1] for each_socket in sockets]
-    finally:
-        for each_socket in sockets:
-            each_socket.close()
 
 
 class PromptLog(MemoryLog):
