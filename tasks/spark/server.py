@@ -87,6 +87,7 @@ class Server:
         self._lifecycle = Lifecycle(Limits(settings.idle_stop_ms, settings.most_memory_bytes))
         self._jvm: Jvm | None = None
         self._clients: set[asyncio.StreamWriter] = set()
+        self._early: set[asyncio.StreamWriter] = set()  # those who came while a JVM stopped: they want the next one
         self._changed = asyncio.Event()
         self._owner = TaskOwner("spark")
         self._published: dict[str, Any] | None = None
@@ -191,7 +192,9 @@ class Server:
         unexpected = self._lifecycle.exited(how, now_ms())
         self._jvm = None
         log.log(logging.ERROR if unexpected else logging.INFO, "Spark ended: %s", how)
-        self._tell_all(failed=unexpected)
+        for writer in self._clients:
+            self._tell(writer, failed=unexpected and writer not in self._early)
+        self._early.clear()
         self._changed.set()
 
     async def _stop_at_once(self) -> None:
@@ -257,6 +260,8 @@ class Server:
             writer.close()
             return
         self._clients.add(writer)
+        if self._lifecycle.state is State.STOPPING:
+            self._early.add(writer)
         self._lifecycle.lease_opened()
         self._tell(writer)
         self._changed.set()
@@ -271,6 +276,7 @@ class Server:
                 self._lifecycle.found_unhealthy("a report ended without cleaning up, so a fresh one takes its place")
             self._lifecycle.lease_closed(now_ms())
             self._clients.discard(writer)
+            self._early.discard(writer)
             writer.close()
             self._changed.set()
 

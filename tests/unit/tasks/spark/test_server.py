@@ -194,6 +194,22 @@ async def test_a_broken_server_is_replaced_although_it_is_leased(appliance: Appl
                 assert (await ready(second))[1] == 2
 
 
+async def test_who_comes_while_a_broken_server_stops_gets_the_next_one(appliance: Appliance) -> None:
+    appliance.mode("stubborn")
+    async with appliance.running():
+        with await lease(appliance) as held:
+            await ready(held)
+            held.say("broken", why="its first query failed")
+            await until("it is told to stop", lambda: appliance.state()["state"] == "stopping")
+            appliance.mode("listen")
+            with await lease(appliance) as second:
+                await until("the second is there", lambda: appliance.state()["leases"] == 2)
+                os.kill(appliance.state()["jvm_pid"], signal.SIGKILL)
+                assert (await ready(second))[1] == 2
+                with pytest.raises(SparkUnavailable):
+                    await ready(held)
+
+
 async def test_one_that_does_not_stop_is_killed(appliance: Appliance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.spark.lifecycle.STOP_TIMEOUT_MS", 50)
     appliance.mode("stubborn")
