@@ -237,6 +237,7 @@ class Broker:
             closed=self._connection_closed,
             tls=tls,
             max_slow_readers=settings.flow.max_slow_readers,
+            second_port=settings.remoting.port_beside(port),
         )
         self._exporter = self._make_exporter(port)
         self._expirer: asyncio.TimerHandle | None = None

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from brokerd.delay.settings import DelaySettings
 from brokerd.flow import FlowSettings
@@ -23,9 +23,25 @@ from remoting import settings
 from remoting.access.guard import AccessSettings
 from remoting.errors import SettingsError
 from remoting.exporter import MetricsSettings
+from remoting.settings import setting
 from remoting.transport.client import split_address
 from remoting.transport.server import check_loopback, check_reach
 from remoting.transport.tls import TlsSettings
+
+_BELOW: Final = 2  # what clients subtract from a broker's port
+
+
+@dataclass(frozen=True, slots=True)
+class RemotingSettings:
+    """The listener for remoting clients."""
+
+    vip_channel: bool = setting(
+        True, "serve the port two below as well, if it is free: clients with vipChannelEnabled send there"
+    )
+
+    def port_beside(self, port: int) -> int | None:
+        """The second port of a listener, None when there is none."""
+        return port - _BELOW if self.vip_channel and port > _BELOW else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +68,7 @@ class BrokerSettings:
     pull: PullSettings
     send: SendSettings
     transactions: TransactionSettings
+    remoting: RemotingSettings = field(default_factory=RemotingSettings)
     flow: FlowSettings = field(default_factory=FlowSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
@@ -73,6 +90,7 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         "pull": PullSettings(),
         "send": SendSettings(),
         "transactions": TransactionSettings(),
+        "remoting": RemotingSettings(),
         "flow": FlowSettings(),
         "access": AccessSettings(),
         "tls": TlsSettings(),

@@ -24,7 +24,7 @@ _DRAIN_S = 1.0
 
 
 class RemotingServer:
-    """One listener. `handlers` may be filled until `start`."""
+    """The listener of one address. `handlers` may be filled until `start`."""
 
     def __init__(
         self,
@@ -37,8 +37,13 @@ class RemotingServer:
         closed: Callable[[RemotingConnection], None] | None = None,
         tls: TlsServer | None = None,
         max_slow_readers: int = 256,
+        second_port: int | None = None,
     ) -> None:
-        """Of peers that do not read their answers, `max_slow_readers` are borne; then those that began first are closed."""
+        """Of peers that do not read their answers, `max_slow_readers` are borne; then those that began first are closed.
+
+        `second_port` is served as well, if it is free.
+        """
+        self._second_port = second_port
         self._max_slow_readers = max_slow_readers
         self._slow: dict[RemotingConnection, None] = {}  # in the order in which they became so
         self._tls = tls
@@ -48,7 +53,7 @@ class RemotingServer:
         self._limits = limits or ConnectionLimits()
         self._max_connections = max_connections
         self._on_closed = closed
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event | None = None
         self.connections: set[RemotingConnection] = set()
@@ -56,30 +61,35 @@ class RemotingServer:
     @property
     def port(self) -> int:
         """The bound port (the one given, or the one chosen for 0)."""
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
+        port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
     async def start(self) -> None:
         """Bind and serve. Raises SettingsError when the address cannot be bound."""
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                accepting(self._tls, self._accept), self._host, self._port, backlog=1024
-            )
+            await self._listen(self._port)
         except OSError as error:
             raise SettingsError(
                 f"cannot listen on {self._host}:{self._port}: {error.strerror}; free the port or choose another one"
             ) from error
+        if self._second_port is not None:
+            try:
+                await self._listen(self._second_port)
+            except OSError as error:
+                log.warning("not listening on %s:%d as well: %s", self._host, self._second_port, error.strerror)
         self._sweep()
+
+    async def _listen(self, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        accept = accepting(self._tls, self._accept)
+        self._servers.append(await loop.create_server(accept, self._host, port, backlog=1024))
 
     async def close(self) -> None:
         """Stop listening, send what is queued, close every connection and wait for it."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is None:
-            return
-        self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self.connections):
             connection.close()
         if self.connections:
@@ -89,7 +99,8 @@ class RemotingServer:
                     await self._drained.wait()
         for connection in list(self.connections):
             connection.abort()
-        await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
 
     def _accept(self) -> RemotingConnection:
         return RemotingConnection(self._handlers, self._limits, self._connection_opened, self._connection_closed)

@@ -17,6 +17,7 @@ from remoting.transport.client import RemotingClient, connect, split_address
 from remoting.transport.connection import ConnectionLimits, RemotingConnection
 from remoting.transport.server import RemotingServer, check_loopback, each, spawned
 from remoting.transport.tasks import TaskOwner
+from tests.support.cluster import free_ports
 
 ECHO = 900
 FAIL = 901
@@ -397,3 +398,22 @@ async def test_of_many_that_read_nothing_those_who_began_first_are_closed(servic
     for each_writer in (*writers, writer):
         each_writer.close()
     await server.close()
+
+
+async def test_a_second_port_is_served_and_one_that_is_taken_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    service = Service()
+    handlers = {ECHO: service.echo}
+    first, second = free_ports(2)
+    both = RemotingServer("127.0.0.1", first, handlers, second_port=second)
+    other = RemotingServer("127.0.0.1", 0, handlers, second_port=second)
+    await both.start()
+    await other.start()
+    assert f"not listening on 127.0.0.1:{second} as well" in caplog.text
+    try:
+        for port in (first, second, other.port):
+            connection = await connect(f"127.0.0.1:{port}")
+            assert (await connection.call(ECHO, {"a": "b"})).ext == {"a": "b"}
+            connection.close()
+    finally:
+        await both.close()
+        await other.close()
