@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ WITH_PROXY: Final = frozenset({GRPC, GRPC_LOCAL})
 
 QUEUES: Final = 8
 _REPLICA_COUNT: Final = 3
+_SETTLE_S: Final = 30.0
+_LOOK_S: Final = 0.5
+_IDLE: Final = 0.15  # processor time of an idle system, with its timers
 _REJOIN_S: Final = 300  # the original takes its time on a busy machine
 _REPLICA_HEAP: Final = ("-Xms2g", "-Xmx2g")
 _HEAP: Final = ("-Xms4g", "-Xmx4g")
@@ -68,6 +72,15 @@ class Running:
 
     def cpu_seconds(self) -> float:
         return sum(cpu_seconds(each.pid) for each in self.brokers)
+
+    def settle(self) -> None:
+        """Wait until what was put off is done: each piece of work begins with an idle system, and pays for all that it caused."""
+        deadline_s = time.monotonic() + _SETTLE_S
+        while time.monotonic() < deadline_s:
+            before_s = self.cpu_seconds()
+            time.sleep(_LOOK_S)
+            if self.cpu_seconds() - before_s < _IDLE * _LOOK_S:
+                return
 
     def memory(self) -> Memory:
         """Of the master, and of the proxy where there is one."""

@@ -46,9 +46,11 @@ class Work:
 
 
 def _counted(running: Running, load: Callable[[], tuple[Sample, int]]) -> tuple[Sample, int]:
-    """The sample with the CPU time per message of the processes that served it."""
+    """The sample with the CPU time per message of the processes that served it, what they put off included."""
+    running.settle()
     before_s = running.cpu_seconds()
     sample, messages = load()
+    running.settle()
     used_s = running.cpu_seconds() - before_s
     return replace(sample, cpu_us=used_s * 1e6 / messages), messages
 
@@ -140,8 +142,10 @@ def _java_both(running: Running, tools: Tools, mode: str) -> Sample:
 
 def _java(running: Running, tools: Tools, counted: str, *words: object) -> tuple[dict[str, Any], Sample]:
     assert tools.java is not None
+    running.settle()
     before_s = running.cpu_seconds()
     result = tools.java.run(*words)
+    running.settle()
     used_s = running.cpu_seconds() - before_s
     sample = Sample(
         result["messages_per_s"],
