@@ -215,9 +215,16 @@ def encode_request(
 
 
 def encode_response(
-    code: int, opaque: int, ext: Mapping[str, str] | None = None, body: Bytes = b"", remark: str | None = None
+    code: int,
+    opaque: int,
+    ext: Mapping[str, str] | None = None,
+    body: Bytes | list[bytes] = b"",
+    remark: str | None = None,
 ) -> bytes:
-    """A response frame with a JSON header. `extFields` is always there, because some clients read it unasked."""
+    """A response frame with a JSON header; the parts of a long body may come in a list, to be copied once.
+
+    `extFields` is always there, because some clients read it unasked.
+    """
     fields = {
         "code": code,
         "extFields": ext or {},
@@ -228,7 +235,12 @@ def encode_response(
     }
     if remark is not None:
         fields["remark"] = remark
-    return _frame(orjson.dumps(fields), body)
+    header = orjson.dumps(fields)
+    if not isinstance(body, list):
+        return _frame(header, body)
+    header_length = len(header)
+    total = 4 + header_length + sum(map(len, body))
+    return b"".join((_PREFIX.pack(total, header_length), header, *body))
 
 
 def encode_compact(command: Command) -> bytes:

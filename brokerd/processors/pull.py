@@ -198,9 +198,9 @@ class PullProcessor:
             self._counters.missed += 1
             pull.connection.respond(pull.request, code, ext, remark=result.status.name)
             return True
-        body = b"".join(result.records)
-        self._count(pull, len(result.records), len(body), (perf_counter_ns() - started_ns) / 1e6)
-        pull.connection.respond(pull.request, codes.SUCCESS, ext, body, result.status.name)
+        records = result.records
+        self._count(pull, len(records), sum(map(len, records)), (perf_counter_ns() - started_ns) / 1e6)
+        pull.connection.respond(pull.request, codes.SUCCESS, ext, records, result.status.name)
         return True
 
     def _send_back(self, pull: _Pull) -> None:

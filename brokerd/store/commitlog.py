@@ -276,19 +276,15 @@ class CommitLog:
                 start, end, view = segment.start, segment.end, segment.view
             record = view[offset - start : offset - start + size] if view is not None else self.read(offset, size)
             found_size, checksum, found_offset, sys_flag, body_length = head_of(record)
+            body_start = _BODY_START
             if sys_flag & _V6:
                 body_start, body_length = _v6_body(record, sys_flag)
-            else:
-                body_start = _BODY_START
             if (
-                found_size != size
+                crc32(record[body_start : body_start + body_length]) & 0x7FFFFFFF != checksum
                 or found_offset != offset
-                or crc32(record[body_start : body_start + body_length]) & 0x7FFFFFFF != checksum
+                or found_size != size
             ):
-                raise CorruptedFile(
-                    f"the record of {size} bytes at offset {offset} of the commitlog is damaged, so it is not given out; "
-                    "replace this replica's data directory by an empty one, and it copies the log from its master"
-                )
+                raise _damaged(offset, size)
             records.append(record)
         if self._has_checksums:
             self._check_whole(records)
@@ -491,6 +487,13 @@ class CommitLog:
             segment.map()
         for segment in segments[-2 * _MAPPED_FILES : -_MAPPED_FILES]:
             segment.unmap()
+
+
+def _damaged(offset: int, size: int) -> CorruptedFile:
+    return CorruptedFile(
+        f"the record of {size} bytes at offset {offset} of the commitlog is damaged, so it is not given out; "
+        "replace this replica's data directory by an empty one, and it copies the log from its master"
+    )
 
 
 def _v6_body(record: bytes, sys_flag: int) -> tuple[int, int]:

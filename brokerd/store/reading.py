@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from brokerd.store.commitlog import CommitLog
-from brokerd.store.consume_queue import BLANK_SIZE, ConsumeQueue, Unit
+from brokerd.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, Unit
 
 # Units looked at in one read whose filter lets nothing through, unless more messages were asked for.
 _MAX_SCANNED_UNITS = 800
@@ -58,6 +58,29 @@ def read_messages(
     beside = _beside(queue_offset, min_offset, max_offset)
     if beside is not None:
         return GetResult(*beside, min_offset, max_offset, [])
+    found = _next_units(queue, queue_offset, max_count, max_bytes) if tags_codes is None else None
+    wanted, looked_at = found or _chosen_units(queue, queue_offset, max_count, max_bytes, tags_codes)
+    records = commitlog.read_records(wanted)
+    status = GetStatus.MESSAGE_WAS_REMOVING if wanted else GetStatus.NO_MATCHED_MESSAGE
+    return GetResult(GetStatus.FOUND if records else status, looked_at, min_offset, max_offset, records)
+
+
+def _next_units(
+    queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int
+) -> tuple[list[Unit], int] | None:
+    """The next units and where to go on, in the common case: all that one read gives are wanted, and have room."""
+    data = queue.read(queue_offset, max_count)
+    units = list(UNIT.iter_unpack(data))
+    sizes = [size for _, size, _ in units]
+    if BLANK_SIZE in sizes or sum(sizes) > max_bytes:
+        return None
+    return units, queue_offset + len(units)
+
+
+def _chosen_units(
+    queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int, tags_codes: Collection[int] | None
+) -> tuple[list[Unit], int]:
+    """The wanted ones of the next units, one by one, and where to go on."""
     wanted: list[Unit] = []
     room = max_bytes
     looked_at = queue_offset
@@ -72,9 +95,7 @@ def read_messages(
         looked_at += 1
         if len(wanted) == max_count:
             break
-    records = commitlog.read_records(wanted)
-    status = GetStatus.MESSAGE_WAS_REMOVING if wanted else GetStatus.NO_MATCHED_MESSAGE
-    return GetResult(GetStatus.FOUND if records else status, looked_at, min_offset, max_offset, records)
+    return wanted, looked_at
 
 
 def _beside(queue_offset: int, min_offset: int, max_offset: int) -> tuple[GetStatus, int] | None:

@@ -174,10 +174,13 @@ class RemotingConnection(asyncio.Protocol):
         request: Command,
         code: int = codes.SUCCESS,
         ext: Mapping[str, str] | None = None,
-        body: Bytes = b"",
+        body: Bytes | list[bytes] = b"",
         remark: str | None = None,
     ) -> None:
-        """Answer one request; nothing is sent for a one-way request or on a closed connection. Once per request."""
+        """Answer one request; nothing is sent for a one-way request or on a closed connection. Once per request.
+
+        The parts of a long body may come in a list.
+        """
         if request.is_oneway:
             return
         self.respond_encoded(frame.encode_response(code, request.opaque, ext, body, remark), 1)

@@ -62,11 +62,12 @@ class Peer:
         request: Command,
         code: int = codes.SUCCESS,
         ext: Mapping[str, str] | None = None,
-        body: bytes = b"",
+        body: bytes | list[bytes] = b"",
         remark: str | None = None,
     ) -> None:
         if request.is_oneway:
             return
+        body = b"".join(body) if isinstance(body, list) else body
         assert request.opaque not in self.answers, "answered twice"
         assert all(isinstance(value, str) for value in (ext or {}).values())
         self.answers[request.opaque] = Command(code, request.opaque, dict(ext or {}), body, codes.FLAG_RESPONSE, remark)
