@@ -27,7 +27,7 @@ from tests.support.ports import free_ports
 PROJECT = Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 PASSWORD = "a boom of many logs"
-START_DEADLINE_S = 30.0
+START_DEADLINE_S = 120.0
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = START_DEADLINE_S) -> None:

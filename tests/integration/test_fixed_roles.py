@@ -76,7 +76,7 @@ def test_metrics_and_settings_of_a_running_broker(group: FixedGroup) -> None:
     metrics_port = port + 10_000 if port + 10_000 <= 65_535 else port - 10_000
 
     def scrape() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=60) as answer:
             text: str = answer.read().decode()
         return text
 

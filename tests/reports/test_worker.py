@@ -254,7 +254,7 @@ def test_the_collector_publishes_what_the_cluster_is(appliance: Appliance) -> No
     eventually("the new topic is on the page", shown, 30)
     collector = appliance.processes["collector"]
     collector.terminate()
-    assert collector.wait(20) == 0
+    assert collector.wait(60) == 0
     store.close()
 
 

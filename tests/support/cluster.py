@@ -29,7 +29,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def eventually(what: str, condition: Callable[[], T | None], timeout_s: float = 20) -> T:
+def eventually(what: str, condition: Callable[[], T | None], timeout_s: float = 60) -> T:
     """Wait until the condition gives something true and return it; fail with `what` when it does not in time."""
     deadline = time.monotonic() + timeout_s
     last: BaseException | None = None
@@ -98,7 +98,7 @@ class Process:
         """kill -9, and wait until it is gone."""
         self._signal(signal.SIGKILL)
         assert self._process is not None
-        self._process.wait(10)
+        self._process.wait(60)
 
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -106,7 +106,7 @@ class Process:
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def terminate(self, timeout_s: float = 10) -> int:
+    def terminate(self, timeout_s: float = 60) -> int:
         """SIGTERM; returns the exit code."""
         self._signal(signal.SIGTERM)
         assert self._process is not None

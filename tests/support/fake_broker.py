@@ -21,7 +21,7 @@ CLUSTER = "DefaultCluster"
 NAME = "broker-a"
 
 
-async def eventually(what: str, condition: Any, timeout_s: float = 20) -> Any:
+async def eventually(what: str, condition: Any, timeout_s: float = 60) -> Any:
     """Await until the condition (a coroutine function) gives something true and return it."""
     last: BaseException | None = None
     try:

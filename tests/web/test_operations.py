@@ -180,7 +180,7 @@ def test_two_requests_with_one_key_at_the_same_moment_make_one_operation(actor: 
 
     def ask() -> None:
         try:
-            barrier.wait(5)
+            barrier.wait(60)
             found.append(services.submit(who, "topic.create", NEW, idempotency_key="k").operation.pk)
         except Conflict as error:
             errors.append(error)

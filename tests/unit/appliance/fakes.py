@@ -11,7 +11,7 @@ from typing import Any
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.plan import HeartbeatProbe, Kind, Plan, ProcessSpec, StopStage
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 # argv: name, heartbeat file, protocol file. Says it is ready, then waits; says so when it is told to stop.
 POLITE = """

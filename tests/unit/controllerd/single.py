@@ -137,7 +137,7 @@ class Single:
         beating: tuple[RemotingConnection, int, dict[str, object]] | None = None,
     ) -> None:
         """Wait until the only group is so; meanwhile one broker may go on to send heartbeats."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition(await self.group()):
                 if beating is not None:
                     await self.beat(beating[0], beating[1], **beating[2])
@@ -146,7 +146,7 @@ class Single:
     async def never_heard_counts(self, broker_id: int) -> bool:
         """Wait until a broker that was never heard counts as dead."""
         group = self.controller._machine.state.groups["broker-a"]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not self.controller._table.is_dead(group, broker_id, time.monotonic_ns() // 1_000_000):
                 await asyncio.sleep(0.005)
         return True
@@ -183,7 +183,7 @@ async def single(directory: Path, *assignments: str, leads: bool = True) -> Asyn
     running = asyncio.ensure_future(controller.run())
     one = Single(settings.address, metrics_port, RemotingClient(), controller)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not await _is_ready(one, running, leads):
                 await asyncio.sleep(0.005)
         yield one

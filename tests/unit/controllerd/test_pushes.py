@@ -38,7 +38,7 @@ class Client:
 
 
 async def settled(owner: TaskOwner) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while owner._tasks:
             await asyncio.sleep(0)
 

@@ -49,7 +49,7 @@ class Cleaned:
         peer = Peer()
         connection: Any = peer
         self.processor.handlers()[code](connection, [Command(code, 1, {}, b"", 0)])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not peer.answers:
                 self.broker.turns.run(10)
                 await asyncio.sleep(0)

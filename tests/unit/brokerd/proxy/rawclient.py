@@ -68,7 +68,7 @@ class RawClient:
     async def answer(self, stream_id: int, response_class: Any) -> tuple[list[Any], dict[str, str]]:
         """Read until the stream ended: its messages and all its header fields."""
         body, fields = bytearray(), {}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 frame = await self.frame()
                 if frame.kind == frames.HEADERS:
@@ -91,7 +91,7 @@ class RawClient:
     async def closed(self) -> list[Frame]:
         """Wait until the server closed the connection; the frames that came before."""
         seen = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             try:
                 while True:
                     seen.append(await self.frame())

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(what: str, condition: Callable[[], object], timeout_s: float = 10) -> None:
+async def until(what: str, condition: Callable[[], object], timeout_s: float = 60) -> None:
     try:
         async with asyncio.timeout(timeout_s):
             while not condition():

@@ -26,7 +26,7 @@ from tests.support.ports import free_ports
 from tests.unit.brokerd.replication.fake_controller import FakeController
 from tests.unit.brokerd.replication.group import Fuse, MemoryLog
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

@@ -16,7 +16,7 @@ from remoting.errors import StorageError
 from tests.support.disks import FaultyDisk
 from tests.unit.brokerd.store.stores import bodies, dispatch_all, draft, open_store, payloads, put
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 class Gate:

@@ -26,7 +26,7 @@ from tests.unit.brokerd.store.stores import (
     sync,
 )
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 RETENTION = RetentionSettings(interval_ms=10)
 
 

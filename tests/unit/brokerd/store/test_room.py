@@ -31,7 +31,7 @@ from tests.unit.brokerd.store.stores import (
     sync,
 )
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 # Rounds are a day apart, so that what happens sooner is no round's doing.
 SETTINGS_OF_A_FULL_DISK = RetentionSettings(interval_ms=24 * HOUR_MS, full_interval_ms=10, enough_free_bytes=0)
 TMPFS_BYTES = 1 << 20

@@ -61,7 +61,7 @@ class Group:
         """That many commands, each at whoever leads then."""
         end = len(self.decided) + count
         number = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.decided) < end:
                 number += 1
                 data = b"%d.%d" % (end, number)

@@ -22,7 +22,7 @@ from tests.unit.controllerd.raft.test_node import Recorder
 
 
 async def until(what: str, condition: object) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # type: ignore[operator]
             await asyncio.sleep(0.005)
 

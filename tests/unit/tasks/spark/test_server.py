@@ -85,7 +85,7 @@ def appliance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Appliance:
 
 
 async def until(what: str, condition: Callable[[], T]) -> T:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (found := condition()):
             await asyncio.sleep(0.01)
     return found
