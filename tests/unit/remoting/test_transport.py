@@ -25,6 +25,7 @@ SILENT = 902
 REFUSE = 903
 AWAITING = 904
 BIG = 905
+PATIENT_MS = 60_000  # a loaded machine may keep an answer longer than clients wait for it
 
 
 class Service:
@@ -169,7 +170,7 @@ async def test_a_slow_reader_is_not_read_from_any_more(service: Service, server:
     assert transport is not None
     assert transport.get_write_buffer_size() < 80_000_000
     other = await connect(f"127.0.0.1:{server.port}")
-    assert (await other.call(ECHO, body=b"unaffected")).body == b"unaffected"
+    assert (await other.call(ECHO, body=b"unaffected", timeout_ms=PATIENT_MS)).body == b"unaffected"
     other.close()
     writer.transport.abort()
     del reader
@@ -177,12 +178,12 @@ async def test_a_slow_reader_is_not_read_from_any_more(service: Service, server:
 
 async def test_too_many_open_requests_pause_reading_until_answered(service: Service, server: RemotingServer) -> None:
     connection = await connect(f"127.0.0.1:{server.port}")
-    waiting = [asyncio.ensure_future(connection.call(SILENT)) for _ in range(65)]
+    waiting = [asyncio.ensure_future(connection.call(SILENT, timeout_ms=PATIENT_MS)) for _ in range(65)]
     [accepted] = await _connections(server)
     while len(service.held) < 65:
         await asyncio.sleep(0)
     assert accepted._reading_paused
-    late = asyncio.ensure_future(connection.call(ECHO))
+    late = asyncio.ensure_future(connection.call(ECHO, timeout_ms=PATIENT_MS))
     for held, request in service.held:
         held.respond(request)
     await asyncio.gather(*waiting)
