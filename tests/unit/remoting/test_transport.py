@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,8 @@ from remoting import codes, frame
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost, InvalidParameter, RequestError, RequestTimeout, SettingsError
 from remoting.frame import Command
-from remoting.transport.client import RemotingClient, connect, split_address
+from remoting.transport import client as transport_client
+from remoting.transport.client import RemotingClient, split_address
 from remoting.transport.connection import ConnectionLimits, RemotingConnection
 from remoting.transport.server import RemotingServer, check_loopback, each, spawned
 from remoting.transport.tasks import TaskOwner
@@ -26,6 +28,7 @@ REFUSE = 903
 AWAITING = 904
 BIG = 905
 PATIENT_MS = 60_000  # a loaded machine may keep an answer longer than clients wait for it
+connect = partial(transport_client.connect, timeout_ms=PATIENT_MS)
 
 
 class Service:
