@@ -84,6 +84,7 @@ def build_processors(
         consumed=progress.consumed,
         transactions=core.transactions.state,
         schedule=lambda: core.schedule.state() | core.retry_counters.as_dict(),
+        index_lag_bytes=lambda: max(0, core.background.behind_bytes),
     )
     place = ReadPlace(
         live.pull,

@@ -133,12 +133,14 @@ class Deliverer:
 
     def levels(self) -> list[LevelState]:
         """All levels."""
+        now_ms = self._steady_ms()
         return [
             LevelState(
                 queue_id + 1,
                 level.delay_ms,
                 max(0, level.end - self._position(queue_id)),
                 self._late_ms.get(queue_id, -1),
+                self._overdue_ms(queue_id, now_ms),
             )
             for queue_id, level in enumerate(self._levels)
         ]
@@ -220,6 +222,14 @@ class Deliverer:
             self._release[queue_id] = known
         return known
 
+    def _overdue_ms(self, queue_id: int, now_ms: int) -> int:
+        """For how long the first waiting message of a level could have been delivered."""
+        level = self._levels[queue_id]
+        unit = self._unit(queue_id, level.position) if self._running and level.count else None
+        return (
+            0 if unit is None else max(0, now_ms - level.release_ms(level.position, unit[2], now_ms, self._wall_ms()))
+        )
+
     def _run(self) -> None:
         self._timer = None
         now_ms = self._steady_ms()
@@ -238,6 +248,7 @@ class Deliverer:
                 self._failed(error, now_ms)
         else:
             self._late_ms |= late_ms
+            self.counters.last_late_ms = max(late_ms.values(), default=self.counters.last_late_ms)
             self._commit(now_ms)
         self._arm()
 

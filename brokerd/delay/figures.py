@@ -7,26 +7,31 @@ from typing import Any, NamedTuple
 
 
 class LevelState(NamedTuple):
-    """A level. `late_ms` is how late its last message was delivered, -1 when none was since the start."""
+    """A level. `late_ms` is how late its last message was delivered, -1 when none was since the start.
+
+    `overdue_ms` is for how long its first waiting message could have been delivered already.
+    """
 
     level: int
     delay_ms: int
     waiting: int
     late_ms: int
+    overdue_ms: int = 0
 
 
 class ScheduleCounters:
     """Running totals since the start."""
 
-    __slots__ = ("delivered", "failures", "lost")
+    __slots__ = ("delivered", "failures", "last_late_ms", "lost")
 
     def __init__(self) -> None:
+        self.last_late_ms = -1  # how late the last delivery was, of whichever level; -1 before the first
         self.delivered = 0
         self.failures = 0  # attempts; they are repeated
         self.lost = 0  # their topic or group was removed while they waited, or they are gone from the log
 
     def as_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in ("delivered", "failures", "lost")}
 
 
 def document(levels: Sequence[LevelState], counters: ScheduleCounters) -> dict[str, Any]:
@@ -36,5 +41,7 @@ def document(levels: Sequence[LevelState], counters: ScheduleCounters) -> dict[s
             {"level": each.level, "delayMs": each.delay_ms, "waiting": each.waiting, "lateMs": each.late_ms}
             for each in levels
         ],
+        "lastLateMs": counters.last_late_ms,
+        "overdueMs": max((each.overdue_ms for each in levels), default=0),
         **counters.as_dict(),
     }

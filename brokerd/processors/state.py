@@ -51,6 +51,7 @@ class StateSources:
     consumed: Callable[[], Mapping[str, Collection[tuple[str, int]]]]  # group -> (topic, queue) of what it consumes
     transactions: Callable[[], Mapping[str, Any]]
     schedule: Callable[[], Mapping[str, Any]]  # delayed messages and those that come back
+    index_lag_bytes: Callable[[], int]  # what of the log is not in the index of keys yet
 
 
 class StateMetadata(Metadata, Protocol):
@@ -110,6 +111,7 @@ class StateProcessor:
             ],
             "transactions": dict(self._sources.transactions()),
             "schedule": dict(self._sources.schedule()),
+            "indexLagBytes": self._sources.index_lag_bytes(),
             "connections": self._sources.connections(),
             "lastError": replica.last_error,
             "learner": replica.learner,
@@ -161,7 +163,12 @@ class StateProcessor:
             "topics": [{"topic": topic, "queues": queues} for topic, queues in topics.items()],
             "forbidden": list(forbidden),
             "members": [
-                {"clientId": each.client_id, "address": each.address, "language": each.language}
+                {
+                    "clientId": each.client_id,
+                    "address": each.address,
+                    "language": each.language,
+                    "version": each.version,
+                }
                 for each in self._clients.members(name)
             ],
         }

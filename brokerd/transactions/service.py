@@ -204,6 +204,8 @@ class TransactionService:
             "openBytes": self.table.size_bytes,
             "oldestSinceMs": longest.since_ms if longest is not None else None,
             "oldestAgeMs": max(0, now_ms - longest.since_ms) if longest is not None else 0,
+            "oldestChecks": longest.checks if longest is not None else 0,
+            "maxChecks": self.settings.check_max,
             "maxOpen": self.settings.max_open,
             **self.counters.as_dict(),
         }

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from tasks.snapshot.consumers import consumer_groups
 from tasks.snapshot.inputs import VERSION, Look, Memory
 from tasks.snapshot.timeline import timeline
 from tasks.snapshot.topology import controllers, groups
-from tasks.snapshot.traffic import consumer_groups, keep, rates, sample, speakers, topic_rates, topics
+from tasks.snapshot.traffic import keep, rates, sample, speakers, topic_rates, topics
 from tasks.snapshot.verdict import verdict
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.snapshot.inputs import Look, own_entry, whole
+from tasks.snapshot.waiting import waiting
 
 UNREACHABLE = "unreachable"
 _BROKER_ROLES = {"master": "master", "replica": "replica", "slave": "replica", "fenced": "fenced"}
@@ -83,6 +84,7 @@ def _group(group: Mapping[str, Any], look: Look) -> dict[str, Any]:
         "sync_state_set_epoch": whole(group.get("syncStateSetEpoch")),
         "quorum": _quorum(states.get(master_id)),
         "weaknesses": sorted({str(each) for state in states.values() for each in _list(state.get("weaknesses"))}),
+        **waiting(states.get(master_id)),
         "replicas": replicas,
     }
 

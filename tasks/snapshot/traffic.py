@@ -1,4 +1,4 @@
-"""Topics, consumer groups and rates, from the brokers' own counts (pure)
+"""Topics and rates, from the brokers' own counts (pure)
 
 For each broker group one broker speaks: its master, else the replica with the longest log. When nobody of a group answers, its
 queues keep their places with unknown offsets.
@@ -106,105 +106,6 @@ def _message_count(queues: Iterable[Mapping[str, Any]]) -> int | None:
             return None
         count += max(0, queue["max_offset"] - queue["min_offset"])
     return count
-
-
-# ---- consumer groups
-
-
-def consumer_groups(look: Look, speaking: Speakers) -> list[dict[str, Any]]:
-    """Every consumer group with its lag per topic and queue, and the consumers connected to any broker."""
-    ranges = _ranges(speaking)
-    found: dict[str, dict[str, Any]] = {}
-    for broker_group, state in speaking.states.items():
-        for each in state.get("groups") or ():
-            if each.get("system") and not (each.get("topics") or each.get("members")):
-                continue  # the protocol's own, used by nobody
-            group = found.setdefault(
-                each["name"],
-                {
-                    "name": each["name"],
-                    "fifo": bool(each.get("fifo")),
-                    "retry_max_times": whole(each.get("retryMaxTimes")),
-                    "topics": {},
-                    "members": {},
-                },
-            )
-            for topic in each.get("topics") or ():
-                queues = group["topics"].setdefault(topic["topic"], [])
-                queues += [
-                    _consumed(broker_group, queue, ranges.get((topic["topic"], broker_group, queue["queueId"])))
-                    for queue in topic.get("queues") or ()
-                ]
-    _add_members(found, look)
-    return [_finished(found[name]) for name in sorted(found)]
-
-
-def _ranges(speaking: Speakers) -> dict[tuple[str, str, int], tuple[int | None, int | None]]:
-    return {
-        (topic["name"], group, queue["queueId"]): (whole(queue.get("minOffset")), whole(queue.get("maxOffset")))
-        for group, state in speaking.states.items()
-        for topic in state.get("topics") or ()
-        for queue in topic.get("queues") or ()
-    }
-
-
-def _consumed(
-    broker_group: str, queue: Mapping[str, Any], extent: tuple[int | None, int | None] | None
-) -> dict[str, Any]:
-    low, high = extent or (None, None)
-    consumer_offset = whole(queue.get("consumerOffset"))
-    lag: int | None = None
-    if high is not None and consumer_offset is not None:
-        lag = max(0, high - max(consumer_offset, low or 0))
-    elif high is not None and low == high:
-        lag = 0  # nothing committed, but nothing to consume either
-    return {
-        "group": broker_group,
-        "queue_id": queue["queueId"],
-        "consumer_offset": consumer_offset,
-        "max_offset": high,
-        "lag": lag,
-        "in_flight": whole(queue.get("inFlight")),
-    }
-
-
-def _add_members(found: Mapping[str, dict[str, Any]], look: Look) -> None:
-    for state in look.states.values():
-        for each in state.get("groups") or ():
-            group = found.get(each["name"])
-            if group is None:
-                continue
-            for member in each.get("members") or ():
-                group["members"][member["clientId"]] = {
-                    "client_id": member["clientId"],
-                    "address": member.get("address"),
-                    "language": member.get("language"),
-                }
-
-
-def _finished(group: dict[str, Any]) -> dict[str, Any]:
-    topics_of_group = [
-        {
-            "topic": topic,
-            "lag": _sum(queue["lag"] for queue in queues),
-            "in_flight": _sum(queue["in_flight"] for queue in queues),
-            "queues": sorted(queues, key=lambda queue: (queue["group"], queue["queue_id"])),
-        }
-        for topic, queues in sorted(group["topics"].items())
-    ]
-    return {
-        **group,
-        "topics": topics_of_group,
-        "members": [group["members"][client_id] for client_id in sorted(group["members"])],
-        "lag": _sum(topic["lag"] for topic in topics_of_group),
-        "in_flight": _sum(topic["in_flight"] for topic in topics_of_group),
-    }
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    """The sum of what is known; None when nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 # ---- rates

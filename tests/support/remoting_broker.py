@@ -147,6 +147,7 @@ class RemotingBroker(PopBroker):
             self.progress.consumed,
             lambda: {"open": 0},
             lambda: self.schedule.state(),
+            lambda: 11,
         )
         self.transactions = TransactionService(
             broker_name="broker-a",

@@ -541,7 +541,9 @@ def test_the_state_document(broker: RemotingBroker) -> None:
     assert groups["g"]["topics"] == [
         {"topic": "t", "queues": [{"queueId": 0, "consumerOffset": 0, "inFlight": 1, "pendingReset": None}]},
     ]
-    assert groups["g"]["members"] == [{"clientId": "c1", "address": "127.0.0.1:5000", "language": "JAVA"}]
+    assert groups["g"]["members"] == [
+        {"clientId": "c1", "address": "127.0.0.1:5000", "language": "JAVA", "version": "479"}
+    ]
     assert groups["g"]["forbidden"] == []
     broker.metadata.forbid("g", "u", True, lambda _: None)
     broker.metadata.forbid("g", "t", True, lambda _: None)
@@ -550,6 +552,7 @@ def test_the_state_document(broker: RemotingBroker) -> None:
     [group] = [each for each in later["groups"] if each["name"] == "g"]
     assert (group["forbidden"], group["topics"][0]["queues"][0]["pendingReset"]) == (["t"], 1)
     assert state["connections"] == 7
+    assert state["indexLagBytes"] == 11
     assert state["lastError"] is None
 
 

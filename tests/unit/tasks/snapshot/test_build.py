@@ -4,6 +4,7 @@ import itertools
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -322,6 +323,128 @@ def test_members_of_all_brokers_are_joined() -> None:
     second["groups"][0]["members"] = other
     snapshot, _ = build(look(states={1: state(1, "master"), 2: second}), Memory())
     assert [each["client_id"] for each in snapshot["consumer_groups"][0]["members"]] == ["c1", "c2"]
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        ("479", "5.3.3"),
+        ("401", "4.9.4"),
+        ("212", "4.0.0-SNAPSHOT"),
+        ("611", "5.9.9"),
+        ("612", "612"),
+        ("59", "59"),
+        ("5.0.7", "5.0.7"),
+        ("9" * 30, "9" * 30),
+        ("", None),
+        (None, None),
+        (479, None),
+    ],
+)
+def test_versions_are_told_as_people_write_them(told: Any, text: str | None) -> None:
+    master = state(1, "master")
+    master["groups"][0]["members"][0]["version"] = told
+    snapshot, _ = build(look(states={1: master}), Memory())
+    assert snapshot["consumer_groups"][0]["members"][0]["version"] == text
+
+
+def test_resets_that_wait_and_forbidden_topics_are_told() -> None:
+    master = state(1, "master")
+    master["groups"][0]["forbidden"] = ["refunds", "orders", 5]
+    master["groups"][0]["topics"][0]["queues"] = [
+        {"queueId": 0, "consumerOffset": 1, "inFlight": 0, "pendingReset": 0},
+        {"queueId": 1, "consumerOffset": 1, "inFlight": 0, "pendingReset": None},
+    ]
+    snapshot, _ = build(look(states={1: master}), Memory())
+    (group,) = snapshot["consumer_groups"]
+    assert group["forbidden"] == ["orders", "refunds"]
+    assert [queue["pending_reset"] for queue in group["topics"][0]["queues"]] == [0, None]
+
+
+# ---- what waits inside
+
+
+def test_what_waits_is_told_by_the_master() -> None:
+    replica = state(2, transactions={"open": 9}, schedule={"levels": []}, indexLagBytes=1 << 40)
+    group = waiting_of(state(1, "master", transactions=TRANSACTIONS, schedule=SCHEDULE, indexLagBytes=7), replica)
+    assert group["transactions"] == {
+        "open": 2,
+        "open_bytes": 800,
+        "max_open": 100,
+        "oldest_since_ms": NOW_MS - 90,
+        "oldest_age_ms": 90,
+        "oldest_checks": 0,
+        "max_checks": 15,
+        "overdue": False,
+        "committed": 5,
+        "rolled_back": 4,
+        "given_up": 3,
+    }
+    assert group["delays"] == {
+        "waiting": 5,
+        "last_late_ms": 3,
+        "overdue_ms": 0,
+        "late": False,
+        "delivered": 8,
+        "failures": 1,
+        "lost": 0,
+        "returned": 6,
+        "dead_lettered": 2,
+        "levels": [
+            {"level": 1, "delay_ms": 1000, "waiting": 5, "late_ms": 3},
+            {"level": 2, "delay_ms": 5000, "waiting": 0, "late_ms": None},
+        ],
+    }
+    assert group["index"] == {"lag_bytes": 7, "behind": False}
+
+
+def test_what_waits_too_long_is_marked() -> None:
+    def marks(transactions: Any = None, schedule: Any = None, lag: int = 0) -> tuple[bool, bool, bool]:
+        group = waiting_of(
+            state(
+                1,
+                "master",
+                transactions=TRANSACTIONS | (transactions or {}),
+                schedule=SCHEDULE | (schedule or {}),
+                indexLagBytes=lag,
+            )
+        )
+        return group["transactions"]["overdue"], group["delays"]["late"], group["index"]["behind"]
+
+    assert marks() == (False, False, False)
+    assert marks(transactions={"oldestChecks": 1}) == (True, False, False)
+    assert marks(transactions={"oldestChecks": 1, "open": 0}) == (False, False, False)
+    assert marks(schedule={"lastLateMs": 5000, "overdueMs": 5000}) == (False, False, False)
+    assert marks(schedule={"lastLateMs": 5001}) == (False, True, False)
+    assert marks(schedule={"lastLateMs": -1, "overdueMs": 5001}) == (False, True, False)
+    assert marks(lag=1 << 30) == (False, False, True)
+
+
+@pytest.mark.parametrize("told", [None, [], "x", -1, {}, {"open": "x", "levels": {}}, {"levels": None}])
+def test_what_waits_is_unknown_when_the_master_does_not_tell(told: Any) -> None:
+    group = waiting_of(state(1, "master", transactions=told, schedule=told, indexLagBytes=told))
+    assert (group["transactions"], group["delays"], group["index"]) == (None, None, None)
+    silent, _ = build(look(states={2: state(2, transactions=TRANSACTIONS)}), Memory())
+    assert silent["groups"][0]["transactions"] is None, "what a replica knows may be old"
+
+
+TRANSACTIONS = {
+    **{"open": 2, "openBytes": 800, "maxOpen": 100, "oldestSinceMs": NOW_MS - 90, "oldestAgeMs": 90},
+    **{"oldestChecks": 0, "maxChecks": 15, "committed": 5, "rolled_back": 4, "given_up": 3},
+}
+SCHEDULE = {
+    "levels": [
+        {"level": 1, "delayMs": 1000, "waiting": 5, "lateMs": 3},
+        {"level": 2, "delayMs": 5000, "waiting": 0, "lateMs": -1},
+    ],
+    **{"lastLateMs": 3, "overdueMs": 0, "delivered": 8, "failures": 1, "lost": 0, "returned": 6, "dead_lettered": 2},
+}
+
+
+def waiting_of(*states: dict[str, Any]) -> dict[str, Any]:
+    snapshot, _ = build(look(states={each["brokerId"]: each for each in states}), Memory())
+    found: dict[str, Any] = snapshot["groups"][0]
+    return found
 
 
 def test_timeline_tells_of_elections_sync_sets_restarts_and_topics_newest_first() -> None:
