@@ -147,7 +147,7 @@ class Deliverer:
 
     def state(self) -> dict[str, Any]:
         """All of it, for the broker's state."""
-        return document(self.levels(), self.counters)
+        return document(self.levels(), self.counters, self._steady_ms())
 
     def offsets(self) -> dict[int, int]:
         """By level, up to which queue offset everything is delivered."""
@@ -248,7 +248,8 @@ class Deliverer:
                 self._failed(error, now_ms)
         else:
             self._late_ms |= late_ms
-            self.counters.last_late_ms = max(late_ms.values(), default=self.counters.last_late_ms)
+            if late_ms:
+                self.counters.last_at_ms, self.counters.last_late_ms = now_ms, max(late_ms.values())
             self._commit(now_ms)
         self._arm()
 

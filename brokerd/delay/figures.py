@@ -22,10 +22,11 @@ class LevelState(NamedTuple):
 class ScheduleCounters:
     """Running totals since the start."""
 
-    __slots__ = ("delivered", "failures", "last_late_ms", "lost")
+    __slots__ = ("delivered", "failures", "last_at_ms", "last_late_ms", "lost")
 
     def __init__(self) -> None:
-        self.last_late_ms = -1  # how late the last delivery was, of whichever level; -1 before the first
+        self.last_at_ms = 0  # when the last delivery was, of whichever level (steady time)
+        self.last_late_ms = -1  # how late that was; -1 before the first
         self.delivered = 0
         self.failures = 0  # attempts; they are repeated
         self.lost = 0  # their topic or group was removed while they waited, or they are gone from the log
@@ -34,14 +35,16 @@ class ScheduleCounters:
         return {name: getattr(self, name) for name in ("delivered", "failures", "lost")}
 
 
-def document(levels: Sequence[LevelState], counters: ScheduleCounters) -> dict[str, Any]:
+def document(levels: Sequence[LevelState], counters: ScheduleCounters, now_ms: int) -> dict[str, Any]:
     """The part of the broker's state that shows it."""
+    was_delivering = counters.last_late_ms >= 0
     return {
         "levels": [
             {"level": each.level, "delayMs": each.delay_ms, "waiting": each.waiting, "lateMs": each.late_ms}
             for each in levels
         ],
         "lastLateMs": counters.last_late_ms,
+        "lastAgoMs": max(0, now_ms - counters.last_at_ms) if was_delivering else -1,
         "overdueMs": max((each.overdue_ms for each in levels), default=0),
         **counters.as_dict(),
     }

@@ -9,6 +9,8 @@ from tasks.snapshot.inputs import whole
 
 LATE_MS = 5_000
 """A delivery that is later than this is worth a warning; below it, a busy machine is the reason."""
+LATE_FOR_MS = 300_000
+"""So long one late delivery is news: after it what is said about the past would look like the present."""
 INDEX_BEHIND_BYTES = 1 << 30
 """A burst leaves the index behind by hundreds of megabytes, and it is read after it."""
 
@@ -44,7 +46,7 @@ def _transactions(told: Any) -> dict[str, Any] | None:
 
 
 def _delays(told: Any) -> dict[str, Any] | None:
-    """`late`: the last delivery was, or something that is due still waits."""
+    """`late`: the last delivery was, not long ago, or something that is due still waits."""
     levels = told.get("levels") if isinstance(told, Mapping) else None
     if not isinstance(levels, list):
         return None
@@ -58,12 +60,15 @@ def _delays(told: Any) -> dict[str, Any] | None:
         for each in levels
         if isinstance(each, Mapping)
     ]
-    last_late_ms, overdue_ms = whole(told.get("lastLateMs")), whole(told.get("overdueMs"))
+    last_late_ms, last_ago_ms = whole(told.get("lastLateMs")), whole(told.get("lastAgoMs"))
+    overdue_ms = whole(told.get("overdueMs"))
+    is_news = last_ago_ms is not None and last_ago_ms <= LATE_FOR_MS
     return {
         "waiting": sum(each["waiting"] or 0 for each in found),
         "last_late_ms": last_late_ms,
+        "last_ago_ms": last_ago_ms,
         "overdue_ms": overdue_ms,
-        "late": max(last_late_ms or 0, overdue_ms or 0) > LATE_MS,
+        "late": max((last_late_ms or 0) if is_news else 0, overdue_ms or 0) > LATE_MS,
         "delivered": whole(told.get("delivered")),
         "failures": whole(told.get("failures")),
         "lost": whole(told.get("lost")),

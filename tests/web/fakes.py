@@ -291,6 +291,36 @@ _HEALTHY: dict[str, Any] = {
                 "missing": [],
             },
             "weaknesses": [],
+            "transactions": {
+                "open": 2,
+                "open_bytes": 900,
+                "max_open": 100_000,
+                "oldest_since_ms": 1_790_000_000_000,
+                "oldest_age_ms": 4_000,
+                "oldest_checks": 0,
+                "max_checks": 15,
+                "overdue": False,
+                "committed": 40,
+                "rolled_back": 3,
+                "given_up": 0,
+            },
+            "delays": {
+                "waiting": 5,
+                "last_late_ms": 3,
+                "last_ago_ms": 1500,
+                "overdue_ms": 0,
+                "late": False,
+                "delivered": 70,
+                "failures": 0,
+                "lost": 0,
+                "returned": 6,
+                "dead_lettered": 1,
+                "levels": [
+                    {"level": 1, "delay_ms": 1000, "waiting": 0, "late_ms": None},
+                    {"level": 3, "delay_ms": 10_000, "waiting": 5, "late_ms": 3},
+                ],
+            },
+            "index": {"lag_bytes": 0, "behind": False},
             "replicas": [
                 _replica(1, "master", 0, False, "it is the master"),
                 _replica(2, "replica", 0, True, "in the sync-state set, caught up"),
@@ -350,12 +380,16 @@ _HEALTHY: dict[str, Any] = {
                             "max_offset": 100 * index,
                             "lag": 10 if index else None,
                             "in_flight": 7 if index == 3 else 0,
+                            "pending_reset": None,
                         }
                         for index in range(4)
                     ],
                 }
             ],
-            "members": [{"client_id": "worker@1", "address": "127.0.0.1:50211", "language": "PYTHON"}],
+            "members": [
+                {"client_id": "worker@1", "address": "127.0.0.1:50211", "language": "PYTHON", "version": "5.3.3"}
+            ],
+            "forbidden": [],
             "lag": 30,
             "in_flight": 7,
         },

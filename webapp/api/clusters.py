@@ -86,6 +86,54 @@ class QuorumSerializer(serializers.Serializer):
     missing = MissingReplicaSerializer(many=True)
 
 
+class TransactionsSerializer(serializers.Serializer):
+    """Transactions of a broker group, by its master's word; totals are since that master started."""
+
+    open = Int64Field()
+    open_bytes = Int64Field()
+    max_open = Int64Field()
+    oldest_since_ms = Int64Field(help_text="Milliseconds since 1970; null when none is open.")
+    oldest_age_ms = Int64Field()
+    oldest_checks = Int64Field(help_text="How often the oldest was checked.")
+    max_checks = Int64Field(help_text="After so many checks a transaction is given up.")
+    overdue = serializers.BooleanField(help_text="The oldest was checked, and is not decided all the same.")
+    committed = Int64Field()
+    rolled_back = Int64Field()
+    given_up = Int64Field(help_text="Kept in TRANS_CHECK_MAX_TIME_TOPIC.")
+
+
+class DelayLevelSerializer(serializers.Serializer):
+    level = Int64Field()
+    delay_ms = Int64Field()
+    waiting = Int64Field()
+    late_ms = Int64Field(help_text="How late the last message of the level was delivered.")
+
+
+class DelaysSerializer(serializers.Serializer):
+    """Delayed messages and those that consumers gave back; totals are since the master started."""
+
+    waiting = Int64Field()
+    last_late_ms = Int64Field(help_text="How late the last delivery was; null before the first.")
+    last_ago_ms = Int64Field(help_text="How long ago that was.")
+    overdue_ms = Int64Field(help_text="For how long a message that still waits could have been delivered.")
+    late = serializers.BooleanField(
+        help_text="A delivery of the last minutes was some seconds late, or one is due that long."
+    )
+    delivered = Int64Field()
+    failures = Int64Field(help_text="Attempts that were repeated.")
+    lost = Int64Field(help_text="Dropped: their topic or group was removed while they waited, or their data is gone.")
+    returned = Int64Field(help_text="Messages that consumers gave back.")
+    dead_lettered = Int64Field()
+    levels = DelayLevelSerializer(many=True)
+
+
+class IndexSerializer(serializers.Serializer):
+    """The index of keys, which is made behind what is stored."""
+
+    lag_bytes = Int64Field()
+    behind = serializers.BooleanField(help_text="It lacks more than a burst leaves.")
+
+
 class GroupSerializer(serializers.Serializer):
     cluster = serializers.CharField()
     name = serializers.CharField()
@@ -102,6 +150,11 @@ class GroupSerializer(serializers.Serializer):
     weaknesses = serializers.ListField(
         child=serializers.CharField(), required=False, help_text="What the brokers' settings give up of the promise."
     )
+    transactions = TransactionsSerializer(
+        allow_null=True, required=False, help_text="Null when the master does not answer."
+    )
+    delays = DelaysSerializer(allow_null=True, required=False)
+    index = IndexSerializer(allow_null=True, required=False)
     replicas = ReplicaSerializer(many=True)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
@@ -12,6 +14,7 @@ from rest_framework.views import APIView
 from webapp import snapshot
 from webapp.api.base import LIST_PARAMETERS, Int64Field, body_of, change, changes, listed, page_by_name, reads
 from webapp.errors import NotFound
+from webapp.groups.returns import returns
 from webapp.rules import Rules, is_system_group
 
 
@@ -22,6 +25,9 @@ class GroupQueueSerializer(serializers.Serializer):
     max_offset = Int64Field()
     lag = Int64Field()
     in_flight = Int64Field()
+    pending_reset = Int64Field(
+        required=False, help_text="Where the group goes on as soon as a consumer asks; null when no reset waits."
+    )
 
 
 class GroupTopicSerializer(serializers.Serializer):
@@ -35,6 +41,16 @@ class MemberSerializer(serializers.Serializer):
     client_id = serializers.CharField()
     address = serializers.CharField(allow_null=True)
     language = serializers.CharField(allow_null=True)
+    version = serializers.CharField(allow_null=True, required=False)
+
+
+class ReturnsSerializer(serializers.Serializer):
+    """A topic of messages that the group did not handle."""
+
+    topic = serializers.CharField()
+    kind = serializers.ChoiceField(choices=["retry", "dead-letter"])
+    message_count = Int64Field()
+    lag = Int64Field(help_text="What the group has still to receive; null for dead letters.")
 
 
 class ConsumerGroupSerializer(serializers.Serializer):
@@ -44,12 +60,20 @@ class ConsumerGroupSerializer(serializers.Serializer):
     in_flight = Int64Field()
     topics = GroupTopicSerializer(many=True)
     members = MemberSerializer(many=True)
+    forbidden = serializers.ListField(
+        child=serializers.CharField(), required=False, help_text="Topics that the group may not read."
+    )
+    returns = ReturnsSerializer(many=True, help_text="Retries and dead letters.")
 
 
 class CreateConsumerGroupSerializer(serializers.Serializer):
     name = serializers.CharField()
     fifo = serializers.BooleanField(required=False, help_text="Deliver the messages of one message group in order.")
     retry_max_times = serializers.IntegerField(required=False, help_text="Attempts before the dead-letter topic.")
+
+
+def _with_returns(group: dict[str, Any], present: snapshot.Snapshot) -> dict[str, Any]:
+    return {**group, "returns": returns(group, present.topics)}
 
 
 ConsumerGroupPage = listed("ConsumerGroupPage", ConsumerGroupSerializer, as_of=serializers.CharField(allow_null=True))
@@ -84,6 +108,7 @@ class ConsumerGroupsView(APIView):
             key=lambda group: group["name"],
         )
         items, following = page_by_name(request, found)
+        items = [_with_returns(group, present) for group in items]
         return Response(ConsumerGroupPage({"items": items, "next": following, "as_of": present.as_of}).data)
 
     @changes("consumer_group_create", "Create a consumer group", CreateConsumerGroupSerializer)
@@ -96,10 +121,11 @@ class ConsumerGroupView(APIView):
 
     @reads("consumer_group", "One consumer group", ConsumerGroupSerializer)
     def get(self, request: Request, name: str) -> Response:
-        group = snapshot.current().consumer_groups.get(name)
+        present = snapshot.current()
+        group = present.consumer_groups.get(name)
         if group is None:
             raise NotFound(f"There is no consumer group {name}.", code="group-not-found")
-        return Response(ConsumerGroupSerializer(group).data)
+        return Response(ConsumerGroupSerializer(_with_returns(group, present)).data)
 
     @changes("consumer_group_delete", "Delete a consumer group and its offsets")
     def delete(self, request: Request, name: str) -> Response:

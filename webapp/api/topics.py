@@ -17,6 +17,7 @@ from webapp import snapshot
 from webapp.api.base import LIST_PARAMETERS, Int64Field, body_of, change, changes, listed, page_by_name, reads
 from webapp.errors import NotFound, PreconditionFailed
 from webapp.rules import MESSAGE_TYPES, Rules
+from webapp.topics.purpose import purpose
 
 
 class TopicSerializer(serializers.Serializer):
@@ -26,9 +27,13 @@ class TopicSerializer(serializers.Serializer):
     queue_count = serializers.SerializerMethodField()
     message_count = Int64Field()
     in_per_s = serializers.FloatField(allow_null=True)
+    purpose = serializers.SerializerMethodField(help_text="What is special about it, or what the cluster keeps in it.")
 
     def get_queue_count(self, topic: dict[str, Any]) -> int:
         return len(topic.get("queues") or [])
+
+    def get_purpose(self, topic: dict[str, Any]) -> str | None:
+        return purpose(topic)
 
 
 class QueueSerializer(serializers.Serializer):

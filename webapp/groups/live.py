@@ -7,6 +7,7 @@ from typing import Any
 from django.http import QueryDict
 
 from webapp.accounts.permissions import Actor
+from webapp.groups.returns import returns
 from webapp.live import live
 from webapp.pages import paged, sorted_by
 from webapp.rules import is_system_group
@@ -39,6 +40,23 @@ def group_list(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, 
 
 @live("group", "groups/_group.html")
 def group(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
-    """One consumer group: lag per topic and queue, members."""
+    """One consumer group: lag per topic and queue, what it may not read, what it did not handle, members."""
     name = query.get("name", "")
-    return {"name": name, "group": snapshot.consumer_groups.get(name)}
+    found = snapshot.consumer_groups.get(name)
+    topics = snapshot.topics
+    return {
+        "name": name,
+        "group": found and {**found, "topics": [_with_marks(each, found) for each in found.get("topics") or []]},
+        "forbidden": [{"topic": each, "known": each in topics} for each in (found or {}).get("forbidden") or []],
+        "returns": returns(found, topics) if found else [],
+        "may_browse": actor.may("messages.read"),
+    }
+
+
+def _with_marks(topic: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+    """A topic that the group consumes, with what is out of the ordinary about it."""
+    return {
+        **topic,
+        "is_forbidden": topic["topic"] in (group.get("forbidden") or ()),
+        "waits_to_be_told": any(queue.get("pending_reset") is not None for queue in topic["queues"]),
+    }

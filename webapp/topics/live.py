@@ -10,6 +10,7 @@ from webapp.accounts.permissions import Actor
 from webapp.live import live
 from webapp.pages import paged, sorted_by
 from webapp.snapshot import Snapshot
+from webapp.topics.purpose import DELAYED, HALF, purpose
 
 COLUMNS = ("name", "type", "queue_count", "message_count", "in_per_s", "lag")
 
@@ -41,6 +42,9 @@ def topic(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
     return {
         "name": name,
         "topic": found,
+        "purpose": purpose(found) if found else None,
+        "delaying": [group for group in snapshot.list("groups") if group.get("delays")] if name == DELAYED else [],
+        "deciding": [group for group in snapshot.list("groups") if group.get("transactions")] if name == HALF else [],
         "queues": [{**queue, "count": _range(queue)} for queue in queues],
         "consumers": [
             {"group": group, "topic": each}

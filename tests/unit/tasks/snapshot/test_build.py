@@ -383,6 +383,7 @@ def test_what_waits_is_told_by_the_master() -> None:
     assert group["delays"] == {
         "waiting": 5,
         "last_late_ms": 3,
+        "last_ago_ms": 70,
         "overdue_ms": 0,
         "late": False,
         "delivered": 8,
@@ -416,6 +417,8 @@ def test_what_waits_too_long_is_marked() -> None:
     assert marks(transactions={"oldestChecks": 1, "open": 0}) == (False, False, False)
     assert marks(schedule={"lastLateMs": 5000, "overdueMs": 5000}) == (False, False, False)
     assert marks(schedule={"lastLateMs": 5001}) == (False, True, False)
+    assert marks(schedule={"lastLateMs": 5001, "lastAgoMs": 300_000}) == (False, True, False)
+    assert marks(schedule={"lastLateMs": 5001, "lastAgoMs": 300_001}) == (False, False, False)
     assert marks(schedule={"lastLateMs": -1, "overdueMs": 5001}) == (False, True, False)
     assert marks(lag=1 << 30) == (False, False, True)
 
@@ -437,7 +440,8 @@ SCHEDULE = {
         {"level": 1, "delayMs": 1000, "waiting": 5, "lateMs": 3},
         {"level": 2, "delayMs": 5000, "waiting": 0, "lateMs": -1},
     ],
-    **{"lastLateMs": 3, "overdueMs": 0, "delivered": 8, "failures": 1, "lost": 0, "returned": 6, "dead_lettered": 2},
+    **{"lastLateMs": 3, "lastAgoMs": 70, "overdueMs": 0, "delivered": 8, "failures": 1, "lost": 0, "returned": 6},
+    "dead_lettered": 2,
 }
 
 
