@@ -68,11 +68,12 @@ def read_messages(
 def _next_units(
     queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int
 ) -> tuple[list[Unit], int] | None:
-    """The next units and where to go on, in the common case: all that one read gives are wanted, and have room."""
+    """The next units and where to go on, in the common case: one read gives them, all are wanted, and have room."""
     data = queue.read(queue_offset, max_count)
     units = list(UNIT.iter_unpack(data))
     sizes = [size for _, size, _ in units]
-    if BLANK_SIZE in sizes or sum(sizes) > max_bytes:
+    is_part = len(units) < max_count and queue_offset + len(units) < queue.max_offset  # the rest is in another place
+    if is_part or BLANK_SIZE in sizes or sum(sizes) > max_bytes:
         return None
     return units, queue_offset + len(units)
 
