@@ -20,7 +20,7 @@ _OF_SYSTEM = {
     DELAYED: "Delayed messages wait here, a queue for each delay level, and are delivered to their own topic when they "
     "are due. Messages that consumers gave back wait here, too. A message that was delivered stays until its file goes.",
     HALF: "Transactional messages wait here until their producer commits them or rolls them back. Those that are decided "
-    "stay until their file goes; how many are open is on the overview.",
+    "stay until their file goes.",
     "RMQ_SYS_TRANS_OP_HALF_TOPIC": "The decisions of transactions: each record names messages of "
     f"{HALF} that were committed, rolled back or given up.",
     GIVEN_UP: "Transactional messages that were given up, because their producer did not decide after all checks. "
