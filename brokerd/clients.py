@@ -125,6 +125,10 @@ class ClientRegistry:
         self._fingerprints[connection] = fingerprint
         return True
 
+    def names_by_fingerprint(self, connection: object) -> bool:
+        """Whether a client leaves its subscriptions out of its heartbeats while they do not change."""
+        return self._fingerprints.get(connection, 0) != 0
+
     def leave(self, connection: object, producer_group: str, consumer_group: str) -> None:
         """A remoting client leaves groups; an empty name means none."""
         leaving: list[_Place] = []

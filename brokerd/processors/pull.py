@@ -127,7 +127,7 @@ class PullProcessor:
         ext = request.ext
         group = fields.text(ext, "consumerGroup")
         try:
-            checked = self._checks.check(group, ext)
+            checked = self._checks.check(connection, group, ext)
         except Forbidden as error:
             _respond_forbidden(connection, request, error)
             return

@@ -56,7 +56,7 @@ class PullChecks:
         self._clients = clients
         self._may_create = may_create
 
-    def check(self, group: str, ext: dict[str, str]) -> Checked:
+    def check(self, connection: object, group: str, ext: dict[str, str]) -> Checked:
         """Raises RequestError for the first check that fails."""
         group_config = self._group(group)
         topic, queue_id = self._queue(ext)
@@ -74,7 +74,11 @@ class PullChecks:
             self.check_forbidden(group, topic)
         if not flags & FLAG_SUBSCRIPTION:
             assert present is not None
-            message_filter = _registered(present, group, topic, fields.integer(ext, "subVersion", 0, low=-1))
+            version = fields.integer(ext, "subVersion", 0, low=-1)
+            if self._clients.names_by_fingerprint(connection):
+                # It tells when what it wants changes, and only then; the version grows with every change of its queues.
+                version = 0
+            message_filter = _registered(present, group, topic, version)
         return group_config, topic, queue_id, flags, message_filter
 
     def check_forbidden(self, group: str, topic: str) -> None:

@@ -153,6 +153,17 @@ def join(broker: RemotingBroker, peer: Any, model: str = "CLUSTERING", group: st
     broker.clients.remoting_heartbeat(peer, info, [], [data])
 
 
+def test_a_client_that_names_its_subscriptions_by_fingerprint_need_not_tell_each_version(
+    broker: RemotingBroker,
+) -> None:
+    join(broker, broker.peer, t="x")
+    info = ClientInfo("c1", "127.0.0.1:5000", "JAVA", "479")
+    wanted = {"t": Subscription("t", "x", "TAG", 5)}
+    broker.clients.remoting_heartbeat(broker.peer, info, [], [ConsumerData("g", subscriptions=wanted)], fingerprint=9)
+    broker.send("a", tag="x")
+    assert bodies(pull(broker, sysFlag=0, subVersion=6)) == ["a"]
+
+
 def test_the_registered_subscription_is_used(broker: RemotingBroker) -> None:
     join(broker, broker.peer, t="x")
     broker.send("a", tag="x")
