@@ -31,7 +31,7 @@ status: .venv/.installed ## say whether the appliance is healthy (exit code 0, 1
 	@exec $(PYTHON) manage.py status $(ARGS)
 
 test: .venv/.installed-dev programs ## the whole test suite
-	$(PYTEST) -n auto $(ARGS)
+	$(PYTEST) $(ARGS)
 
 check: .venv/.installed-dev ## format, lint, types and the fast tests
 	$(PYTHON) -m ruff format --check .

@@ -242,7 +242,7 @@ def test_the_collector_publishes_what_the_cluster_is(appliance: Appliance) -> No
     assert {each["name"]: each["message_count"] for each in first["topics"]}["orders"] == MESSAGES
     assert first["spark"]["state"] in ("ready", "stopped", "starting", "stopping")
     assert first["consumer_groups"] == []
-    assert heartbeat.exists()
+    eventually("the collector has a heartbeat", heartbeat.exists)
     made = appliance.make_operation("topic.create", name="bills", type="NORMAL", queues=2, perm=6, group=None)
     assert appliance.wait_operation(made)["state"] == "succeeded"
 
