@@ -6,7 +6,6 @@ without secrets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import orjson
@@ -48,10 +47,8 @@ class AccessProcessor:
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        handle: Callable[[int], Handler] = lambda code: spawned(  # noqa: E731
-            self._owner, self._query if code in QUERIES else self._change
-        )
-        return {code: handle(code) for code in sorted(QUERIES | CHANGES)}
+        query, change = spawned(self._owner, self._query), spawned(self._owner, self._change)
+        return dict.fromkeys(QUERIES, query) | dict.fromkeys(CHANGES, change)
 
     async def _change(self, connection: RemotingConnection, request: Command) -> None:
         answer = await self._follower.ask(request.code, self._fields(request), bytes(request.body))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.pop.copies import base_topic
@@ -39,14 +39,24 @@ from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
-MAX_POLL_MS: Final = 60_000
-MARGIN_MS: Final = 50  # answer a little before the client's own deadline
-TOO_OLD_MS: Final = 500
+_MAX_POLL_MS: Final = 60_000
+_MARGIN_MS: Final = 50  # answer a little before the client's own deadline
+_TOO_OLD_MS: Final = 500
 _MAX_BATCHES: Final = 4096
 _MAX_BITS_BYTES: Final = 1024
 _MAX_ACKS: Final = 65_536
 
 _CODES: Final = {PopStatus.NOTHING: codes.POLLING_TIMEOUT, PopStatus.POLLING_FULL: codes.POLLING_FULL}
+
+
+def poll_wait_ms(ext: Mapping[str, str], ages: RequestAges, now_ms: int) -> int | None:
+    """How long a request may be held from now, 0 or less for not at all; None when it came too late to be answered in time."""
+    poll_ms = fields.integer(ext, "pollTime", low=-_MAX_POLL_MS, high=fields.MAX_LONG)
+    born_ms = fields.integer(ext, "bornTime", 0)
+    age_ms = ages.age_ms(born_ms, now_ms) if born_ms else 0
+    if age_ms - poll_ms > _TOO_OLD_MS:
+        return None
+    return min(poll_ms - age_ms - _MARGIN_MS, _MAX_POLL_MS) if poll_ms > 0 else 0
 
 
 class PopProcessor:
@@ -78,17 +88,14 @@ class PopProcessor:
     def pop(self, connection: RemotingConnection, request: Command) -> None:
         """Code 200050."""
         ext = request.ext
-        poll_ms = fields.integer(ext, "pollTime", low=-MAX_POLL_MS, high=fields.MAX_LONG)
         now_ms = int(self._scheduler.time() * 1000)
-        born_ms = fields.integer(ext, "bornTime", 0)
-        age_ms = self._ages.setdefault(connection, RequestAges()).age_ms(born_ms, now_ms) if born_ms else 0
-        if age_ms - poll_ms > TOO_OLD_MS:
+        wait_ms = poll_wait_ms(ext, self._ages.setdefault(connection, RequestAges()), now_ms)
+        if wait_ms is None:
             outcome = PopOutcome(PopStatus.NOTHING)
             connection.respond(
                 request, codes.POLLING_TIMEOUT, pop_header(outcome, ordered=False), remark="the request is too old"
             )
             return
-        wait_ms = min(poll_ms - age_ms - MARGIN_MS, MAX_POLL_MS) if poll_ms > 0 else 0
         group = fields.text(ext, "consumerGroup")
         config = self._metadata.group(group)
         pop = PopRequest(

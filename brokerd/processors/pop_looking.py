@@ -7,7 +7,7 @@ from typing import Protocol
 from brokerd.pop.looking import Notice, Noticed, Peeked
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
-from brokerd.processors.pop import MARGIN_MS, MAX_POLL_MS, TOO_OLD_MS
+from brokerd.processors.pop import poll_wait_ms
 from brokerd.processors.pop_answers import pop_header
 from brokerd.processors.request_age import RequestAges
 from brokerd.scheduler import Scheduler
@@ -53,20 +53,14 @@ class PopLookingProcessor:
         records, rest_count = self._looking.peek(asked)
         header = pop_header(PopOutcome(PopStatus.NOTHING, rest_count=rest_count), ordered=False)
         if records:
-            connection.respond(request, codes.SUCCESS, header, b"".join(records))
+            connection.respond(request, codes.SUCCESS, header, list(records))
         else:
             connection.respond(request, codes.PULL_NOT_FOUND, header)
 
     def notify(self, connection: RemotingConnection, request: Command) -> None:
         """Code 200054."""
-        ext = request.ext
-        poll_ms = fields.integer(ext, "pollTime", low=-MAX_POLL_MS, high=fields.MAX_LONG)
         now_ms = int(self._scheduler.time() * 1000)
-        born_ms = fields.integer(ext, "bornTime", 0)
-        age_ms = self._ages.setdefault(connection, RequestAges()).age_ms(born_ms, now_ms) if born_ms else 0
-        wait_ms = min(poll_ms - age_ms - MARGIN_MS, MAX_POLL_MS) if poll_ms > 0 else 0
-        if age_ms - poll_ms > TOO_OLD_MS:
-            wait_ms = 0
+        wait_ms = poll_wait_ms(request.ext, self._ages.setdefault(connection, RequestAges()), now_ms) or 0
         parked: list[Parked] = []
 
         def done(notice: Notice) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from brokerd.store.commitlog import is_out_of_space
@@ -120,7 +121,7 @@ class Housekeeper:
         """Remove the queues' files in front of the log's begin; how many."""
         paths = self._store.queues.forget_expired(self._store.commitlog.min_offset)
         for path in paths:
-            await self._in_thread(lambda path=path: self._disk.remove(path))  # type: ignore[misc]
+            await self._in_thread(partial(self._disk.remove, path))
         return len(paths)
 
     async def write_config(self) -> None:

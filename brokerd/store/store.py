@@ -27,6 +27,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from brokerd.delay.levels import SCHEDULE_TOPIC, Delays, schedule_code
@@ -584,7 +585,7 @@ class MessageStore(StoreReads):
             log.info("%d commitlog files expired; the log begins at %d", len(removals), self.commitlog.min_offset)
             begin = self.commitlog.min_offset
             for path in [*self.queues.forget_expired(begin), *self.followers.forget_expired(begin)]:
-                removals.append(lambda path=path: self._disk.remove(path))  # type: ignore[misc]
+                removals.append(partial(self._disk.remove, path))
         self.set_full(decision.refuse, reason)
         return removals
 

@@ -13,6 +13,7 @@ from brokerd.delay.levels import DEFAULT_DELAYS, Delays
 from brokerd.delay.rules import schedule
 from brokerd.metadata.record_log import as_request_error, error_of
 from brokerd.scheduler import Scheduler
+from brokerd.send import Appended
 from brokerd.services import Draft, PutStatus, TopicConfig
 from brokerd.transactions import records
 from brokerd.transactions.checking import CheckBack
@@ -33,26 +34,10 @@ _PROGRESS_EVERY: Final = (
 )
 
 
-class Place(Protocol):
-    """Where a draft went."""
-
-    @property
-    def physical_offset(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def queue_offset(self) -> int: ...
-
-    @property
-    def end_offset(self) -> int: ...
-
-
 class TransactionLog(LogReads, Protocol):
     """The replicated log: reads, and appends that tell where."""
 
-    def append_placed(self, drafts: Sequence[Draft]) -> Sequence[Place]: ...
+    def append_placed(self, drafts: Sequence[Draft]) -> Sequence[Appended]: ...
 
     def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None: ...
 
@@ -119,7 +104,7 @@ class TransactionService:
         check_admission(self.table, len(draft.body) + len(draft.properties), self.settings)
         return records.half_draft(draft)
 
-    def stored(self, draft: Draft, place: Place) -> None:
+    def stored(self, draft: Draft, place: Appended) -> None:
         """A half message was appended."""
         self._apply(draft, place)
         self.counters.begun += 1
@@ -217,7 +202,7 @@ class TransactionService:
         encoded = self._log.find_record(physical_offset)
         return None if encoded is None else decode_record(encoded)
 
-    def replace(self, half: Half | None, record: Record, checks: int | None) -> Place:
+    def replace(self, half: Half | None, record: Record, checks: int | None) -> Appended:
         """Append the record that takes the place of a half message (None: of one that was given up), and return where that is.
 
         `checks` is how often it was checked; None leaves that as it is.
@@ -233,7 +218,7 @@ class TransactionService:
             self._follower.appended(others[-1].end_offset)
         return place
 
-    def give_up(self, half: Half, record: Record) -> Place:
+    def give_up(self, half: Half, record: Record) -> Appended:
         """Put a half message where people find it, and close its transaction."""
         error = self._metadata.ensure_topic(GIVEN_UP_TOPIC)
         if error is not None:
@@ -289,7 +274,7 @@ class TransactionService:
             draft = draft._replace(queue_id=draft.queue_id % topic.write_queue_nums)
         return schedule(draft, self._delays)  # one that is to be delayed waits from its commit on
 
-    def _close(self, half: Half, drafts: list[Draft]) -> Place:
+    def _close(self, half: Half, drafts: list[Draft]) -> Appended:
         """Append the records and, behind them, the one that closes the transaction; return where that is."""
         done = [half.queue_offset] if half.first == half.queue_offset else [half.first, half.queue_offset]
         op = records.op_draft(done, self._now_ms(), self._host)
@@ -301,7 +286,7 @@ class TransactionService:
             self.commit_progress()
         return places[-1]
 
-    def _apply(self, draft: Draft, place: Place) -> None:
+    def _apply(self, draft: Draft, place: Appended) -> None:
         self._follower.appended(place.end_offset)
         self.table.apply_half(
             records.half_of_draft(draft, place.queue_offset, place.physical_offset, place.size, self._now_ms())
