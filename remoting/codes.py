@@ -27,7 +27,7 @@ LANGUAGES = (
     "NODE_JS",
 )
 
-# The version ordinal we report: V5_3_3. Java refuses SQL92 subscriptions below 232.
+# The version ordinal we report: V5_3_3 in Apache RocketMQ's MQVersion. Java refuses SQL92 subscriptions below 232.
 VERSION = 479
 
 # Requests: clients, and tools that ask a broker

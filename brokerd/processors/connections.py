@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from brokerd.client_groups import Subscription
 from brokerd.clients import ClientRegistry
@@ -15,8 +15,6 @@ from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.message import java_hash
 from remoting.transport.connection import RemotingConnection
-
-_GRPC_CLIENT_VERSION: Final = 401  # the first of version 5: what tools compare with where a client tells no such number
 
 
 class ConnectionProcessor:
@@ -96,4 +94,8 @@ def language_of(info: ClientInfo) -> str:
 
 
 def version_of(info: ClientInfo) -> int:
-    return int(info.version) if info.version.isdecimal() and len(info.version) < 10 else _GRPC_CLIENT_VERSION
+    """The place of the client's release in Apache RocketMQ's list of releases (`MQVersion`), which tools write as its name.
+
+    gRPC clients tell text in its stead; like there, they count as of the release that the broker itself answers as.
+    """
+    return int(info.version) if info.version.isdecimal() and len(info.version) < 10 else codes.VERSION

@@ -59,7 +59,7 @@ def test_the_members_of_a_group_and_what_they_want(broker: RemotingBroker) -> No
     assert sorted(found["connectionSet"], key=lambda each: each["clientId"]) == [
         {"clientAddr": "127.0.0.1:1", "clientId": "c1", "language": "JAVA", "version": codes.VERSION},
         {"clientAddr": "127.0.0.1:2", "clientId": "c2", "language": "JAVA", "version": codes.VERSION},
-        {"clientAddr": "10.0.0.1:9", "clientId": "c3", "language": "OTHER", "version": 401},
+        {"clientAddr": "10.0.0.1:9", "clientId": "c3", "language": "OTHER", "version": 479},
     ]
     assert (found["consumeType"], found["messageModel"], found["consumeFromWhere"]) == (
         "CONSUME_PASSIVELY",
