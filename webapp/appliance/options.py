@@ -86,8 +86,9 @@ def settle_shape(options: Options, remembered: Shape | None) -> Shape:
     """Decide the cluster's size from the options and from what the data directory was made with."""
     if remembered is not None and options.controllers not in (None, remembered.controllers):
         raise SettingsError(
-            f"{options.data_dir} was made with {remembered.controllers} controller(s), and their number cannot change; "
-            f"leave --controllers out, or choose another directory with --data"
+            f"{options.data_dir} was made with {remembered.controllers} controller(s), and `up` starts those and no others; "
+            f"leave --controllers out, or choose another directory with --data (`manage.py controller add` brings in one "
+            f"that you start yourself)"
         )
     base = remembered or Shape()
     return Shape(
@@ -110,7 +111,8 @@ def _parser() -> argparse.ArgumentParser:
         "--controllers",
         type=_controllers,
         metavar="N",
-        help="controllers that elect masters: 1, 3 or 5 (first start: 3)",
+        help="controllers that elect masters: 1, 3 or 5 (first start: 3); those that join later with "
+        "`manage.py controller add` are started by whoever adds them, not by this command",
     )
     shape.add_argument(
         "--groups", type=_bounded(1, MAX_GROUPS), metavar="N", help=f"broker groups, 1 to {MAX_GROUPS} (first start: 1)"

@@ -20,7 +20,9 @@ class Command(BaseCommand):
         listing = actions.add_parser("list", help="who belongs to the group")
         listing.add_argument("--json", action="store_true", help="one JSON document")
         add = actions.add_parser(
-            "add", help="bring in a new controller that was started with --join, without a vote yet"
+            "add",
+            help="bring in a new controller that you started with --join and keep running (`manage.py up` does not "
+            "start it), without a vote yet",
         )
         add.add_argument("id", help="an id that was never used in this group")
         add.add_argument("address", help="host:port where it listens")
