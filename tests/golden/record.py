@@ -8,6 +8,7 @@ Run once; the files are committed, and tests/unit/brokerd/store/test_golden.py h
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 import tempfile
 import time
@@ -64,8 +65,8 @@ def give_back(connection: SocketConnection, sent: Mapping[str, str]) -> None:
     eventually("the message is back", lambda: connection.call(codes.GET_MAX_OFFSET, place).ext["offset"] != "0", 60)
 
 
-def write_messages(host: str, port: int, batch: bytes) -> None:
-    """One message of each kind, until the log is in its second file."""
+def write_messages(host: str, port: int, batch: bytes) -> int:
+    """One message of each kind, until the log is in its second file; a time in ms when all but the last had been sent."""
     with SocketConnection(f"{host}:{port}", timeout_ms=5000) as connection:
         send(connection, "TopicA", b"hello", properties={"UNIQ_KEY": "U1", "TAGS": "tagA", "KEYS": "k1 k2"}, flag=7)
         send(connection, "TopicA", b"-", properties={})
@@ -78,8 +79,15 @@ def write_messages(host: str, port: int, batch: bytes) -> None:
         end |= {"commitLogOffset": str(int(answer["msgId"][-16:], 16)), "commitOrRollback": "8", "msgId": "H1"}
         end |= {"fromTransactionCheck": "false", "transactionId": "H1"}
         connection.call(codes.END_TRANSACTION, end, timeout_ms=5000)
-        for _ in range(2):
-            send(connection, "TopicA", b"large " * 7000)
+        send(connection, "TopicA", b"large " * 7000)
+        before_last_ms = time.time_ns() // 1_000_000
+        send(connection, "TopicA", b"large " * 7000)
+    return before_last_ms
+
+
+def is_checkpointed(checkpoint: Path, since_ms: int) -> bool:
+    """Whether a checkpoint vouches for messages of that time, in the log and in the queues; one is written every second."""
+    return min(struct.unpack_from(">2q", checkpoint.read_bytes())) >= since_ms
 
 
 def run(session: Session, target: Path, batch: bytes, *, ip: str, host: str) -> None:
@@ -107,8 +115,9 @@ def run(session: Session, target: Path, batch: bytes, *, ip: str, host: str) -> 
         return True
 
     eventually("the broker is master", prepared, 90)
-    write_messages(host, port, batch)
-    time.sleep(2)  # a checkpoint is written every second
+    before_last_ms = write_messages(host, port, batch)
+    checkpoint = broker.store / "checkpoint"
+    eventually("the checkpoint tells of the last message", lambda: is_checkpointed(checkpoint, before_last_ms))
     broker.process.terminate(60)
     name_server.process.kill()
     shutil.rmtree(target, ignore_errors=True)
