@@ -84,6 +84,25 @@ class Record(NamedTuple):
         """The properties as a mapping; last one wins, empty values are dropped."""
         return decode_properties(self.properties)
 
+    def encode(self) -> bytes:
+        """The bytes of this record, also after parts were replaced: size, CRC and host bits are those that follow."""
+        return encode_record(
+            topic=self.topic.encode(),
+            queue_id=self.queue_id,
+            queue_offset=self.queue_offset,
+            physical_offset=self.physical_offset,
+            body=self.body,
+            properties=self.properties,
+            born_timestamp_ms=self.born_timestamp_ms,
+            born_host=self.born_host,
+            store_timestamp_ms=self.store_timestamp_ms,
+            store_host=self.store_host,
+            flag=self.flag,
+            sys_flag=self.sys_flag,
+            reconsume_times=self.reconsume_times,
+            prepared_transaction_offset=self.prepared_transaction_offset,
+        )
+
 
 def encode_record(
     *,

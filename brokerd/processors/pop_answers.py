@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from brokerd.pop.handles import FLAG_NORMAL
 from brokerd.services import PopOutcome, PoppedMessage
-from remoting.message import MAX_PROPERTIES_BYTES, decode_record, encode_record
+from remoting.message import MAX_PROPERTIES_BYTES, decode_record
 
 POP_HANDLE_PROPERTY = b"POP_CK"
 
@@ -64,22 +64,7 @@ def with_handle(message: PoppedMessage) -> bytes:
     handle_property = POP_HANDLE_PROPERTY + b"\x01" + handle.encode() + b"\x02"
     if len(properties) + len(handle_property) <= MAX_PROPERTIES_BYTES:
         properties += handle_property
-    return encode_record(
-        topic=message.topic.encode(),
-        queue_id=record.queue_id,
-        queue_offset=record.queue_offset,
-        physical_offset=record.physical_offset,
-        body=record.body,
-        properties=properties,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=record.born_host,
-        store_timestamp_ms=record.store_timestamp_ms,
-        store_host=record.store_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        reconsume_times=record.reconsume_times,
-        prepared_transaction_offset=record.prepared_transaction_offset,
-    )
+    return record._replace(topic=message.topic, properties=properties).encode()
 
 
 def _order_counts(flag: int, queue_id: int, messages: Sequence[PoppedMessage]) -> str:

@@ -23,7 +23,6 @@ from remoting.message import (
     Record,
     decode_properties,
     encode_properties,
-    encode_record,
 )
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -191,22 +190,7 @@ def real_place(properties: Mapping[str, str]) -> tuple[str, int]:
 def check_body(record: Record) -> bytes:
     """The message as its producer is asked about it: the half message under its own topic and queue."""
     topic, queue_id = real_place(record.property_map())
-    return encode_record(
-        topic=topic.encode(),
-        queue_id=queue_id,
-        queue_offset=record.queue_offset,
-        physical_offset=record.physical_offset,
-        body=record.body,
-        properties=record.properties,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=record.born_host,
-        store_timestamp_ms=record.store_timestamp_ms,
-        store_host=record.store_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        reconsume_times=record.reconsume_times,
-        prepared_transaction_offset=record.prepared_transaction_offset,
-    )
+    return record._replace(topic=topic, queue_id=queue_id).encode()
 
 
 def immunity_ms(properties: Mapping[str, str], default_ms: int) -> int:

@@ -12,10 +12,11 @@ from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC, schedule_code
 from brokerd.metadata.record_log import Unit
 from brokerd.services import Draft, PutStatus
 from brokerd.store.dispatcher import Arrival
+from brokerd.store.drafts import encode_draft
 from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, GetStatus
 from brokerd.store.store import AppendResult
 from remoting.errors import LogboomError, NotMaster
-from remoting.message import decode_record, encode_properties, encode_record, java_hash, tags_code
+from remoting.message import decode_record, encode_properties, java_hash, tags_code
 
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
 
@@ -231,22 +232,7 @@ class MemoryLog:
         key = (each.topic, each.queue_id)
         queue_offset = self._appended.get(key, 0)
         store_timestamp_ms = self._now_ms()
-        record = encode_record(
-            topic=each.topic.encode(),
-            queue_id=each.queue_id,
-            queue_offset=queue_offset,
-            physical_offset=self.end_offset,
-            body=each.body,
-            properties=each.properties,
-            born_timestamp_ms=each.born_timestamp_ms,
-            born_host=each.born_host,
-            store_timestamp_ms=store_timestamp_ms,
-            store_host=HOST,
-            flag=each.flag,
-            sys_flag=each.sys_flag,
-            reconsume_times=each.reconsume_times,
-            prepared_transaction_offset=each.prepared_transaction_offset,
-        )
+        record = encode_draft(each, queue_offset, self.end_offset, store_timestamp_ms, HOST)
         self._records[self.end_offset] = record
         self._appended[key] = queue_offset + 1
         is_waiting = each.topic == SCHEDULE_TOPIC

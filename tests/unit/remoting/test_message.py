@@ -100,6 +100,16 @@ def test_a_record_survives_the_round_trip(
     assert (record.queue_offset, record.physical_offset) == (queue_offset, physical_offset)
     assert (record.born_timestamp_ms, record.store_timestamp_ms) == (born, store)
     assert record.prepared_transaction_offset == prepared
+    assert record.encode() == encoded
+
+
+def test_a_record_with_other_parts_is_encoded_with_what_follows_from_them() -> None:
+    record = message.decode_record(golden())
+    changed = message.decode_record(record._replace(topic="T" * 130, body=b"longer", store_host=bytes(20)).encode())
+    assert (changed.topic, changed.body, changed.store_host) == ("T" * 130, b"longer", bytes(20))
+    assert (changed.size, changed.sys_flag) == (record.size + 124 + 1 + 1 + 12, message.SYS_STORE_HOST_V6)
+    assert message.body_is_intact(changed)
+    assert changed._replace(topic="TopicA", body=b"hello", store_host=record.store_host).encode() == golden()
 
 
 @given(st.binary(max_size=200))

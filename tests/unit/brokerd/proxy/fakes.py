@@ -27,9 +27,10 @@ from brokerd.services import (
     SendOutcome,
     TopicConfig,
 )
+from brokerd.store.drafts import encode_draft
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.message import decode_properties, encode_record, pack_host
+from remoting.message import decode_properties, pack_host
 
 STORE_HOST = pack_host("127.0.0.1", 10911)
 
@@ -128,20 +129,8 @@ class FakeBroker:
         queue_id = draft.queue_id if draft.queue_id >= 0 else next(self._next_queue) % config.write_queue_nums
         queue_offset = sum(1 for one in self.log if (one.topic, one.queue_id) == (draft.topic, queue_id))
         physical_offset = len(self.log) * 1000
-        record = encode_record(
-            topic=draft.topic.encode(),
-            queue_id=queue_id,
-            queue_offset=queue_offset,
-            physical_offset=physical_offset,
-            body=draft.body,
-            properties=draft.properties,
-            born_timestamp_ms=draft.born_timestamp_ms,
-            born_host=draft.born_host,
-            store_timestamp_ms=1_700_000_000_000,
-            store_host=STORE_HOST,
-            sys_flag=draft.sys_flag,
-            reconsume_times=draft.reconsume_times,
-        )
+        placed = draft._replace(queue_id=queue_id)
+        record = encode_draft(placed, queue_offset, physical_offset, 1_700_000_000_000, STORE_HOST)
         tag = decode_properties(draft.properties).get("TAGS", "")
         self.log.append(Stored(draft.topic, queue_id, queue_offset, physical_offset, record, tag))
         return SendOutcome(PutStatus.PUT_OK, queue_id, queue_offset, physical_offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.services import Draft
+from brokerd.store.drafts import encode_draft
 from brokerd.transactions.decide import Due, EndTransaction, Outcome, check_end, decide_due
 from brokerd.transactions.records import (
     OP_TOPIC,
@@ -25,7 +26,7 @@ from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.table import OpenTransactions
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.message import Record, decode_record, encode_properties, encode_record, pack_host
+from remoting.message import Record, decode_record, encode_properties, pack_host
 
 HOST = pack_host("10.0.0.2", 10911)
 SETTINGS = TransactionSettings()
@@ -37,23 +38,7 @@ def sent(sys_flag: int = 4, reconsume_times: int = 0, host: str = "10.0.0.1", **
 
 
 def stored(draft: Draft, queue_offset: int = 5, physical_offset: int = 4096, stored_ms: int = 2000) -> Record:
-    encoded = encode_record(
-        topic=draft.topic.encode(),
-        queue_id=draft.queue_id,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        body=draft.body,
-        properties=draft.properties,
-        born_timestamp_ms=draft.born_timestamp_ms,
-        born_host=draft.born_host,
-        store_timestamp_ms=stored_ms,
-        store_host=HOST,
-        flag=draft.flag,
-        sys_flag=draft.sys_flag,
-        reconsume_times=draft.reconsume_times,
-        prepared_transaction_offset=draft.prepared_transaction_offset,
-    )
-    return decode_record(encoded)
+    return decode_record(encode_draft(draft, queue_offset, physical_offset, stored_ms, HOST))
 
 
 @pytest.mark.parametrize(
