@@ -2,10 +2,10 @@
 
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
-Names are those of the modules: sends, grpc_sends, receive_ack, replication, catch_up, failover, memory, startup. `replication`
-takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When the time is up, the benchmarks that
-were not begun are left out, and the table says so. The exit code is 0 whether goals are met or not: a run on a shared machine is
-read, not obeyed.
+Names are those of the modules: sends, grpc_sends, receive_ack, replication, catch_up, failover, memory, many_queues,
+startup. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When the
+time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are
+met or not: a run on a shared machine is read, not obeyed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import catch_up, failover, grpc_sends, memory, receive_ack, replication, sends, startup
+from tests.bench import catch_up, failover, grpc_sends, many_queues, memory, receive_ack, replication, sends, startup
 from tests.bench.harness import Row
 
 _MESSAGES_PER_SECOND = 10_000  # how many messages a receive benchmark gets for each second that a send benchmark lasts
@@ -34,6 +34,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "catch_up": lambda: [catch_up.run(options.pairs, options.megabytes).row],
         "failover": lambda: failover.run(options.kills, options.freezes, options.freezes, options.freezes),
         "memory": lambda: [reading.row for reading in memory.run(options.sends)],
+        "many_queues": lambda: many_queues.run(options.topics),
         "startup": lambda: startup.rows(startup.run(options.starts)),
     }
 
@@ -61,6 +62,7 @@ def main() -> None:
         "--freezes", type=int, default=5, help="freezes of the master, of a replica, and partitions (%(default)s)"
     )
     parser.add_argument("--sends", type=int, default=200_000, help="sends before memory is read again (%(default)s)")
+    parser.add_argument("--topics", type=int, default=1250, help="topics of 8 queues at a start (%(default)s)")
     parser.add_argument(
         "--starts", type=int, default=1, help="starts of the appliance with existing data (%(default)s)"
     )

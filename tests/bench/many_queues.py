@@ -1,0 +1,111 @@
+"""How long a broker with ten thousand queues takes to start: after it was stopped, and after kill -9.
+
+    python -m tests.bench.many_queues [--topics N]
+
+Every queue holds messages. The time counts from the start of the process to the master that takes a message; then each queue's
+end is asked for and compared with what was sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from remoting import codes
+from remoting.client.socket_connection import SocketConnection
+from tests.bench.harness import Row
+from tests.bench.processes import memory_of
+from tests.support.cluster import Cluster
+from tests.support.workload import call_until
+
+GOAL_S: Final = 10.0
+QUEUES: Final = 8  # of each topic
+_PATIENCE_S: Final = 120.0
+_MESSAGES: Final = 2  # of each queue
+
+
+def run(topics: int) -> list[Row]:
+    """Fill the queues, then start the broker again after each kind of end."""
+    directory = Path(tempfile.mkdtemp(prefix="bench"))
+    try:
+        with Cluster(directory, controllers=1, replicas=1) as cluster:
+            cluster.start()
+            cluster.wait_in_sync(1, timeout_s=60)
+            _fill(cluster.broker_addresses[0], topics)
+            broker = cluster.brokers[0]
+            rows = []
+            for end, stop in (("a stop", broker.terminate), ("kill -9", broker.kill)):
+                stop()
+                took_s = _start(cluster)
+                _check(cluster.broker_addresses[0], topics)
+                open_files = len(os.listdir(f"/proc/{broker.pid}/fd"))
+                memory = memory_of(broker.pid)
+                figure = f"{took_s:.1f} s, {memory.resident_mb:.0f} MB, {open_files} open files"
+                name = f"start of a broker with {topics * QUEUES:,} queues after {end}"
+                rows.append(Row(name, figure, f"< {GOAL_S:.0f} s", took_s < GOAL_S))
+                print(f"{name}: {figure}", flush=True)
+        return rows
+    finally:
+        shutil.rmtree(directory)
+
+
+def _start(cluster: Cluster) -> float:
+    began_s = time.monotonic()
+    cluster.brokers[0].start()
+    call_until(lambda: _call(cluster.broker_addresses[0], codes.SEND_MESSAGE_V2, *_message("Extra", 0)), _PATIENCE_S)
+    return time.monotonic() - began_s
+
+
+def _call(address: str, code: int, header: dict[str, str], body: bytes = b"") -> None:
+    with SocketConnection(address) as connection:
+        connection.call(code, header, body)
+
+
+def _fill(address: str, topics: int) -> None:
+    call_until(lambda: _call(address, codes.UPDATE_AND_CREATE_TOPIC, _topic("Extra", 1)), _PATIENCE_S)
+    with SocketConnection(address) as connection:
+        for topic in range(topics):
+            connection.call(codes.UPDATE_AND_CREATE_TOPIC, _topic(f"Many{topic}", QUEUES))
+        for _ in range(_MESSAGES):
+            for topic in range(topics):
+                for queue_id in range(QUEUES):
+                    connection.call(codes.SEND_MESSAGE_V2, *_message(f"Many{topic}", queue_id))
+
+
+def _check(address: str, topics: int) -> None:
+    with SocketConnection(address) as connection:
+        for topic in range(topics):
+            for queue_id in range(QUEUES):
+                asked = {"topic": f"Many{topic}", "queueId": str(queue_id)}
+                found = int(connection.call(codes.GET_MAX_OFFSET, asked).ext["offset"])
+                assert found == _MESSAGES, f"{asked} ends at {found}, {_MESSAGES} messages were acknowledged"
+
+
+def _topic(name: str, queues: int) -> dict[str, str]:
+    return {
+        **{"topic": name, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"},
+        **{"readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6", "order": "false"},
+    }
+
+
+def _message(topic: str, queue_id: int) -> tuple[dict[str, str], bytes]:
+    header = {
+        **{"a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "1700000000000"},
+        **{"h": "0", "i": f"UNIQ_KEY\x01{queue_id:032X}\x02", "j": "0", "k": "false", "m": "false"},
+    }
+    return header, bytes(100)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--topics", type=int, default=1250, help=f"each with {QUEUES} queues (%(default)s)")
+    run(parser.parse_args().topics)
+
+
+if __name__ == "__main__":
+    main()
