@@ -15,7 +15,8 @@ from brokerd.store.followers import Follower
 from remoting.errors import StorageError
 
 _SLICE_S: Final = 0.001
-_PIECE_BYTES: Final = 1 << 16
+_PIECE_BYTES: Final = 1 << 16  # of a follower that is slow
+_LARGEST_PIECE_BYTES: Final = 1 << 18
 _MOST_PIECES: Final = 64
 _REST_S: Final = 0.05  # what arrives in between is taken together
 _BLOCKED_S: Final = 0.1
@@ -57,6 +58,7 @@ class Background:
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._ended_at = (scheduler.time(), cpu_s())
         self._limit_before = limit()
+        self._piece_bytes = _PIECE_BYTES
         self.is_closed = False
         self.cpu_seconds = 0.0  # that all slices took together
 
@@ -112,14 +114,23 @@ class Background:
 
     def _read(self, begin_s: float) -> int:
         """One slice of reading for every follower that is behind; returns how far that went."""
-        limit, moved = self._limit(), 0
+        limit, moved, now_s = self._limit(), 0, begin_s
         for follower in self._followers:
             for _ in range(_MOST_PIECES):
-                piece = follower.take(limit, _PIECE_BYTES)
+                piece = follower.take(limit, self._piece_bytes)
                 moved += piece
-                if not piece or self._scheduler.time() - begin_s >= _SLICE_S:
+                before_s, now_s = now_s, self._scheduler.time()
+                self._adapt(now_s - before_s)
+                if not piece or now_s - begin_s >= _SLICE_S:
                     break
         return moved
+
+    def _adapt(self, piece_s: float) -> None:
+        """Large pieces cost less, but a slice must not take much longer than it is meant to."""
+        if piece_s > _SLICE_S:
+            self._piece_bytes = _PIECE_BYTES
+        elif piece_s < _SLICE_S / 2:
+            self._piece_bytes = min(2 * self._piece_bytes, _LARGEST_PIECE_BYTES)
 
     def _call_waiting(self, *, everybody: bool) -> None:
         reached = min((follower.offset for follower in self._followers), default=0)

@@ -45,6 +45,10 @@ class Turns:
     def monotonic_ms(self) -> int:
         return round(self._now_s * 1000)
 
+    def pass_s(self, seconds: float) -> None:
+        """The callback that runs now takes so long."""
+        self._now_s += seconds
+
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> Turn:
         return self.call_later(0, callback, *args)
 

@@ -12,10 +12,12 @@ import mmap
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import repeat
+from operator import rshift
 from typing import Final, NamedTuple
 
 from brokerd.store.index.layout import HEADER, ITEM, MAX_TIME_DIFF, SLOT_BYTES, Header, IndexShape, path_of
-from brokerd.store.index.postings import Posting
+from brokerd.store.index.postings import Postings
 from remoting.disk import Disk, FileSegment
 from remoting.errors import CorruptedFile
 
@@ -104,32 +106,29 @@ class IndexFile:
 
     # -- adding and reading ------------------------------------------------------------------------------------------------
 
-    def put(self, postings: Sequence[Posting], first: int) -> int:
-        """Add the postings from the first on, as many as there is room for; returns the index behind the last one added."""
-        end = min(len(postings), first + self.shape.items - self.next_item)
+    def put(self, found: Postings, first: int) -> int:
+        """Add what was found from the first on, as much as there is room for; returns the index behind the last one added."""
+        end = min(len(found.hashes), first + self.shape.items - self.next_item)
+        if end <= first:
+            return end
+        hashes, offsets, timestamps = found.hashes[first:end], found.offsets[first:end], found.timestamps[first:end]
+        differences = _differences(timestamps, self.begin_timestamp_ms)
+        if self.next_item == 1:
+            self.begin_offset, self.begin_timestamp_ms = offsets[0], timestamps[0]
+            differences[1:] = _differences(timestamps[1:], timestamps[0])
         slots = self._slots = self._slots or self._load_slots()
-        slot_count, number, begin = self.shape.slots, self.next_item, self.begin_timestamp_ms
-        tail, pack, mark = self._tail, ITEM.pack, self._dirty.add
-        used = 0
-        for key_hash, offset, timestamp in postings[first:end]:
-            slot = key_hash % slot_count
-            previous = slots[slot]
-            difference = (timestamp - begin) // 1000 if begin > 0 else 0
-            if not 0 <= difference <= MAX_TIME_DIFF:
-                difference = 0 if difference < 0 else MAX_TIME_DIFF
-            tail += pack(key_hash, offset, difference, previous)
-            slots[slot] = number
-            mark(slot >> _PAGE_BITS)
-            if not previous:
-                used += 1
-            if number == 1:
-                self.begin_offset, self.begin_timestamp_ms = offset, timestamp
-                begin = timestamp
-            number += 1
-        if end > first:
-            _, self.end_offset, self.end_timestamp_ms = postings[end - 1]
-        self.slots_used += used
-        self.next_item = number
+        slot_count = self.shape.slots
+        places = [each % slot_count for each in hashes]
+        previous: list[int] = []
+        add = previous.append
+        for number, place in enumerate(places, self.next_item):
+            add(slots[place])
+            slots[place] = number
+        self._dirty.update(map(rshift, places, repeat(_PAGE_BITS)))
+        self._tail += _pack_items(hashes, offsets, differences, previous)
+        self.slots_used += previous.count(0)
+        self.next_item += end - first
+        self.end_offset, self.end_timestamp_ms = offsets[-1], timestamps[-1]
         return end
 
     def item(self, number: int) -> Item:
@@ -279,6 +278,31 @@ class IndexFile:
                 if part.count(0) < len(part):
                     content[start : start + len(part)] = _swapped(part)
         return content.cast("i")
+
+
+def _differences(timestamps: Sequence[int], begin_ms: int) -> list[int]:
+    """Seconds since the begin, as far as an item holds them."""
+    if begin_ms <= 0 or not timestamps:
+        return [0] * len(timestamps)
+    earliest, latest = ((each - begin_ms) // 1000 for each in (min(timestamps), max(timestamps)))
+    if earliest == latest and 0 <= earliest <= MAX_TIME_DIFF:
+        return [earliest] * len(timestamps)
+    return [min(max((each - begin_ms) // 1000, 0), MAX_TIME_DIFF) for each in timestamps]
+
+
+def _pack_items(
+    hashes: Sequence[int], offsets: Sequence[int], differences: Sequence[int], previous: Sequence[int]
+) -> bytes:
+    """Items in the file's format, each made of five 4-byte words: column by column that is faster than item by item."""
+    words = array("i", bytes(len(hashes) * ITEM.size))
+    halves = array("i", array("q", offsets).tobytes())
+    high = 1 if sys.byteorder == "little" else 0
+    words[0::5] = array("i", hashes)
+    words[1::5], words[2::5] = halves[high::2], halves[1 - high :: 2]
+    words[3::5], words[4::5] = array("i", differences), array("i", previous)
+    if sys.byteorder == "little":
+        words.byteswap()
+    return words.tobytes()
 
 
 def _swapped(values: bytes) -> bytes:

@@ -29,7 +29,7 @@ from brokerd.store.index.layout import (
     path_of,
 )
 from brokerd.store.index.page import PATH, Page, read_page, write_page
-from brokerd.store.index.postings import KeyHasher, Posting, derive_postings
+from brokerd.store.index.postings import Postings, WalkMemory, derive_postings
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile
 
@@ -63,7 +63,7 @@ class KeyIndex:
         self._disk = disk
         self._commitlog = commitlog
         self._shape = shape
-        self._hasher = KeyHasher()
+        self._memory = WalkMemory()
         self._wanted_bytes = 0
         self._lock = threading.Lock()  # files and page change on disk under it
         self._generation = 0
@@ -90,7 +90,7 @@ class KeyIndex:
             return 0
         length = min(max(most_bytes, self._wanted_bytes), limit_offset - start)
         found = derive_postings(
-            self._commitlog.read(start, length), start, self._commitlog.segment_size_bytes, self._hasher
+            self._commitlog.read(start, length), start, self._commitlog.segment_size_bytes, self._memory
         )
         if found.stop is Stop.DAMAGED:
             raise CorruptedFile(
@@ -98,16 +98,16 @@ class KeyIndex:
                 "restart this broker, which checks its files"
             )
         self._wanted_bytes = found.needs if found.end_offset == start else 0
-        self._put(found.postings)
+        self._put(found)
         self.offset = found.end_offset
         return found.end_offset - start
 
-    def _put(self, postings: Sequence[Posting]) -> None:
+    def _put(self, found: Postings) -> None:
         done = 0
-        while done < len(postings):
+        while done < len(found.hashes):
             if not self.files or self.files[-1].is_full:
-                self._begin_file(postings[done][2])
-            done = self.files[-1].put(postings, done)
+                self._begin_file(found.timestamps[done])
+            done = self.files[-1].put(found, done)
 
     def _begin_file(self, timestamp_ms: int) -> None:
         header, last_name = Header(), ""

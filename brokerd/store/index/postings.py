@@ -2,16 +2,17 @@
 
 A message is found by its unique key (UNIQ_KEY) and by each word of its KEYS, under its topic. Rolled-back transaction records
 are not found. Messages of one producer mostly differ in their unique key alone, so what the last message's properties looked
-like is tried first.
+like is tried first, and for many messages at once where records of its size follow (`runs.py`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from brokerd.store.dispatch import Stop
+from brokerd.store.index.hashing import KeyHasher
+from brokerd.store.index.runs import NOT_PLAIN, Likeness, length_of_run, take_run
 from remoting.message import (
     MAGIC_BLANK,
     MAGIC_V1,
@@ -21,7 +22,6 @@ from remoting.message import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_ROLLBACK,
     decode_properties,
-    java_hash_bits,
 )
 
 # size magic physicalOffset sysFlag storeTimestamp bodyLength, for IPv4 hosts
@@ -32,77 +32,31 @@ _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">H")
 _SEPARATOR: Final = 2
 _NOTHING: Final = b"\0"  # no topic has this length, no property holds this byte
-_NOT_PLAIN: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6 | SYS_TRANSACTION_MASK
 _V6_EXTRA: Final = 12
 _STORE_TIMESTAMP_AT: Final = 56
-_MOST_TOPICS: Final = 64
-_MOST_HEADS: Final = 256  # of a topic: keys of one producer and millisecond share one
-_MOST_TAILS: Final = 8192
-_TAIL: Final = 3  # digits of the counter at the end of a unique key
-_TAIL_FACTOR: Final = pow(31, _TAIL, 1 << 32)
-_LEAST_SPLIT: Final = 24  # shorter keys are hashed whole: they are people's, and share no beginnings
-
-Posting = tuple[int, int, int]  # key hash, physical offset, store timestamp
+_APART: Final = 16  # records that are looked at one by one when they are not of one size
 
 
 class Postings(NamedTuple):
-    """What a chunk of the log held; `end_offset` and `needs` as in `dispatch.Derived`."""
+    """What a chunk of the log held, in columns: of each key its hash, and of its message the physical offset and the store
+    timestamp; `end_offset` and `needs` as in `dispatch.Derived`."""
 
-    postings: list[Posting]
+    hashes: list[int]
+    offsets: list[int]
+    timestamps: list[int]
     end_offset: int
     stop: Stop
     needs: int
 
 
-def key_hash(topic: str, key: str) -> int:
-    """The hash under which a message of the topic is found by the key."""
-    return fold(java_hash_bits(f"{topic}#{key}".encode("utf-8", "surrogatepass")))
-
-
-def fold(bits: int) -> int:
-    """The absolute value of a 32-bit integer, and 0 for the one that has none."""
-    if bits <= 0x7FFFFFFF:
-        return bits
-    return 0x100000000 - bits & 0x7FFFFFFF
-
-
-class KeyHasher:
-    """Hashes keys; remembers the hashes of beginnings and ends that many keys share."""
+class WalkMemory:
+    """What one walk leaves for the next one: hashes, what the last message with one key looked like, and whether the keys of
+    neighbours begin alike."""
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, Callable[[bytes], int]] = {}
-
-    def of_topic(self, topic: bytes) -> Callable[[bytes], int]:
-        """The hash of a key of this topic."""
-        hashed = self._topics.get(topic)
-        if hashed is None:
-            if len(self._topics) >= _MOST_TOPICS:
-                self._topics.clear()
-            hashed = self._topics[topic] = _hasher(topic + b"#")
-        return hashed
-
-
-def _hasher(prefix: bytes) -> Callable[[bytes], int]:
-    heads: dict[bytes, int] = {}
-    tails: dict[bytes, int] = {}
-
-    def hashed(key: bytes) -> int:
-        try:
-            bits = heads[key[:-_TAIL]] + tails[key[-_TAIL:]] & 0xFFFFFFFF
-        except KeyError:
-            head, tail = key[:-_TAIL], key[-_TAIL:]
-            if len(key) < _LEAST_SPLIT or not tail.isascii():
-                return fold(java_hash_bits(prefix + key))
-            if len(heads) >= _MOST_HEADS:
-                heads.clear()
-            if len(tails) >= _MOST_TAILS:
-                tails.clear()
-            heads[head] = java_hash_bits(prefix + head) * _TAIL_FACTOR
-            tails[tail] = java_hash_bits(tail)
-            bits = heads[head] + tails[tail] & 0xFFFFFFFF
-        return bits if bits <= 0x7FFFFFFF else 0x100000000 - bits & 0x7FFFFFFF
-
-    return hashed
+        self.hasher = KeyHasher()
+        self.like: Likeness | None = None
+        self.share = True
 
 
 def keys_of(properties: bytes) -> list[bytes]:
@@ -135,19 +89,45 @@ def has_key(properties: bytes, key: str) -> bool:
     return decoded.get("UNIQ_KEY") == key or key in decoded.get("KEYS", "").split(" ")
 
 
-def derive_postings(data: bytes, physical_offset: int, file_size: int, hasher: KeyHasher) -> Postings:
+def derive_postings(data: bytes, physical_offset: int, file_size: int, memory: WalkMemory) -> Postings:
     """Walk the records in `data`, the log bytes that start at the record boundary `physical_offset` of a file of that size."""
-    postings: list[Posting] = []
+    hashes: list[int] = []
+    offsets: list[int] = []
+    timestamps: list[int] = []
     position, length = 0, len(data)
     last_head = length - _HEAD.size
     file_end = physical_offset - physical_offset % file_size + file_size
-    head_of, add = _HEAD.unpack_from, postings.append
-    # What stood around the key of the last message that had one key, from its topic's length on.
-    before = behind = _NOTHING
-    before_length = behind_length = 1
-    key_and_behind = 0
-    hashed = hasher.of_topic(b"")
+    head_of, add_hash, add_offset, add_timestamp = (
+        _HEAD.unpack_from,
+        hashes.append,
+        offsets.append,
+        timestamps.append,
+    )
+
+    def ended(at: int, stop: Stop, needs: int) -> Postings:
+        return Postings(hashes, offsets, timestamps, at, stop, needs)
+
+    like, try_at = memory.like, 0
+    before, behind = (like.before, like.behind) if like is not None else (_NOTHING, _NOTHING)
+    before_length, behind_length = len(before), len(behind)
+    key_and_behind = behind_length + (like.key_length if like is not None else 0)
+    hashed = memory.hasher.of_topic(like.topic if like is not None else b"")
     while position <= last_head:
+        if like is not None and position >= try_at:
+            size, count = length_of_run(data, position, like)
+            offset = physical_offset + position
+            run = take_run(data, position, offset, size, count, like, share=memory.share) if count else None
+            if run is not None:
+                hashes += run.hashes
+                offsets += range(offset, offset + count * size, size)
+                timestamps += run.timestamps
+                position += count * size
+                continue
+            if count and memory.share:
+                memory.share = False
+                continue
+            memory.share = True
+            try_at = position + max(count, _APART) * size
         size, magic, found_offset, sys_flag, timestamp, body_length = head_of(data, position)
         offset = physical_offset + position
         end = position + size
@@ -158,43 +138,50 @@ def derive_postings(data: bytes, physical_offset: int, file_size: int, hasher: K
             and found_offset == offset
             and end <= length
             and topic_at - body_length == position + _HEAD.size
-            and not sys_flag & _NOT_PLAIN
+            and not sys_flag & NOT_PLAIN
             and data[topic_at:key_at] == before
             and data[key_end:end] == behind
             and (key := data[key_at:key_end]).isalnum()
         ):
-            add((hashed(key), offset, timestamp))
+            add_hash(hashed(key))
+            add_offset(offset)
+            add_timestamp(timestamp)
             position = end
             continue
         if magic == MAGIC_BLANK:
             if offset + size != file_end:
-                return Postings(postings, offset, Stop.DAMAGED, 0)
+                return ended(offset, Stop.DAMAGED, 0)
             if end > length:
-                return Postings(postings, offset, Stop.PARTIAL, size)
+                return ended(offset, Stop.PARTIAL, size)
             position = end
             continue
         if magic not in (MAGIC_V1, MAGIC_V2) or found_offset != offset or size < _HEAD.size:
-            return Postings(postings, offset, Stop.DAMAGED, 0)
+            return ended(offset, Stop.DAMAGED, 0)
         if end > length:
-            return Postings(postings, offset, Stop.PARTIAL, size)
+            return ended(offset, Stop.PARTIAL, size)
         parts = _parse(data, position, end, magic == MAGIC_V2, sys_flag)
         if parts is None:
-            return Postings(postings, offset, Stop.DAMAGED, 0)
+            return ended(offset, Stop.DAMAGED, 0)
         timestamp, field_at, topic, properties_at = parts
         position = end
         if sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK:
             continue
-        hashed = hasher.of_topic(topic)
+        hashed = memory.hasher.of_topic(topic)
         properties = data[properties_at:end]
         keys = keys_of(properties)
-        postings += [(hashed(key), offset, timestamp) for key in keys]
-        before = _NOTHING
+        hashes += map(hashed, keys)
+        offsets += [offset] * len(keys)
+        timestamps += [timestamp] * len(keys)
+        before, like = _NOTHING, None
         if len(keys) == 1 and (place := _only_place_of(properties, keys[0])):
             key_at, key_end = properties_at + place, properties_at + place + len(keys[0])
             before, behind = data[field_at:key_at], data[key_end:end]
             before_length, behind_length, key_and_behind = len(before), len(behind), end - key_at
+            if magic == MAGIC_V1 and not sys_flag & NOT_PLAIN:
+                like = Likeness(topic, before, len(keys[0]), behind)
+        memory.like = like
     stop, needs, position = _end_of(data, position, physical_offset, file_end)
-    return Postings(postings, physical_offset + position, stop, needs)
+    return ended(physical_offset + position, stop, needs)
 
 
 def _parse(data: bytes, position: int, end: int, long_topic: bool, sys_flag: int) -> tuple[int, int, bytes, int] | None:

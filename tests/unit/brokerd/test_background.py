@@ -58,6 +58,24 @@ def test_who_waits_makes_it_hurry() -> None:
     assert decide_pause_s(0.001, 1.0, 0, hurried=True) == pytest.approx(0.001)
 
 
+@pytest.mark.parametrize(("s_per_byte", "largest"), [(1e-9, 1 << 18), (1e-7, 1 << 16)])
+def test_a_fast_follower_gets_larger_pieces_and_a_slow_one_no_large_ones(s_per_byte: float, largest: int) -> None:
+    sizes = []
+
+    class Timed(Reader):
+        def take(self, limit_offset: int, most_bytes: int) -> int:
+            sizes.append(most_bytes)
+            world.turns.pass_s(most_bytes * s_per_byte)
+            return super().take(limit_offset, most_bytes)
+
+    world = World(Timed(speed=1 << 30))
+    world.limit = 8 << 20
+    world.background.wake()
+    world.turns.run(100_000)
+    assert world.background.behind_bytes == 0
+    assert max(sizes) == largest
+
+
 def test_nothing_happens_without_something_to_read() -> None:
     reader = Reader()
     world = World(reader)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.store.dispatch import Stop
-from brokerd.store.index.postings import KeyHasher, Posting, derive_postings, has_key, key_hash, keys_of
+from brokerd.store.index.hashing import KeyHasher, hash_alike, key_hash
+from brokerd.store.index.postings import WalkMemory, derive_postings, has_key, keys_of
+from brokerd.store.index.runs import length_of_run, take_run
 from brokerd.store.layout import encode_filler
 from remoting.message import (
     SYS_TRANSACTION_ROLLBACK,
@@ -85,6 +89,20 @@ def test_remembered_parts_change_no_hash(keys: list[tuple[bytes, str]]) -> None:
         assert key_hash(topic.decode(), encoded.decode()) == expected
 
 
+@given(st.data(), st.integers(1, 60), st.sampled_from([b"", b"A#", "名#".encode(), b"t" * 300]))
+def test_keys_that_are_hashed_together_have_the_hashes_of_each(data: st.DataObject, length: int, prefix: bytes) -> None:
+    places = [data.draw(st.sampled_from(["a", "0123456789abcdefXYZ", "z\x7f"])) for _ in range(length)]
+    keys = data.draw(
+        st.lists(st.tuples(*map(st.sampled_from, places)).map("".join), min_size=1, max_size=40), label="keys"
+    )
+    expected = [abs(reference_hash(prefix.decode() + key)) & 0x7FFFFFFF for key in keys]
+    assert hash_alike(prefix, "".join(keys).encode(), length) == expected
+
+
+def test_a_hash_without_absolute_value_is_0_among_others() -> None:
+    assert hash_alike(b"polygenelubrican", b"tstt", 2) == [0, abs(reference_hash("polygenelubricantt"))]
+
+
 @given(loose_properties)
 def test_keys_are_what_the_decoded_properties_say(properties: str) -> None:
     decoded = decode_properties(properties.encode())
@@ -98,7 +116,7 @@ def test_keys_are_what_the_decoded_properties_say(properties: str) -> None:
 @given(records, st.integers(1, 400))
 def test_walking_in_pieces_finds_every_key_of_every_record(fields: list[dict[str, object]], piece: int) -> None:
     log = b""
-    expected: list[Posting] = []
+    expected: list[tuple[int, int, int]] = []
     for number, each in enumerate(fields):
         record = encode_record(  # type: ignore[arg-type]
             queue_id=0, queue_offset=number, physical_offset=len(log), born_timestamp_ms=0, **each
@@ -111,19 +129,110 @@ def test_walking_in_pieces_finds_every_key_of_every_record(fields: list[dict[str
             ]
         log += record
     log += encode_filler(FILE_BYTES - len(log)) + bytes(FILE_BYTES - len(log) - 8)
-    hasher, found, offset, wanted = KeyHasher(), [], 0, piece
+    memory, found, offset, wanted = WalkMemory(), [], 0, piece
     while offset < FILE_BYTES:
-        part = derive_postings(log[offset : offset + wanted], offset, FILE_BYTES, hasher)
+        part = derive_postings(log[offset : offset + wanted], offset, FILE_BYTES, memory)
         assert part.stop is not Stop.DAMAGED
-        found += part.postings
+        found += zip(part.hashes, part.offsets, part.timestamps, strict=True)
         wanted = piece if part.end_offset > offset else max(part.needs, wanted + 1)
         offset = part.end_offset
     assert found == expected
 
 
+def encode_all(fields: list[dict[str, Any]]) -> list[bytes]:
+    """Records one behind the other, from the begin of a log."""
+    found: list[bytes] = []
+    end = 0
+    for each in fields:
+        found.append(encode_record(queue_id=0, queue_offset=7, physical_offset=end, born_timestamp_ms=0, **each))
+        end += len(found[-1])
+    return found
+
+
+def alike(number: int, **changes: object) -> dict[str, Any]:
+    """A record that differs from others of its kind in a number alone, in no length."""
+    tag = changes.pop("tag", "x")
+    return {
+        "topic": b"TopicA",
+        "properties": f"UNIQ_KEY\x01{'7F000001ABCD1234' + format(number, '08X')}\x02TAGS\x01{tag}\x02".encode(),
+        "body": bytes(100),
+        "sys_flag": 0,
+        "born_host": V4,
+        "store_host": V4,
+        "store_timestamp_ms": 1_700_000_000_000 + number // 3,
+        **changes,
+    }
+
+
+# Records of one size, of which some are not what the others are, each in another way
+odd = st.sampled_from(
+    [
+        {},
+        {"topic": b"TopicB"},
+        {"topic": b"TopicAB", "body": bytes(99)},
+        {"tag": "y"},
+        {"tag": "xy", "body": bytes(99)},
+        {"sys_flag": SYS_TRANSACTION_ROLLBACK},
+        {"sys_flag": 1},
+        {"store_host": V6, "sys_flag": 32, "body": bytes(88)},
+        {"properties": b"UNIQ_KEY\x01" + b"?" * 24 + b"\x02TAGS\x01x\x02"},
+        {"properties": b"UNIQ_KEY\x01" + b"a" * 23 + b"\x02TAGS\x01x\x02", "body": bytes(101)},
+        {"properties": b"KEYS\x01" + b"a" * 28 + b"\x02TAGS\x01x\x02"},
+        {"body": bytes(140)},
+    ]
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 60), odd), min_size=1, max_size=6),
+    st.sampled_from([1, 1 << 10, 1 << 17]),
+    st.integers(0, 1 << 31),
+)
+def test_records_that_look_alike_give_what_each_gives_alone(
+    parts: list[tuple[int, dict[str, object]]], step: int, number: int
+) -> None:
+    fields = []
+    for count, changes in parts:
+        for _ in range(count):
+            number = (number + step) & 0xFFFFFFFF
+            fields.append(alike(number, **changes))
+    expected, offset = [], 0
+    for record in encode_all(fields):
+        each = derive_postings(record, offset, FILE_BYTES * 16, WalkMemory())
+        assert each.end_offset == offset + len(record)
+        expected += zip(each.hashes, each.offsets, each.timestamps, strict=True)
+        offset += len(record)
+    log, memory, offset = b"".join(encode_all(fields)), WalkMemory(), 0
+    found: list[tuple[int, int, int]] = []
+    while offset < len(log):
+        part = derive_postings(log[offset : offset + 8000], offset, FILE_BYTES * 16, memory)
+        assert part.stop is not Stop.DAMAGED
+        found += zip(part.hashes, part.offsets, part.timestamps, strict=True)
+        offset = part.end_offset
+    assert found == expected
+
+
+def test_alike_records_are_taken_together_and_one_other_among_them_is_noticed() -> None:
+    records = encode_all([alike(number) for number in range(64)])
+    log, size = b"".join(records), len(records[0])
+    memory = WalkMemory()
+    derive_postings(records[0], 0, FILE_BYTES, memory)
+    assert memory.like is not None
+    assert length_of_run(log, 0, memory.like) == (size, 64)
+    for share in (False, True):
+        run = take_run(log, 0, 0, size, 64, memory.like, share=share)
+        assert run is not None
+        assert run.hashes == [key_hash("TopicA", f"7F000001ABCD1234{number:08X}") for number in range(64)]
+        assert list(run.timestamps) == [1_700_000_000_000 + number // 3 for number in range(64)]
+    for at in (*range(8), 31, 39, 84, 87, size - 5, size - 1):  # size, magic, position, flag, body length, tag
+        damaged = bytearray(log)
+        damaged[5 * size + at] ^= 0x10
+        assert take_run(bytes(damaged), 0, 0, size, 64, memory.like, share=False) is None, at
+
+
 @given(st.binary(max_size=400), st.integers(0, 1 << 20))
 def test_no_bytes_make_it_raise(data: bytes, offset: int) -> None:
-    derive_postings(data, offset, FILE_BYTES, KeyHasher())
+    derive_postings(data, offset, FILE_BYTES, WalkMemory())
 
 
 @given(records.filter(bool), st.data())
@@ -134,5 +243,5 @@ def test_damaged_records_end_the_walk_or_change_what_is_found_and_no_more(
         encode_record(queue_id=0, queue_offset=0, physical_offset=0, born_timestamp_ms=0, **fields[0])  # type: ignore[arg-type]
     )
     record[data.draw(st.integers(0, len(record) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    derived = derive_postings(bytes(record), 0, FILE_BYTES, KeyHasher())
+    derived = derive_postings(bytes(record), 0, FILE_BYTES, WalkMemory())
     assert 0 <= derived.end_offset <= len(record)

@@ -1,0 +1,111 @@
+"""Runs of records in the log that look alike: equally long, of one topic, with the same properties but for the unique key (pure).
+
+That is what one producer mostly sends. One `struct` takes the whole run apart, and each field is checked for all records at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from brokerd.store.index.hashing import MOST_ALIKE_BYTES, hash_alike
+from remoting.message import (
+    MAGIC_V1,
+    SYS_BORN_HOST_V6,
+    SYS_STORE_HOST_V6,
+    SYS_TRANSACTION_MASK,
+)
+
+NOT_PLAIN: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6 | SYS_TRANSACTION_MASK
+_BORDER: Final = struct.Struct(">iI")  # size and magic
+_FIXED_BYTES: Final = 88  # of a record before its body
+_MOST: Final = 256  # records of a run; a struct of so many holds 60 KB
+_LEAST: Final = 8
+_SPLIT: Final = [slice(first, None, 7) for first in range(7)]
+
+
+class Likeness(NamedTuple):
+    """What is the same in all records of a run. `before` lies between the body and the key, topic first, `behind` between the key
+    and the record's end."""
+
+    topic: bytes
+    before: bytes
+    key_length: int
+    behind: bytes
+
+    def body_length(self, size: int) -> int:
+        """How long the body of a record of that size is."""
+        return size - _FIXED_BYTES - len(self.before) - self.key_length - len(self.behind)
+
+
+class Run(NamedTuple):
+    """What was found: of each record the hash of its key and when it was stored."""
+
+    hashes: list[int]
+    timestamps: tuple[int, ...]
+
+
+def length_of_run(data: bytes, position: int, like: Likeness) -> tuple[int, int]:
+    """(size, count): the size of the record at the position, and how many from there on may be alike, as far as a look at the
+    last one tells; 0 when it is not worth trying."""
+    size, magic = _BORDER.unpack_from(data, position)
+    if magic != MAGIC_V1 or like.body_length(size) < 0 or like.key_length > MOST_ALIKE_BYTES:
+        return 0, 0
+    fit = (len(data) - position) // size
+    if fit < _LEAST:
+        return size, 0
+    border = data[position : position + _BORDER.size]
+    count = min(_MOST, 1 << fit.bit_length() - 1)
+    while count >= _LEAST:
+        last = position + (count - 1) * size
+        if data[last : last + _BORDER.size] == border:
+            return size, count
+        count >>= 1
+    return size, 0
+
+
+def take_run(
+    data: bytes, position: int, offset: int, size: int, count: int, like: Likeness, *, share: bool
+) -> Run | None:
+    """Take apart so many records of that size, the first at the position of the data and the offset of the log; None when not
+    all of them are like that. `share`: the first key and the last one tell how all of them begin."""
+    topic, before, key_length, behind = like
+    body_length = like.body_length(size)
+    border = data[position : position + _BORDER.size]
+    shared = b""
+    if share:
+        key_at = position + size - len(behind) - key_length
+        last_at = key_at + (count - 1) * size
+        shared = _common_begin(data[key_at : key_at + key_length - 1], data[last_at : last_at + key_length - 1])
+    before, key_length = before + shared, key_length - len(shared)
+    shape = _struct_of(count, body_length, len(before), key_length, len(behind))
+    fields = shape.unpack_from(data, position + len(border))
+    offsets, flags, timestamps, body_lengths, befores, keys, behinds = map(fields.__getitem__, _SPLIT)
+    joined = b"".join(keys)
+    if (
+        befores.count(before) != count
+        or behinds.count(behind + border) != count - 1
+        or behinds[-1] != behind
+        or body_lengths.count(body_length) != count
+        or offsets != tuple(range(offset, offset + count * size, size))
+        or any(map(NOT_PLAIN.__and__, set(flags)))
+        or not (shared + joined).isalnum()
+    ):
+        return None
+    return Run(hash_alike(topic + b"#" + shared, joined, key_length), timestamps)
+
+
+def _common_begin(one: bytes, other: bytes) -> bytes:
+    for place, (mine, its) in enumerate(zip(one, other, strict=True)):
+        if mine != its:
+            return one[:place]
+    return one
+
+
+@lru_cache(maxsize=16)
+def _struct_of(count: int, body: int, before: int, key: int, behind: int) -> struct.Struct:
+    """Per record, from behind its size and magic: physicalOffset, sysFlag, storeTimestamp, body length; what is before the key;
+    the key; what is behind it with the next record's size and magic."""
+    each = f"20xqi16xq20xi{body}x{before}s{key}s"
+    return struct.Struct(f">{f'{each}{behind + _BORDER.size}s' * (count - 1)}{each}{behind}s")
