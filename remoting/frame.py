@@ -215,16 +215,21 @@ def encode_request(
 
 
 def encode_response(
-    code: int,
-    opaque: int,
-    ext: Mapping[str, str] | None = None,
-    body: Bytes | list[bytes] = b"",
-    remark: str | None = None,
+    code: int, opaque: int, ext: Mapping[str, str] | None = None, body: Bytes = b"", remark: str | None = None
 ) -> bytes:
-    """A response frame with a JSON header; the parts of a long body may come in a list, to be copied once.
+    """A response frame with a JSON header. `extFields` is always there, because some clients read it unasked."""
+    return _frame(_response_header(code, opaque, ext, remark), body)
 
-    `extFields` is always there, because some clients read it unasked.
-    """
+
+def encode_response_head(
+    code: int, opaque: int, ext: Mapping[str, str] | None, body_length: int, remark: str | None = None
+) -> bytes:
+    """A response frame without its body, for one so long that it is not to be copied into it."""
+    header = _response_header(code, opaque, ext, remark)
+    return _PREFIX.pack(4 + len(header) + body_length, len(header)) + header
+
+
+def _response_header(code: int, opaque: int, ext: Mapping[str, str] | None, remark: str | None) -> bytes:
     fields = {
         "code": code,
         "extFields": ext or {},
@@ -235,12 +240,7 @@ def encode_response(
     }
     if remark is not None:
         fields["remark"] = remark
-    header = orjson.dumps(fields)
-    if not isinstance(body, list):
-        return _frame(header, body)
-    header_length = len(header)
-    total = 4 + header_length + sum(map(len, body))
-    return b"".join((_PREFIX.pack(total, header_length), header, *body))
+    return orjson.dumps(fields)
 
 
 def encode_compact(command: Command) -> bytes:

@@ -53,7 +53,7 @@ class PopLookingProcessor:
         records, rest_count = self._looking.peek(asked)
         header = pop_header(PopOutcome(PopStatus.NOTHING, rest_count=rest_count), ordered=False)
         if records:
-            connection.respond(request, codes.SUCCESS, header, list(records))
+            connection.respond(request, codes.SUCCESS, header, b"".join(records))
         else:
             connection.respond(request, codes.PULL_NOT_FOUND, header)
 

@@ -6,7 +6,6 @@ end, asked to be held, and was not held before.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection, Sequence
 from time import perf_counter_ns
 from typing import Final, Protocol
@@ -24,7 +23,7 @@ from brokerd.record_fields import properties_of
 from brokerd.scheduler import Scheduler
 from brokerd.send import Counters
 from brokerd.store.dispatcher import Arrival
-from brokerd.store.reading import GetResult, GetStatus
+from brokerd.store.reading import GetResult, GetStatus, JoinedResult, joined
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
@@ -33,8 +32,7 @@ from remoting.transport.connection import RemotingConnection
 MAX_MESSAGES: Final = 32
 MAX_BYTES: Final = 256 * 1024
 MAX_SUSPEND_MS: Final = 25_000  # clients give up after 30 s
-_POSITION: Final = struct.Struct(">q")
-_POSITION_AT: Final = 28  # of a record's own place in the log
+_FOUND: Final = GetStatus.FOUND.name
 _MAX_HELD: Final = 100_000
 _SCAN_ROUNDS: Final = 25
 # A reset that is told but not recorded everywhere is at worst told again; not told, this consumer would read on where it was.
@@ -57,6 +55,16 @@ class PullReads(Protocol):
         max_bytes: int,
         tags_codes: Collection[int] | None = None,
     ) -> GetResult: ...
+
+    def read_joined(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None = None,
+    ) -> JoinedResult: ...
 
 
 class _Pull:
@@ -198,15 +206,15 @@ class PullProcessor:
             self._counters.missed += 1
             pull.connection.respond(pull.request, code, ext, remark=result.status.name)
             return True
-        records = result.records
-        self._count(pull, len(records), sum(map(len, records)), (perf_counter_ns() - started_ns) / 1e6)
-        pull.connection.respond(pull.request, codes.SUCCESS, ext, records, result.status.name)
+        body = result.body
+        self._count(pull, result.messages, len(body), (perf_counter_ns() - started_ns) / 1e6)
+        pull.connection.respond(pull.request, codes.SUCCESS, ext, body, _FOUND)
         return True
 
     def _send_back(self, pull: _Pull) -> None:
         """Messages came for somebody who does not read what he got already: he asks again when he has."""
         low, high = self._reads.min_offset(pull.topic, pull.queue_id), self._reads.max_offset(pull.topic, pull.queue_id)
-        nothing = GetResult(GetStatus.NO_MATCHED_MESSAGE, pull.offset, low, high, [])
+        nothing = JoinedResult(GetStatus.NO_MATCHED_MESSAGE, pull.offset, low, high)
         ext = self._header(pull, pull.offset, nothing)
         remark = "[OVERLOAD]read the answers that are on their way first"
         pull.connection.respond(pull.request, codes.PULL_RETRY_IMMEDIATELY, ext, remark=remark)
@@ -219,11 +227,11 @@ class PullProcessor:
         counters.statistics.given(pull.topic, pull.group, messages, size)
         counters.statistics.read(pull.topic, pull.queue_id, pull.group, int(read_ms))
 
-    def _header(self, pull: _Pull, next_offset: int, result: GetResult) -> dict[str, str]:
+    def _header(self, pull: _Pull, next_offset: int, result: JoinedResult) -> dict[str, str]:
         config = pull.group_config
         suggested = MASTER
         if self._place.settings.slave_read:
-            read_up_to = _physical_end(result.records[-1]) if result.records else None
+            read_up_to = result.end_offset if result.messages else None
             suggested = self._place.suggest(read_up_to, config.read_broker_id, config.read_broker_id_when_slow)
         return {
             "suggestWhichBrokerId": str(suggested),
@@ -241,10 +249,10 @@ class PullProcessor:
         """
         low, high = self._reads.min_offset(pull.topic, pull.queue_id), self._reads.max_offset(pull.topic, pull.queue_id)
         if not self._is_master():
-            ext = self._header(pull, pull.offset, GetResult(GetStatus.OFFSET_OVERFLOW_ONE, pull.offset, low, high, []))
+            ext = self._header(pull, pull.offset, JoinedResult(GetStatus.OFFSET_OVERFLOW_ONE, pull.offset, low, high))
             pull.connection.respond(pull.request, codes.PULL_RETRY_IMMEDIATELY, ext | {"suggestWhichBrokerId": "0"})
             return
-        ext = self._header(pull, target, GetResult(GetStatus.OFFSET_OVERFLOW_ONE, target, low, high, []))
+        ext = self._header(pull, target, JoinedResult(GetStatus.OFFSET_OVERFLOW_ONE, target, low, high))
 
         def taken(error: RequestError | None) -> None:
             if error is None or error.code in _TOLD_ANYWAY:
@@ -255,21 +263,23 @@ class PullProcessor:
 
         self._commits.take_resets([(pull.group, pull.topic, pull.queue_id)], taken)
 
-    def _read(self, pull: _Pull) -> tuple[int, int, GetResult]:
+    def _read(self, pull: _Pull) -> tuple[int, int, JoinedResult]:
         """(answer's code, next offset, what was read)."""
-        result = self._reads.read_messages(
-            pull.topic, pull.queue_id, pull.offset, pull.max_count, pull.max_bytes, pull.tags_codes
-        )
         if pull.tags_codes is None and not pull.message_filter.is_exact:
-            result = self._admitted(pull, result)
+            result = joined(self._admitted(pull))
+        else:
+            result = self._reads.read_joined(
+                pull.topic, pull.queue_id, pull.offset, pull.max_count, pull.max_bytes, pull.tags_codes
+            )
         code, next_offset = answer_of(result, pull.offset)
         if code == codes.PULL_OFFSET_MOVED and not self._is_master():
             # A replica may know less than the master: it must not move a consumer's offset.
             return codes.PULL_RETRY_IMMEDIATELY, pull.offset, result
         return code, next_offset, result
 
-    def _admitted(self, pull: _Pull, result: GetResult) -> GetResult:
+    def _admitted(self, pull: _Pull) -> GetResult:
         """What an expression over properties lets through, looking a bounded way ahead."""
+        result = self._reads.read_messages(pull.topic, pull.queue_id, pull.offset, pull.max_count, pull.max_bytes)
         for _ in range(_SCAN_ROUNDS):
             if result.status != GetStatus.FOUND:
                 return result
@@ -317,13 +327,7 @@ def _respond_forbidden(connection: RemotingConnection, request: Command, error: 
     connection.respond(request, error.code, {"forbiddenType": str(error.kind)}, remark=error.message)
 
 
-def _physical_end(record: bytes) -> int:
-    """Where a stored record ends in the log."""
-    start: int = _POSITION.unpack_from(record, _POSITION_AT)[0]
-    return start + len(record)
-
-
-def answer_of(result: GetResult, asked_offset: int) -> tuple[int, int]:
+def answer_of(result: GetResult | JoinedResult, asked_offset: int) -> tuple[int, int]:
     """(code, next offset) for what the store found."""
     status = result.status
     if status == GetStatus.FOUND:

@@ -14,7 +14,6 @@ A cut of the log starts a new generation; a sync that began in an older one says
 from __future__ import annotations
 
 import errno
-import mmap
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -29,12 +28,12 @@ from brokerd.store.layout import (
     file_start,
     parse_file_name,
 )
-from brokerd.store.record_crc import is_intact
+from brokerd.store.record_reads import RecordReads
+from brokerd.store.segment import Segment
 from brokerd.store.settings import StoreSettings
-from remoting.checksum import crc32
-from remoting.disk import Bytes, Disk, FileSegment, LocalSegment
+from remoting.disk import Bytes, Disk
 from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError
-from remoting.message import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
+from remoting.message import SYS_BORN_HOST_V6
 
 DIRECTORY = "commitlog"
 # Files at the log's end that are read through a mapping: their pages are in memory anyway. Older ones are read with pread, where
@@ -44,10 +43,6 @@ _REWRITE_BYTES = 1 << 20
 
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
-# What is looked at before a record is given out: size, body checksum, physical offset, sysFlag and, with IPv4 hosts, body length.
-_READ_HEAD = struct.Struct(">i4xI16xqi44xi")
-_BODY_START = 88
-_V6 = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 _STORE_TIMESTAMP_V4 = 56
 _STORE_TIMESTAMP_V6 = 68
 
@@ -59,31 +54,6 @@ class SyncMark(NamedTuple):
     offset: int
     complete_offset: int
     generation: int
-
-
-class Segment:
-    """One file of the log and the range of offsets it holds."""
-
-    __slots__ = ("end", "file", "start", "view")
-
-    def __init__(self, start: int, size: int, file: FileSegment) -> None:
-        self.start = start
-        self.end = start + size
-        self.file = file
-        self.view: mmap.mmap | None = None
-
-    def map(self) -> None:
-        if self.view is None and isinstance(self.file, LocalSegment):
-            self.view = mmap.mmap(self.file.descriptor, self.end - self.start, prot=mmap.PROT_READ)
-
-    def unmap(self) -> None:
-        if self.view is not None:
-            self.view.close()
-            self.view = None
-
-    def close(self) -> None:
-        self.unmap()
-        self.file.close()
 
 
 class CommitLog:
@@ -98,9 +68,9 @@ class CommitLog:
         self._disk = disk
         self._size = settings.segment_size_bytes
         self._max_record_bytes = settings.largest_record_bytes
-        self._has_checksums = settings.record_checksums
         self.shape = RecordShape(self._size, self._max_record_bytes, delays=settings.delays)
         self._segments: dict[int, Segment] = {}
+        self._reads = RecordReads(self._segments, self._size, self.read, has_checksums=settings.record_checksums)
         self._current: Segment | None = None
         self._spare: Segment | None = None
         self._spare_lock = threading.Lock()
@@ -260,43 +230,12 @@ class CommitLog:
         return content
 
     def read_records(self, units: Iterable[tuple[int, int, int]]) -> list[bytes]:
-        """The records that (offset, size, tags code) units name; those that are gone from the log's begin are left out.
+        """The records that (offset, size, tags code) units name; see `RecordReads.records`."""
+        return self._reads.records(units)
 
-        Raises CorruptedFile for one that is not what was stored: a disk may change bytes long after it wrote them.
-        """
-        records = []
-        start = end = -1
-        view: mmap.mmap | None = None
-        head_of = _READ_HEAD.unpack_from
-        for offset, size, _ in units:
-            if not start <= offset < end:
-                segment = self._segments.get(offset - offset % self._size)
-                if segment is None:
-                    continue
-                start, end, view = segment.start, segment.end, segment.view
-            record = view[offset - start : offset - start + size] if view is not None else self.read(offset, size)
-            found_size, checksum, found_offset, sys_flag, body_length = head_of(record)
-            body_start = _BODY_START
-            if sys_flag & _V6:
-                body_start, body_length = _v6_body(record, sys_flag)
-            if (
-                crc32(record[body_start : body_start + body_length]) & 0x7FFFFFFF != checksum
-                or found_offset != offset
-                or found_size != size
-            ):
-                raise _damaged(offset, size)
-            records.append(record)
-        if self._has_checksums:
-            self._check_whole(records)
-        return records
-
-    def _check_whole(self, records: Sequence[bytes]) -> None:
-        for record in records:
-            if not is_intact(record):
-                raise CorruptedFile(
-                    f"a record of {len(record)} bytes in the commitlog is damaged, so it is not given out; "
-                    "replace this replica's data directory by an empty one, and it copies the log from its master"
-                )
+    def read_joined(self, units: Sequence[tuple[int, int, int]], encoded: bytes, total: int) -> bytes | None:
+        """The same in one piece, when they are all in one file; see `RecordReads.joined`."""
+        return self._reads.joined(units, encoded, total)
 
     def record_at(self, offset: int) -> bytes | None:
         """The whole record that starts at the offset, or None when none does."""
@@ -487,19 +426,6 @@ class CommitLog:
             segment.map()
         for segment in segments[-2 * _MAPPED_FILES : -_MAPPED_FILES]:
             segment.unmap()
-
-
-def _damaged(offset: int, size: int) -> CorruptedFile:
-    return CorruptedFile(
-        f"the record of {size} bytes at offset {offset} of the commitlog is damaged, so it is not given out; "
-        "replace this replica's data directory by an empty one, and it copies the log from its master"
-    )
-
-
-def _v6_body(record: bytes, sys_flag: int) -> tuple[int, int]:
-    """Where the body of a record with IPv6 hosts starts, and its length."""
-    start = _BODY_START + 12 * (bool(sys_flag & SYS_BORN_HOST_V6) + bool(sys_flag & SYS_STORE_HOST_V6))
-    return start, _INT.unpack_from(record, start - 4)[0]
 
 
 def is_out_of_space(error: StorageError) -> bool:

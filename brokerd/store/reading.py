@@ -5,6 +5,7 @@ Everything here sees only what was dispatched, and dispatch goes no further than
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection
 from enum import Enum
 from typing import NamedTuple
@@ -14,6 +15,8 @@ from brokerd.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, Unit
 
 # Units looked at in one read whose filter lets nothing through, unless more messages were asked for.
 _MAX_SCANNED_UNITS = 800
+_POSITION = struct.Struct(">q")
+_POSITION_AT = 28  # of a record's own place in the log
 
 
 class GetStatus(Enum):
@@ -39,6 +42,18 @@ class GetResult(NamedTuple):
     records: list[bytes]
 
 
+class JoinedResult(NamedTuple):
+    """The answer to a read whose records are wanted in one piece; the last of the `messages` ends at `end_offset` of the log."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    body: bytes = b""
+    messages: int = 0
+    end_offset: int = -1
+
+
 NO_QUEUE = GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
 
 
@@ -59,23 +74,60 @@ def read_messages(
     if beside is not None:
         return GetResult(*beside, min_offset, max_offset, [])
     found = _next_units(queue, queue_offset, max_count, max_bytes) if tags_codes is None else None
-    wanted, looked_at = found or _chosen_units(queue, queue_offset, max_count, max_bytes, tags_codes)
+    if found is not None:
+        wanted, looked_at = found[0], queue_offset + len(found[0])
+    else:
+        wanted, looked_at = _chosen_units(queue, queue_offset, max_count, max_bytes, tags_codes)
     records = commitlog.read_records(wanted)
     status = GetStatus.MESSAGE_WAS_REMOVING if wanted else GetStatus.NO_MATCHED_MESSAGE
     return GetResult(GetStatus.FOUND if records else status, looked_at, min_offset, max_offset, records)
 
 
+def read_joined(
+    commitlog: CommitLog,
+    queue: ConsumeQueue,
+    queue_offset: int,
+    max_count: int,
+    max_bytes: int,
+    tags_codes: Collection[int] | None,
+) -> JoinedResult:
+    """The same messages as `read_messages` gives, in one piece: as an answer has them."""
+    min_offset, max_offset = queue.min_offset(commitlog.min_offset), queue.max_offset
+    if tags_codes is None and min_offset <= queue_offset < max_offset:
+        found = _next_units(queue, queue_offset, max_count, max_bytes)
+        body = commitlog.read_joined(*found) if found is not None else None
+        if found is not None and body is not None:
+            units = found[0]
+            count = len(units)
+            last, last_size, _ = units[-1]
+            return JoinedResult(
+                GetStatus.FOUND, queue_offset + count, min_offset, max_offset, body, count, last + last_size
+            )
+    return joined(read_messages(commitlog, queue, queue_offset, max_count, max_bytes, tags_codes))
+
+
+def joined(result: GetResult) -> JoinedResult:
+    """The result with its records in one piece."""
+    records = result.records
+    if not records:
+        return JoinedResult(*result[:4])
+    (last,) = _POSITION.unpack_from(records[-1], _POSITION_AT)
+    return JoinedResult(*result[:4], b"".join(records), len(records), last + len(records[-1]))
+
+
 def _next_units(
     queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int
-) -> tuple[list[Unit], int] | None:
-    """The next units and where to go on, in the common case: one read gives them, all are wanted, and have room."""
-    data = queue.read(queue_offset, max_count)
-    units = list(UNIT.iter_unpack(data))
+) -> tuple[list[Unit], bytes, int] | None:
+    """The next units, their bytes and the sum of their sizes, in the common case: one read gives them, all are wanted, and have
+    room."""
+    encoded = queue.read(queue_offset, max_count)
+    units = list(UNIT.iter_unpack(encoded))
     sizes = [size for _, size, _ in units]
     is_part = len(units) < max_count and queue_offset + len(units) < queue.max_offset  # the rest is in another place
-    if is_part or BLANK_SIZE in sizes or sum(sizes) > max_bytes:
+    total = sum(sizes)
+    if is_part or BLANK_SIZE in sizes or total > max_bytes:
         return None
-    return units, queue_offset + len(units)
+    return units, encoded, total
 
 
 def _chosen_units(

@@ -11,7 +11,16 @@ from brokerd.store.commitlog import CommitLog
 from brokerd.store.consume_queue import Unit
 from brokerd.store.consume_queues import ConsumeQueues
 from brokerd.store.dispatcher import Dispatcher
-from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, offset_by_time, read_messages
+from brokerd.store.reading import (
+    NO_QUEUE,
+    Boundary,
+    GetResult,
+    JoinedResult,
+    joined,
+    offset_by_time,
+    read_joined,
+    read_messages,
+)
 from remoting.message import decode_record
 
 
@@ -41,6 +50,21 @@ class StoreReads:
         if queue is None:
             return NO_QUEUE
         return read_messages(self.commitlog, queue, queue_offset, max_count, max_bytes, tags_codes)
+
+    def read_joined(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None = None,
+    ) -> JoinedResult:
+        """The same messages in one piece; see `reading.read_joined`."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None:
+            return joined(NO_QUEUE)
+        return read_joined(self.commitlog, queue, queue_offset, max_count, max_bytes, tags_codes)
 
     def read_physical(self, physical_offset: int) -> bytes | None:
         """The record at an offset of the log, or None when none starts there or it is not confirmed yet."""

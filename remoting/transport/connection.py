@@ -30,6 +30,8 @@ Answered = Callable[[Command | LogboomError], None]
 
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _LOW_WATER_BYTES: Final = 1024 * 1024
+_LONG_BODY_BYTES: Final = 8192  # from here on a body is not copied behind its header
+_LONG_PARTS_BYTES: Final = 2048  # of parts on average: from here on they are not copied into one
 _MAX_RUN: Final = 64
 _MAX_LARGE_RUN: Final = 8  # of requests with large answers, before it is looked whether the peer reads them
 _MAX_REQUESTS_OF_TURN: Final = 128  # of one connection, before the others of the loop have their turn
@@ -174,16 +176,18 @@ class RemotingConnection(asyncio.Protocol):
         request: Command,
         code: int = codes.SUCCESS,
         ext: Mapping[str, str] | None = None,
-        body: Bytes | list[bytes] = b"",
+        body: Bytes = b"",
         remark: str | None = None,
     ) -> None:
-        """Answer one request; nothing is sent for a one-way request or on a closed connection. Once per request.
-
-        The parts of a long body may come in a list.
-        """
-        if request.is_oneway:
+        """Answer one request; nothing is sent for a one-way request or on a closed connection. Once per request."""
+        if request.flag & codes.FLAG_ONEWAY:
             return
-        self.respond_encoded(frame.encode_response(code, request.opaque, ext, body, remark), 1)
+        self._in_flight -= 1
+        if len(body) < _LONG_BODY_BYTES or type(body) is not bytes:  # others may be changed by their owners
+            self._write(frame.encode_response(code, request.opaque, ext, body, remark))
+        else:
+            self._write(frame.encode_response_head(code, request.opaque, ext, len(body), remark))
+            self._write(body)
 
     def respond_error(self, request: Command, error: LogboomError) -> None:
         """Answer with the error's code and its sentence as the remark."""
@@ -345,11 +349,16 @@ class RemotingConnection(asyncio.Protocol):
         if self._transport is None or not self._out:
             self._out.clear()
             return
-        out = self._out
+        out, size = self._out, self._out_bytes
         self._out = []
         self._out_bytes = 0
         self.last_active = self._loop.time()
-        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif size < _LONG_PARTS_BYTES * len(out):
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
         if self._write_paused and self._transport.get_write_buffer_size() > self._limits.max_unsent_bytes:
             log.warning("closing the connection of %s: it does not read its answers", self.peer)
             self.abort()

@@ -13,7 +13,7 @@ from brokerd.metadata.record_log import Unit
 from brokerd.services import Draft, PutStatus
 from brokerd.store.dispatcher import Arrival
 from brokerd.store.drafts import encode_draft
-from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, GetStatus
+from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
 from brokerd.store.store import AppendResult
 from remoting.errors import LogboomError, NotMaster
 from remoting.message import decode_record, encode_properties, java_hash, tags_code
@@ -144,6 +144,17 @@ class MemoryLog:
             offset += 1
         status = GetStatus.FOUND if records else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, offset, low, high, records)
+
+    def read_joined(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None = None,
+    ) -> JoinedResult:
+        return joined(self.read_messages(topic, queue_id, queue_offset, max_count, max_bytes, tags_codes))
 
     # ---- for tests
 
