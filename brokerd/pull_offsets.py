@@ -14,11 +14,10 @@ class PullOffsets:
         self._limit = limit
         self._offsets: dict[tuple[str, str, int], int] = {}
 
-    def note(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
-        """A pull was answered: the next one goes on at that offset."""
-        key = group, topic, queue_id
-        if key in self._offsets or len(self._offsets) < self._limit:
-            self._offsets[key] = next_offset
+    def note(self, reader: tuple[str, str, int], next_offset: int) -> None:
+        """A pull of (group, topic, queue id) was answered: the next one goes on at that offset."""
+        if len(self._offsets) < self._limit or reader in self._offsets:
+            self._offsets[reader] = next_offset
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         return self._offsets.get((group, topic, queue_id))

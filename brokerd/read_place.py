@@ -77,7 +77,7 @@ class ReadPlace:
             raise RequestError(
                 codes.NO_PERMISSION, "pulls of lite consumers are switched off on this broker (pull.lite_pull)"
             )
-        if not self.settings.slave_read and self.is_master_known() and not self.is_master():
+        if not self.settings.slave_read and not self.is_master() and self.is_master_known():
             raise REFUSED.with_traceback(None)
 
     def suggest(self, read_up_to: int | None, usual_id: int = MASTER, slow_id: int = USUAL_SLOW_ID) -> int:

@@ -88,6 +88,8 @@ class Statistics:
             tuple[int, str, str], Figure
         ] = {}  # by (queue id, topic, group); milliseconds that reads took
         self.sent_back: dict[tuple[str, str], Figure] = {}  # by (topic, group)
+        # The figures of `group_read` and `group_get` that a pull counts in, by (group, topic, queue id); empty after one went
+        self._of_pulls: dict[tuple[str, str, int], tuple[Figure, Figure]] = {}
 
     # ---- counting; what there is no room for is left out
 
@@ -115,6 +117,30 @@ class Statistics:
         figure = self.broker_put
         figure.value += messages
         figure.times += 1
+
+    def pulled(self, reader: tuple[str, str, int], messages: int, size: int, milliseconds: int) -> None:
+        """A pull of (group, topic, queue id) was answered with messages, which a read of so long found."""
+        figures = self._of_pulls.get(reader)
+        if figures is None:
+            self._first_pulled(reader, messages, size, milliseconds)
+            return
+        read, get = figures
+        read.value += milliseconds
+        read.times += 1
+        get.value += messages
+        get.size += size
+        get.times += 1
+        broker_get = self.broker_get
+        broker_get.value += messages
+        broker_get.times += 1
+
+    def _first_pulled(self, reader: tuple[str, str, int], messages: int, size: int, milliseconds: int) -> None:
+        group, topic, queue_id = reader
+        self.given(topic, group, messages, size)
+        self.read(topic, queue_id, group, milliseconds)
+        read, get = self.group_read.get((queue_id, topic, group)), self.group_get.get((topic, group))
+        if read is not None and get is not None:
+            self._of_pulls[reader] = read, get
 
     def given(self, topic: str, group: str, messages: int, size: int) -> None:
         """Messages of one topic were given to a group."""
@@ -182,6 +208,7 @@ class Statistics:
         for key in [key for key, figure in table.items() if is_over(key, figure)]:
             del table[key]
             self._count -= 1
+            self._of_pulls.clear()
 
 
 # Classes of durations as the original has them
@@ -202,7 +229,7 @@ class Durations:
         self._before = list(self._octaves)
 
     def add(self, milliseconds: float, times: int = 1) -> None:
-        self.counts[bisect_left(_LIMITS_MS, int(milliseconds))] += times
+        self.counts[bisect_left(_LIMITS_MS, int(milliseconds)) if milliseconds >= 1 else 0] += times
         self._octaves[int(milliseconds * 1000).bit_length()] += times
         if milliseconds > self.longest_ms:
             self.longest_ms = milliseconds

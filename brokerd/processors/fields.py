@@ -14,6 +14,8 @@ MAX_INT: Final = (1 << 31) - 1
 MAX_LONG: Final = (1 << 63) - 1
 MIN_LONG: Final = -(1 << 63)
 _MAX_TEXT: Final = 32 * 1024
+# What numbers from 0 on are written as: of fields that are read with every request most are among them.
+SMALL: Final = {str(number): number for number in range(1024)}
 
 
 def text(ext: Mapping[str, str], name: str) -> str:

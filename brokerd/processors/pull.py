@@ -79,6 +79,7 @@ class _Pull:
         "message_filter",
         "offset",
         "queue_id",
+        "reader",
         "request",
         "tags_codes",
         "topic",
@@ -90,12 +91,17 @@ class _Pull:
         self.request = request
         self.group = group
         self.group_config, self.topic, self.queue_id, _, self.message_filter = checked
+        self.reader = group, self.topic, self.queue_id
         self.offset = fields.integer(ext, "queueOffset", low=-fields.MAX_LONG)  # a wrong one is told the right one
         # The Go client's polling consumer asks for no message and wants some.
-        count = fields.integer(ext, "maxMsgNums", MAX_MESSAGES, low=-fields.MAX_INT, high=fields.MAX_INT)
-        self.max_count = max(1, min(count, MAX_MESSAGES))
-        asked = fields.integer(ext, "maxMsgBytes", 0, low=-1, high=fields.MAX_INT)
-        self.max_bytes = min(asked, MAX_BYTES) if asked > 0 else MAX_BYTES
+        count = fields.SMALL.get(ext.get("maxMsgNums", ""))
+        if count is None:
+            count = fields.integer(ext, "maxMsgNums", MAX_MESSAGES, low=-fields.MAX_INT, high=fields.MAX_INT)
+        self.max_count = count if 1 <= count <= MAX_MESSAGES else max(1, min(count, MAX_MESSAGES))
+        self.max_bytes = MAX_BYTES
+        if "maxMsgBytes" in ext:
+            asked = fields.integer(ext, "maxMsgBytes", 0, low=-1, high=fields.MAX_INT)
+            self.max_bytes = min(asked, MAX_BYTES) if asked > 0 else MAX_BYTES
         self.tags_codes = self.message_filter.tags_codes
 
 
@@ -193,14 +199,15 @@ class PullProcessor:
             self._send_back(pull)
             return True
         code, next_offset, result = self._read(pull)
-        if hold and code == codes.PULL_NOT_FOUND and not self._place.sends_back:
-            return False
+        if code == codes.PULL_NOT_FOUND:
+            if self._place.sends_back:
+                code = codes.PULL_RETRY_IMMEDIATELY
+            elif hold:
+                return False
         if again and result.status is GetStatus.NO_MATCHED_MESSAGE and next_offset >= result.max_offset:
             pull.offset = next_offset
             return False
-        if code == codes.PULL_NOT_FOUND and self._place.sends_back:
-            code = codes.PULL_RETRY_IMMEDIATELY
-        self._pulled.note(pull.group, pull.topic, pull.queue_id, next_offset)
+        self._pulled.note(pull.reader, next_offset)
         ext = self._header(pull, next_offset, result)
         if code != codes.SUCCESS:
             self._counters.missed += 1
@@ -224,8 +231,7 @@ class PullProcessor:
         counters.out_messages += messages
         counters.out_bytes += size
         counters.reads.add(read_ms)
-        counters.statistics.given(pull.topic, pull.group, messages, size)
-        counters.statistics.read(pull.topic, pull.queue_id, pull.group, int(read_ms))
+        counters.statistics.pulled(pull.reader, messages, size, int(read_ms))
 
     def _header(self, pull: _Pull, next_offset: int, result: JoinedResult) -> dict[str, str]:
         config = pull.group_config
@@ -256,7 +262,7 @@ class PullProcessor:
 
         def taken(error: RequestError | None) -> None:
             if error is None or error.code in _TOLD_ANYWAY:
-                self._pulled.note(pull.group, pull.topic, pull.queue_id, target)
+                self._pulled.note(pull.reader, target)
                 pull.connection.respond(pull.request, codes.PULL_OFFSET_MOVED, ext, remark="OFFSET_RESET")
             else:
                 pull.connection.respond_error(pull.request, error)
@@ -271,6 +277,8 @@ class PullProcessor:
             result = self._reads.read_joined(
                 pull.topic, pull.queue_id, pull.offset, pull.max_count, pull.max_bytes, pull.tags_codes
             )
+        if result.status is GetStatus.FOUND:
+            return codes.SUCCESS, result.next_offset, result
         code, next_offset = answer_of(result, pull.offset)
         if code == codes.PULL_OFFSET_MOVED and not self._is_master():
             # A replica may know less than the master: it must not move a consumer's offset.

@@ -26,6 +26,7 @@ BY_BROADCAST: Final = 4
 BY_SUBSCRIPTION: Final = 5
 
 _READABLE: Final = 4
+_small: Final = fields.SMALL.get
 
 
 class Forbidden(RequestError):
@@ -60,7 +61,9 @@ class PullChecks:
         """Raises RequestError for the first check that fails."""
         group_config = self._group(group)
         topic, queue_id = self._queue(ext)
-        flags = fields.integer(ext, "sysFlag", 0, high=fields.MAX_INT)
+        flags = _small(ext.get("sysFlag", ""))
+        if flags is None:
+            flags = fields.integer(ext, "sysFlag", 0, high=fields.MAX_INT)
         present = self._clients.consumer_group(group)
         if flags & FLAG_SUBSCRIPTION:
             message_filter = _compiled(topic, ext.get("expressionType", ""), ext.get("subscription", ""))
@@ -104,7 +107,9 @@ class PullChecks:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist; create it")
         if not config.perm & _READABLE:
             raise Forbidden(BY_TOPIC, f"topic {topic} is not readable")
-        queue_id = fields.integer(ext, "queueId", high=fields.MAX_INT)
+        queue_id = _small(ext.get("queueId", ""))
+        if queue_id is None:
+            queue_id = fields.integer(ext, "queueId", high=fields.MAX_INT)
         if queue_id >= config.read_queue_nums:
             raise InvalidParameter(f"topic {topic} has queues 0 to {config.read_queue_nums - 1}, not {queue_id}")
         return topic, queue_id

@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import struct
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from brokerd.store.dispatch import RecordShape, Stop, derive
@@ -70,7 +70,7 @@ class CommitLog:
         self._max_record_bytes = settings.largest_record_bytes
         self.shape = RecordShape(self._size, self._max_record_bytes, delays=settings.delays)
         self._segments: dict[int, Segment] = {}
-        self._reads = RecordReads(self._segments, self._size, self.read, has_checksums=settings.record_checksums)
+        self.reads = RecordReads(self._segments, self._size, self.read, has_checksums=settings.record_checksums)
         self._current: Segment | None = None
         self._spare: Segment | None = None
         self._spare_lock = threading.Lock()
@@ -228,14 +228,6 @@ class CommitLog:
         if len(content) != stop - physical_offset:
             raise CorruptedFile(f"{segment.file.path} ends before offset {stop}; restore the file")
         return content
-
-    def read_records(self, units: Iterable[tuple[int, int, int]]) -> list[bytes]:
-        """The records that (offset, size, tags code) units name; see `RecordReads.records`."""
-        return self._reads.records(units)
-
-    def read_joined(self, units: Sequence[tuple[int, int, int]], encoded: bytes, total: int) -> bytes | None:
-        """The same in one piece, when they are all in one file; see `RecordReads.joined`."""
-        return self._reads.joined(units, encoded, total)
 
     def record_at(self, offset: int) -> bytes | None:
         """The whole record that starts at the offset, or None when none does."""

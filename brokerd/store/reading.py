@@ -73,14 +73,9 @@ def read_messages(
     beside = _beside(queue_offset, min_offset, max_offset)
     if beside is not None:
         return GetResult(*beside, min_offset, max_offset, [])
-    found = _next_units(queue, queue_offset, max_count, max_bytes) if tags_codes is None else None
-    if found is not None:
-        wanted, looked_at = found[0], queue_offset + len(found[0])
-    else:
-        wanted, looked_at = _chosen_units(queue, queue_offset, max_count, max_bytes, tags_codes)
-    records = commitlog.read_records(wanted)
-    status = GetStatus.MESSAGE_WAS_REMOVING if wanted else GetStatus.NO_MATCHED_MESSAGE
-    return GetResult(GetStatus.FOUND if records else status, looked_at, min_offset, max_offset, records)
+    units, looked_at, encoded, total = _wanted(queue, queue_offset, max_count, max_bytes, tags_codes)
+    records = commitlog.reads.records(units, encoded, total)
+    return GetResult(_status(units, records), looked_at, min_offset, max_offset, records)
 
 
 def read_joined(
@@ -93,17 +88,22 @@ def read_joined(
 ) -> JoinedResult:
     """The same messages as `read_messages` gives, in one piece: as an answer has them."""
     min_offset, max_offset = queue.min_offset(commitlog.min_offset), queue.max_offset
-    if tags_codes is None and min_offset <= queue_offset < max_offset:
-        found = _next_units(queue, queue_offset, max_count, max_bytes)
-        body = commitlog.read_joined(*found) if found is not None else None
-        if found is not None and body is not None:
-            units = found[0]
-            count = len(units)
-            last, last_size, _ = units[-1]
-            return JoinedResult(
-                GetStatus.FOUND, queue_offset + count, min_offset, max_offset, body, count, last + last_size
-            )
-    return joined(read_messages(commitlog, queue, queue_offset, max_count, max_bytes, tags_codes))
+    beside = _beside(queue_offset, min_offset, max_offset)
+    if beside is not None:
+        return JoinedResult(*beside, min_offset, max_offset)
+    units, looked_at, encoded, total = _wanted(queue, queue_offset, max_count, max_bytes, tags_codes)
+    body = commitlog.reads.joined(units, encoded, total) if units else None
+    if body is None:
+        records = commitlog.reads.records(units, encoded, total)
+        return joined(GetResult(_status(units, records), looked_at, min_offset, max_offset, records))
+    last, last_size, _ = units[-1]
+    return JoinedResult(GetStatus.FOUND, looked_at, min_offset, max_offset, body, len(units), last + last_size)
+
+
+def _status(units: list[Unit], records: list[bytes]) -> GetStatus:
+    if records:
+        return GetStatus.FOUND
+    return GetStatus.MESSAGE_WAS_REMOVING if units else GetStatus.NO_MATCHED_MESSAGE
 
 
 def joined(result: GetResult) -> JoinedResult:
@@ -115,19 +115,24 @@ def joined(result: GetResult) -> JoinedResult:
     return JoinedResult(*result[:4], b"".join(records), len(records), last + len(records[-1]))
 
 
-def _next_units(
-    queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int
-) -> tuple[list[Unit], bytes, int] | None:
-    """The next units, their bytes and the sum of their sizes, in the common case: one read gives them, all are wanted, and have
-    room."""
-    encoded = queue.read(queue_offset, max_count)
-    units = list(UNIT.iter_unpack(encoded))
-    sizes = [size for _, size, _ in units]
-    is_part = len(units) < max_count and queue_offset + len(units) < queue.max_offset  # the rest is in another place
-    total = sum(sizes)
-    if is_part or BLANK_SIZE in sizes or total > max_bytes:
-        return None
-    return units, encoded, total
+def _wanted(
+    queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int, tags_codes: Collection[int] | None
+) -> tuple[list[Unit], int, bytes, int]:
+    """The wanted ones of the next units, where to go on, their bytes unless others are between them, and the sum of their sizes.
+
+    In the common case one read gives them, all are wanted, and have room.
+    """
+    if tags_codes is None:
+        encoded = queue.read(queue_offset, max_count)
+        units = list(UNIT.iter_unpack(encoded))
+        sizes = [size for _, size, _ in units]
+        end = queue_offset + len(units)
+        total = sum(sizes)
+        is_part = len(units) < max_count and end < queue.max_offset  # the rest is in another place
+        if total <= max_bytes and not is_part and BLANK_SIZE not in sizes:
+            return units, end, encoded, total
+    units, looked_at = _chosen_units(queue, queue_offset, max_count, max_bytes, tags_codes)
+    return units, looked_at, b"", sum([size for _, size, _ in units])
 
 
 def _chosen_units(

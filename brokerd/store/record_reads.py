@@ -9,10 +9,9 @@ goes unnoticed is that of the bodies' own checksums.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from brokerd.store.record_crc import is_intact
@@ -30,6 +29,7 @@ _KNOWN_READS: Final = 1 << 16  # of 4 bytes
 _LEAST_KNOWN: Final = 4  # records of a read: fewer are checked as fast as they are known again
 # Records of one file that lie so close together that reading what is between them costs less than a call for each.
 _CLOSE: Final = 4
+_CLOSE_BYTES: Final = 1 << 20
 
 Unit = tuple[int, int, int]  # physical offset, size, tags code
 
@@ -51,38 +51,44 @@ class RecordReads:
         self._has_checksums = has_checksums
         self._known = array("I", bytes(4 * _KNOWN_READS))
 
-    def records(self, units: Iterable[Unit]) -> list[bytes]:
-        """The records that the units name; those that are gone from the log's begin are left out.
-
-        Raises CorruptedFile for one that is not what was stored.
-        """
+    def records(self, units: Sequence[Unit], encoded: bytes, total: int) -> list[bytes]:
+        """The records that the units name, as `joined` reads them; those that are gone from the log's begin are left out."""
+        content = self.joined(units, encoded, total)
+        if content is None:
+            return self._one_by_one(units)
         records = []
-        start = end = -1
-        view: mmap.mmap | None = None
+        position = 0
+        for _, size, _ in units:
+            end = position + size
+            records.append(content[position:end])
+            position = end
+        return records
+
+    def _one_by_one(self, units: Sequence[Unit]) -> list[bytes]:
+        records = []
         for unit in units:
             offset, size, _ = unit
-            if not start <= offset < end:
-                segment = self._segments.get(offset - offset % self._segment_bytes)
-                if segment is None:
-                    continue
-                start, end, view = segment.start, segment.end, segment.view
-            record = view[offset - start : offset - start + size] if view is not None else self._read(offset, size)
-            self._check(record, (unit,))
-            records.append(record)
+            if offset - offset % self._segment_bytes in self._segments:
+                record = self._read(offset, size)
+                self._check(record, (unit,))
+                records.append(record)
         return records
 
     def joined(self, units: Sequence[Unit], encoded: bytes, total: int) -> bytes | None:
         """The records that the units name, one behind the other; None when they are not all in one file that is there.
 
-        `encoded` are the units as their queue has them, `total` the sum of their sizes. Raises CorruptedFile as `records` does.
+        `encoded` are the units as their queue has them, empty when others are between them; `total` is the sum of their sizes.
+        Raises CorruptedFile for a record that is not what was stored.
         """
+        if not units:
+            return b""
         first = units[0][0]
         last, last_size, _ = units[-1]
         segment = self._segments.get(first - first % self._segment_bytes)
         if segment is None or not first <= last or last + last_size > segment.end:
             return None
         content = self._gathered(segment, units, last + last_size - first, total)
-        if len(units) < _LEAST_KNOWN:
+        if len(units) < _LEAST_KNOWN or not encoded:
             self._check(content, units)
             return content
         asked = crc32(encoded)
@@ -100,7 +106,7 @@ class RecordReads:
         if span == total:
             return view[first - start : first - start + span] if view is not None else self._read(first, span)
         if view is None:
-            if span > _CLOSE * total:
+            if span > min(_CLOSE * total, _CLOSE_BYTES):
                 return b"".join([self._read(offset, size) for offset, size, _ in units])
             start, source = first, memoryview(self._read(first, span))
         else:
@@ -108,7 +114,7 @@ class RecordReads:
         with source:
             return b"".join([source[offset - start : offset - start + size] for offset, size, _ in units])
 
-    def _check(self, content: bytes, units: Iterable[Unit]) -> None:
+    def _check(self, content: bytes, units: Sequence[Unit]) -> None:
         """Raise CorruptedFile unless the content is the units' records, one behind the other, as they were stored."""
         head_of = _HEAD.unpack_from
         position = 0

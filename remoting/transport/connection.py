@@ -256,12 +256,20 @@ class RemotingConnection(asyncio.Protocol):
     # ---- inside
 
     def _dispatch(self, commands: list[Command]) -> None:
+        if len(commands) == 1 and self._can_take_one(commands[0]):
+            self._handle(commands[0].code, commands)
+            self._regulate_reading()
+            return
         for command in commands:
             if command.flag & codes.FLAG_RESPONSE:
                 self._resolve(command)
             else:
                 self._backlog.append(command)
         self._work_off()
+
+    def _can_take_one(self, command: Command) -> bool:
+        """Whether this is a request that nothing is before: it needs no backlog."""
+        return not (command.flag & codes.FLAG_RESPONSE or self._backlog or self._is_congested())
 
     def _work_off(self) -> None:
         """Hand requests to their handlers in runs, until none is left, the peer has to read or wait first, or others are to be
@@ -312,7 +320,9 @@ class RemotingConnection(asyncio.Protocol):
         return self._write_paused or self._out_bytes > _HIGH_WATER_BYTES or self._in_flight > self._limits.max_in_flight
 
     def _handle(self, code: int, requests: Sequence[Command]) -> None:
-        self._in_flight += sum(1 for request in requests if not request.flag & codes.FLAG_ONEWAY)
+        for request in requests:
+            if not request.flag & codes.FLAG_ONEWAY:
+                self._in_flight += 1
         handler = self._handlers.get(code)
         if handler is None:
             for request in requests:

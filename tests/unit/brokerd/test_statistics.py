@@ -101,3 +101,34 @@ def test_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     statistics.stored_in("4", 1, 1)
     assert statistics.topic_put.keys() == {"1", "2", "4"}
     assert statistics.broker_put.value == 6
+
+
+def test_pulls_count_like_what_was_given_and_read_also_after_their_figures_went() -> None:
+    pulled, expected = Statistics(), Statistics()
+    for number in range(40):
+        topic, group, queue_id = "ab"[number % 2], "gh"[number % 3 % 2], number % 5
+        pulled.pulled((group, topic, queue_id), number, 100 * number, number % 4)
+        expected.given(topic, group, number, 100 * number)
+        expected.read(topic, queue_id, group, number % 4)
+        if number in (13, 29):
+            for each in (pulled, expected):
+                each.forget_topic("a")
+        if number == 20:
+            for each in (pulled, expected):
+                each.forget_group("g")
+        for table in ("group_get", "group_read"):
+            ours, theirs = getattr(pulled, table), getattr(expected, table)
+            assert {key: (each.value, each.size, each.times) for key, each in ours.items()} == {
+                key: (each.value, each.size, each.times) for key, each in theirs.items()
+            }
+    assert (pulled.broker_get.value, pulled.broker_get.times) == (expected.broker_get.value, 40)
+
+
+def test_pulls_beyond_the_bound_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_FIGURES", 3)
+    statistics = Statistics()
+    for group in ("g", "h", "i"):
+        for _ in range(2):
+            statistics.pulled((group, "t", 0), 1, 100, 1)
+    assert (statistics.broker_get.value, len(statistics.group_get), len(statistics.group_read)) == (6, 2, 1)
+    assert statistics.group_get["t", "h"].value == 2

@@ -380,6 +380,29 @@ async def test_large_answers_are_given_a_few_at_a_time(service: Service) -> None
     await server.close()
 
 
+async def test_long_and_short_answers_arrive_whole_and_in_order_even_if_their_buffers_are_used_again() -> None:
+    lengths = [0, 10, 8191, 8192, 300_000, 5, 100_000, 8192]
+    reused = bytearray()
+
+    def serve(connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        for request in requests:
+            length = lengths[request.opaque % len(lengths)]
+            content = bytes([65 + request.opaque % 26]) * length
+            reused[:] = content
+            connection.respond(request, codes.SUCCESS, {"n": "1"}, reused if request.opaque % 3 else content, "fine")
+            reused[:] = bytes(length)
+
+    server = RemotingServer("127.0.0.1", 0, {BIG: serve})
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await ask(writer, BIG, 100)
+    for opaque, answer in enumerate((await answers(reader, 100)).values()):
+        assert (answer.opaque, answer.ext, answer.remark) == (opaque, {"n": "1"}, "fine")
+        assert answer.body == bytes([65 + opaque % 26]) * lengths[opaque % len(lengths)]
+    writer.close()
+    await server.close()
+
+
 async def test_of_many_that_read_nothing_those_who_began_first_are_closed(service: Service) -> None:
     server = RemotingServer("127.0.0.1", 0, {BIG: each(service.big), ECHO: service.echo}, max_slow_readers=3)
     await server.start()

@@ -116,7 +116,9 @@ def test_older_files_are_read_without_a_mapping_just_the_same(tmp_path: Path) ->
     log = make_log(LocalDisk(tmp_path / "data"))
     offsets = fill(log, 100)
     units = [(offset, 200, 0) for offset in offsets]
-    assert log.read_records(units) == [record(offset, 200, n) for n, offset in enumerate(offsets)]
+    assert log.reads.records(units, b"", 200 * len(units)) == [
+        record(offset, 200, n) for n, offset in enumerate(offsets)
+    ]
     assert log.read(0, 300) == record(0, 200, 0) + record(200, 200, 1)[:100]
     log.close()
 
@@ -128,10 +130,10 @@ def test_reading_records_leaves_out_what_is_gone_and_refuses_what_is_none(disk: 
     log.forget_oldest()()
     assert log.min_offset == SEGMENT_BYTES
     kept = [offset for offset in offsets if offset >= SEGMENT_BYTES]
-    assert len(log.read_records([(offset, 200, 0) for offset in offsets])) == len(kept)
+    assert len(log.reads.records([(offset, 200, 0) for offset in offsets], b"", 200 * len(offsets))) == len(kept)
     assert disk.names("commitlog")[0] == f"{SEGMENT_BYTES:020d}"
     with pytest.raises(CorruptedFile, match="is damaged"):
-        log.read_records([(kept[0] + 1, 200, 0)])
+        log.reads.records([(kept[0] + 1, 200, 0)], b"", 200)
     log.close()
 
 

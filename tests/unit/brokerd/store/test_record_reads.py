@@ -1,0 +1,132 @@
+"""Records in one piece: the same bytes whichever way they are read, and never others than were stored, however often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from brokerd.store.commitlog import CommitLog
+from brokerd.store.consume_queue import UNIT
+from brokerd.store.reading import joined
+from brokerd.store.record_reads import Unit
+from brokerd.store.store import MessageStore
+from remoting.disk import Disk, LocalDisk
+from remoting.errors import CorruptedFile
+from remoting.message import java_hash
+from tests.support.disks import FaultyDisk, MemoryDisk
+from tests.unit.brokerd.store.stores import SEGMENT_BYTES, draft, open_store, put
+from tests.unit.brokerd.store.test_commitlog import fill, make_log, record
+
+
+@pytest.fixture(params=["memory", "local"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+    return MemoryDisk() if request.param == "memory" else LocalDisk(tmp_path / "data")
+
+
+def read(log: CommitLog, units: list[Unit]) -> bytes | None:
+    encoded = b"".join(UNIT.pack(*unit) for unit in units)
+    return log.reads.joined(units, encoded, sum(size for _, size, _ in units))
+
+
+def test_records_are_the_same_however_close_they_lie(disk: Disk) -> None:
+    log = make_log(disk)
+    sizes = [200, 120, 333, 150] * 30
+    offsets = [fill(log, 1, size)[0] for size in sizes]
+    units = [(offset, size, 0) for offset, size in zip(offsets, sizes, strict=True)]
+    for step in (1, 2, 3, 5):
+        for first in range(len(units)):
+            for count in (1, 2, 4, 7):
+                chosen = units[first : first + step * count : step]
+                expected = b"".join(log.read(offset, size) for offset, size, _ in chosen)
+                is_in_one_file = len({offset // SEGMENT_BYTES for offset, _, _ in chosen}) == 1
+                for _ in range(2):
+                    assert read(log, chosen) == (expected if is_in_one_file else None)
+                encoded = b"".join(UNIT.pack(*unit) for unit in chosen)
+                assert b"".join(log.reads.records(chosen, encoded, len(expected))) == expected
+    log.close()
+
+
+def test_close_records_of_an_older_file_take_one_read(tmp_path: Path) -> None:
+    log = make_log(LocalDisk(tmp_path / "data"))
+    units = [(offset, 200, 0) for offset in fill(log, 100)]
+    reads: list[tuple[int, int]] = []
+    read_log = log.reads._read
+    log.reads._read = lambda offset, length: reads.append((offset, length)) or read_log(offset, length)  # type: ignore[func-returns-value, method-assign]
+    assert read(log, units[:4]) == log.read(0, 800)
+    assert read(log, units[:12:3]) is not None
+    assert reads == [(0, 800), (0, 2000)]
+    read(log, units[:20:6])
+    assert reads[2:] == [(1200 * number, 200) for number in range(4)]
+    del reads[:]
+    assert read(log, [(offset, 200, 0) for offset, _, _ in units[-4:]]) is not None
+    assert not reads, "new files are mapped"
+    log.close()
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_damage_behind_a_read_that_was_known_is_noticed_wherever_it_is(step: int) -> None:
+    disk = FaultyDisk(Random(3))
+    log = make_log(disk)
+    units = [(offset, 200, 0) for offset in fill(log, 16)][::step][:8]
+    expected = read(log, units)
+    for position in (3, 31, 35, 88, 150, 187):  # the ends of size and place, of the body, and what is in it
+        for offset, _, _ in units:
+            assert read(log, units) == expected
+            disk.flip_bit("commitlog/" + "0" * 20, offset + position, 5)
+            for _ in range(2):  # what failed once is not known either
+                with pytest.raises(CorruptedFile, match=f"at offset {offset} of the commitlog is damaged"):
+                    read(log, units)
+            disk.flip_bit("commitlog/" + "0" * 20, offset + position, 5)
+
+
+def test_a_known_read_does_not_vouch_for_another_one_of_the_same_records() -> None:
+    log = make_log(MemoryDisk())
+    units = [(offset, 200, 0) for offset in fill(log, 8)]
+    assert read(log, units) is not None
+    halves: list[Unit] = [(1400, 100, 0), (1500, 100, 0)]
+    for wrong in ([(0, 1600, 0)], [*units[:7], *halves], [*units[:6], (1200, 100, 0), (1300, 300, 0)]):
+        with pytest.raises(CorruptedFile):
+            read(log, wrong)
+
+
+def test_records_in_the_place_of_others_that_were_cut_are_read_as_they_are(disk: Disk) -> None:
+    log = make_log(disk)
+    fill(log, 8)
+    units = [(200 * number, 200, 0) for number in range(8)]
+    assert read(log, units) == log.read(0, 1600)
+    log.truncate(800)
+    for number in range(4, 8):
+        log.append(record(log.end_offset, 200, number + 13), 200)
+    assert read(log, units) == b"".join(record(200 * n, 200, n if n < 4 else n + 13) for n in range(8))
+    log.truncate(800)
+    with pytest.raises(CorruptedFile):
+        read(log, units)
+    log.close()
+
+
+def queues(seed: int) -> MessageStore:
+    """A store whose queues' messages lie between one another, of all sizes and two tags, some of them in files by now."""
+    rng = Random(seed)
+    store = open_store(MemoryDisk())
+    for _ in range(rng.randrange(1, 60)):
+        put(
+            store,
+            *(
+                draft(b"x" * rng.choice((0, 50, rng.randrange(900))), queue_id=rng.randrange(3), tag=rng.choice("ab"))
+                for _ in range(rng.randrange(1, 5))
+            ),
+        )
+    return store
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_in_one_piece_or_one_by_one_it_is_the_same_read(seed: int) -> None:
+    store = queues(seed)
+    rng = Random(seed)
+    for _ in range(100):
+        tags = rng.choice((None, None, {java_hash("a")}, {java_hash("z")}))
+        asked = (rng.choice(("TopicA", "TopicA", "TopicA", "No")), rng.randrange(4), rng.randrange(-1, 60))
+        limits = (rng.choice((1, 3, 5, 32)), rng.choice((1, 500, 3000, 1 << 18)))
+        assert store.read_joined(*asked, *limits, tags) == joined(store.read_messages(*asked, *limits, tags))
