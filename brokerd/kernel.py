@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from brokerd.kernel_batch import lay_out_batch, pack_shared
+from brokerd.kernel_batch import BatchPlans, lay_out_batch, pack_shared
 from brokerd.send_rules import STAMP, Pattern, pattern_of
 from brokerd.store.dispatch import Entry
 from remoting import codes
@@ -49,7 +49,7 @@ _NO_PATTERN: Final = Pattern(b"\0", 0, 0, b"\0", 0)  # no message follows it
 class SendTarget:
     """A topic that accepts ordinary sends, prepared for the loop. `pattern` is what its last message's properties followed."""
 
-    __slots__ = ("field", "name", "pattern", "turn", "write_queue_nums")
+    __slots__ = ("field", "name", "pattern", "plans", "turn", "write_queue_nums")
 
     def __init__(self, name: str, write_queue_nums: int) -> None:
         encoded = name.encode()
@@ -58,6 +58,7 @@ class SendTarget:
         self.write_queue_nums = write_queue_nums
         self.turn = 0
         self.pattern = _NO_PATTERN
+        self.plans = BatchPlans(self.field)
 
 
 class Encoded:
@@ -207,7 +208,7 @@ def _add_batch(
     queue_offset = offsets.get(slot, 0)
     shared = pack_shared(sys_flag & ~1, born_timestamp, born_host, now_ms, store_host, reconsume_times)
     laid_out = lay_out_batch(
-        request.body, target.name, target.field, queue_id, queue_offset, out.end_offset, now_ms, shared
+        request.body, target.plans, target.name, target.field, queue_id, queue_offset, out.end_offset, now_ms, shared
     )
     if laid_out is None:
         out.is_slow = True

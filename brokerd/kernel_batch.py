@@ -28,7 +28,7 @@ _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 _TWO: Final = struct.Struct(">ii")
 _SIZE_AND_MAGIC: Final = struct.Struct(">II")
-_EVERY_SIXTH: Final = [slice(first, None, 6) for first in range(6)]
+_MOST_PLANS: Final = 16  # of a topic
 # size magic crc queueId flag queueOffset physicalOffset, what all messages of a batch share (`pack_shared`), body length
 _HEAD: Final = struct.Struct(">IIIiiqq48si")
 _SHARED: Final = struct.Struct(">iqIIqIIiq")
@@ -56,66 +56,150 @@ def pack_shared(
     return _SHARED.pack(sys_flag, born_timestamp, *born_host, now_ms, *store_host, times, 0)
 
 
+class _Plan(NamedTuple):
+    """How batches of one topic, number and size of messages, and properties are taken apart and put together."""
+
+    parts: tuple[int, int, int, int]  # how long the body is, what lies before the key, the key, and what is behind it
+    messages: int
+    item_size: int
+    before_key: bytes  # of an item: the length of its properties, and what of them lies before the key
+    rest: bytes  # of an item, behind the key
+    tags_code: int
+    size: int  # of a record
+    field_length: int  # of the topic in it
+    size_and_magic: bytes
+    body_length: bytes
+    new_before_key: bytes
+    new_rest: bytes  # with the next record's size and magic
+    last_rest: bytes
+
+
+class BatchPlans:
+    """The plans of a topic's batches; `field` is the topic as a record holds it, length first."""
+
+    def __init__(self, field: bytes) -> None:
+        self._field = field
+        self._plans: dict[tuple[int, int, int], _Plan] = {}
+
+    def known(self, shape: tuple[int, int, int]) -> _Plan | None:
+        """The last plan for batches of that (size, size of an item, body length)."""
+        return self._plans.get(shape)
+
+    def make(self, data: Bytes, shape: tuple[int, int, int]) -> _Plan | None:
+        """A plan for batches like this one; None when its messages are not alike, or one of them is not ordinary."""
+        length, item_size, body_length = shape
+        properties_length = item_size - _ITEM_OVERHEAD_BYTES - body_length
+        if body_length <= 0 or properties_length <= 0 or length % item_size:
+            return None
+        count = length // item_size
+        pattern = pattern_of(bytes(data[item_size - properties_length : item_size])) if count <= _MAX_ALIKE else None
+        if pattern is None or properties_length + len(STAMP) > MAX_PROPERTIES_BYTES:
+            return None
+        head, key_at, key_end, rest, code = pattern
+        before_key = _SHORT.pack(properties_length) + head
+        parts = body_length, len(before_key), key_end - key_at, len(rest)
+        size = RECORD_OVERHEAD_BYTES - 1 + len(self._field) + body_length + properties_length + len(STAMP)
+        size_and_magic = _SIZE_AND_MAGIC.pack(size, MAGIC_V1)
+        if len(self._plans) >= _MOST_PLANS:
+            self._plans.clear()
+        plan = self._plans[shape] = _Plan(
+            parts,
+            count,
+            item_size,
+            before_key,
+            rest,
+            code,
+            size,
+            len(self._field),
+            size_and_magic,
+            _INT.pack(body_length),
+            self._field + _SHORT.pack(properties_length + len(STAMP)) + head,
+            rest + STAMP + size_and_magic,
+            rest + STAMP,
+        )
+        return plan
+
+
 def lay_out_batch(
-    body: Bytes, topic: str, field: bytes, queue_id: int, queue_offset: int, position: int, now_ms: int, shared: bytes
+    body: Bytes,
+    plans: BatchPlans,
+    topic: str,
+    field: bytes,
+    queue_id: int,
+    queue_offset: int,
+    position: int,
+    now_ms: int,
+    shared: bytes,
 ) -> LaidOut | None:
     """Lay out the messages in a batch's body behind the log position; None when one of them is not ordinary, or none is there.
 
-    `field` is the topic as a record holds it, length first.
+    `field` is the topic as a record holds it, length first; `plans` are that topic's.
     """
-    place = (topic, field, queue_id, queue_offset, position, now_ms, shared)
+    place = (queue_id, queue_offset, position, now_ms, shared)
     try:
-        return _lay_out_alike(body, *place) or _lay_out_any(bytes(body), *place)
+        return _lay_out_alike(body, plans, topic, *place) or _lay_out_any(bytes(body), topic, field, *place)
     except struct.error:
         return None
 
 
 def _lay_out_alike(
-    data: Bytes, topic: str, field: bytes, queue_id: int, queue_offset: int, position: int, now_ms: int, shared: bytes
+    data: Bytes,
+    plans: BatchPlans,
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    position: int,
+    now_ms: int,
+    shared: bytes,
 ) -> LaidOut | None:
     """Lay out messages that differ in their bodies' content and in their unique keys alone; None when they do not.
 
-    Everything else is the same at the same distance, so one `struct` takes the whole batch apart and one puts it together.
+    Everything else is the same at the same distance, so one `struct` takes the whole batch apart and one puts it together. What
+    is the same in one batch after the other is in a plan, which is tried first.
     """
     item_size, flag, body_length = _ITEM.unpack_from(data)
-    properties_length = item_size - _ITEM_OVERHEAD_BYTES - body_length
-    if body_length <= 0 or properties_length <= 0 or len(data) % item_size:
+    shape = (len(data), item_size, body_length)
+    plan = plans.known(shape)
+    taken = _take_apart(data, plan) if plan is not None else None
+    if taken is None:
+        plan = plans.make(data, shape)
+        taken = _take_apart(data, plan) if plan is not None else None
+    if taken is None or plan is None:
         return None
-    count = len(data) // item_size
-    pattern = pattern_of(bytes(data[item_size - properties_length : item_size])) if count <= _MAX_ALIKE else None
-    if pattern is None or properties_length + len(STAMP) > MAX_PROPERTIES_BYTES:
-        return None
-    head, key_at, key_end, rest, code = pattern
-    before_key = _SHORT.pack(properties_length) + head
-    shape = body_length, len(before_key), key_end - key_at, len(rest)
-    sizes, heads, bodies, befores, keys, rests = map(_alike_items(count, *shape).unpack(data).__getitem__, _EVERY_SIXTH)
-    if (
-        sizes.count(item_size) != count
-        or heads.count(heads[0]) != count
-        or befores.count(before_key) != count
-        or rests.count(rest) != count
-        or not b"".join(keys).isalnum()
-    ):
-        return None
-    size = RECORD_OVERHEAD_BYTES - 1 + len(field) + body_length + properties_length + len(STAMP)
+    bodies, keys = taken
+    count, size = plan.messages, plan.size
     end_offset = position + count * size
     positions = range(position, end_offset, size)
-    size_and_magic = _SIZE_AND_MAGIC.pack(size, MAGIC_V1)
-    new_before_key = field + _SHORT.pack(properties_length + len(STAMP)) + head
-    queue_id_and_flag = _TWO.pack(queue_id, flag)
     # From one record's CRC to the next one's, so that what is the same at the border is one field
     fields: list[object] = [
-        0, queue_id_and_flag, 0, 0, shared + _INT.pack(body_length), b"", new_before_key, b"", rest + STAMP + size_and_magic,
+        0, _TWO.pack(queue_id, flag), 0, 0, shared + plan.body_length, b"", plan.new_before_key, b"", plan.new_rest,
     ] * count  # fmt: skip
     fields[0::9] = [crc32(body) & 0x7FFFFFFF for body in bodies]
     fields[2::9] = range(queue_offset, queue_offset + count)
     fields[3::9] = positions
     fields[5::9] = bodies
     fields[7::9] = keys
-    fields[-1] = rest + STAMP
-    records = _alike_records(count, len(field), *shape).pack(size_and_magic, *fields)
-    entry = (topic, queue_id, queue_offset, position, size, code, now_ms, count)
+    fields[-1] = plan.last_rest
+    records = _alike_records(count, plan.field_length, *plan.parts).pack(plan.size_and_magic, *fields)
+    entry = (topic, queue_id, queue_offset, position, size, plan.tags_code, now_ms, count)
     return LaidOut([records], [entry], positions, end_offset)
+
+
+def _take_apart(data: Bytes, plan: _Plan) -> tuple[Sequence[bytes], Sequence[bytes]] | None:
+    """The bodies and the keys of a batch's messages; None when the plan is not theirs."""
+    count = plan.messages
+    fields = _alike_items(count, *plan.parts).unpack(data)
+    sizes, heads, befores, rests = fields[0::6], fields[1::6], fields[3::6], fields[5::6]
+    keys = fields[4::6]
+    if (
+        sizes.count(plan.item_size) != count
+        or heads.count(heads[0]) != count
+        or befores.count(plan.before_key) != count
+        or rests.count(plan.rest) != count
+        or not b"".join(keys).isalnum()
+    ):
+        return None
+    return fields[2::6], keys
 
 
 @lru_cache(maxsize=64)

@@ -410,7 +410,9 @@ class ConsumeQueues:
         if not clean:
             # Old units there would do no harm to us (they are never borne out), but the original would take them.
             file_end = (low // self._files.file_units + 1) * self._files.file_units
-            visible = low < end and _holds_bytes(self._files.read(queue.directory, low, min(_PEEK_UNITS, file_end - low)))
+            visible = low < end and _holds_bytes(
+                self._files.read(queue.directory, low, min(_PEEK_UNITS, file_end - low))
+            )
             if visible or file_end < end:
                 files = self._files.list(queue.directory)
                 self._files.forget(queue.directory)

@@ -31,7 +31,7 @@ _LONG: Final = struct.Struct(">q")
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">H")
 _SEPARATOR: Final = 2
-_NOTHING: Final = b"\0"  # no topic has this length, no property holds this byte
+_NOTHING: Final = b"\0"  # no property holds this byte
 _V6_EXTRA: Final = 12
 _STORE_TIMESTAMP_AT: Final = 56
 _APART: Final = 16  # records that are looked at one by one when they are not of one size
@@ -166,20 +166,22 @@ def derive_postings(data: bytes, physical_offset: int, file_size: int, memory: W
         position = end
         if sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK:
             continue
-        hashed = memory.hasher.of_topic(topic)
         properties = data[properties_at:end]
         keys = keys_of(properties)
-        hashes += map(hashed, keys)
+        if not keys:
+            try_at = end  # a record of the broker's own among others does not end their likeness
+            continue
+        of_topic = memory.hasher.of_topic(topic)
+        hashes += map(of_topic, keys)
         offsets += [offset] * len(keys)
         timestamps += [timestamp] * len(keys)
-        before, like = _NOTHING, None
         if len(keys) == 1 and (place := _only_place_of(properties, keys[0])):
             key_at, key_end = properties_at + place, properties_at + place + len(keys[0])
             before, behind = data[field_at:key_at], data[key_end:end]
             before_length, behind_length, key_and_behind = len(before), len(behind), end - key_at
-            if magic == MAGIC_V1 and not sys_flag & NOT_PLAIN:
-                like = Likeness(topic, before, len(keys[0]), behind)
-        memory.like = like
+            hashed = of_topic
+            if magic == MAGIC_V1:
+                like = memory.like = Likeness(topic, before, len(keys[0]), behind)
     stop, needs, position = _end_of(data, position, physical_offset, file_end)
     return ended(physical_offset + position, stop, needs)
 

@@ -178,6 +178,8 @@ odd = st.sampled_from(
         {"properties": b"UNIQ_KEY\x01" + b"?" * 24 + b"\x02TAGS\x01x\x02"},
         {"properties": b"UNIQ_KEY\x01" + b"a" * 23 + b"\x02TAGS\x01x\x02", "body": bytes(101)},
         {"properties": b"KEYS\x01" + b"a" * 28 + b"\x02TAGS\x01x\x02"},
+        {"properties": b"KEYS\x01word\x02UNIQ_KEY\x01" + b"a" * 14 + b"\x02TAGS\x01x\x02"},
+        {"topic": b"own", "properties": b"", "body": bytes(20)},
         {"body": bytes(140)},
     ]
 )
