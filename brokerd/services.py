@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from remoting.disk import Bytes
 from remoting.errors import RequestError
+from remoting.message import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, Record
 
 
 class PutStatus(IntEnum):
@@ -44,6 +45,22 @@ class Draft(NamedTuple):
     sys_flag: int = 0
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+
+    @classmethod
+    def again(cls, record: Record) -> Draft:
+        """What stores the message of a record once more, as it is; where it goes is for the caller to replace."""
+        return cls(
+            record.topic,
+            record.queue_id,
+            record.body,
+            record.properties,
+            record.born_timestamp_ms,
+            record.born_host,
+            record.flag,
+            record.sys_flag & ~(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6),  # a new record gets those of its own hosts
+            record.reconsume_times,
+            record.prepared_transaction_offset,
+        )
 
 
 class SendOutcome(NamedTuple):

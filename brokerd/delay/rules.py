@@ -15,8 +15,6 @@ from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import (
     MAX_PROPERTIES_BYTES,
-    SYS_BORN_HOST_V6,
-    SYS_STORE_HOST_V6,
     Record,
     decode_properties,
     encode_properties,
@@ -106,15 +104,4 @@ def deliver(record: Record, target: Target, *, bare: bool = False) -> Draft:
         added = (DELAY, REAL_TOPIC, REAL_QUEUE)
         kept = {name: value for name, value in record.property_map().items() if name not in added}
         properties = encode_properties(kept)
-    return Draft(
-        topic=target.topic,
-        queue_id=target.queue_id,
-        body=record.body,
-        properties=properties,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=record.born_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag & ~(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6),
-        reconsume_times=record.reconsume_times,
-        prepared_transaction_offset=record.prepared_transaction_offset,
-    )
+    return Draft.again(record)._replace(topic=target.topic, queue_id=target.queue_id, properties=properties)

@@ -16,8 +16,6 @@ from brokerd.pop.handles import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_to
 from brokerd.services import Draft
 from remoting.message import (
     MAX_PROPERTIES_BYTES,
-    SYS_BORN_HOST_V6,
-    SYS_STORE_HOST_V6,
     Record,
     decode_record,
     encode_properties,
@@ -116,15 +114,5 @@ def _fit(properties: Mapping[str, str], record: Record) -> bytes:
 
 
 def _copy(record: Record, topic: str, properties: bytes, reconsume_times: int) -> Draft:
-    return Draft(
-        topic=topic,
-        queue_id=0,
-        body=record.body,
-        properties=properties,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=record.born_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag & ~(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6),
-        reconsume_times=min(reconsume_times, _MOST_RECONSUME_TIMES),
-        prepared_transaction_offset=record.prepared_transaction_offset,
-    )
+    times = min(reconsume_times, _MOST_RECONSUME_TIMES)
+    return Draft.again(record)._replace(topic=topic, queue_id=0, properties=properties, reconsume_times=times)

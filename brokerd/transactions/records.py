@@ -16,8 +16,6 @@ from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import (
     MAX_PROPERTIES_BYTES,
-    SYS_BORN_HOST_V6,
-    SYS_STORE_HOST_V6,
     SYS_TRANSACTION_COMMIT,
     SYS_TRANSACTION_MASK,
     Record,
@@ -45,7 +43,6 @@ MAX_CHECK_TIMES: Final = 1 << 20
 _OWN: Final = (CHECK_TIMES, FIRST_QUEUE_OFFSET)  # what only a broker may say of a half message
 _DONE_TAG: Final = "d"
 _MOVED: Final = "TRAN_MOVED"  # of an op record: what it lists is not decided, it has a successor
-_HOST_BITS: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 # What the broker may add to a half message later; a producer's properties must leave room for it
 _ROOM_BYTES: Final = 128
 
@@ -137,8 +134,9 @@ def given_up_draft(record: Record) -> Draft:
 def commit_draft(record: Record) -> Draft:
     """The message of a half message, for its own topic and queue."""
     topic, queue_id = real_place(record.property_map())
-    return _again(record, topic, queue_id, record.properties)._replace(
-        sys_flag=record.sys_flag & ~(SYS_TRANSACTION_MASK | _HOST_BITS) | SYS_TRANSACTION_COMMIT,
+    draft = _again(record, topic, queue_id, record.properties)
+    return draft._replace(
+        sys_flag=draft.sys_flag & ~SYS_TRANSACTION_MASK | SYS_TRANSACTION_COMMIT,
         prepared_transaction_offset=record.physical_offset,
     )
 
@@ -220,16 +218,8 @@ def _half(properties: Mapping[str, str], queue_offset: int, physical_offset: int
 
 
 def _again(record: Record, topic: str, queue_id: int, properties: bytes) -> Draft:
-    return Draft(
-        topic=topic,
-        queue_id=queue_id,
-        body=record.body,
-        properties=properties,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=record.born_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag & ~_HOST_BITS,
-        reconsume_times=record.reconsume_times,
+    return Draft.again(record)._replace(
+        topic=topic, queue_id=queue_id, properties=properties, prepared_transaction_offset=0
     )
 
 
