@@ -23,6 +23,7 @@ from controllerd.access.commands import (
 )
 from controllerd.machine import AccessReply, ControllerMachine
 from controllerd.metrics import Counters
+from controllerd.processors.leading import only_leading
 from controllerd.processors.measure import AsyncHandle
 from controllerd.raft.driver import RaftDriver
 from remoting import codes
@@ -44,7 +45,7 @@ from remoting.access.model import (
 )
 from remoting.access.sealing import INNER_USER, MAX_PASSWORD_BYTES, CannotOpen, unseal
 from remoting.access.signature import access_key
-from remoting.errors import InvalidParameter, NotLeader, RequestError
+from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import spawned
@@ -128,7 +129,10 @@ class AccessProcessor:
             codes.AUTH_LIST_ACLS: self._query,
             codes.ACCESS_STATE: self._whole,
         }
-        return {code: spawned(self._owner, self._only_leading(handle)) for code, handle in table.items()}
+        return {
+            code: spawned(self._owner, only_leading(self._driver, self._counters, handle))
+            for code, handle in table.items()
+        }
 
     async def create_first(self, name: str, password: str) -> bool:
         """Create the first user, a super user; False when there is one already. Raises as proposals do."""
@@ -141,16 +145,6 @@ class AccessProcessor:
             if (sealed := self._sealer.sealed_anew(user)) is not None:
                 await self._propose(UpdateUser(user.name, sealed, None, None, by_super=True))
                 log.info("sealed the secret of %s under the cluster's new secret", user.name)
-
-    def _only_leading(self, handle: AsyncHandle) -> AsyncHandle:
-        async def guarded(connection: RemotingConnection, request: Command) -> None:
-            self._counters.requests += 1
-            if not self._driver.is_serving:
-                self._counters.requests_refused += 1
-                raise NotLeader()
-            await handle(connection, request)
-
-        return guarded
 
     # ---- changes
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from controllerd.metrics import Counters
+from controllerd.processors.leading import require_leading
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.members import Members
 from controllerd.raft.membership import ChangeKind, ChangeRefused, MemberChange, Transition, change, check_reachable
@@ -19,7 +20,7 @@ from controllerd.raft.messages import Role
 from controllerd.raft.quorum import NodeId
 from controllerd.settings import MAX_NODES, NODE_ID, ControllerSettings
 from remoting import codes
-from remoting.errors import InvalidParameter, NotLeader
+from remoting.errors import InvalidParameter
 from remoting.frame import Command
 from remoting.transport.client import split_address
 from remoting.transport.connection import Handler, RemotingConnection
@@ -55,7 +56,7 @@ class MembershipProcessor:
         connection.respond(request, body=self._listing())
 
     async def _change(self, connection: RemotingConnection, request: Command) -> None:
-        self._require_leader()
+        require_leading(self._driver, self._counters)
         changes, force = _decode_changes(bytes(request.body))
         core, addresses = self._driver.node.core, self._members.table()
         after = change(core.configuration, changes, Transition.AUTO, addresses)
@@ -68,19 +69,13 @@ class MembershipProcessor:
         connection.respond(request, body=self._listing())
 
     async def _transfer(self, connection: RemotingConnection, request: Command) -> None:
-        self._require_leader()
+        require_leading(self._driver, self._counters)
         target = _checked_id(request.ext.get("controllerId", ""))
         raft = self._settings.raft
         # The transfer is given up after an election timeout; then it takes the new leader's first message to know of it.
         await self._driver.transfer_leader(target, 2 * raft.election_ticks * raft.tick_ms)
         ext = {"controllerLeaderId": target, "controllerLeaderAddress": self._members.address(target) or ""}
         connection.respond(request, ext=ext)
-
-    def _require_leader(self) -> None:
-        self._counters.requests += 1
-        if not self._driver.is_serving:
-            self._counters.requests_refused += 1
-            raise NotLeader()
 
     def _listing(self) -> bytes:
         core = self._driver.node.core

@@ -19,7 +19,8 @@ from controllerd.metrics import Counters, election_result
 from controllerd.processors import fields
 from controllerd.processors.answers import election_body, master_fields, replicas_info, sync_state_set_body
 from controllerd.processors.hand_over import HandOver
-from controllerd.processors.measure import AsyncHandle, measured_async
+from controllerd.processors.leading import only_leading
+from controllerd.processors.measure import measured_async
 from controllerd.raft.driver import RaftDriver
 from controllerd.replicas.commands import (
     AlterSyncStateSet,
@@ -36,7 +37,7 @@ from controllerd.replicas.machine import ReplicasMachine, Reply
 from controllerd.replicas.state import MAX_EPOCH, MAX_REPLICAS, Group
 from controllerd.replicas.triggers import observe_for_request
 from remoting import codes, frame
-from remoting.errors import InvalidParameter, NotLeader, RequestError
+from remoting.errors import InvalidParameter, RequestError
 from remoting.transport.client import split_address
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import spawned
@@ -87,19 +88,11 @@ class ReplicasProcessor:
             codes.CLEAN_BROKER_DATA: self._clean_broker_data,
         }
         return {
-            code: spawned(self._owner, measured_async(self._counters, code, self._only_leading(handle)))
+            code: spawned(
+                self._owner, measured_async(self._counters, code, only_leading(self._driver, self._counters, handle))
+            )
             for code, handle in table.items()
         }
-
-    def _only_leading(self, handle: AsyncHandle) -> AsyncHandle:
-        async def guarded(connection: RemotingConnection, request: frame.Command) -> None:
-            self._counters.requests += 1
-            if not self._driver.is_serving:
-                self._counters.requests_refused += 1
-                raise NotLeader()
-            await handle(connection, request)
-
-        return guarded
 
     # Writes
 
