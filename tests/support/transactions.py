@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brokerd.core import BrokerCore, BrokerIdentity
 from brokerd.replication.effects import Role
-from brokerd.replication.log import ReplicatedLog
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
 from brokerd.store.settings import StoreSettings
 from brokerd.transactions.decide import EndTransaction, Outcome
@@ -25,9 +22,9 @@ from remoting.message import (
     encode_properties,
     pack_host,
 )
+from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
-from tests.unit.brokerd.test_core import AloneReplica
 
 HOST = pack_host("10.0.0.2", 10911)
 CLIENT_HOST = pack_host("10.0.0.1", 40000)
@@ -50,7 +47,7 @@ class Producer:
         return self.is_open
 
 
-class TransactionBroker:
+class TransactionBroker(AloneBroker):
     """One broker; `producers` are who is connected, by group. `disk` may be one that another broker wrote."""
 
     def __init__(
@@ -60,29 +57,10 @@ class TransactionBroker:
         settings: TransactionSettings | None = None,
         role: Role = Role.MASTER,
     ) -> None:
-        self.turns = turns or Turns()
-        self.disk = disk or MemoryDisk()
         self.settings = settings or TransactionSettings()
-        self.replica: AloneReplica
         self.producers: dict[str, list[Producer]] = {}
         self._keys = 0
-
-        def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> AloneReplica:
-            self.replica = AloneReplica(replicated, confirm_offset)
-            return self.replica
-
-        self.core = BrokerCore(
-            BrokerIdentity("c", "broker-a", HOST),
-            self.disk,
-            STORE,
-            make_replica,
-            request_flush=lambda: None,
-            is_alive=lambda _: False,
-            scheduler=self.turns,
-            wall_ms=self.turns.wall_ms,
-            rng=random.Random(1),
-            transaction_settings=self.settings,
-        )
+        super().__init__(disk or MemoryDisk(), turns or Turns(), STORE, HOST, transaction_settings=self.settings)
         self.service = self.core.transactions
         self.service.checks.producers = self
         if role is Role.MASTER:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.core import BrokerCore, BrokerIdentity
 from brokerd.delay.settings import DelaySettings
 from brokerd.replication.effects import Role
-from brokerd.replication.log import ReplicatedLog
 from brokerd.services import GroupConfig, PutStatus, TopicConfig
 from remoting.errors import CorruptedFile, StorageError
 from remoting.message import decode_record, encode_properties
+from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
 from tests.unit.brokerd.store.stores import SETTINGS, STORE_HOST, draft
@@ -23,66 +21,11 @@ from tests.unit.brokerd.store.stores import SETTINGS, STORE_HOST, draft
 QUEUES = 2
 
 
-class AloneReplica:
-    """A replica that acknowledges at once; its role is what the test says."""
-
-    def __init__(self, replicated: ReplicatedLog, confirm_offset: int) -> None:
-        self.log = replicated
-        self.is_master = False
-        self.is_taking = True
-        self.confirm_offset = confirm_offset
-        self.refusal = PutStatus.SERVICE_NOT_AVAILABLE
-        self._roles: list[Callable[[Role, int], None]] = []
-        self._confirmed: list[Callable[[int], None]] = []
-
-    @property
-    def accepts_messages(self) -> bool:
-        return self.is_master and self.is_taking
-
-    def add_role_listener(self, listener: Callable[[Role, int], None]) -> None:
-        self._roles.append(listener)
-
-    def add_confirm_listener(self, listener: Callable[[int], None]) -> None:
-        self._confirmed.append(listener)
-
-    def become(self, role: Role, epoch: int = 1) -> None:
-        self.is_master = role is Role.MASTER
-        for listener in self._roles:
-            listener(role, epoch)
-
-    def on_appended(self, end_offset: int) -> None:
-        self.confirm_offset = end_offset
-        for listener in self._confirmed:
-            listener(end_offset)
-
-    def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
-        callback(PutStatus.PUT_OK)
-
-
-class Broker:
-    """A core on a memory disk, master from the start; `disk` may be one that another broker wrote."""
+class Broker(AloneBroker):
+    """Master from the start; `disk` may be one that another broker wrote."""
 
     def __init__(self, disk: MemoryDisk | None = None, delay_settings: DelaySettings | None = None) -> None:
-        self.turns = Turns()
-        self.disk = disk or MemoryDisk()
-        self.replica: AloneReplica
-
-        def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> AloneReplica:
-            self.replica = AloneReplica(replicated, confirm_offset)
-            return self.replica
-
-        self.core = BrokerCore(
-            BrokerIdentity("c", "broker-a", STORE_HOST),
-            self.disk,
-            SETTINGS,
-            make_replica,
-            request_flush=lambda: None,
-            is_alive=lambda _: False,
-            scheduler=self.turns,
-            wall_ms=self.turns.wall_ms,
-            rng=random.Random(1),
-            delay_settings=delay_settings,
-        )
+        super().__init__(disk or MemoryDisk(), Turns(), SETTINGS, STORE_HOST, delay_settings=delay_settings)
         self.replica.become(Role.MASTER)
         self.change(lambda done: self.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))
         self.change(lambda done: self.core.metadata.put_group(GroupConfig("g"), done))

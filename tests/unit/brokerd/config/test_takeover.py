@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from brokerd.config import documents
 from brokerd.config.takeover import PENDING
-from brokerd.core import BrokerCore, BrokerIdentity
 from brokerd.delay.levels import SCHEDULE_TOPIC
 from brokerd.metadata.names import METADATA_TOPIC
 from brokerd.replication.effects import Role
-from brokerd.replication.log import ReplicatedLog
 from brokerd.services import GroupConfig, TopicConfig
 from brokerd.store.checkpoint import PATH as CHECKPOINT
 from brokerd.store.retention import RetentionDecision
 from remoting.errors import CorruptedFile
 from remoting.message import decode_record, encode_properties
+from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
 from tests.unit.brokerd.store.stores import SETTINGS, STORE_HOST, draft, open_store, payloads, put, sync
-from tests.unit.brokerd.test_core import AloneReplica
 
 VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 1}
 
@@ -61,29 +57,11 @@ def leave(disk: MemoryDisk, files: dict[str, bytes]) -> None:
         disk.replace_bytes(path, content)
 
 
-class Opened:
+class Opened(AloneBroker):
     """A core on the disk; a replica until `promote`."""
 
     def __init__(self, disk: MemoryDisk) -> None:
-        self.disk = disk
-        self.turns = Turns()
-        self.replica: AloneReplica
-
-        def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> AloneReplica:
-            self.replica = AloneReplica(replicated, confirm_offset)
-            return self.replica
-
-        self.core = BrokerCore(
-            BrokerIdentity("c", "broker-a", STORE_HOST),
-            disk,
-            SETTINGS,
-            make_replica,
-            request_flush=lambda: None,
-            is_alive=lambda _: False,
-            scheduler=self.turns,
-            wall_ms=self.turns.wall_ms,
-            rng=random.Random(1),
-        )
+        super().__init__(disk, Turns(), SETTINGS, STORE_HOST)
 
     def promote(self) -> Opened:
         self.replica.become(Role.MASTER)

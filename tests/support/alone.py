@@ -1,0 +1,77 @@
+"""A broker without sockets and without others: its core on a disk in memory, behind a replica that does what a test says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from brokerd.core import BrokerCore, BrokerIdentity
+from brokerd.replication.effects import Role
+from brokerd.replication.log import ReplicatedLog
+from brokerd.services import PutStatus
+from brokerd.store.settings import StoreSettings
+from tests.support.disks import MemoryDisk
+from tests.support.turns import Turns
+
+
+class AloneReplica:
+    """A replica that acknowledges at once; its role is what the test says."""
+
+    def __init__(self, replicated: ReplicatedLog, confirm_offset: int) -> None:
+        self.log = replicated
+        self.is_master = False
+        self.is_taking = True
+        self.confirm_offset = confirm_offset
+        self.refusal = PutStatus.SERVICE_NOT_AVAILABLE
+        self._roles: list[Callable[[Role, int], None]] = []
+        self._confirmed: list[Callable[[int], None]] = []
+
+    @property
+    def accepts_messages(self) -> bool:
+        return self.is_master and self.is_taking
+
+    def add_role_listener(self, listener: Callable[[Role, int], None]) -> None:
+        self._roles.append(listener)
+
+    def add_confirm_listener(self, listener: Callable[[int], None]) -> None:
+        self._confirmed.append(listener)
+
+    def become(self, role: Role, epoch: int = 1) -> None:
+        self.is_master = role is Role.MASTER
+        for listener in self._roles:
+            listener(role, epoch)
+
+    def on_appended(self, end_offset: int) -> None:
+        self.confirm_offset = end_offset
+        for listener in self._confirmed:
+            listener(end_offset)
+
+    def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
+        callback(PutStatus.PUT_OK)
+
+
+class AloneBroker:
+    """A core that has started, a replica until somebody makes it the master. `settings` are those of `BrokerCore`."""
+
+    def __init__(self, disk: MemoryDisk, turns: Turns, store: StoreSettings, host: bytes, **settings: Any) -> None:
+        self.disk = disk
+        self.turns = turns
+        self.replica: AloneReplica
+
+        def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> AloneReplica:
+            self.replica = AloneReplica(replicated, confirm_offset)
+            return self.replica
+
+        self.core = BrokerCore(
+            BrokerIdentity("c", "broker-a", host),
+            disk,
+            store,
+            make_replica,
+            request_flush=lambda: None,
+            is_alive=lambda _: False,
+            scheduler=turns,
+            wall_ms=turns.wall_ms,
+            rng=random.Random(1),
+            **settings,
+        )
