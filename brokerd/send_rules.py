@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from brokerd.delay.rules import check_times
-from brokerd.metadata.names import RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX, check_topic_name
+from brokerd.metadata.names import check_topic_name
 from brokerd.services import Draft, TopicConfig
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
@@ -24,6 +24,7 @@ from remoting.message import (
     java_hash,
     tags_code,
 )
+from remoting.names import RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX
 
 PERM_WRITE: Final = 2
 

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from remoting.names import BUILT_IN_GROUPS, LEGAL_NAME, RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX
 from webapp.errors import InvalidInput
 
-NAME = re.compile(r"[A-Za-z0-9_%|-]+")
 NAME_RULE = "letters, digits and the characters % | _ - only"
-MAX_TOPIC = 127
-MAX_GROUP = 120
 MAX_QUEUES = 1024
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_PROPERTIES = 128
@@ -25,39 +23,12 @@ MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 PERMISSION_BITS = {2: "write only", 4: "read only", 6: "read and write"}
 MAX_INT64 = 2**63 - 1
 
-RESERVED_TOPICS = frozenset(
-    [
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",
-    ]
-)
-RESERVED_GROUPS = frozenset(
-    [
-        "TOOLS_CONSUMER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_PULL",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_OWNER",
-        "CID_RMQ_SYS_TRANS",
-        "DEFAULT_CONSUMER",
-        "DEFAULT_PRODUCER",
-    ]
-)
+RESERVED_GROUPS = {*BUILT_IN_GROUPS, "DEFAULT_CONSUMER", "DEFAULT_PRODUCER"}
 
 
 def is_system_topic(name: str) -> bool:
     """Whether the cluster keeps this topic for itself."""
-    return name in RESERVED_TOPICS or name.lower().startswith("rmq_sys_")
+    return name in RESERVED_TOPICS or name.lower().startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(name: str) -> bool:
@@ -104,7 +75,7 @@ class Rules:
             self.refuse(name, f"a {what} needs a name of 1 to {most} characters: {NAME_RULE}")
             return ""
         value = value.strip()
-        if not NAME.fullmatch(value):
+        if not LEGAL_NAME.fullmatch(value):
             self.refuse(name, f"a {what} name has {NAME_RULE}")
         elif len(value) > most:
             self.refuse(name, f"a {what} name has 1 to {most} characters; this one has {len(value)}")

@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC
 from brokerd.services import GroupConfig, TopicConfig
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
+from remoting.names import (
+    BUILT_IN_GROUPS,
+    LEGAL_NAME,
+    MAX_GROUP_LENGTH,
+    MAX_TOPIC_LENGTH,
+    RESERVED_TOPICS,
+    SYSTEM_TOPIC_PREFIX,
+)
 
 METADATA_TOPIC: Final = "rmq_sys_logboom_metadata"
-SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 DEVELOPMENT_TEMPLATE_TOPIC: Final = "TBW102"
 
-MAX_TOPIC_LENGTH: Final = 127
 MAX_RETRY_TOPIC_LENGTH: Final = 255
-MAX_GROUP_LENGTH: Final = 120
 
-_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
-
-RESERVED_TOPICS: Final = frozenset(
-    {
-        DEVELOPMENT_TEMPLATE_TOPIC,
-        SCHEDULE_TOPIC,
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",
-    }
-)
-
-# Of these, the ones that the broker alone writes. Clients may send to the others (benchmarks, traces).
+# Of the reserved topics, the ones that the broker alone writes. Clients may send to the others (benchmarks, traces).
 _BROKER_WRITES: Final = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -49,17 +36,6 @@ _BROKER_WRITES: Final = frozenset(
         "OFFSET_MOVED_EVENT",
         "CHECKPOINT_TOPIC",
     }
-)
-
-BUILT_IN_GROUPS: Final = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
 )
 
 
@@ -95,7 +71,7 @@ def _check(name: str, what: str, longest: int) -> None:
         raise InvalidParameter(f"a {what} name is required")
     if len(name) > longest:
         raise InvalidParameter(f"a {what} name has at most {longest} characters, {name[:32]!r}... has {len(name)}")
-    if not _LEGAL.fullmatch(name):
+    if not LEGAL_NAME.fullmatch(name):
         raise InvalidParameter(f"a {what} name has letters, digits and the characters % | _ - only, not {name!r}")
 
 

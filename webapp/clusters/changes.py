@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from remoting.names import MAX_TOPIC_LENGTH
 from webapp import snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, NotFound, Unavailable
 from webapp.operations.kinds import Kind, Parameters
-from webapp.rules import MAX_TOPIC, Rules
+from webapp.rules import Rules
 
 
 def _validate(actor: Actor, parameters: Parameters) -> Parameters:
     rules = Rules(parameters)
     cleaned: dict[str, Any] = {
-        "cluster": rules.text("cluster", least=1, most=MAX_TOPIC),
-        "group": rules.text("group", least=1, most=MAX_TOPIC),
+        "cluster": rules.text("cluster", least=1, most=MAX_TOPIC_LENGTH),
+        "group": rules.text("group", least=1, most=MAX_TOPIC_LENGTH),
         "broker_id": rules.integer("broker_id", least=1, most=2**31 - 1),
     }
     rules.finish()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from remoting.names import MAX_GROUP_LENGTH
 from webapp import snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, InvalidInput, NotFound
 from webapp.operations.kinds import Kind, Parameters
-from webapp.rules import MAX_GROUP, RESERVED_GROUPS, Rules
+from webapp.rules import RESERVED_GROUPS, Rules
 
 DEFAULT_ATTEMPTS = 16
 
@@ -14,7 +15,7 @@ DEFAULT_ATTEMPTS = 16
 def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
     rules = Rules(parameters)
     cleaned = {
-        "name": rules.name("name", most=MAX_GROUP, what="consumer group"),
+        "name": rules.name("name", most=MAX_GROUP_LENGTH, what="consumer group"),
         "fifo": rules.flag("fifo"),
         "retry_max_times": rules.integer("retry_max_times", least=0, most=1000, default=DEFAULT_ATTEMPTS),
     }

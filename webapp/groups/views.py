@@ -5,11 +5,12 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET, require_http_methods
 
+from remoting.names import MAX_GROUP_LENGTH
 from webapp import snapshot
 from webapp.errors import NotFound
 from webapp.groups.changes import DEFAULT_ATTEMPTS
 from webapp.pages import form_page, live_page, needs, page
-from webapp.rules import MAX_GROUP, NAME_RULE
+from webapp.rules import NAME_RULE
 
 
 @require_GET
@@ -34,7 +35,7 @@ def create(request: HttpRequest) -> HttpResponse:
         "values": {"retry_max_times": DEFAULT_ATTEMPTS},
         "errors": {},
         "name_rule": NAME_RULE,
-        "max_name": MAX_GROUP,
+        "max_name": MAX_GROUP_LENGTH,
     }
     if request.method == "GET":
         return page(request, "groups/create.html", context)

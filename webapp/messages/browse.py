@@ -10,9 +10,10 @@ from typing import Any
 from django.utils import timezone
 
 from remoting.message import Record, body_is_intact, offset_message_id, unpack_host
+from remoting.names import MAX_TOPIC_LENGTH
 from webapp import gateway
 from webapp.messages.bodies import SHOWN_BYTES, Body, open_body
-from webapp.rules import MAX_INT64, MAX_TOPIC, Rules
+from webapp.rules import MAX_INT64, Rules
 
 DEFAULT_COUNT = 20
 MAX_KEY = 1000
@@ -84,7 +85,7 @@ class Question:
 def read_question(topic: str, given: Mapping[str, Any], default_offset: int = 0) -> Question:
     """The question in a query string: group, queue_id, and offset or time; raises InvalidInput."""
     rules = Rules(given)
-    group = rules.text("group", least=1, most=MAX_TOPIC)
+    group = rules.text("group", least=1, most=MAX_TOPIC_LENGTH)
     queue_id = rules.integer("queue_id", least=0, most=2**31 - 1, default=0)
     count = rules.integer("count", least=1, most=gateway.MAX_BROWSE, default=DEFAULT_COUNT)
     at = _time(rules, given.get("time"))

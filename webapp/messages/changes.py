@@ -6,11 +6,12 @@ import base64
 import binascii
 from typing import Any
 
+from remoting.names import MAX_TOPIC_LENGTH
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import InvalidInput, NotFound
 from webapp.operations.kinds import Done, Kind, Parameters
-from webapp.rules import MAX_BODY_BYTES, MAX_PROPERTIES, MAX_PROPERTIES_BYTES, MAX_TOPIC, Rules
+from webapp.rules import MAX_BODY_BYTES, MAX_PROPERTIES, MAX_PROPERTIES_BYTES, Rules
 
 # What the protocol itself keeps in properties; a person sets the first two by their own fields.
 RESERVED_PROPERTIES = frozenset(
@@ -32,14 +33,14 @@ RESERVED_PROPERTIES = frozenset(
 
 def _validate(actor: Actor, parameters: Parameters) -> Parameters:
     rules = Rules(parameters)
-    topic = rules.name("topic", most=MAX_TOPIC, what="topic")
+    topic = rules.name("topic", most=MAX_TOPIC_LENGTH, what="topic")
     cleaned: dict[str, Any] = {
         "topic": topic,
         "body_base64": _body(rules, parameters),
         "keys": rules.text("keys", most=1000),
         "tag": rules.text("tag", most=127),
         "properties": _properties(rules, parameters.get("properties")),
-        "group": rules.text("group", most=MAX_TOPIC) or None,
+        "group": rules.text("group", most=MAX_TOPIC_LENGTH) or None,
     }
     if "|" in cleaned["tag"] or " " in cleaned["tag"]:
         rules.refuse("tag", "must not contain blanks or bars: a bar separates the tags of a subscription")

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from remoting.names import LEGAL_NAME, MAX_TOPIC_LENGTH
 from webapp.errors import NotFound
-from webapp.rules import MAX_TOPIC, NAME, Rules
+from webapp.rules import Rules
 
 ColumnType = Literal["text", "integer", "bytes", "time", "number"]
 
@@ -189,7 +190,7 @@ def _topics(rules: Rules, name: str, given: object) -> list[str]:
         rules.refuse(name, "must be a list of at most 100 topic names")
         return []
     for topic in topics:
-        if not NAME.fullmatch(topic) or len(topic) > MAX_TOPIC:
+        if not LEGAL_NAME.fullmatch(topic) or len(topic) > MAX_TOPIC_LENGTH:
             rules.refuse(name, f"{topic[:40]!r} is not a topic name")
     return sorted(set(topics))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from remoting.names import MAX_TOPIC_LENGTH
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, InvalidInput, NotFound
 from webapp.operations.kinds import Kind, Parameters
-from webapp.rules import MAX_QUEUES, MAX_TOPIC, MESSAGE_TYPES, PERMISSION_BITS, Rules, is_system_topic
+from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, PERMISSION_BITS, Rules, is_system_topic
 
 DEFAULT_QUEUES = 8
 
@@ -14,11 +15,11 @@ DEFAULT_QUEUES = 8
 def _validate(parameters: Parameters) -> Parameters:
     rules = Rules(parameters)
     cleaned = {
-        "name": rules.name("name", most=MAX_TOPIC, what="topic"),
+        "name": rules.name("name", most=MAX_TOPIC_LENGTH, what="topic"),
         "type": rules.choice("type", MESSAGE_TYPES, default="NORMAL"),
         "queues": rules.integer("queues", least=1, most=MAX_QUEUES, default=DEFAULT_QUEUES),
         "perm": rules.choice("perm", tuple(PERMISSION_BITS), default=6),
-        "group": rules.text("group", most=MAX_TOPIC) or None,
+        "group": rules.text("group", most=MAX_TOPIC_LENGTH) or None,
     }
     if is_system_topic(cleaned["name"]):
         rules.refuse(

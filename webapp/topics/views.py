@@ -7,10 +7,11 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET, require_http_methods
 
+from remoting.names import MAX_TOPIC_LENGTH
 from webapp import snapshot
 from webapp.errors import NotFound, Problem
 from webapp.pages import form_page, live_page, needs, page
-from webapp.rules import MAX_QUEUES, MAX_TOPIC, MESSAGE_TYPES, NAME_RULE, PERMISSION_BITS
+from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, NAME_RULE, PERMISSION_BITS
 from webapp.topics.changes import DEFAULT_QUEUES, configuration
 
 FIELDS = ("name", "type", "queues", "perm", "group")
@@ -82,7 +83,7 @@ def _choices() -> dict[str, Any]:
         "permissions": PERMISSION_BITS,
         "groups": [group["name"] for group in snapshot.current().list("groups")],
         "name_rule": NAME_RULE,
-        "max_name": MAX_TOPIC,
+        "max_name": MAX_TOPIC_LENGTH,
         "max_queues": MAX_QUEUES,
     }
 

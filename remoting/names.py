@@ -1,0 +1,38 @@
+"""Names of topics and groups: how they may be spelled, how long they may be, and which the protocol keeps for itself (pure)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+MAX_TOPIC_LENGTH: Final = 127
+MAX_GROUP_LENGTH: Final = 120
+
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+RESERVED_TOPICS: Final = frozenset(
+    {
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+
+# Consumer groups that are there without anybody creating them
+BUILT_IN_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
