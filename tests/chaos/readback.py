@@ -12,21 +12,17 @@ from remoting.client.socket_connection import SocketConnection
 from remoting.disk import LocalDisk
 from remoting.message import Record, decode_records
 from tests.chaos.checks import ControllerLog
+from tests.support.pulling import pull_fields
 
 
 def read_queue(address: str, topic: str, queue_id: int) -> list[Record]:
     """Every message of a queue that a broker still has, in order."""
     records: list[Record] = []
-    ext = {
-        **{"consumerGroup": "TOOLS_CONSUMER", "topic": topic, "queueId": str(queue_id), "maxMsgNums": "32"},
-        **{"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0"},
-        **{"subscription": "*", "subVersion": "0", "expressionType": "TAG"},
-    }
     accept = (codes.SUCCESS, codes.PULL_NOT_FOUND, codes.PULL_RETRY_IMMEDIATELY, codes.PULL_OFFSET_MOVED)
     with SocketConnection(address) as connection:
         offset = 0
         while True:
-            answer = connection.call(codes.PULL_MESSAGE, {**ext, "queueOffset": str(offset)}, accept=accept)
+            answer = connection.call(codes.PULL_MESSAGE, pull_fields(topic, queue_id, offset), accept=accept)
             if answer.code == codes.SUCCESS:
                 records += decode_records(answer.body)
             offset = int(answer.ext["nextBeginOffset"])

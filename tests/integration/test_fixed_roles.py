@@ -14,21 +14,9 @@ from remoting.errors import LogboomError, RequestError
 from remoting.message import decode_records
 from tests.support.cluster import eventually
 from tests.support.fixed_group import TOPIC, FixedGroup
+from tests.support.pulling import pull_fields
 
 pytestmark = pytest.mark.slow
-
-PULL = {
-    "consumerGroup": "TOOLS_CONSUMER",
-    "topic": TOPIC,
-    "queueId": "0",
-    "maxMsgNums": "32",
-    "sysFlag": "4",
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "0",
-    "subscription": "*",
-    "subVersion": "0",
-    "expressionType": "TAG",
-}
 
 
 @pytest.fixture
@@ -45,7 +33,7 @@ def test_reads_go_on_at_the_replica_and_writes_when_the_master_is_back(group: Fi
     group.call(0, codes.UPDATE_CONSUMER_OFFSET, {**offset, "commitOffset": "7"})
     eventually("the replica has all", lambda: group.state(1)["confirmOffset"] == group.state(0)["endOffset"])
     with pytest.raises(RequestError, match="slave_read"):
-        group.call(1, codes.PULL_MESSAGE, {**PULL, "queueOffset": "0"})
+        group.call(1, codes.PULL_MESSAGE, pull_fields(TOPIC, 0, 0))
 
     group.master.kill()
     _, perm = eventually(
@@ -53,7 +41,7 @@ def test_reads_go_on_at_the_replica_and_writes_when_the_master_is_back(group: Fi
         lambda: found if (found := group.route())[0].get("0") == group.listen[1] else None,
     )
     assert perm & 2 == 0, "nobody can write there"
-    answer = group.call(1, codes.PULL_MESSAGE, {**PULL, "queueOffset": "0"})
+    answer = group.call(1, codes.PULL_MESSAGE, pull_fields(TOPIC, 0, 0))
     assert [record.body for record in decode_records(answer.body)] == [b"message %d" % number for number in range(20)]
     assert group.call(1, codes.QUERY_CONSUMER_OFFSET, offset).ext["offset"] == "7"
     assert group.call(1, codes.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"}).ext["offset"] == "20"

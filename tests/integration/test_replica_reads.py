@@ -13,6 +13,7 @@ from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError
 from remoting.message import decode_records
 from tests.support.cluster import Cluster, eventually
+from tests.support.pulling import pull_fields
 from tests.support.workload import Producer, call_until, check_queue, read_queue
 
 pytestmark = pytest.mark.slow
@@ -48,20 +49,8 @@ class Reader(threading.Thread):
                 self._stopping.wait(0.01)
 
     def _read(self, connection: SocketConnection) -> None:
-        ext = {
-            "consumerGroup": "TOOLS_CONSUMER",
-            "topic": TOPIC,
-            "queueId": "0",
-            "queueOffset": str(self._offset),
-            "maxMsgNums": "32",
-            "sysFlag": "4",
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
-        answer = connection.call(codes.PULL_MESSAGE, ext, timeout_ms=1000, accept=_ANSWERS)
+        fields = pull_fields(TOPIC, 0, self._offset)
+        answer = connection.call(codes.PULL_MESSAGE, fields, timeout_ms=1000, accept=_ANSWERS)
         self.codes.add(answer.code)
         self.suggested.add(answer.ext["suggestWhichBrokerId"])
         if answer.code != codes.SUCCESS:

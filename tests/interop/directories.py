@@ -16,7 +16,9 @@ from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.message import Record, decode_records, encode_properties
 from tests.interop.apache import Broker, NameServer, Session
+from tests.interop.servers import topic_fields
 from tests.support.cluster import Process, eventually, free_ports
+from tests.support.pulling import pull_fields
 
 SEGMENT_BYTES: Final = 1 << 20
 QUEUE_UNITS: Final = 3000  # what the harness sets in the original
@@ -134,19 +136,6 @@ class Directory:
         eventually("the committed offsets are in config/", written, 30)
 
 
-def topic_fields(name: str, queues: int) -> dict[str, str]:
-    return {
-        "topic": name,
-        "defaultTopic": "TBW102",
-        "readQueueNums": str(queues),
-        "writeQueueNums": str(queues),
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
-        "order": "false",
-    }
-
-
 def send(
     connection: SocketConnection, topic: str, queue_id: int, body: bytes, *, sys_flag: int = 0, **properties: str
 ) -> None:
@@ -191,20 +180,7 @@ def read_all(connection: SocketConnection, topic: str, queue_id: int) -> list[Re
     end = int(connection.call(codes.GET_MAX_OFFSET, ext).ext["offset"])
     found: list[Record] = []
     while offset < end:
-        ext = {
-            "consumerGroup": "TOOLS_CONSUMER",
-            "topic": topic,
-            "queueId": str(queue_id),
-            "queueOffset": str(offset),
-            "maxMsgNums": "32",
-            "sysFlag": "4",
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
-        answer = connection.call(codes.PULL_MESSAGE, ext)
+        answer = connection.call(codes.PULL_MESSAGE, pull_fields(topic, queue_id, offset))
         found += decode_records(answer.body)
         offset = int(answer.ext["nextBeginOffset"])
     return found

@@ -161,9 +161,8 @@ def start(kind: str, root: Path, apache: Apache, replicas: int = 0) -> Server:
         raise
 
 
-def make_topic(server: Server, name: str, queues: int) -> None:
-    """Make a topic and wait for its route, for clients that cannot make any."""
-    fields = {
+def topic_fields(name: str, queues: int) -> dict[str, str]:
+    return {
         "topic": name,
         "defaultTopic": "TBW102",
         "readQueueNums": str(queues),
@@ -173,8 +172,12 @@ def make_topic(server: Server, name: str, queues: int) -> None:
         "topicSysFlag": "0",
         "order": "false",
     }
+
+
+def make_topic(server: Server, name: str, queues: int) -> None:
+    """Make a topic and wait for its route, for clients that cannot make any."""
     with SocketConnection(server.master(), timeout_ms=5000) as connection:
-        connection.call(codes.UPDATE_AND_CREATE_TOPIC, fields)
+        connection.call(codes.UPDATE_AND_CREATE_TOPIC, topic_fields(name, queues))
     for address in server.name_servers.split(";"):
         eventually(f"{name} is in the routes of {address}", lambda address=address: _is_routed(address, name))
 

@@ -18,8 +18,8 @@ from tests.interop.directories import (
     look,
     make_group,
     send,
-    topic_fields,
 )
+from tests.interop.servers import topic_fields
 
 TOPICS = ("Orders", "Payments", "Later")
 GROUPS = ("GID_orders", "GID_ordered")
