@@ -18,14 +18,14 @@ per queue and round; call it again while `dispatch_offset` moves.
 
 Invariants: consumers see exactly what was dispatched, and nothing behind the confirm offset was; queue offsets are dense; store
 timestamps do not decrease along the log. Time comes in as `now_ms`, files through the disk seam, so a simulator can run it all.
-One thread (the event loop's) calls everything except `sync`, `note_flushed` and `StoreCheckpoint.run`.
+One thread (the event loop's) calls everything except `sync`, `note_flushed` and `StoreCheckpoint.run`. `log_recovery` says what a
+start does with the log, `durable` how far the files are durable.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -33,16 +33,18 @@ from typing import NamedTuple
 from brokerd.delay.levels import SCHEDULE_TOPIC, Delays, schedule_code
 from brokerd.services import Draft
 from brokerd.store import queue_ends, record_crc, recovery
-from brokerd.store.checkpoint import ABORT_PATH, Checkpoint, Positions
+from brokerd.store.checkpoint import ABORT_PATH, Checkpoint
 from brokerd.store.commitlog import CommitLog, SyncMark, is_out_of_space
-from brokerd.store.consume_queues import ConsumeQueues, QueueWrite
-from brokerd.store.dispatch import Entry, walk
+from brokerd.store.consume_queues import ConsumeQueues
+from brokerd.store.dispatch import Entry
 from brokerd.store.dispatcher import Arrival, Dispatcher
 from brokerd.store.drafts import check_draft, draft_size, encode_draft, takes_queue_offset, with_room_for_checksum
-from brokerd.store.followers import Followers, FollowersWrite
+from brokerd.store.durable import DurablePositions, StoreCheckpoint
+from brokerd.store.followers import Followers
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
-from brokerd.store.layout import file_start, must_roll
+from brokerd.store.layout import must_roll
+from brokerd.store.log_recovery import recover_log
 from brokerd.store.queue_offsets import QueueKey, QueueOffsets
 from brokerd.store.retention import FileAge, RetentionDecision
 from brokerd.store.settings import StoreSettings
@@ -56,10 +58,6 @@ log = logging.getLogger(__name__)
 
 # Units that may wait in memory for a checkpoint: 20 MB.
 _MAX_BUFFERED_UNITS = 1 << 20
-# A start verifies at least this much of the log before the last checkpoint, when there is that much.
-_RECHECK_BYTES = 32 << 20
-# How far behind the end leftovers are looked for, to mention them.
-_LEFTOVER_BYTES = 1 << 16
 _NO_ROOM = (
     "this broker's disk is full: it has no room for a message; delete data or add room, it then goes on by itself"
 )
@@ -74,30 +72,6 @@ class AppendResult(NamedTuple):
     end_offset: int
 
 
-class StoreCheckpoint:
-    """One checkpoint on its way to disk. `run` blocks: it writes and syncs consume queues and what the followers of the log have,
-    then the page that says so."""
-
-    def __init__(
-        self,
-        store: MessageStore,
-        write: QueueWrite,
-        followers: FollowersWrite,
-        positions: Positions,
-        generation: int,
-    ) -> None:
-        self._store = store
-        self.write = write
-        self.followers = followers
-        self.positions = positions
-        self.generation = generation
-
-    def run(self) -> None:
-        self.write.run()
-        self.followers.run()
-        self._store.note_checkpoint(self)
-
-
 class MessageStore(StoreReads):
     """See the module. Make it, `load()` it, `close()` it; a loaded store refuses appends until `set_appendable(True)`."""
 
@@ -107,15 +81,14 @@ class MessageStore(StoreReads):
         self._now_ms = now_ms
         self._store_host = store_host
         self.adds_checksums = settings.record_checksums
-        self._checkpoint = Checkpoint(disk)
-        self.is_sealed = self._checkpoint.known  # nobody else went on with the directory
-        self._positions_lock = threading.Lock()  # the checkpoint's page and the log's generation change under it
         self._appendable = False
         self._full = False
         self._full_reason = ""
         self._failure: StorageError | None = None
-        self._boundaries = (0, 0)  # record boundaries, the second at least _RECHECK_BYTES behind the first
+        page = Checkpoint(disk)
+        self.is_sealed = page.known  # nobody else went on with the directory
         self.commitlog = CommitLog(disk, settings, is_ours=self.is_sealed)
+        self.durable = DurablePositions(page, self.commitlog)
         self.queues = ConsumeQueues(disk, settings)
         self.queue_offsets = QueueOffsets()
         self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes)
@@ -145,8 +118,9 @@ class MessageStore(StoreReads):
         twice does what running it once does.
         """
         self.ended_cleanly = clean = not self._disk.exists(ABORT_PATH)
-        known = self._checkpoint.positions if self._checkpoint.known else None
-        end = self._recover_log(known)
+        known = self.durable.known
+        found = recover_log(self.commitlog, known, self._settings)
+        end, self.last_timestamp_ms, self.gave_up_durable = found.end, found.last_timestamp_ms, found.gave_up_durable
         start = recovery.decide_queues_start(known, self.commitlog.min_offset, end)
         if known is None or not self._recover_queues(start, clean=clean):
             self.lost_ends = self.queues.expired_ends(self.commitlog, end)
@@ -155,7 +129,7 @@ class MessageStore(StoreReads):
         self.dispatcher.restart(start)
         confirm_offset = recovery.decide_confirm_offset(known, start, end)
         self.followers.load(known=known is not None, clean=clean)
-        self._save_positions(flushed=end, queues=start, confirm=confirm_offset)
+        self.durable.begin(flushed=end, queues=start, confirm=confirm_offset, checked_from=found.checked_from)
         if clean:  # otherwise it is there, and the disk may have no room for another one
             self._disk.replace_bytes(ABORT_PATH, str(os.getpid()).encode())
         while (before := self.dispatch_offset) < confirm_offset:
@@ -179,7 +153,7 @@ class MessageStore(StoreReads):
     def _leave_queue_ends(self) -> None:
         """Only a shortcut for the next start, so a disk that has no room for it is no failure."""
         try:
-            self._disk.replace_bytes(queue_ends.PATH, self.queues.ends(self._checkpoint.positions.queues_offset))
+            self._disk.replace_bytes(queue_ends.PATH, self.queues.ends(self.durable.positions.queues_offset))
         except StorageError as error:
             log.warning("the next start will look at every consume queue: %s", error)
             self._disk.remove(queue_ends.PATH)
@@ -190,45 +164,7 @@ class MessageStore(StoreReads):
         self.commitlog.close()
         self.queues.close()
         self.followers.close()
-        self._checkpoint.close()
-
-    def _recover_log(self, known: Positions | None) -> int:
-        commitlog = self.commitlog
-        provisional_end = commitlog.end_offset
-        end = self._find_end(known)
-        later = None
-        if known is None:
-            later = recovery.find_record(commitlog.read, end + 1, provisional_end, commitlog.shape)
-        if not self._settings.truncate_damaged_log:
-            recovery.judge_end(end, known, later)
-        self.gave_up_durable = later is not None or (known is not None and end < known.flushed_offset)
-        if known is not None and end < known.flushed_offset:
-            log.error("the log is damaged at %d; %d durable bytes are given up", end, known.flushed_offset - end)
-        if any(commitlog.read(end, _LEFTOVER_BYTES)):
-            log.warning("the log ends at %d; what a crash left of unsynced writes behind it is removed", end)
-        commitlog.recovered(end)
-        if known is not None:
-            # When the last life ended because a sync failed, what it had written can be read, but the kernel takes it for clean
-            # and would never write it: a sync alone proves nothing about it.
-            commitlog.write_again(known.flushed_offset)
-        commitlog.mark_flushed(commitlog.sync())
-        return end
-
-    def _find_end(self, known: Positions | None) -> int:
-        """The end of the last whole, intact record; also learns the last store timestamp."""
-        commitlog = self.commitlog
-        start = recovery.decide_start(known, commitlog.min_offset, commitlog.end_offset)
-        self._boundaries = (start, start)
-        while True:
-            end, timestamp = start, -1
-            chunk_bytes = self._settings.dispatch_chunk_bytes
-            for derived in walk(commitlog.read, start, commitlog.end_offset, commitlog.shape.checked(), chunk_bytes):
-                end, timestamp = derived.end_offset, max(timestamp, derived.store_timestamp_ms)
-            if timestamp >= 0 or start == commitlog.min_offset:
-                self.last_timestamp_ms = max(0, timestamp)
-                return end
-            # Not one record: the last store timestamp is in an earlier file.
-            start = max(commitlog.min_offset, file_start(start - 1, commitlog.segment_size_bytes))
+        self.durable.close()
 
     def _recover_queues(self, start: int, *, clean: bool) -> bool:
         if not self.queues.recover(self.commitlog, start, clean=clean):
@@ -414,11 +350,7 @@ class MessageStore(StoreReads):
 
     def note_flushed(self, mark: SyncMark) -> None:
         """Leave word of a finished sync in the checkpoint, for a start after the death of this process; any thread."""
-        with self._positions_lock:
-            positions = self._checkpoint.positions
-            if mark.generation == self.commitlog.generation and mark.complete_offset > positions.flushed_offset:
-                positions.flushed_offset = mark.complete_offset
-                self._checkpoint.write(durable=False)
+        self.durable.note_flushed(mark)
 
     def prepare_next_segment(self) -> None:
         """Create the log's next file ahead of need; for the flusher's thread."""
@@ -444,33 +376,14 @@ class MessageStore(StoreReads):
 
         `closing`: the store is closed next, so nothing is left for a later one.
         """
-        present = self._checkpoint.positions
-        timestamp = max(present.logics_timestamp_ms, self.dispatcher.last_timestamp_ms)
-        offset = self.dispatch_offset
-        if offset > present.flushed_offset:
-            # Units of unsynced records are written too, but not vouched for; the time stays at what was vouched for.
-            timestamp, offset = present.logics_timestamp_ms, present.flushed_offset
-        older, newer = self._boundaries
-        if offset - newer >= _RECHECK_BYTES:
-            self._boundaries = (newer, offset)
-        positions = Positions(
-            physic_timestamp_ms=timestamp,
-            logics_timestamp_ms=timestamp,
-            index_timestamp_ms=self.index.durable_timestamp_ms if self.index is not None else 0,
+        positions = self.durable.next_positions(
+            dispatch_offset=self.dispatch_offset,
             confirm_offset=self.confirm_offset,
-            queues_offset=offset,
-            recheck_offset=older,
+            dispatched_timestamp_ms=self.dispatcher.last_timestamp_ms,
+            index_timestamp_ms=self.index.durable_timestamp_ms if self.index is not None else 0,
         )
         followers = self.followers.begin_write(closing=closing)
-        return StoreCheckpoint(self, self.queues.begin_write(), followers, positions, self.commitlog.generation)
-
-    def note_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
-        """The queues of a checkpoint are durable: say so on the page, unless the log was cut meanwhile; any thread."""
-        with self._positions_lock:
-            if checkpoint.generation == self.commitlog.generation:
-                checkpoint.positions.flushed_offset = self._checkpoint.positions.flushed_offset
-                self._checkpoint.positions = checkpoint.positions
-                self._checkpoint.write(durable=True)
+        return StoreCheckpoint(self.durable, self.queues.begin_write(), followers, positions, self.commitlog.generation)
 
     def finish_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
         self.queues.finish_write(checkpoint.write)
@@ -490,12 +403,6 @@ class MessageStore(StoreReads):
         checkpoint.run()
         self.finish_checkpoint(checkpoint)
 
-    def _save_positions(self, *, flushed: int, queues: int, confirm: int) -> None:
-        with self._positions_lock:
-            positions = self._checkpoint.positions
-            positions.flushed_offset, positions.queues_offset, positions.confirm_offset = flushed, queues, confirm
-            self._checkpoint.write(durable=True)
-
     # -- cutting and deleting ----------------------------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> None:
@@ -506,16 +413,7 @@ class MessageStore(StoreReads):
         if offset == self.commitlog.end_offset:
             return
         self.commitlog.check_boundary(offset)
-        with self._positions_lock:
-            positions = self._checkpoint.positions
-            positions.flushed_offset = min(positions.flushed_offset, offset)
-            positions.queues_offset = min(positions.queues_offset, offset)
-            positions.confirm_offset = min(positions.confirm_offset, offset)
-            positions.recheck_offset = min(positions.recheck_offset, offset)
-            self._boundaries = (min(self._boundaries[0], offset), min(self._boundaries[1], offset))
-            # First on the page: the cut log must not look like one that lost durable bytes.
-            self._checkpoint.write(durable=True)
-            self.commitlog.truncate(offset)
+        self.durable.truncate(offset)
         self.queues.truncate(offset)
         self.dispatcher.truncate(offset)
         self.followers.truncate(offset)
@@ -527,11 +425,7 @@ class MessageStore(StoreReads):
     def reset(self, offset: int = 0) -> None:
         """Throw everything away: the log has nothing in common with its master's and is copied from `offset` on."""
         assert not self._appendable, "a master does not throw its log away"
-        with self._positions_lock:
-            self._checkpoint.positions = Positions()
-            self._boundaries = (0, 0)
-            self._checkpoint.write(durable=True)
-            self.commitlog.reset(offset)
+        self.durable.reset(offset)
         self.queues.clear()
         self.queue_offsets = QueueOffsets()
         self.dispatcher.restart(offset)

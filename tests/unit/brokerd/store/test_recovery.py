@@ -146,7 +146,7 @@ def test_recovering_twice_is_recovering_once() -> None:
 
 
 def test_a_start_verifies_a_bounded_part_of_what_was_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brokerd.store.store._RECHECK_BYTES", 5000)
+    monkeypatch.setattr("brokerd.store.durable._RECHECK_BYTES", 5000)
     disk, read = FaultyDisk(Random(1)), 0
     store = open_store(disk)
     for body in payloads(200, 150):
