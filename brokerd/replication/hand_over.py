@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from brokerd.replication.leading import Leading, Stage
+from brokerd.replication.leading import Leading
+from brokerd.replication.peers import Stage
 
 MAX_MS: Final = 10_000
 _LINGER_MS: Final = 250  # how long senders may still be answered when the successor has everything already

@@ -14,7 +14,6 @@ Owned by `core`, whose outbox receives the effects.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from brokerd.replication.effects import (
     CloseConnection,
@@ -29,6 +28,7 @@ from brokerd.replication.epochs import EpochList
 from brokerd.replication.frames import Handshake, Layout, Reply, TransferHeader
 from brokerd.replication.log import LogPosition
 from brokerd.replication.missing import Finding, MissingCopies
+from brokerd.replication.peers import Peer, Progress, Stage
 from brokerd.replication.plain_layouts import MAX_BODY_BYTES_SENT
 from brokerd.replication.quorum import ALL, Quorum, decide, position_of
 from brokerd.replication.settings import ReplicationSettings
@@ -40,14 +40,6 @@ _ASK_MEMBERS_AGAIN_MS = 50
 _SETTLING_PATIENCE = 5
 
 
-class Stage(Enum):
-    """Where a replica's connection stands. Moves only downward; everything else closes it."""
-
-    ACCEPTED = "accepted"  # no handshake yet: acks nothing
-    GREETED = "greeted"  # our epochs were sent; the replica cuts its log
-    STREAMING = "streaming"  # its first ack said from where to send
-
-
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """The next bytes for a connection: at most `length` from `header.offset`, all of one epoch."""
@@ -55,53 +47,6 @@ class Transfer:
     connection: int
     header: TransferHeader
     length: int
-
-
-class Peer:
-    """One replica's connection."""
-
-    __slots__ = (
-        "ack_offset", "address", "broker_id", "confirm_sent", "connection", "from_last_file", "incarnation", "layout",
-        "learner", "next_offset", "sent_ms", "silence", "stage", "unanswered",
-    )  # fmt: skip
-
-    def __init__(self, connection: int, patience: Patience, now_ms: int) -> None:
-        self.connection = connection
-        self.silence = Silence(patience, now_ms)
-        self.unanswered: Handshake | None = None  # of a broker id that is not known (yet)
-        self.broker_id = -1  # stays so for a guest: sent the log, counted nowhere
-        self.address = ""  # of a guest, as it says
-        self.layout = Layout.OWN
-        self.incarnation = 0
-        self.from_last_file = False
-        self.learner = False
-        self.stage = Stage.ACCEPTED
-        self.ack_offset = -1
-        self.next_offset = -1
-        self.confirm_sent = -1
-        self.sent_ms = now_ms
-
-
-class _Progress:
-    """How well a replica keeps up, across its connections."""
-
-    __slots__ = ("caught_up_ms", "lost_ms", "mark_end", "mark_ms")
-
-    def __init__(self, caught_up_ms: int, lost_ms: int) -> None:
-        self.caught_up_ms = caught_up_ms  # the last moment whose whole log the replica is known to have
-        self.mark_end = 0  # the log's end at `mark_ms`: an ack that reaches it proves "caught up at mark_ms"
-        self.mark_ms = caught_up_ms
-        self.lost_ms = lost_ms  # since when it has had no streaming connection
-
-    def acked(self, offset: int, end_offset: int, now_ms: int) -> None:
-        if offset >= end_offset:
-            self.caught_up_ms = now_ms
-        elif offset < self.mark_end:
-            return
-        elif self.mark_ms > self.caught_up_ms:
-            self.caught_up_ms = self.mark_ms
-        self.mark_end = end_offset
-        self.mark_ms = now_ms
 
 
 class Leading:
@@ -139,7 +84,7 @@ class Leading:
         self._told_learners: frozenset[int] = frozenset()
         # A member that was never seen in this epoch gets the long limit: it has yet to learn who the master is.
         first_limit_ms = now_ms + settings.not_caught_up_ms
-        self._progress = {each: _Progress(now_ms, first_limit_ms) for each in sync.required}
+        self._progress = {each: Progress(now_ms, first_limit_ms) for each in sync.required}
         self._members_asked_ms = now_ms - _ASK_AGAIN_MS
         self._sync_asked_ms = now_ms - _ASK_AGAIN_MS
         self.advance()
@@ -300,7 +245,7 @@ class Leading:
             first = self._log.last_file_start if peer.from_last_file and not offset else self._log.min_offset
             peer.next_offset = max(offset, first)
             if not peer.layout.is_of_guests:
-                self._progress.setdefault(peer.broker_id, _Progress(now_ms, now_ms))
+                self._progress.setdefault(peer.broker_id, Progress(now_ms, now_ms))
         else:
             self._drop(peer, "an ack before the handshake", now_ms)
             return
@@ -309,7 +254,7 @@ class Leading:
             return
         self._progress[peer.broker_id].acked(offset, self._log.end_offset, now_ms)
         if not peer.learner and self.sync.may_join(peer.broker_id, now_ms) and offset >= self._join_floor():
-            self._progress[peer.broker_id] = _Progress(now_ms, now_ms)
+            self._progress[peer.broker_id] = Progress(now_ms, now_ms)
             self.sync.join(peer.broker_id)
             self.propose(now_ms)
         self.advance()
@@ -465,7 +410,7 @@ class Leading:
         for broker_id in self.sync.required:
             if broker_id == self._self_id:
                 continue
-            progress = self._progress.setdefault(broker_id, _Progress(now_ms, now_ms))
+            progress = self._progress.setdefault(broker_id, Progress(now_ms, now_ms))
             peer = self._by_id.get(broker_id)
             if peer is None or peer.stage is not Stage.STREAMING:
                 late = now_ms - progress.lost_ms >= self._settings.reconnect_grace_ms

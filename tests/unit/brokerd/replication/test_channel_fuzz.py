@@ -12,8 +12,8 @@ from brokerd.replication import plain_layouts as plain
 from brokerd.replication.effects import Role
 from brokerd.replication.epochs import EpochEntry
 from brokerd.replication.frames import Ack, Handshake, Layout, NewerEpoch, Piece, Reply, TransferHeader
-from brokerd.replication.leading import Stage
 from brokerd.replication.master_end import MasterEnd
+from brokerd.replication.peers import Stage
 from brokerd.replication.replica_end import ReplicaEnd
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.services import PutStatus

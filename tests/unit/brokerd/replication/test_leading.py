@@ -14,8 +14,9 @@ from brokerd.replication.effects import (
     SendReply,
 )
 from brokerd.replication.frames import Handshake, TransferHeader
-from brokerd.replication.leading import Leading, Stage
+from brokerd.replication.leading import Leading
 from brokerd.replication.log import LogPosition
+from brokerd.replication.peers import Stage
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sync_state import SyncState
 from remoting import codes

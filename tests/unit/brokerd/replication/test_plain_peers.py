@@ -16,7 +16,7 @@ from brokerd.replication.effects import (
 )
 from brokerd.replication.following import Following, Stage
 from brokerd.replication.frames import Handshake, Layout, Piece, Reply, TransferHeader
-from brokerd.replication.leading import Stage as PeerStage
+from brokerd.replication.peers import Stage as PeerStage
 from brokerd.replication.plain_layouts import MAX_BODY_BYTES_SENT
 from brokerd.replication.replica_end import UNLIMITED
 from brokerd.replication.settings import ReplicationSettings
