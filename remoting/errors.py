@@ -17,6 +17,8 @@ A caller asks `retriable` and `refresh_route` instead of listing types.
 
 from __future__ import annotations
 
+import errno
+
 from remoting import codes
 
 
@@ -86,6 +88,12 @@ class RequestTimeout(LogboomError):
 
 class StorageError(LogboomError):
     """The disk refused an operation. The store stops writing at once: a failed sync is never retried."""
+
+    @property
+    def is_out_of_space(self) -> bool:
+        """Whether the disk was only full, which passes, unlike every other refusal."""
+        cause = self.__cause__
+        return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class CorruptedFile(StorageError):

@@ -9,7 +9,6 @@ The waiting sends live here too: they are completed from the core's acknowledged
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -495,7 +494,7 @@ class ReplicaEngine:
         except ProtocolError as error:
             raise _LogRefusedError(str(error), full=False) from error
         except StorageError as error:
-            if _is_out_of_space(error):
+            if error.is_out_of_space:
                 raise _LogRefusedError(str(error), full=True) from error
             raise
         assert self._log.end_offset == offset + sum(map(len, buffers))
@@ -541,8 +540,3 @@ class ReplicaEngine:
             "lastErrors": self.last_errors[-5:],
             "refusedPeers": dict(self.channels.refused),
         }
-
-
-def _is_out_of_space(error: StorageError) -> bool:
-    cause = error.__cause__
-    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)

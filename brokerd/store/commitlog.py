@@ -13,7 +13,6 @@ A cut of the log starts a new generation; a sync that began in an older one says
 
 from __future__ import annotations
 
-import errno
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -185,14 +184,14 @@ class CommitLog:
 
     def _clean_failed_write(self, segment: Segment, position: int, total: int, error: StorageError) -> None:
         """Zero what a failed write may have left behind the end: a record there could otherwise follow a later append."""
-        if not is_out_of_space(error):
+        if not error.is_out_of_space:
             self.refusal = error
             return
         try:
             segment.file.write(position - segment.start, (bytes(total),))
         except StorageError as again:
             # Still no space: what had been written was overwritten first, and what was not is zero.
-            if not is_out_of_space(again):
+            if not again.is_out_of_space:
                 self.refusal = again
 
     def _begin_segment(self, start: int) -> Segment:
@@ -418,12 +417,6 @@ class CommitLog:
             segment.map()
         for segment in segments[-2 * _MAPPED_FILES : -_MAPPED_FILES]:
             segment.unmap()
-
-
-def is_out_of_space(error: StorageError) -> bool:
-    """Whether the disk was only full, which passes, unlike every other refusal."""
-    cause = error.__cause__
-    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _path(start: int) -> str:

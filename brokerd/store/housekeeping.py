@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from brokerd.store.commitlog import is_out_of_space
 from brokerd.store.retention import decide_retention, refusal_text
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.store.store import MessageStore
@@ -160,7 +159,7 @@ class Housekeeper:
             try:
                 await step()
             except StorageError as error:
-                if not is_out_of_space(error):
+                if not error.is_out_of_space:
                     self._store.fail(error)
                     self._on_failure(error)
                     return

@@ -34,7 +34,7 @@ from brokerd.delay.levels import SCHEDULE_TOPIC, Delays, schedule_code
 from brokerd.services import Draft
 from brokerd.store import queue_ends, record_crc, recovery
 from brokerd.store.checkpoint import ABORT_PATH, Checkpoint
-from brokerd.store.commitlog import CommitLog, SyncMark, is_out_of_space
+from brokerd.store.commitlog import CommitLog, SyncMark
 from brokerd.store.consume_queues import ConsumeQueues
 from brokerd.store.dispatch import Entry
 from brokerd.store.dispatcher import Arrival, Dispatcher
@@ -295,7 +295,7 @@ class MessageStore(StoreReads):
 
     def note_append_error(self, error: StorageError) -> None:
         """The disk refused an append: a full disk is waited out, anything else is final."""
-        if is_out_of_space(error):
+        if error.is_out_of_space:
             self.set_full(True)
         else:
             self.fail(error)

@@ -21,7 +21,6 @@ from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.proof import NONCE_BYTES, Credentials
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.services import Draft, PutStatus, SendOutcome
-from brokerd.store.commitlog import is_out_of_space
 from brokerd.store.retention import decide_retention
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from remoting.disk import Bytes
@@ -282,7 +281,7 @@ class SimBroker(Node):
                 checkpoint.run()
             except StorageError as error:
                 self.core.store.abandon_checkpoint(checkpoint)
-                if not is_out_of_space(error):
+                if not error.is_out_of_space:
                     self.core.store.fail(error)
                     return
                 self.core.store.set_full(True)

@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from brokerd.services import Draft
-from brokerd.store.commitlog import is_out_of_space
 from brokerd.store.dispatch import derive
 from brokerd.store.dispatcher import Arrival
 from brokerd.store.layout import must_roll
@@ -260,7 +259,7 @@ def test_what_is_refused_is_not_stored_and_what_is_stored_was_not_refused(step: 
                 refused += 1
             except StorageError as error:  # as the flusher does
                 refused += 1
-                if not is_out_of_space(error):
+                if not error.is_out_of_space:
                     store.fail(error)
         disk.capacity_bytes = 1 << 30
         disk.crash()
