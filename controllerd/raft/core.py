@@ -7,7 +7,8 @@ Rules beyond the paper's: elections are preceded by a pre-vote that changes no t
 minimum election timeout ignores candidates, except those that the leader itself chose; a leader that does not hear a majority for
 that long steps down; a new leader appends an empty entry and serves nothing before it is committed; reads are confirmed by a
 round of heartbeats, never by a lease. The node counts its own entries and its own vote only once they are durable: both come back
-to it through `advance`. The rules for changes of the membership are in `membership`; what only a leader has is in `leading`.
+to it through `advance`. The rules for changes of the membership are in `membership`; what only a leader has is in `leading`, what
+the shell is to be told in `outbox`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,13 @@ from controllerd.raft.messages import (
     HardState,
     Message,
     MessageKind,
-    Persist,
     Proposed,
-    ReadState,
     Ready,
     Role,
     Snapshot,
     SoftState,
 )
+from controllerd.raft.outbox import Outbox
 from controllerd.raft.progress import Progress
 from controllerd.raft.proposals import ProposalRefused, TransferRefused
 from controllerd.raft.quorum import Configuration, NodeId, VoteResult
@@ -87,14 +87,7 @@ class RaftCore:
         self._election_elapsed = 0
         self._randomized_election_ticks = 0
         self._read_context = 0
-        self._confirmed_reads: list[ReadState] = []
-        self._send_now: list[Message] = []
-        self._send_after_persist: list[Message] = []
-        self._persisted = (self.term, self.vote)
-        self._persisted_commit = hard_state.commit
-        self._reported = SoftState(self.role, self.leader, self.term)
-        self._outstanding: Ready | None = None
-        self._own_messages: list[Message] = []
+        self._outbox = Outbox(node_id, log, hard_state, SoftState(self.role, self.leader, self.term))
         assert log.last_term <= self.term, "a log from a later term than the one remembered"
         self._become_follower(self.term, None)
 
@@ -242,54 +235,21 @@ class RaftCore:
 
     def has_ready(self) -> bool:
         """Whether `ready` would return something to do."""
-        if self._outstanding is not None:
+        if self._outbox.is_outstanding:
             return False
-        return bool(
-            self._send_now
-            or self._send_after_persist
-            or self._confirmed_reads
-            or self._must_persist()
-            or self.log.has_next_committed()
-            or self._reported != self.soft_state
-        )
+        return self._outbox.has_something(self.soft_state) or self._must_persist()
 
     def ready(self) -> Ready:
         """The next batch of effects. One at a time: `advance` must follow."""
-        assert self._outstanding is None, "the previous Ready was not finished"
-        snapshot = self.log.pending_snapshot
-        ready = Ready(
-            soft_state=self.soft_state,
-            send_now=tuple(self._send_now),
-            persist=Persist(self.hard_state, snapshot, self.log.unstable_entries()) if self._must_persist() else None,
-            send_after_persist=tuple(message for message in self._send_after_persist if message.to != self.id),
-            restore=snapshot,
-            committed=self.log.next_committed(self.settings.max_apply_bytes),
-            reads=tuple(self._confirmed_reads),
-        )
-        self._own_messages = [message for message in self._send_after_persist if message.to == self.id]
-        self._send_now = []
-        self._send_after_persist = []
-        self._confirmed_reads = []
-        self._reported = ready.soft_state
-        self._outstanding = ready
-        return ready
+        hard_state = self.hard_state if self._must_persist() else None
+        return self._outbox.ready(self.soft_state, hard_state, self.settings.max_apply_bytes)
 
     def advance(self) -> None:
         """The outstanding `Ready` was carried out, wholly."""
-        ready = self._outstanding
-        assert ready is not None
-        self._outstanding = None
-        if ready.restore is not None:
-            self.log.snapshot_restored(ready.restore)
-        if ready.persist is not None:
-            self._persisted = (ready.persist.hard_state.term, ready.persist.hard_state.vote)
-            self._persisted_commit = ready.persist.hard_state.commit
-            if ready.persist.entries:
-                last = ready.persist.entries[-1]
-                self.log.stable_to(last.index, last.term)
-        if ready.committed:
-            self._applied(ready.committed)
-        for message in self._own_messages:
+        committed, own_messages = self._outbox.carried_out()
+        if committed:
+            self._applied(committed)
+        for message in own_messages:
             self.step(message)
         if self._leading is not None:
             self._leading.count_own_entries()
@@ -298,7 +258,7 @@ class RaftCore:
     @property
     def can_compact(self) -> bool:
         """Whether `compact` may be called: nothing is outstanding and no received snapshot waits to be restored."""
-        return self._outstanding is None and self.log.pending_snapshot is None
+        return not self._outbox.is_outstanding and self.log.pending_snapshot is None
 
     def compact(self, data: bytes, keep_entries: int) -> Compaction:
         """Replace the applied prefix by `data`, a snapshot of the state machine at `log.applied`."""
@@ -317,8 +277,8 @@ class RaftCore:
         return (
             self.log.pending_snapshot is not None
             or self.log.stable_index < self.log.last_index
-            or self._persisted != (self.term, self.vote)
-            or self._has_decided_change(max(self.log.applied, self._persisted_commit))
+            or self._outbox.persisted_vote != (self.term, self.vote)
+            or self._has_decided_change(max(self.log.applied, self._outbox.persisted_commit))
         )
 
     # Terms
@@ -377,7 +337,7 @@ class RaftCore:
 
     def _ask_for_votes(self, kind: MessageKind, term: int, *, forced: bool = False) -> None:
         own = MessageKind.VOTE_RESPONSE if kind is MessageKind.VOTE else MessageKind.PRE_VOTE_RESPONSE
-        self._send_after_persist.append(Message(own, self.id, self.id, term))
+        self._outbox.send_after_persist.append(Message(own, self.id, self.id, term))
         for voter in self.configuration.all_voters:
             if voter != self.id:
                 self._send(
@@ -401,8 +361,8 @@ class RaftCore:
             self.log,
             self.configuration,
             self.settings,
-            lambda message: self._send_now.append(message),  # the list is a new one for every Ready
-            lambda read: self._confirmed_reads.append(read),
+            self._outbox.send,
+            self._outbox.confirm,
         )
         self._leading.append(EntryKind.EMPTY, b"")
         self._leading.broadcast_append()
@@ -584,7 +544,7 @@ class RaftCore:
         tells_decided: bool = False,
     ) -> None:
         """Queue a vote request or a response: both tell what must be durable first, and so leave after the next write."""
-        self._send_after_persist.append(
+        self._outbox.send_after_persist.append(
             Message(
                 kind,
                 self.id,
