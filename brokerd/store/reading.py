@@ -129,7 +129,7 @@ def _wanted(
         end = queue_offset + len(units)
         total = sum(sizes)
         is_part = len(units) < max_count and end < queue.max_offset  # the rest is in another place
-        if total <= max_bytes and not is_part and BLANK_SIZE not in sizes:
+        if total <= max_bytes and not is_part and total < BLANK_SIZE:  # so none is blank
             return units, end, encoded, total
     units, looked_at = _chosen_units(queue, queue_offset, max_count, max_bytes, tags_codes)
     return units, looked_at, b"", sum([size for _, size, _ in units])

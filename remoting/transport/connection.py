@@ -257,8 +257,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def _dispatch(self, commands: list[Command]) -> None:
         if len(commands) == 1 and self._can_take_one(commands[0]):
-            self._handle(commands[0].code, commands)
-            self._regulate_reading()
+            self._take_one(commands)
             return
         for command in commands:
             if command.flag & codes.FLAG_RESPONSE:
@@ -270,6 +269,15 @@ class RemotingConnection(asyncio.Protocol):
     def _can_take_one(self, command: Command) -> bool:
         """Whether this is a request that nothing is before: it needs no backlog."""
         return not (command.flag & codes.FLAG_RESPONSE or self._backlog or self._is_congested())
+
+    def _take_one(self, commands: list[Command]) -> None:
+        """Handle the only request of a read event; what it is answered at once leaves without another turn of the loop."""
+        scheduled, self._write_scheduled = self._write_scheduled, True
+        self._handle(commands[0].code, commands)
+        self._write_scheduled = scheduled
+        if self._out:
+            self._send_out()
+        self._regulate_reading()
 
     def _work_off(self) -> None:
         """Hand requests to their handlers in runs, until none is left, the peer has to read or wait first, or others are to be
@@ -356,12 +364,16 @@ class RemotingConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._write_scheduled = False
-        if self._transport is None or not self._out:
-            self._out.clear()
-            return
+        if self._out and self._send_out() and (self._backlog or self._reading_paused):
+            self._work_off()
+
+    def _send_out(self) -> bool:
+        """Hand what is to be sent to the transport; False on a connection that is closed or given up."""
         out, size = self._out, self._out_bytes
         self._out = []
         self._out_bytes = 0
+        if self._transport is None:
+            return False
         self.last_active = self._loop.time()
         if len(out) == 1:
             self._transport.write(out[0])
@@ -372,9 +384,8 @@ class RemotingConnection(asyncio.Protocol):
         if self._write_paused and self._transport.get_write_buffer_size() > self._limits.max_unsent_bytes:
             log.warning("closing the connection of %s: it does not read its answers", self.peer)
             self.abort()
-            return
-        if self._backlog or self._reading_paused:
-            self._work_off()
+            return False
+        return True
 
     def _regulate_reading(self) -> None:
         """Read only while the peer reads our answers and has not too many requests open."""
