@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 from brokerd.store.record_crc import is_intact
@@ -56,13 +57,10 @@ class RecordReads:
         content = self.joined(units, encoded, total)
         if content is None:
             return self._one_by_one(units)
-        records = []
-        position = 0
-        for _, size, _ in units:
-            end = position + size
-            records.append(content[position:end])
-            position = end
-        return records
+        if len(units) == 1:
+            return [content]
+        sizes = [size for _, size, _ in units]
+        return [content[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
     def _one_by_one(self, units: Sequence[Unit]) -> list[bytes]:
         records = []
@@ -117,25 +115,26 @@ class RecordReads:
     def _check(self, content: bytes, units: Sequence[Unit]) -> None:
         """Raise CorruptedFile unless the content is the units' records, one behind the other, as they were stored."""
         head_of = _HEAD.unpack_from
+        has_checksums = self._has_checksums
         position = 0
-        with memoryview(content) as view:
-            for offset, size, _ in units:
-                try:
-                    found_size, checksum, found_offset, sys_flag, body_length = head_of(content, position)
-                    body = position + _BODY_START
-                    if sys_flag & _V6:
-                        body += 12 * (bool(sys_flag & SYS_BORN_HOST_V6) + bool(sys_flag & SYS_STORE_HOST_V6))
-                        (body_length,) = _INT.unpack_from(content, body - 4)
-                except struct.error:  # shorter than any record
-                    raise _damaged(offset, size) from None
-                if (
-                    crc32(view[body : body + body_length]) & 0x7FFFFFFF != checksum
-                    or found_offset != offset
-                    or found_size != size
-                    or (self._has_checksums and not is_intact(view[position : position + size]))
-                ):
-                    raise _damaged(offset, size)
-                position += size
+        view = memoryview(content)
+        for offset, size, _ in units:
+            try:
+                found_size, checksum, found_offset, sys_flag, body_length = head_of(content, position)
+                body = position + _BODY_START
+                if sys_flag & _V6:
+                    body += 12 * (bool(sys_flag & SYS_BORN_HOST_V6) + bool(sys_flag & SYS_STORE_HOST_V6))
+                    (body_length,) = _INT.unpack_from(content, body - 4)
+            except struct.error:  # shorter than any record
+                raise _damaged(offset, size) from None
+            if (
+                crc32(view[body : body + body_length]) & 0x7FFFFFFF != checksum
+                or found_offset != offset
+                or found_size != size
+                or (has_checksums and not is_intact(view[position : position + size]))
+            ):
+                raise _damaged(offset, size)
+            position += size
 
 
 def _damaged(offset: int, size: int) -> CorruptedFile:
