@@ -58,11 +58,13 @@ def _hasher(prefix: bytes) -> Hashed:
     tails: dict[bytes, int] = {}
 
     def hashed(key: bytes) -> int:
+        if len(key) < _LEAST_SPLIT:
+            return fold(java_hash_bits(prefix + key))
         try:
             bits = heads[key[:-_TAIL]] + tails[key[-_TAIL:]] & 0xFFFFFFFF
         except KeyError:
             head, tail = key[:-_TAIL], key[-_TAIL:]
-            if len(key) < _LEAST_SPLIT or not tail.isascii():
+            if not tail.isascii():
                 return fold(java_hash_bits(prefix + key))
             if len(heads) >= _MOST_HEADS:
                 heads.clear()

@@ -34,7 +34,8 @@ _SEPARATOR: Final = 2
 _NOTHING: Final = b"\0"  # no property holds this byte
 _V6_EXTRA: Final = 12
 _STORE_TIMESTAMP_AT: Final = 56
-_APART: Final = 16  # records that are looked at one by one when they are not of one size
+_APART: Final = 16  # records that are looked at one by one when they are not alike: more each time, up to the most
+_MOST_APART: Final = 256
 
 
 class Postings(NamedTuple):
@@ -50,13 +51,14 @@ class Postings(NamedTuple):
 
 
 class WalkMemory:
-    """What one walk leaves for the next one: hashes, what the last message with one key looked like, and whether the keys of
-    neighbours begin alike."""
+    """What one walk leaves for the next one: hashes, what the last message with one key looked like, whether the keys of
+    neighbours begin alike, and for how many records no run is looked for after one that was none."""
 
     def __init__(self) -> None:
         self.hasher = KeyHasher()
         self.like: Likeness | None = None
         self.share = True
+        self.apart = _APART
 
 
 def keys_of(properties: bytes) -> list[bytes]:
@@ -122,12 +124,14 @@ def derive_postings(data: bytes, physical_offset: int, file_size: int, memory: W
                 offsets += range(offset, offset + count * size, size)
                 timestamps += run.timestamps
                 position += count * size
+                memory.apart = _APART
                 continue
             if count and memory.share:
                 memory.share = False
                 continue
             memory.share = True
-            try_at = position + max(count, _APART) * size
+            try_at = position + max(count, memory.apart) * size
+            memory.apart = min(2 * memory.apart, _MOST_APART)
         size, magic, found_offset, sys_flag, timestamp, body_length = head_of(data, position)
         offset = physical_offset + position
         end = position + size
