@@ -89,7 +89,11 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.messages)
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
-        keep = data.draw(st.integers(0, len(self.messages) - 1))
+        begin = self.store.commitlog.min_offset
+        expired = sum(place.physical_offset < begin for _, place in self.messages)
+        if expired == len(self.messages):
+            return  # nothing is left to cut
+        keep = data.draw(st.integers(expired, len(self.messages) - 1))
         self.store.truncate(self.messages[keep][1].physical_offset)
         self.forget_from(keep)
         if self.replica.commitlog.end_offset > self.store.commitlog.end_offset:
