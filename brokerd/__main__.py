@@ -12,6 +12,7 @@ import uvloop
 from brokerd import tuning
 from brokerd.assembly import Broker
 from brokerd.settings import BrokerSettings, parse
+from remoting import exit_codes
 from remoting.errors import LogboomError
 
 log = logging.getLogger("brokerd")
@@ -36,7 +37,7 @@ async def serve(settings: BrokerSettings) -> int:
     if failed:
         log.critical("stopping: %s", broker.failed.result())
     await broker.stop()
-    return 1 if failed else 0
+    return exit_codes.FAILED if failed else exit_codes.STOPPED
 
 
 def main() -> int:
@@ -47,7 +48,7 @@ def main() -> int:
         code: int = uvloop.run(serve(settings))
     except LogboomError as error:
         sys.stderr.write(f"brokerd: {error}\n")
-        return 1
+        return exit_codes.FAILED
     return code
 
 

@@ -11,7 +11,9 @@ import sys
 import uvloop
 
 from controllerd.assembly import Controller
+from controllerd.raft.driver import MemberRemoved
 from controllerd.settings import ControllerSettings, parse
+from remoting import exit_codes
 from remoting.disk import LocalDisk
 from remoting.errors import LogboomError
 
@@ -28,23 +30,23 @@ async def _serve(settings: ControllerSettings, disk: LocalDisk) -> None:
 
 
 def main() -> int:
-    """Run; the result is the exit code."""
+    """Run; the result is one of `exit_codes`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         settings = parse(sys.argv[1:])
         disk = LocalDisk(settings.data)
     except LogboomError as error:
         log.error("cannot start: %s", error)
-        return 2
+        return exit_codes.REFUSED
     try:
         uvloop.run(_serve(settings, disk))
     except LogboomError as error:
         log.error("stopped: %s", error)
-        return 1
+        return exit_codes.NOT_NEEDED if isinstance(error, MemberRemoved) else exit_codes.FAILED
     finally:
         disk.close()
     log.info("stopped")
-    return 0
+    return exit_codes.STOPPED
 
 
 if __name__ == "__main__":

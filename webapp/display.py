@@ -50,6 +50,7 @@ TONES = {
     "waiting": ("calm", "clock"),
     "backing-off": ("warn", "clock"),
     "stopped": ("calm", "stop"),
+    "retired": ("calm", "stop"),
     "stopping": ("warn", "stop"),
     "critical": ("bad", "cross"),
     "error": ("bad", "cross"),

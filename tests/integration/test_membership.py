@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from remoting import codes
+from remoting import codes, exit_codes
 from remoting.client.blocking import ControllerChange
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.transport.client import RemotingClient
@@ -160,12 +160,13 @@ async def test_a_controller_is_replaced_under_load(tmp_path: Path) -> None:
             assert listing["retired"] == [f"n{victim}"]
             gone = cluster.controllers[victim]
             await blocking(eventually, "the removed process ends", lambda: not gone.is_running)
-            assert gone.exit_code == 1
+            assert gone.exit_code == exit_codes.NOT_NEEDED
             assert "this controller was removed from its group" in gone.log_text()
             with pytest.raises(RequestError, match="ids are never used again"):
                 await blocking(admin.add_controller, f"n{victim}", cluster.controller_addresses[victim])
             gone.start()
             await blocking(eventually, "it is turned away", lambda: not gone.is_running)
+            assert gone.exit_code == exit_codes.NOT_NEEDED
             assert load.gap() < ELECTION_S, "neither does removing one"
 
             # The new one leads, is killed, comes back.

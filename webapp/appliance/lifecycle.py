@@ -5,6 +5,7 @@
     STARTING, RUNNING, BACKING_OFF --stop--> (exited) STOPPED
     WAITING, BACKING_OFF --unspawned--> BACKING_OFF      the system lacks something (memory, descriptors) at this moment
     WAITING, BACKING_OFF --unstartable--> FAILED         the program cannot be executed; trying again would not help
+    STARTING, RUNNING --retired--> RETIRED               it said that it is not needed any more
 
 The delay doubles from exit to exit; a process that lived long enough starts again from the shortest delay.
 Owned by the supervisor's task for that process alone.
@@ -30,6 +31,7 @@ class State(StrEnum):
     BACKING_OFF = "backing-off"
     STOPPED = "stopped"
     FAILED = "failed"
+    RETIRED = "retired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,11 @@ class Lifecycle:
         self._ended(code, State.BACKING_OFF)
         return self._next_delay_ms()
 
+    def retired(self, code: int) -> None:
+        """The process ended and is not to be started again: its part in the cluster is over."""
+        assert self.state in (State.STARTING, State.RUNNING), self.state
+        self._ended(code, State.RETIRED)
+
     def unspawned(self) -> int:
         """The system could not start it just now; return after how many milliseconds to try again."""
         assert self.state in (State.WAITING, State.BACKING_OFF), self.state
@@ -93,7 +100,7 @@ class Lifecycle:
         """It ended because it was told to, or it was not running when everything was told to stop."""
         if code is None:
             assert self.pid is None, self.pid
-            if self.state is not State.FAILED:
+            if self.state not in (State.FAILED, State.RETIRED):
                 self.state = State.STOPPED
         else:
             self._ended(code, State.STOPPED)

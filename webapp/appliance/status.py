@@ -72,7 +72,8 @@ def _judge(
 ) -> tuple[str, str | None]:
     if supervisor["state"] in ("stopping", "stopped"):
         return DOWN, "the appliance is stopping"
-    missing = [process["name"] for process in supervisor["processes"] if process["state"] != State.RUNNING]
+    expected = (State.RUNNING, State.RETIRED)
+    missing = [process["name"] for process in supervisor["processes"] if process["state"] not in expected]
     verdict = None if console is None else console.get("status")
     if verdict == DOWN:
         return DOWN, "the console says that the cluster is down"

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from remoting import exit_codes
 from webapp.appliance import log_files, state
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.lifecycle import Lifecycle, State
@@ -54,6 +55,9 @@ class Listener(Protocol):
 
     def unstartable(self, name: str, reason: str) -> None:
         """A process cannot be started at all."""
+
+    def retired(self, name: str, last_words: str | None) -> None:
+        """A process ended because it is not needed any more, and is not started again."""
 
 
 @dataclass(slots=True)
@@ -135,7 +139,7 @@ class Supervisor:
         return [
             (process.spec.name, _why_not_ready(process), process.log_file)
             for process in self._processes.values()
-            if process.life.state is not State.RUNNING
+            if process.life.state not in (State.RUNNING, State.RETIRED)
         ]
 
     def announce_running(self) -> None:
@@ -201,12 +205,21 @@ class Supervisor:
             process.life.stopped(code)
             self._changed(process)
             return None
+        if code == exit_codes.NOT_NEEDED:
+            self._retire(process, code)
+            return None
         delay_ms = process.life.exited(code, _now_ms())
         assert process.life.last_exit is not None
         process.lacks = process.life.last_exit.text
         self._changed(process)
         self._listener.exited(process.spec.name, process.lacks, log_files.last_line(process.log_file), delay_ms)
         return delay_ms
+
+    def _retire(self, process: _Process, code: int) -> None:
+        process.life.retired(code)
+        self._changed(process)
+        self._listener.retired(process.spec.name, log_files.last_line(process.log_file))
+        self._pass_gate(process)
 
     async def _await_ready(self, process: _Process) -> None:
         while True:
@@ -217,8 +230,12 @@ class Supervisor:
             await asyncio.sleep(PROBE_EVERY_S)
         process.life.ready()
         self._changed(process)
-        self._gates[process.spec.name].set()
         self._listener.ready(process.spec.name, process.life.restarts)
+        self._pass_gate(process)
+
+    def _pass_gate(self, process: _Process) -> None:
+        """Nobody has to wait for this one any more."""
+        self._gates[process.spec.name].set()
         if all(self._gates[name].is_set() for name in self._processes):
             self._all_ready.set()
 

@@ -59,3 +59,9 @@ class Terminal:
     def unstartable(self, name: str, reason: str) -> None:
         """See `Listener`."""
         self.step(f"{name} {reason}; it stays down")
+
+    def retired(self, name: str, last_words: str | None) -> None:
+        """See `Listener`."""
+        self.step(f"{name} is not needed any more and stays down")
+        if last_words:
+            self.say(f"           it last said: {last_words}")

@@ -53,6 +53,10 @@ with open(sys.argv[3], "a") as file:
 CRASHING = "import sys; sys.exit('no luck today')"
 
 
+# Says that it is not needed any more.
+RETIRING = "import sys; print('the group goes on without me', file=sys.stderr); sys.exit(3)"
+
+
 def spec(
     layout: DataLayout,
     name: str,
@@ -107,6 +111,9 @@ class Recorder:
 
     def unstartable(self, name: str, reason: str) -> None:
         self._told(Event("unstartable", name, reason))
+
+    def retired(self, name: str, last_words: str | None) -> None:
+        self._told(Event("retired", name, last_words))
 
     async def wait(self, what: str, name: str) -> Event:
         async with asyncio.timeout(DEADLINE_S):

@@ -53,3 +53,13 @@ def test_how_a_process_ended_in_words() -> None:
     assert Exit(3).text == "ended with exit code 3"
     assert Exit(-signal.SIGKILL).text == "was killed by SIGKILL"
     assert Exit(-250).text == "was killed by signal 250"
+
+
+def test_who_retired_stays_so_when_everything_stops() -> None:
+    life = Lifecycle()
+    life.spawned(7, now_ms=0)
+    life.ready()
+    life.retired(3)
+    assert (life.state, life.pid, life.restarts, life.last_exit) == (State.RETIRED, None, 0, Exit(3))
+    life.stopped(None)
+    assert life.state is State.RETIRED

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.appliance.fakes import CRASHING, DEADLINE_S, PARENT, STUBBORN, Recorder, plan, protocol, spec
+from remoting import exit_codes
+from tests.unit.appliance.fakes import CRASHING, DEADLINE_S, PARENT, RETIRING, STUBBORN, Recorder, plan, protocol, spec
 from webapp.appliance import lifecycle, probes, state, supervisor
 from webapp.appliance.layout import PROJECT_DIR, DataLayout
 from webapp.appliance.plan import BrokerProbe, Plan, StopStage
@@ -109,6 +110,21 @@ async def test_a_crash_is_told_with_its_last_words(layout: DataLayout) -> None:
         assert (name, reason) == ("sick", "ended with exit code 1; it last said: no luck today")
         assert log_file.read_text() == "no luck today\n"
     assert published(layout)["sick"]["state"] == "stopped"
+
+
+async def test_who_is_not_needed_any_more_is_not_started_again_and_nobody_waits_for_it(layout: DataLayout) -> None:
+    assert exit_codes.NOT_NEEDED == 3
+    last = spec(layout, "last", after=("retiring",))
+    async with running(layout, plan(spec(layout, "retiring", RETIRING), last)) as (it, recorder):
+        event = await recorder.wait("retired", "retiring")
+        assert event.detail == "the group goes on without me"
+        await it.wait_all_ready()
+        assert it.not_ready() == []
+        assert published(layout)["retiring"]["state"] == "retired"
+        assert published(layout)["retiring"]["last_exit"]["code"] == 3
+    assert published(layout)["retiring"]["state"] == "retired"
+    assert published(layout)["last"]["state"] == "stopped"
+    assert [event.what for event in recorder.events if event.name == "retiring"] == ["retired"]
 
 
 async def test_what_cannot_be_executed_fails_and_the_rest_runs(layout: DataLayout) -> None:
