@@ -165,6 +165,8 @@ def test_mqadmin_manages_permissions(signing: Signing, secured: Secured) -> None
     assert "Deny" in listed
     assert "Group:g" in listed
     assert "Group:g" not in signing.mqadmin("listAcl", *broker, "-r", "Topic")
+    assert "copy acl of User:dora" in signing.mqadmin("copyAcl", "-f", master, "-t", master, "-s", "User:dora")
+    assert signing.mqadmin("listAcl", *cluster, "-s", "dora") == listed
     signing.mqadmin("deleteAcl", *cluster, "-s", "User:dora", "-r", "Topic:a*")
     assert "Topic:a*" not in signing.mqadmin("getAcl", *broker, "-s", "User:dora")
     with pytest.raises(CommandFailed, match="there is no user nobody"):
