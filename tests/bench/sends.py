@@ -71,12 +71,18 @@ def timed(load: Callable[[str], tuple[Sample, int]], address: str, pids: Sequenc
     return replace(sample, cpu_us=used_s * 1e6 / acknowledged), acknowledged
 
 
-def check_stored(acknowledged: int, count: Callable[[], int], failures: int = 0) -> None:
-    """Wait until as many messages are counted as were acknowledged; raises RuntimeError for any other number, except that those
-    which failed may be there."""
+def wait_stored(acknowledged: int, count: Callable[[], int]) -> int:
+    """The number of stored messages as soon as it is that of the acknowledged ones, or what it stays at."""
     deadline = time.monotonic() + 10
     while (stored := count()) < acknowledged and time.monotonic() < deadline:
         time.sleep(0.1)
+    return stored
+
+
+def check_stored(acknowledged: int, count: Callable[[], int], failures: int = 0) -> None:
+    """Wait until as many messages are counted as were acknowledged; raises RuntimeError for any other number, except that those
+    which failed may be there."""
+    stored = wait_stored(acknowledged, count)
     if not acknowledged <= stored <= acknowledged + failures:
         raise RuntimeError(f"{acknowledged} sends were acknowledged and {stored} messages are stored")
 
