@@ -63,8 +63,8 @@ class SetupRun:
             print_row(pairs)
             found.append(pairs.row)
             if each.uses_java and all(sample.p99_us for sample in pairs.a):
-                found.append(_p99_row(pairs))
-        return [*found, self._memory_row()]
+                found.append(_printed(_p99_row(pairs)))
+        return [*found, _printed(self._memory_row())]
 
     def _memory_row(self) -> Row:
         medians = {
@@ -92,6 +92,12 @@ def _p99_row(pairs: Pairs) -> Row:
     ratios = [a.p99_us / b.p99_us for a, b in zip(pairs.a, pairs.b, strict=True)]
     ratio = statistics.median(ratios)
     return Row(f"{pairs.name}: p99", f"A/B {ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f})", "A/B < 1", ratio < 1)
+
+
+def _printed(row: Row) -> Row:
+    """The row, which is on the terminal now: a later setup may fail."""
+    print(f"{row.name:58} {row.figure}", flush=True)
+    return row
 
 
 def _warm_up(running: Running, work: Sequence[Work], tools: Tools, warm_up_s: float) -> None:

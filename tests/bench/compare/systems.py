@@ -22,7 +22,7 @@ from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError
 from tests.bench.processes import Memory, cpu_seconds, memory_of
 from tests.bench.sends import BACKGROUND
-from tests.interop.apache import FAST_JVM, Apache, Broker, Session, wait_listening
+from tests.interop.apache import FAST_JVM, Apache, Broker, CommandFailed, Session, wait_listening
 from tests.support.cluster import Cluster, Process, eventually, free_ports
 
 BACKGROUND_FLUSH: Final = "background"
@@ -203,7 +203,15 @@ def _wait_in_sync(session: Session, controller: str, brokers: Sequence[Broker]) 
     """Wait until all brokers of the original's group are in the sync-state set; the index of their master."""
 
     def master() -> tuple[int] | None:
-        state = session.mqadmin("getSyncStateSet", "-a", controller, "-b", brokers[0].name)
+        try:
+            state = session.mqadmin("getSyncStateSet", "-a", controller, "-b", brokers[0].name)
+        except (
+            CommandFailed
+        ) as error:  # it gives up after three seconds, which the original may need right after a fault
+            print(
+                f"    the original's controller does not say who is in sync: {str(error).splitlines()[-1]}", flush=True
+            )
+            return None
         if state.count("InSyncReplica:") - state.count("NotInSyncReplica:") < len(brokers):
             return None
         found = [number for number, each in enumerate(brokers) if f"#MasterAddr\t{each.address}" in state]
