@@ -25,13 +25,17 @@ _LONGEST_S: Final = {"kill -9": 1.0, "freeze": 2.0}
 
 @dataclass
 class Faults:
-    """Seconds without a send, by kind of fault."""
+    """Seconds without a send, by kind of fault; `ended` says why no more faults were made."""
 
     took_s: dict[str, list[float]] = field(default_factory=lambda: {"kill -9": [], "freeze": []})
+    ended: str = ""
 
     def figure(self, kind: str) -> str:
         values = sorted(self.took_s[kind])
-        return f"{values[len(values) // 2] * 1000:.0f} ms ({values[0] * 1000:.0f}-{values[-1] * 1000:.0f})"
+        ended = f", {len(values)} times, then {self.ended}" if self.ended else ""
+        if not values:
+            return f"not measured{ended}"
+        return f"{values[len(values) // 2] * 1000:.0f} ms ({values[0] * 1000:.0f}-{values[-1] * 1000:.0f}){ended}"
 
 
 def measure(start: Callable[[str], AbstractContextManager[Running]], count: int) -> Faults:
@@ -43,16 +47,16 @@ def measure(start: Callable[[str], AbstractContextManager[Running]], count: int)
         senders.start()
         eventually("the first sends", lambda: senders.acknowledged > 20, 60)
         time.sleep(_WARM_UP_S)
-        for kind, inject, heal in (("kill -9", Process.kill, Process.start), ("freeze", Process.freeze, Process.thaw)):
-            for _ in range(count):
-                running.master = running.wait_whole()
-                process = running.brokers[running.master]
-                start_s = time.monotonic()
-                inject(process)
-                faults.took_s[kind].append(senders.first_success_elsewhere(running.master, start_s) - start_s)
-                time.sleep(max(0.0, start_s + _HOLD_S - time.monotonic()))
-                heal(process)
-        running.master = running.wait_whole()
+        try:
+            _inject(running, senders, faults, count)
+            running.master = running.wait_whole()
+        except (
+            AssertionError
+        ) as error:  # a group that does not become whole again is a finding, not the end of the comparison
+            faults.ended = str(error)
+            print(f"    {running.name}: {error}", flush=True)
+            senders.stop()
+            return faults
         histories = senders.stop()
         acknowledged = sum(len(history.acknowledged) for history in histories)
         stored = running.stored(topic, 1)
@@ -60,11 +64,23 @@ def measure(start: Callable[[str], AbstractContextManager[Running]], count: int)
     return faults
 
 
+def _inject(running: Running, senders: Senders, faults: Faults, count: int) -> None:
+    for kind, inject, heal in (("kill -9", Process.kill, Process.start), ("freeze", Process.freeze, Process.thaw)):
+        for _ in range(count):
+            running.master = running.wait_whole()
+            process = running.brokers[running.master]
+            start_s = time.monotonic()
+            inject(process)
+            faults.took_s[kind].append(senders.first_success_elsewhere(running.master, start_s) - start_s)
+            time.sleep(max(0.0, start_s + _HOLD_S - time.monotonic()))
+            heal(process)
+
+
 def rows(ours: Faults, theirs: Faults) -> list[Row]:
     """What the final table says."""
     found = []
     for kind, longest_s in _LONGEST_S.items():
         figure = f"{ours.figure(kind)}; Apache RocketMQ {theirs.figure(kind)}"
-        met = max(ours.took_s[kind]) <= longest_s
+        met = not ours.ended and max(ours.took_s[kind]) <= longest_s
         found.append(Row(f"{kind} of the master to the next send, {REPLICAS}", figure, f"<= {longest_s:.0f} s", met))
     return found
