@@ -72,6 +72,7 @@ def _inject(running: Running, senders: Senders, faults: Faults, count: int) -> N
             start_s = time.monotonic()
             inject(process)
             faults.took_s[kind].append(senders.first_success_elsewhere(running.master, start_s) - start_s)
+            # not a wait for anything: every fault lasts equally long in both systems, however soon it was noticed
             time.sleep(max(0.0, start_s + _HOLD_S - time.monotonic()))
             heal(process)
 
