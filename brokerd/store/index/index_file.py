@@ -75,7 +75,8 @@ class IndexFile:
         self._segment: FileSegment | None = None
         self.on_disk = on_disk
         self._slots: memoryview | None = None
-        self._dirty: set[int] = set()
+        self._dirty: set[int] = set()  # pages of slots to be written
+        self._in_flight: set[int] = set()  # those that a write took and that are not known to be on disk
         self._tail = bytearray()
         self._tail_start = header.next_item
         self._set_header(header)
@@ -161,40 +162,38 @@ class IndexFile:
     # -- writing -----------------------------------------------------------------------------------------------------------
 
     def begin_write(self) -> FileWrite | None:
-        """What is to be written, or None when all of it was."""
-        if not self._dirty and not self.unsaved_items:
+        """What is to be written, or None when all of it was. What an earlier write holds, which may never run, is in it, too."""
+        pages = self._dirty | self._in_flight
+        if not pages and not self.unsaved_items:
             return None
-        write = FileWrite(
-            self, self.generation, self.header, self._tail_start, bytes(self._tail), list(self._dirty_slots())
-        )
-        self._dirty.clear()
-        return write
+        slots = list(self._slots_of(sorted(pages)))
+        self._dirty, self._in_flight = set(), pages
+        return FileWrite(self, self.generation, self.header, self._tail_start, bytes(self._tail), slots)
 
     def finish_write(self, write: FileWrite) -> None:
-        """The write has run."""
+        """The write has run; a cut that came after its begin has written everything again."""
         if self.generation != write.generation:
             return
+        self._in_flight.clear()
         del self._tail[: len(write.items)]
         self._tail_start += len(write.items) // ITEM.size
         if self.is_full and not self._dirty and not self._tail:
             self._slots = None
 
-    def abandon_write(self, write: FileWrite) -> None:
-        """The write failed, or was not run; all of it is still to be written, also when items were dropped meanwhile."""
-        for first, values in write.slots:
-            pages = -(-len(values) // (_PAGE_SLOTS * SLOT_BYTES))
-            self._dirty.update(range(first >> _PAGE_BITS, (first >> _PAGE_BITS) + pages))
+    def abandon_write(self) -> None:
+        """The write that was begun failed, or was not run; all of it is still to be written, unless a cut has done that."""
+        self._dirty |= self._in_flight
+        self._in_flight.clear()
 
-    def _dirty_slots(self) -> Iterator[tuple[int, bytes]]:
-        """The values of the slots that changed, neighbouring pages together."""
-        assert self._slots is not None
-        pages = sorted(self._dirty)
+    def _slots_of(self, pages: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """The first slot and the values of the pages, neighbouring ones together."""
         index = 0
         while index < len(pages):
             last = index
             while last + 1 < len(pages) and pages[last + 1] == pages[last] + 1:
                 last += 1
             first_slot = pages[index] << _PAGE_BITS
+            assert self._slots is not None
             yield first_slot, self._slots[first_slot : (pages[last] + 1) << _PAGE_BITS].tobytes()
             index = last + 1
 
@@ -202,7 +201,6 @@ class IndexFile:
 
     def forget_from(self, number: int, end_offset: int, end_timestamp_ms: int) -> None:
         """Drop the items from a number on, in memory; then `write_cut` does the same on disk."""
-        self.generation += 1
         slots = self._slots = self._slots or self._load_slots()
         for item in self._backwards(number):
             slot = item.key_hash % self.shape.slots
@@ -227,6 +225,7 @@ class IndexFile:
 
     def write_cut(self) -> None:
         """Bring a cut to disk: first the slots, so that none names an item that goes; blocks."""
+        self.generation += 1
         if not self.on_disk:
             return
         write = self.begin_write()

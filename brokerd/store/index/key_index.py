@@ -221,7 +221,7 @@ class KeyIndex:
     def abandon_write(self, write: FollowerWrite) -> None:
         assert isinstance(write, IndexWrite)
         for each in write.writes:
-            each.file.abandon_write(each)
+            each.file.abandon_write()
 
     # -- cutting and deleting ----------------------------------------------------------------------------------------------
 
