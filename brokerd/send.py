@@ -19,7 +19,7 @@ from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
 from brokerd.statistics import Durations, Statistics
 from brokerd.transactions.records import HALF_TOPIC
 from remoting import codes
-from remoting.errors import LogboomError, NotMaster, RequestError, StorageError
+from remoting.errors import LogboomError, NotMaster, RequestError, StorageError, as_request_error
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class MessageSender:
             self._counters.refuse(error, len(drafts))
             too_few = refusal_reason(error) == TOO_FEW_REPLICAS
             status = PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH if too_few else PutStatus.SERVICE_NOT_AVAILABLE
-            refused = SendOutcome(status, error=as_request_error(error))
+            refused = SendOutcome(status, error=as_request_error(error, codes.SERVICE_NOT_AVAILABLE))
             done([refused] * len(drafts))
             return
         outcomes, ready = self.prepare(drafts)
@@ -184,7 +184,7 @@ class MessageSender:
                 outcomes.append(SendOutcome(PutStatus.PUT_OK, prepared.queue_id))
             except RequestError as refusal:
                 self._counters.refused[RULE] += 1
-                outcomes.append(SendOutcome(PutStatus.MESSAGE_ILLEGAL, error=refusal))
+                outcomes.append(SendOutcome(PutStatus.MESSAGE_ILLEGAL, error=as_request_error(refusal)))
         return outcomes, ready
 
     def append(
@@ -198,7 +198,8 @@ class MessageSender:
             appended = self._store.append_checked([draft for _, draft in ready])
         except StorageError as failure:
             log.error("cannot append: %s", failure)
-            done([SendOutcome(PutStatus.SERVICE_NOT_AVAILABLE, error=as_request_error(failure))] * len(outcomes))
+            refusal = as_request_error(failure, codes.SERVICE_NOT_AVAILABLE)
+            done([SendOutcome(PutStatus.SERVICE_NOT_AVAILABLE, error=refusal)] * len(outcomes))
             return
         for (index, draft), place in zip(ready, appended, strict=True):
             outcomes[index] = outcomes[index]._replace(
@@ -225,12 +226,6 @@ class MessageSender:
             return turn
 
         return next_queue
-
-
-def as_request_error(error: LogboomError) -> RequestError:
-    if isinstance(error, RequestError):
-        return error
-    return RequestError(codes.SERVICE_NOT_AVAILABLE, str(error))
 
 
 def _with_status(outcomes: Sequence[SendOutcome], status: PutStatus) -> Sequence[SendOutcome]:

@@ -72,6 +72,26 @@ class NotMaster(RequestError):
         super().__init__(codes.SERVICE_NOT_AVAILABLE, message)
 
 
+def as_request_error(error: LogboomError, code: int | None = None) -> RequestError:
+    """The error as the answer to a request: a value that is kept or handed on. `code` is for errors that are no answer yet.
+
+    It has no traceback: that would hold the frames that the error went through, and with them the request, what was read together
+    with it, and often whatever holds the answer, which only the collector could free then.
+    """
+    if isinstance(error, RequestError):
+        return error.with_traceback(None)
+    return RequestError(error.code if code is None else code, str(error))
+
+
+def raise_refusal(refusal: RequestError | None) -> None:
+    """Raise it, if there is one, and leave no frame behind that holds it."""
+    try:
+        if refusal is not None:
+            raise refusal
+    finally:
+        del refusal
+
+
 class ConnectionLost(LogboomError):
     """The connection went away; the outcome of every request in flight on it is unknown."""
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from brokerd.delay.rules import Target, target_of
 from brokerd.pop.handles import RETRY_PREFIX, split_retry_topic
 from brokerd.services import GroupConfig, TopicConfig
-from remoting.errors import RequestError
+from remoting.errors import RequestError, raise_refusal
 from remoting.message import Record
 
 
@@ -46,7 +46,5 @@ def _retry_topic(name: str, metadata: DestinationMetadata) -> TopicConfig | None
     group = metadata.group(split[0] if split is not None else name[len(RETRY_PREFIX) :])
     if group is None:
         return None
-    error = metadata.ensure_topic(name, max(1, group.retry_queue_nums))
-    if error is not None:
-        raise error
+    raise_refusal(metadata.ensure_topic(name, max(1, group.retry_queue_nums)))
     return metadata.topic(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brokerd.services import GroupConfig, Metadata
 from remoting import codes
-from remoting.errors import RequestError
+from remoting.errors import RequestError, raise_refusal
 
 
 def ensure_group(metadata: Metadata, name: str, create: bool) -> GroupConfig:
@@ -17,8 +17,8 @@ def ensure_group(metadata: Metadata, name: str, create: bool) -> GroupConfig:
         refusals: list[RequestError | None] = []
         metadata.put_group(GroupConfig(name), refusals.append)
         group = metadata.group(name)
-        if group is None and refusals and refusals[0] is not None:
-            raise refusals[0]
+        if group is None and refusals:
+            raise_refusal(refusals.pop())
     if group is None:
         raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {name} does not exist; create it")
     return group

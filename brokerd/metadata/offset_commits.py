@@ -12,11 +12,11 @@ from typing import Final
 
 from brokerd.metadata import records
 from brokerd.metadata.journal import Journal
-from brokerd.metadata.record_log import as_request_error, error_of
+from brokerd.metadata.record_log import error_of
 from brokerd.metadata.tables import MetadataTables
 from brokerd.scheduler import Scheduler, Timer
 from brokerd.services import PutStatus
-from remoting.errors import LogboomError, RequestError
+from remoting.errors import LogboomError, RequestError, as_request_error
 
 log = logging.getLogger(__name__)
 

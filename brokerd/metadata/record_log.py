@@ -12,7 +12,7 @@ from typing import Protocol
 
 from brokerd.services import Draft, PutStatus
 from remoting import codes
-from remoting.errors import LogboomError, RequestError
+from remoting.errors import RequestError
 
 # One entry of a consume queue: (physical offset, size, tags code) of a record
 Unit = tuple[int, int, int]
@@ -45,11 +45,6 @@ class RecordLog(Protocol):
 
     def record_at(self, physical_offset: int, size: int) -> bytes:
         """The bytes of one record. Raises StorageError when they cannot be read."""
-
-
-def as_request_error(error: LogboomError) -> RequestError:
-    """The error as the answer to a request."""
-    return error if isinstance(error, RequestError) else RequestError(error.code, str(error))
 
 
 def error_of(status: PutStatus) -> RequestError | None:

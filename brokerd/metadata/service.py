@@ -18,11 +18,11 @@ from brokerd.metadata.consumer_rules import RequestMode
 from brokerd.metadata.journal import Journal, JournalSettings
 from brokerd.metadata.names import METADATA_TOPIC, SystemNames
 from brokerd.metadata.offset_commits import Done, OffsetCommits
-from brokerd.metadata.record_log import RecordLog, as_request_error, error_of
+from brokerd.metadata.record_log import RecordLog, error_of
 from brokerd.metadata.tables import Change, MetadataTables
 from brokerd.scheduler import Scheduler
 from brokerd.services import GroupConfig, TopicConfig
-from remoting.errors import InvalidParameter, LogboomError, RequestError
+from remoting.errors import InvalidParameter, LogboomError, RequestError, as_request_error
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from brokerd.pop.reviver import PopMetadata, forward
 from brokerd.pop.taking import MessageReads
 from brokerd.scheduler import Scheduler
 from brokerd.services import AckStatus, InvisibleTimeOutcome, PutStatus
-from remoting.errors import LogboomError
+from remoting.errors import LogboomError, raise_refusal
 
 log = logging.getLogger(__name__)
 
@@ -194,9 +194,7 @@ class Finishing:
             made = forward(group, stored, handle.queue_id, handle.queue_offset, batch.deliveries(place), self._reads)
             if made is not None:
                 dead_letters, draft = made
-                error = self._metadata.ensure_topic(dead_letters)
-                if error is not None:
-                    raise error
+                raise_refusal(self._metadata.ensure_topic(dead_letters))
                 self._record_log.append_messages([draft])
         except LogboomError as error:
             log.warning("a message of %s was not forwarded to the dead-letter topic: %s", stored, error)

@@ -18,7 +18,7 @@ from brokerd.pop.taking import MessageReads, read_offsets
 from brokerd.scheduler import Scheduler
 from brokerd.services import Parked, PopRequest
 from remoting import codes
-from remoting.errors import NotMaster, RequestError
+from remoting.errors import NotMaster, RequestError, as_request_error
 
 
 class Notice(NamedTuple):
@@ -102,7 +102,7 @@ class PopLooking:
         try:
             self._admit(request)
         except RequestError as error:
-            done(Notice(error=error))
+            done(Notice(error=as_request_error(error)))
             return None
         if self._has_messages(request):
             done(Notice(has_messages=True))
@@ -122,7 +122,7 @@ class PopLooking:
         for waiter in list(self._polling.table.all()):
             if group in (None, waiter.group) and topic in (None, waiter.topic):
                 waiter.cancel()
-                waiter.payload.done(Notice(error=error))
+                waiter.payload.done(Notice(error=as_request_error(error)))
 
     @property
     def waiting_count(self) -> int:
@@ -142,7 +142,7 @@ class PopLooking:
             error = RequestError(
                 codes.NO_PERMISSION, f"consumer group {request.group} is forbidden to read {request.topic}"
             )
-            waiter.payload.done(Notice(error=error))
+            waiter.payload.done(Notice(error=as_request_error(error)))
             return True
         if not self._has_messages(request):
             return False

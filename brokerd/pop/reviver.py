@@ -26,7 +26,7 @@ from brokerd.record_fields import offsets_of
 from brokerd.scheduler import Scheduler, Timer
 from brokerd.services import Draft, GroupConfig, TopicConfig
 from remoting import codes
-from remoting.errors import LogboomError, RequestError
+from remoting.errors import LogboomError, RequestError, raise_refusal
 
 log = logging.getLogger(__name__)
 
@@ -139,9 +139,7 @@ class Reviver:
             entries.append([queue.group, queue.topic, queue.queue_id, departure.batch.pop_time_ms, departure.mask])
         try:
             for topic in {draft.topic for draft in drafts}:
-                error = self._metadata.ensure_topic(topic)
-                if error is not None:
-                    raise error
+                raise_refusal(self._metadata.ensure_topic(topic))
             if drafts:
                 self._record_log.append_messages(drafts)
             self._journal.append(records.REVIVED, records.finished(entries))

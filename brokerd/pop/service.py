@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from brokerd.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
 from brokerd.metadata.journal import Journal, JournalSettings
-from brokerd.metadata.record_log import RecordLog, as_request_error
+from brokerd.metadata.record_log import RecordLog
 from brokerd.metadata.tables import Change
 from brokerd.pop import copies, records
 from brokerd.pop.admission import admit
@@ -50,7 +50,7 @@ from brokerd.steady_clock import SteadyClock
 from brokerd.store.dispatcher import Arrival
 from brokerd.tag_filter import MessageFilter
 from remoting import codes
-from remoting.errors import LogboomError, NotMaster, RequestError
+from remoting.errors import LogboomError, NotMaster, RequestError, as_request_error
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from brokerd.metadata import records
 from brokerd.services import TopicConfig
 from remoting import codes
-from remoting.errors import RequestError
+from remoting.errors import RequestError, raise_refusal
 from remoting.frame import Command
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import spawned
@@ -140,9 +140,7 @@ class CleanupProcessor:
                 outcome.set_result(error)
 
         self._metadata.record(list(decisions), done)
-        error = await outcome
-        if error is not None:
-            raise error
+        raise_refusal(await outcome)
 
 
 def _parts(items: Sequence[Any], size: int) -> list[Any]:

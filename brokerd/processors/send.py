@@ -13,14 +13,14 @@ from brokerd.delay.rules import asks_for_delay
 from brokerd.kernel import SendTarget
 from brokerd.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from brokerd.processors import fields
-from brokerd.send import ROLE_CHANGED, Acknowledger, Counters, MessageSender, as_request_error
+from brokerd.send import ROLE_CHANGED, Acknowledger, Counters, MessageSender
 from brokerd.send_rules import PERM_WRITE, check_destination, unique_key
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
 from brokerd.statistics import Durations
 from brokerd.store.store import MessageStore
 from brokerd.transactions.records import is_half
 from remoting import codes
-from remoting.errors import LogboomError, RequestError, StorageError
+from remoting.errors import LogboomError, RequestError, StorageError, as_request_error
 from remoting.frame import Command
 from remoting.message import SYS_COMPRESSED, SYS_TRANSACTION_MASK, decode_batch_body, pack_host
 from remoting.transport.connection import RemotingConnection
@@ -166,7 +166,7 @@ class SendProcessor:
             self._log.roll()
         except StorageError as failure:
             self._store.note_append_error(failure)
-            connection.respond_error(requests[first], as_request_error(failure))
+            connection.respond_error(requests[first], as_request_error(failure, codes.SERVICE_NOT_AVAILABLE))
             return first + 1
         return first
 
@@ -184,7 +184,7 @@ class SendProcessor:
                 self._store.queue_offsets.table[topic, queue_id] = queue_offset
             for connection, requests, _, _ in run.parts:
                 for request in requests:
-                    connection.respond_error(request, as_request_error(failure))
+                    connection.respond_error(request, as_request_error(failure, codes.SERVICE_NOT_AVAILABLE))
             return
         self._store.dispatcher.offer(run.start, out.entries, out.end_offset)
         self._counters.in_messages += out.message_count

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from brokerd.delay.levels import DEFAULT_DELAYS, Delays
 from brokerd.delay.rules import schedule
-from brokerd.metadata.record_log import as_request_error, error_of
+from brokerd.metadata.record_log import error_of
 from brokerd.scheduler import Scheduler
 from brokerd.send import Appended
 from brokerd.services import Draft, PutStatus, TopicConfig
@@ -24,7 +24,7 @@ from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, T
 from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.table import OpenTransactions
 from remoting import codes
-from remoting.errors import LogboomError, RequestError
+from remoting.errors import LogboomError, RequestError, as_request_error, raise_refusal
 from remoting.message import Record, decode_record
 
 Done = Callable[[RequestError | None], None]
@@ -220,9 +220,7 @@ class TransactionService:
 
     def give_up(self, half: Half, record: Record) -> Appended:
         """Put a half message where people find it, and close its transaction."""
-        error = self._metadata.ensure_topic(GIVEN_UP_TOPIC)
-        if error is not None:
-            raise error
+        raise_refusal(self._metadata.ensure_topic(GIVEN_UP_TOPIC))
         place = self._close(half, [records.given_up_draft(record)])
         self.counters.given_up += 1
         return place

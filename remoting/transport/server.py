@@ -141,7 +141,11 @@ class RemotingServer:
 
 
 def each(handle: Callable[[RemotingConnection, Command], None]) -> Handler:
-    """A handler for one request at a time: a LogboomError it raises becomes the answer, any other error a SYSTEM_ERROR."""
+    """A handler for one request at a time: a LogboomError it raises becomes the answer, any other error a SYSTEM_ERROR.
+
+    The body is there until `handle` returns: it is a view of all that was read together with the request, which somebody who
+    keeps the request to answer it later must not hold.
+    """
 
     def handler(connection: RemotingConnection, requests: Sequence[Command]) -> None:
         for request in requests:
@@ -152,6 +156,7 @@ def each(handle: Callable[[RemotingConnection, Command], None]) -> Handler:
             except Exception as error:
                 log.exception("request %d of %s failed", request.code, connection.peer)
                 connection.respond(request, codes.SYSTEM_ERROR, remark=f"internal error: {type(error).__name__}")
+            request.body = b""
 
     return handler
 

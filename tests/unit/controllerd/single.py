@@ -35,8 +35,7 @@ class Told:
         self._requests: asyncio.Queue[Command] = asyncio.Queue()
 
     def take(self, connection: RemotingConnection, request: Command) -> None:
-        request.body = bytes(request.body)
-        self._requests.put_nowait(request)
+        self._requests.put_nowait(Command(request.code, request.opaque, request.ext, bytes(request.body), request.flag))
         connection.respond(request)
 
     async def next(self) -> Command:

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
+from typing import cast
 
 import pytest
 
@@ -89,6 +90,22 @@ async def test_requests_of_one_read_arrive_as_one_run(service: Service, server: 
     assert sum(service.runs) == 50
     assert max(service.runs) > 1
     connection.close()
+
+
+def test_a_request_that_is_kept_holds_nothing_of_what_was_read_with_it(service: Service) -> None:
+    bodies: list[bytes] = []
+
+    def keep(connection: RemotingConnection, request: Command) -> None:
+        bodies.append(bytes(request.body))
+        service.hold(connection, [request])
+
+    read = frame.encode_request(SILENT, 1, {"n": "1"}, b"a") + frame.encode_request(SILENT, 2, {}, b"b" * 100_000)
+    requests: list[Command] = []
+    frame.decode_frames(read, requests)
+    each(keep)(cast(RemotingConnection, None), requests)
+    assert bodies == [b"a", b"b" * 100_000]
+    assert [request.opaque for _, request in service.held] == [1, 2]
+    assert all(type(request.body) is bytes and not request.body for _, request in service.held)
 
 
 async def test_errors_become_answers_and_the_connection_lives_on(server: RemotingServer) -> None:
