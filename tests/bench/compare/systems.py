@@ -208,9 +208,8 @@ def _wait_in_sync(session: Session, controller: str, brokers: Sequence[Broker]) 
         except (
             CommandFailed
         ) as error:  # it gives up after three seconds, which the original may need right after a fault
-            print(
-                f"    the original's controller does not say who is in sync: {str(error).splitlines()[-1]}", flush=True
-            )
+            reason = next((line for line in str(error).splitlines() if "Exception: " in line), str(error))
+            print(f"    the original's controller does not say who is in sync: {reason.strip()}", flush=True)
             return None
         if state.count("InSyncReplica:") - state.count("NotInSyncReplica:") < len(brokers):
             return None
