@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from brokerd.services import InitMode
+from remoting.names import RETRY_PREFIX
 
 
 class QueueReads(Protocol):
@@ -42,7 +43,7 @@ class StartOffsets:
     def first_offset(self, topic: str, queue_id: int, init_mode: InitMode) -> int:
         """The queue offset at which a new group starts; at the end it is the last message."""
         low = self._reads.min_offset(topic, queue_id)
-        if init_mode == InitMode.MIN or topic.startswith("%RETRY%"):
+        if init_mode == InitMode.MIN or topic.startswith(RETRY_PREFIX):
             return low
         if self.is_young(topic, queue_id):
             return 0

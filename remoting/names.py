@@ -9,6 +9,8 @@ LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 MAX_TOPIC_LENGTH: Final = 127
 MAX_GROUP_LENGTH: Final = 120
 
+RETRY_PREFIX: Final = "%RETRY%"  # of the topic from which a consumer group gets messages again
+DEAD_LETTER_PREFIX: Final = "%DLQ%"  # of the topic with the messages that a group was given too often
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 RESERVED_TOPICS: Final = frozenset(
     {

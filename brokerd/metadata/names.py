@@ -10,17 +10,17 @@ from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.names import (
     BUILT_IN_GROUPS,
+    DEAD_LETTER_PREFIX,
     LEGAL_NAME,
     MAX_GROUP_LENGTH,
     MAX_TOPIC_LENGTH,
     RESERVED_TOPICS,
+    RETRY_PREFIX,
     SYSTEM_TOPIC_PREFIX,
 )
 
 METADATA_TOPIC: Final = "rmq_sys_logboom_metadata"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
 DEVELOPMENT_TEMPLATE_TOPIC: Final = "TBW102"
 
 MAX_RETRY_TOPIC_LENGTH: Final = 255

@@ -12,7 +12,7 @@ from typing import Final
 
 from brokerd.delay.levels import DELAY
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, TIMERS
-from brokerd.pop.handles import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic, split_retry_topic
+from brokerd.pop.handles import dead_letter_topic, retry_topic, split_retry_topic
 from brokerd.services import Draft
 from remoting.message import (
     MAX_PROPERTIES_BYTES,
@@ -21,6 +21,7 @@ from remoting.message import (
     encode_properties,
     offset_message_id,
 )
+from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+
 ORDERED_REVIVE_QUEUE_ID: Final = 999
 NORMAL_REVIVE_QUEUE_ID: Final = 0
 
 FLAG_NORMAL: Final = 0
 FLAG_RETRY_V1: Final = 1
 FLAG_RETRY_V2: Final = 2
-
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
 
 _MAX_HANDLE_LENGTH: Final = 512
 _MAX_DIGITS: Final = 19  # of a signed 64-bit integer

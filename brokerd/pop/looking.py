@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from brokerd.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.pop.admission import AdmissionMetadata, admit
-from brokerd.pop.handles import RETRY_PREFIX, retry_topic, retry_topic_v1
+from brokerd.pop.handles import retry_topic, retry_topic_v1
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import Again, Blocked
 from brokerd.pop.settings import PopSettings
@@ -19,6 +19,7 @@ from brokerd.scheduler import Scheduler
 from brokerd.services import Parked, PopRequest
 from remoting import codes
 from remoting.errors import NotMaster, RequestError, as_request_error
+from remoting.names import RETRY_PREFIX
 
 
 class Notice(NamedTuple):

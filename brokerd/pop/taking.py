@@ -14,7 +14,6 @@ from brokerd.pop.handles import (
     FLAG_NORMAL,
     FLAG_RETRY_V1,
     FLAG_RETRY_V2,
-    RETRY_PREFIX,
     retry_topic,
     retry_topic_v1,
 )
@@ -27,6 +26,7 @@ from brokerd.services import Metadata, PopRequest
 from brokerd.start_offset import QueueReads, StartOffsets
 from brokerd.store.reading import GetResult
 from brokerd.tag_filter import MessageFilter
+from remoting.names import RETRY_PREFIX
 
 _NO_BYTE_LIMIT: Final = 1 << 62
 _SCAN_ROUNDS: Final = 4  # reads of one queue whose filter lets nothing through, in one pop

@@ -23,6 +23,7 @@ from brokerd.tag_filter import compile_filter
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
+from remoting.names import RETRY_PREFIX
 from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class ClientProcessor:
             log.debug("a heartbeat names the unknown group %s", group)
             return False
         if master and config.retry_queue_nums > 0:
-            error = self._metadata.ensure_topic(f"%RETRY%{group}", config.retry_queue_nums)
+            error = self._metadata.ensure_topic(f"{RETRY_PREFIX}{group}", config.retry_queue_nums)
             if error is not None:
                 log.warning("the retry topic of %s could not be made: %s", group, error)
         return True

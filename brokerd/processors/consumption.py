@@ -15,6 +15,7 @@ from brokerd.statistics import Statistics
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
+from remoting.names import RETRY_PREFIX
 from remoting.transport.connection import RemotingConnection
 
 _NO_CORRECTION: Final = (1 << 63) - 1
@@ -175,7 +176,7 @@ class ConsumptionProcessor:
         present = self._clients.consumer_group(group)
         if present is None or not present.subscriptions:
             return list(topics)
-        return [topic for topic in topics if topic in present.subscriptions or topic.startswith("%RETRY%")]
+        return [topic for topic in topics if topic in present.subscriptions or topic.startswith(RETRY_PREFIX)]
 
     def _queue_states(self, group: str, topics: Iterable[str], *, written: bool) -> list[QueueState]:
         """The queues of topics that are there; `written` = those that are written to, else those that are read."""

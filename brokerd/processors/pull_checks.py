@@ -14,6 +14,7 @@ from brokerd.services import GroupConfig, Metadata
 from brokerd.tag_filter import MessageFilter, compile_filter
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
+from remoting.names import RETRY_PREFIX
 
 FLAG_COMMIT: Final = 1
 FLAG_SUSPEND: Final = 2
@@ -128,6 +129,6 @@ def _registered(present: ConsumerGroup, group: str, topic: str, version: int) ->
 
 
 def _compiled(topic: str, kind: str, expression: str) -> MessageFilter:
-    if topic.startswith("%RETRY%") and kind not in ("", "TAG"):
+    if topic.startswith(RETRY_PREFIX) and kind not in ("", "TAG"):
         kind, expression = "TAG", "*"  # what came back was wanted once
     return compile_filter(kind, expression)

@@ -11,7 +11,6 @@ from typing import Final, Protocol
 from brokerd import kernel
 from brokerd.delay.rules import asks_for_delay
 from brokerd.kernel import SendTarget
-from brokerd.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from brokerd.processors import fields
 from brokerd.send import ROLE_CHANGED, Acknowledger, Counters, MessageSender
 from brokerd.send_rules import PERM_WRITE, check_destination, unique_key
@@ -23,6 +22,7 @@ from remoting import codes
 from remoting.errors import LogboomError, RequestError, StorageError, as_request_error
 from remoting.frame import Command
 from remoting.message import SYS_COMPRESSED, SYS_TRANSACTION_MASK, decode_batch_body, pack_host
+from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,10 @@ from typing import Final
 from brokerd.delay.levels import DELAY
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, TIMERS
 from brokerd.pop import copies
-from brokerd.pop.handles import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, split_retry_topic
+from brokerd.pop.handles import dead_letter_topic, split_retry_topic
 from brokerd.services import Draft, GroupConfig
 from remoting.message import decode_properties, decode_record, encode_properties
+from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 # Clients of this version and later say how often they want a message (4.x: V3_4_9).
 _TELLS_LIMIT: Final = 121

@@ -13,13 +13,13 @@ from brokerd.delay.levels import Delays
 from brokerd.delay.rules import schedule
 from brokerd.metadata.groups import ensure_group
 from brokerd.metadata.record_log import RecordLog
-from brokerd.pop.handles import DEAD_LETTER_PREFIX
 from brokerd.retry.counters import RetryCounters
 from brokerd.retry.rules import came_back, group_of, limit_of, sent_again
 from brokerd.services import Draft, Metadata, PutStatus, TopicConfig
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import decode_properties
+from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 _WRITE: Final = 2
 _HAS_UNIT_SUBSCRIPTION: Final = 2  # of a topic's flags
@@ -84,7 +84,7 @@ class RetryService:
             done(None)
             return
         sys_flag = _HAS_UNIT_SUBSCRIPTION if request.unit_mode else 0
-        retry_topic = self._topic(f"%RETRY%{group.name}", group.retry_queue_nums, sys_flag)
+        retry_topic = self._topic(f"{RETRY_PREFIX}{group.name}", group.retry_queue_nums, sys_flag)
         if not retry_topic.perm & _WRITE:
             raise RequestError(
                 codes.NO_PERMISSION,

@@ -18,21 +18,20 @@ from remoting.access.decision import Demand
 from remoting.access.model import CLUSTER, CREATE, DELETE, GET, GROUP, LIST, PUB, SUB, TOPIC, UPDATE
 from remoting.errors import RequestError
 from remoting.frame import Command
+from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-_RETRY: Final = "%RETRY%"
-_DLQ: Final = "%DLQ%"
 _MAX_DEMANDS: Final = 10_000
 
 Row = Callable[[Command, str], list[Demand]]  # (request, the cluster's name)
 
 
 def group_demand(name: str, *actions: str) -> Demand:
-    return Demand(GROUP, name.removeprefix(_RETRY).removeprefix(_DLQ), actions)
+    return Demand(GROUP, name.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX), actions)
 
 
 def topic_demand(name: str, *actions: str) -> Demand:
     """A retry or dead-letter topic belongs to its group."""
-    if name.startswith((_RETRY, _DLQ)):
+    if name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         return group_demand(name, *actions)
     return Demand(TOPIC, name, actions)
 
@@ -71,7 +70,7 @@ def _fields(*actions: str, topic: str = "", group: str = "", topics: str = "", g
 def _send(topic: str, group: str) -> Row:
     def row(request: Command, cluster: str) -> list[Demand]:
         name = request.ext.get(topic, "")
-        if name.startswith(_RETRY):
+        if name.startswith(RETRY_PREFIX):
             return [group_demand(request.ext.get(group) or name, SUB)]
         return [topic_demand(name, PUB)]
 
@@ -81,7 +80,7 @@ def _send(topic: str, group: str) -> Row:
 def _pull(request: Command, cluster: str) -> list[Demand]:
     topic, group = request.ext.get("topic", ""), request.ext.get("consumerGroup", "")
     found = [group_demand(group, SUB)]
-    return found if topic.startswith(_RETRY) else [topic_demand(topic, SUB), *found]
+    return found if topic.startswith(RETRY_PREFIX) else [topic_demand(topic, SUB), *found]
 
 
 def _route(request: Command, cluster: str) -> list[Demand]:
@@ -112,7 +111,7 @@ def _heartbeat(request: Command, cluster: str) -> list[Demand]:
         found.append(group_demand(_text(consumer, "groupName"), SUB))
         for subscription in _objects(consumer, "subscriptionDataSet"):
             topic = _text(subscription, "topic")
-            if not topic.startswith(_RETRY):
+            if not topic.startswith(RETRY_PREFIX):
                 found.append(topic_demand(topic, SUB))
             _bound(found)
     return found
@@ -121,7 +120,7 @@ def _heartbeat(request: Command, cluster: str) -> list[Demand]:
 def _locks(request: Command, cluster: str) -> list[Demand]:
     body = _body(request)
     topics = {_text(each, "topic") for each in _objects(body, "mqSet")}
-    found = [topic_demand(each, SUB) for each in sorted(topics) if not each.startswith(_RETRY)]
+    found = [topic_demand(each, SUB) for each in sorted(topics) if not each.startswith(RETRY_PREFIX)]
     return [group_demand(_text(body, "consumerGroup"), SUB), *_bound(found)]
 
 

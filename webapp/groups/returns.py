@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from webapp.topics.purpose import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 
 def returns(group: Mapping[str, Any], topics: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from brokerd.proxy.status import OK, Code, Refusal, encode_length, refusal_of, s
 from brokerd.services import InitMode, Metadata, Parked, PopOutcome, PoppedMessage, Popper, PopRequest, PopStatus
 from remoting.errors import ProtocolError, RequestError
 from remoting.message import decode_record
+from remoting.names import DEAD_LETTER_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,6 @@ RETURNED_INVISIBLE_MS: Final = 1_000
 
 _ANY_QUEUE: Final = -1
 _MAX_ROUNDS: Final = 64
-_DEAD_LETTER_PREFIX: Final = "%DLQ%"
 _SQL: Final = definition.FilterType.Value("SQL")
 _NO_MESSAGE: Final = status_field(Code.MESSAGE_NOT_FOUND, "no new message")
 
@@ -135,7 +135,7 @@ class _Receive:
         self._rounds = 0
         self._parked: Parked | None = None
         group = method.groups.get(pop.group)
-        dead_letters = pop.topic.startswith(_DEAD_LETTER_PREFIX)
+        dead_letters = pop.topic.startswith(DEAD_LETTER_PREFIX)
         # the failures of a dead-letter topic stay in it
         self._max_attempts = None if group is None or dead_letters else group.retry_max_times + 1
 
