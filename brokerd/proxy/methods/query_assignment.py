@@ -14,7 +14,7 @@ from brokerd.proxy.methods.groups import Groups
 from brokerd.proxy.methods.query_route import PERM_READ, READ, message_queue, refuse_without_queue
 from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import service
-from brokerd.proxy.status import OK
+from brokerd.proxy.status import OK, refusal_of
 from brokerd.services import BrokerRoute, RouteSource
 from remoting.errors import RequestError
 
@@ -27,13 +27,14 @@ def query_assignment(routes: RouteSource, groups: Groups) -> Handler:
         group = group_name(request.group)
 
         def routed(found: Sequence[BrokerRoute] | RequestError) -> None:
-            def answer() -> None:
-                if isinstance(found, RequestError):
-                    raise found
-                config = groups.get(group)
-                call.answer(_assignments(found, request.topic, topic, fifo=config is not None and config.fifo))
+            if isinstance(found, RequestError):
+                refuse_unary(call, request, refusal_of(found))
+            else:
+                attempt(call, request, refuse_unary, answer, found)
 
-            attempt(call, request, refuse_unary, answer)
+        def answer(found: Sequence[BrokerRoute]) -> None:
+            config = groups.get(group)
+            call.answer(_assignments(found, request.topic, topic, fifo=config is not None and config.fifo))
 
         routes.route(topic, routed)
 
