@@ -85,7 +85,8 @@ class ReplyProcessor:
             raise RequestError(codes.MESSAGE_ILLEGAL, "an answer is one message; send those of a batch one by one")
         [outcome], ready = self._sender.prepare(drafts)
         if outcome.error is not None:
-            raise outcome.error
+            connection.respond_error(request, outcome.error)
+            return
         [(_, prepared)] = ready
         draft = drafts[0]._replace(queue_id=outcome.queue_id)
         size = len(prepared.body)

@@ -176,9 +176,9 @@ class _Receive:
             parked.cancel()
 
     def _taken(self, outcome: PopOutcome) -> None:
-        if outcome.status is PopStatus.REFUSED:
-            assert outcome.error is not None
-            raise outcome.error
+        if outcome.error is not None:
+            self._method.refuse(self._call, self._request, refusal_of(outcome.error))
+            return
         if outcome.status is PopStatus.POLLING_FULL:
             raise Refusal(Code.TOO_MANY_REQUESTS, "too many calls wait for messages of this topic; try again")
         if not self._call.live:

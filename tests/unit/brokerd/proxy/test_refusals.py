@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from brokerd.proxy.protobuf import definition, service
+from brokerd.services import PopOutcome, PopStatus
+from remoting import codes
+from remoting.errors import RequestError
 from tests.support.garbage import collected
 from tests.unit.brokerd.proxy.calls import FakeCall
 from tests.unit.brokerd.proxy.conftest import Bench
 from tests.unit.brokerd.proxy.test_fuzz import METHODS
+from tests.unit.brokerd.proxy.test_receive_message import receiving
 
 BAD_NAMES = ("", "²", "Unknown", "rmq_sys_x")
 
@@ -36,5 +40,15 @@ def test_refused_calls_leave_no_cycles(bench: Bench, method: str) -> None:
                 call = FakeCall(request, metadata=metadata)
                 bench.methods.handlers[method]([call])
                 call.on_cancel = None
+        del call
+    assert not garbage, {type(each) for each in garbage}
+
+
+def test_a_refused_pop_leaves_no_cycles(bench: Bench) -> None:
+    bench.broker.pop_outcome = PopOutcome(PopStatus.REFUSED, error=RequestError(codes.NO_PERMISSION, "no"))
+    request = receiving()
+    with collected() as garbage:
+        call = bench.begin("ReceiveMessage", request)
+        assert call.finished
         del call
     assert not garbage, {type(each) for each in garbage}
