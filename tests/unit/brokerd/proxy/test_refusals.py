@@ -45,10 +45,11 @@ def test_refused_calls_leave_no_cycles(bench: Bench, method: str) -> None:
 
 
 def test_a_refused_pop_leaves_no_cycles(bench: Bench) -> None:
-    bench.broker.pop_outcome = PopOutcome(PopStatus.REFUSED, error=RequestError(codes.NO_PERMISSION, "no"))
     request = receiving()
     with collected() as garbage:
+        bench.broker.pop_outcome = PopOutcome(PopStatus.REFUSED, error=RequestError(codes.NO_PERMISSION, "no"))
         call = bench.begin("ReceiveMessage", request)
         assert call.finished
+        bench.broker.pop_outcome = None
         del call
     assert not garbage, {type(each) for each in garbage}
