@@ -174,13 +174,13 @@ def test_answers_need_not_be_stored() -> None:
 
 def test_what_cannot_be_stored_is_not_passed_on() -> None:
     broker = Broker()
-    broker.sender.error = RequestError(codes.MESSAGE_ILLEGAL, "too long")
     with collected() as garbage:
+        broker.sender.error = RequestError(codes.MESSAGE_ILLEGAL, "too long")
         broker.reply()
+        broker.sender.error = None
     assert not garbage
     [answer] = broker.answerer.answers
     assert (answer.code, answer.remark) == (codes.MESSAGE_ILLEGAL, "too long")
-    broker.sender.error = None
     with pytest.raises(RequestError, match="one by one"):
         broker.reply(m="true", i="", body=b"\0\0\0\x17" + bytes(12) + b"\0\0\0\1x\0\0")
     assert not broker.requester.pushed
