@@ -27,14 +27,14 @@ _KINDS: Final = (("kill -9", Process.kill, Process.start), ("freeze", Process.fr
 
 @dataclass
 class Faults:
-    """Seconds without a send, by kind of fault; `ended` says why no more faults were made."""
+    """Seconds without a send, by kind of fault; `ended` says after which kind no more faults were made, and why."""
 
     took_s: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind, _, _ in _KINDS})
-    ended: str = ""
+    ended: dict[str, str] = field(default_factory=dict)
 
     def figure(self, kind: str) -> str:
         values = sorted(self.took_s[kind])
-        ended = f", {len(values)} times, then {self.ended}" if self.ended else ""
+        ended = f", {len(values)} times, then {self.ended[kind]}" if kind in self.ended else ""
         if not values:
             return f"not measured{ended}"
         return f"{values[len(values) // 2] * 1000:.0f} ms ({values[0] * 1000:.0f}-{values[-1] * 1000:.0f}){ended}"
@@ -44,7 +44,7 @@ def measure(start: Callable[[str], AbstractContextManager[Running]], count: int)
     """So many kills and freezes, each of a group that is whole."""
     faults = Faults()
     with start(REPLICAS) as running:
-        topic, acknowledged = running.new_topic(1), 0
+        topic, acknowledged, kind = running.new_topic(1), 0, ""
         try:
             for kind, inject, heal in _KINDS:
                 for _ in range(count):
@@ -54,7 +54,7 @@ def measure(start: Callable[[str], AbstractContextManager[Running]], count: int)
                     acknowledged += sends
             running.master = running.wait_whole()
         except AssertionError as error:  # a group that does not recover is a finding, not the end of the comparison
-            faults.ended = str(error)
+            faults.ended[kind] = str(error)
             print(f"    {running.name}: {error}", flush=True)
             return faults
         print(f"    {running.name}: {acknowledged} acknowledged, {running.stored(topic, 1)} stored", flush=True)

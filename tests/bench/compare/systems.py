@@ -20,6 +20,7 @@ from typing import Final
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError
+from tests.bench.disk import settle_disk
 from tests.bench.processes import Memory, cpu_seconds, memory_of
 from tests.bench.sends import BACKGROUND
 from tests.interop.apache import FAST_JVM, Apache, Broker, CommandFailed, Session, wait_listening
@@ -259,8 +260,10 @@ _START: Final[Mapping[str, Callable[[Session, str], Running]]] = {
 
 @contextmanager
 def _directory() -> Iterator[Path]:
+    """A new one, on a disk that is done with what the other system left behind."""
     path = Path(tempfile.mkdtemp(prefix="bench"))
     try:
+        print(f"    the disk syncs a page in {settle_disk(path):.1f} ms", flush=True)
         yield path
     finally:
         shutil.rmtree(path)
