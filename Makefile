@@ -11,6 +11,7 @@ BENCH ?=
 FAULT_S ?= 8
 HEAL_S ?= 12
 ROUNDS ?= 1
+TIMES ?= 30
 ONLY ?=
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
@@ -45,6 +46,9 @@ sim: .venv/.installed-dev ## replay one simulated cluster: make sim SEED=n
 
 sim-soak: .venv/.installed-dev ## simulate new clusters for a while, and count: make sim-soak MINUTES=n
 	$(PYTHON) -m tests.sim --minutes $(MINUTES) $(ARGS)
+
+models: .venv/.installed-dev ## try what is tested against a model with more examples: make models TIMES=n
+	EXAMPLES_TIMES=$(TIMES) $(PYTEST) -n auto $$(grep -rl RuleBasedStateMachine tests/unit) $(ARGS)
 
 fuzz: .venv/.installed-dev ## throw hostile input at a broker: make fuzz MINUTES=n SEED=n
 	$(PYTHON) -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(ARGS)
@@ -82,4 +86,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim sim-soak fuzz soak bench bench-replication bench-compare chaos h2spec interop programs bench-programs
+.PHONY: help up status test check sim sim-soak models fuzz soak bench bench-replication bench-compare chaos h2spec interop programs bench-programs

@@ -15,6 +15,7 @@ from brokerd.metadata.tables import MetadataTables
 from brokerd.services import GroupConfig, TopicConfig
 from remoting import codes
 from remoting.errors import RequestError
+from tests.support.examples import examples
 
 NAMES = SystemNames("DefaultCluster", "broker-a", development=False)
 
@@ -206,7 +207,7 @@ class TablesMachine(RuleBasedStateMachine):
 
 
 TestTables = TablesMachine.TestCase
-TestTables.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestTables.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
 
 
 def test_a_topic_after_a_template_has_the_fewer_queues_and_does_not_pass_the_permission_on() -> None:

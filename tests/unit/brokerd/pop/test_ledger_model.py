@@ -15,6 +15,7 @@ from brokerd.pop.claims import Claims
 from brokerd.pop.handles import ReceiptHandle
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import Again, Blocked, Fresh
+from tests.support.examples import examples
 
 GROUP, TOPIC = "group", "topic"
 QUEUES = (0, 1)
@@ -244,6 +245,6 @@ class OrderedLedgerMachine(LedgerMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLedger.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestOrderedLedger = OrderedLedgerMachine.TestCase
-TestOrderedLedger.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOrderedLedger.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from remoting import codes
+from tests.support.examples import examples
 from tests.support.remoting_broker import RemotingBroker, remoting_master
 
 QUEUES = 2
@@ -93,4 +94,4 @@ class Resets(RuleBasedStateMachine):
 
 
 TestResets = Resets.TestCase
-TestResets.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestResets.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)

@@ -16,6 +16,7 @@ from brokerd.store.retention import RetentionDecision
 from brokerd.store.store import AppendResult, MessageStore
 from remoting.message import decode_record, java_hash
 from tests.support.disks import FaultyDisk
+from tests.support.examples import examples
 from tests.unit.brokerd.store.stores import SEGMENT_BYTES, Clock, draft, log_bytes, make_store, open_store, sync
 
 TOPICS = ("A", "%RETRY%B")
@@ -219,4 +220,4 @@ def part(store: MessageStore, begin: int, end: int) -> bytes:
 
 
 TestStoreAgainstItsModel = StoreMachine.TestCase
-TestStoreAgainstItsModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestStoreAgainstItsModel.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -25,6 +25,7 @@ from controllerd.raft.log_file import RaftLogFile, WriteRefused
 from controllerd.raft.messages import Entry, HardState, Persist, Snapshot
 from controllerd.raft.quorum import Configuration
 from tests.support.disks import FaultyDisk
+from tests.support.examples import examples
 
 MEMBERS = Configuration.of(("n0", "n1"))
 MUST_HAPPEN = ("compaction", "cut", "snapshot of the leader", "power loss", "kill", "unwritten", "refused write")
@@ -201,6 +202,8 @@ class LogModel(RuleBasedStateMachine):
 
 def test_the_log_is_what_the_model_says() -> None:
     happened.clear()
-    run_state_machine_as_test(LogModel, settings=settings(max_examples=200, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(
+        LogModel, settings=settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
+    )
     # Chance chooses the steps; each of these happened thirty times and more under every seed that was tried.
     assert min(happened[what] for what in MUST_HAPPEN) >= 10, happened

@@ -23,6 +23,7 @@ from tasks.spark.lifecycle import (
 )
 from tasks.spark.processes import tree, tree_memory_bytes
 from tasks.spark.settings import SparkSettings
+from tests.support.examples import examples
 from tests.unit.tasks.patience import patient
 
 IDLE_MS = 600_000
@@ -193,7 +194,7 @@ class AnyLife(RuleBasedStateMachine):
 
 
 TestAnyLife = AnyLife.TestCase
-TestAnyLife.settings = hypothesis_settings(patient, max_examples=60)
+TestAnyLife.settings = hypothesis_settings(patient, max_examples=examples(60))
 
 
 # ---- settings and command line

@@ -20,6 +20,7 @@ from brokerd.store.store import MessageStore
 from remoting.errors import StorageError
 from remoting.message import SYS_TRANSACTION_ROLLBACK, encode_properties
 from tests.support.disks import FaultyDisk, MemoryDisk
+from tests.support.examples import examples
 from tests.unit.brokerd.store.index.finding import catch_up, find
 from tests.unit.brokerd.store.stores import Clock, dispatch_all, draft, make_store, open_store, put, sync
 
@@ -189,4 +190,4 @@ def files(disk: MemoryDisk) -> list[bytes | None]:
 
 
 TestIndexAgainstItsModel = IndexMachine.TestCase
-TestIndexAgainstItsModel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestIndexAgainstItsModel.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
