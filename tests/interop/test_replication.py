@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from remoting import codes
+from remoting.client.socket_connection import SocketConnection
 from tests.interop.apache import Session
 from tests.interop.mixed import SEGMENT_BYTES, Member, MixedGroup, find_bodies, read_log
 from tests.support.cluster import eventually
@@ -53,6 +56,21 @@ def test_a_slave_of_the_original_follows_ours(group: MixedGroup) -> None:
     assert compared.files >= 4
     (peer,) = group.admin.broker_state(ours.address)["channel"]["replicas"]
     assert (peer["layout"], peer["inSync"]) == ("current", True)
+
+
+def test_a_slave_of_the_original_takes_over_the_topics_of_ours(group: MixedGroup) -> None:
+    ours = group.add_ours()
+    group.wait_for_master(ours)
+    original = group.add_original()
+    group.wait_in_sync(ours, original)
+    group.admin.create_topic("TypedTopic", queues=3)
+
+    def taken_over() -> int:
+        with SocketConnection(original.address, timeout_ms=3000) as connection:
+            table = json.loads(bytes(connection.call(codes.GET_ALL_TOPIC_CONFIG).body))["topicConfigTable"]
+        return int(table.get("TypedTopic", {}).get("readQueueNums", 0))
+
+    assert eventually("the topic is there", taken_over) == 3
 
 
 def test_there_and_back_through_kills_and_elections(group: MixedGroup) -> None:

@@ -219,6 +219,18 @@ def test_all_topics_and_groups_in_one_page(broker: RemotingBroker) -> None:
     assert groups["forbiddenTable"] == {}
 
 
+def test_a_listing_leaves_out_the_type_that_a_topic_has_anyway(broker: RemotingBroker) -> None:
+    for name, message_type in (("plain", "NORMAL"), ("ordered", "FIFO")):
+        ext = {**TOPIC, "topic": name, "attributes": f"+message.type={message_type}"}
+        assert broker.answer(codes.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+    listed = orjson.loads(broker.answer(codes.GET_ALL_TOPIC_CONFIG).body)["topicConfigTable"]
+    assert (listed["plain"]["attributes"], listed["ordered"]["attributes"]) == ({}, {"message.type": "FIFO"})
+    alone = orjson.loads(broker.answer(codes.GET_TOPIC_CONFIG, {"topic": "plain"}).body)
+    assert alone["attributes"] == {"message.type": "NORMAL"}
+    put_again = orjson.dumps({"topicConfigList": [listed["plain"]]})
+    assert broker.answer(codes.UPDATE_AND_CREATE_TOPIC_LIST, body=put_again).remark == "unchanged"
+
+
 def test_all_of_a_groups_configuration_is_kept_and_returned(broker: RemotingBroker) -> None:
     given = {
         "attributes": {"colour": "red"},
