@@ -33,12 +33,13 @@ T = TypeVar("T", bound=Payload)
 class Waiter(Generic[T]):
     """One parked request; `services.Parked`."""
 
-    __slots__ = ("_table", "deadline_ms", "group", "is_parked", "payload", "queue_id", "topic")
+    __slots__ = ("_table", "deadline_ms", "group", "is_parked", "number", "payload", "queue_id", "topic")
 
     def __init__(
-        self, table: WaitTable[T], topic: str, group: str, queue_id: int, deadline_ms: int, payload: T
+        self, table: WaitTable[T], number: int, topic: str, group: str, queue_id: int, deadline_ms: int, payload: T
     ) -> None:
         self._table = table
+        self.number = number
         self.topic = topic
         self.group = group
         self.queue_id = queue_id
@@ -57,25 +58,29 @@ class WaitTable(Generic[T]):
         self._max_per_key = max_per_key
         self._max_total = max_total
         self._topics: dict[str, dict[int, dict[str, dict[Waiter[T], None]]]] = {}
-        self._deadlines: list[tuple[int, int, Waiter[T]]] = []
-        self._sequence = 0
-        self.count = 0
+        # Numbers of waiters by deadline; those that are gone stay in it for a while, and nothing that they held.
+        self._deadlines: list[tuple[int, int]] = []
+        self._numbered: dict[int, Waiter[T]] = {}
+        self._last_number = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._numbered)
 
     def park(self, topic: str, group: str, queue_id: int, deadline_ms: int, payload: T) -> Waiter[T] | None:
         """None when too many wait already."""
-        if self.count >= self._max_total:
+        if len(self._numbered) >= self._max_total:
             return None
         waiters = self._topics.setdefault(topic, {}).setdefault(queue_id, {}).setdefault(group, {})
         if len(waiters) >= self._max_per_key:
             return None
-        waiter = Waiter(self, topic, group, queue_id, deadline_ms, payload)
+        number = self._last_number = self._last_number + 1
+        waiter = self._numbered[number] = Waiter(self, number, topic, group, queue_id, deadline_ms, payload)
         waiters[waiter] = None
-        self.count += 1
-        if len(self._deadlines) > 2 * self.count + _SWEEP_SLACK:
-            self._deadlines = [each for each in self._deadlines if each[2].is_parked]
+        if len(self._deadlines) > 2 * len(self._numbered) + _SWEEP_SLACK:
+            self._deadlines = [each for each in self._deadlines if each[1] in self._numbered]
             heapq.heapify(self._deadlines)
-        self._sequence += 1
-        heapq.heappush(self._deadlines, (deadline_ms, self._sequence, waiter))
+        heapq.heappush(self._deadlines, (deadline_ms, number))
         return waiter
 
     def remove(self, waiter: Waiter[T]) -> None:
@@ -83,7 +88,7 @@ class WaitTable(Generic[T]):
         if not waiter.is_parked:
             return
         waiter.is_parked = False
-        self.count -= 1
+        del self._numbered[waiter.number]
         queues = self._topics[waiter.topic]
         groups = queues[waiter.queue_id]
         waiters = groups[waiter.group]
@@ -114,7 +119,7 @@ class WaitTable(Generic[T]):
                     yield from list(waiters)
 
     def next_deadline_ms(self) -> int | None:
-        while self._deadlines and not self._deadlines[0][2].is_parked:
+        while self._deadlines and self._deadlines[0][1] not in self._numbered:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
@@ -122,7 +127,7 @@ class WaitTable(Generic[T]):
         """Remove and return those whose deadline passed."""
         expired = []
         while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
-            waiter = heapq.heappop(self._deadlines)[2]
+            waiter = self._numbered[heapq.heappop(self._deadlines)[1]]
             self.remove(waiter)
             expired.append(waiter)
         return expired

@@ -8,7 +8,6 @@ costs nothing. Figures that stood still for a day are forgotten. All of it belon
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
@@ -48,7 +47,8 @@ class Figure:
     def __init__(self, now_s: float) -> None:
         self.value = self.size = self.times = 0
         self._since_s = now_s
-        self._tracks = tuple(deque([_Totals(now_s, 0, 0, 0)]) for _ in _STEPS_S)
+        nothing = _Totals(now_s, 0, 0, 0)
+        self._tracks = tuple([nothing] for _ in _STEPS_S)  # lists, as a deque takes room for 64 from the start
 
     def sample(self, now_s: float) -> bool:
         """Remember the present totals where a window's step has passed; whether the figure is still worth keeping."""
@@ -60,7 +60,7 @@ class Figure:
                 if now_s - last.at_s >= step_s:
                     track.append(_Totals(now_s, self.value, self.size, self.times))
             while len(track) > 1 and track[1].at_s <= now_s - span_s:
-                track.popleft()
+                del track[0]
             kept |= len(track) > 1
         return kept
 

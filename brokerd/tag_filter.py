@@ -7,10 +7,10 @@ a hash, so `admits` compares the tag itself.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Final, Protocol
 
 from brokerd import sql_filter
+from brokerd.filter_table import FilterTable
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import decode_properties, java_hash
@@ -52,7 +52,6 @@ class TagFilter:
     is_exact = False
 
     def __init__(self, tags: frozenset[str]) -> None:
-        self.tags = tags
         self.tags_codes: frozenset[int] | None = frozenset(map(java_hash, tags))
         self._encoded = {tag.encode() for tag in tags}
 
@@ -81,25 +80,32 @@ def split_tags(expression: str) -> frozenset[str]:
     return frozenset(filter(None, map(str.strip, expression.split("||"))))
 
 
-@lru_cache(maxsize=4096)
 def compile_filter(expression_type: str, expression: str) -> MessageFilter:
     """The filter of a subscription; an empty type is TAG, an empty tag expression admits everything.
 
-    Raises RequestError SUBSCRIPTION_PARSE_FAILED with the place and the rule.
+    Raises RequestError SUBSCRIPTION_PARSE_FAILED with the place and the rule, SYSTEM_BUSY when too much is compiled already.
     """
     if len(expression) > MAX_EXPRESSION_LENGTH:
         raise RequestError(
             codes.SUBSCRIPTION_PARSE_FAILED,
             f"a filter expression has at most {MAX_EXPRESSION_LENGTH} characters, not {len(expression)}",
         )
+    return _compiled.get(expression_type, expression)
+
+
+def _compile(expression_type: str, expression: str) -> MessageFilter:
     if expression_type in ("", TAG):
         tags = split_tags(expression)
         return TagFilter(tags) if tags else EverythingFilter()
     if expression_type != SQL92:
         raise RequestError(
-            codes.SUBSCRIPTION_PARSE_FAILED, f"filter expressions are of type TAG or SQL92, not {expression_type!r}"
+            codes.SUBSCRIPTION_PARSE_FAILED,
+            f"filter expressions are of type TAG or SQL92, not {expression_type[:64]!r}",
         )
     try:
         return SqlFilter(sql_filter.parse(expression))
     except sql_filter.SqlError as error:
         raise RequestError(codes.SUBSCRIPTION_PARSE_FAILED, f"the SQL92 expression is not valid: {error}") from error
+
+
+_compiled: Final = FilterTable(_compile)

@@ -21,6 +21,8 @@ from remoting.disk import Bytes
 from remoting.errors import ProtocolError
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+# The longest that a client has reason to send: 32 KB of properties whose every byte is escaped, and a filter expression.
+MAX_HEADER_BYTES: Final = 512 * 1024
 PREFIX_BYTES: Final = 8
 
 _PREFIX = struct.Struct(">iI")
@@ -77,6 +79,12 @@ class Command:
         setattr(self, name, value)
         return value
 
+    def let_go(self) -> None:
+        """Forget what the peer sent, all but what an answer needs: for a request that waits for long."""
+        self._header = {}
+        self.ext = {}
+        self.body = b""
+
     @property
     def is_response(self) -> bool:
         return bool(self.flag & codes.FLAG_RESPONSE)
@@ -103,9 +111,10 @@ def decode_frames(buffer: bytes, commands: list[Command], max_frame_bytes: int =
     while end - position >= PREFIX_BYTES:
         total, word = unpack(buffer, position)
         header_length = word & 0xFFFFFF
-        if not 4 + header_length <= total <= max_frame_bytes - 4:
+        if not 4 + header_length <= total <= max_frame_bytes - 4 or header_length > MAX_HEADER_BYTES:
             raise ProtocolError(
-                f"frame of {total} bytes with a header of {header_length}; the limit is {max_frame_bytes}"
+                f"frame of {total} bytes with a header of {header_length}; the limits are {max_frame_bytes} and "
+                f"{MAX_HEADER_BYTES}"
             )
         frame_end = position + 4 + total
         if frame_end > end:

@@ -50,6 +50,7 @@ _DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"
 _LOW_DIGITS: Final = bytes(_DIGITS[unit % 31] for unit in range(256))
 _HIGH_DIGITS: Final = bytes(_DIGITS[unit // 31] for unit in range(256))
 _HASHED_AT_ONCE: Final = 256
+_SHORT_TEXT: Final = 64  # characters; hashes of longer ones are not remembered
 # everything before the body of a record whose hosts are IPv4
 HEAD_V4: Final = struct.Struct(">IIIiiqqiqIIqIIiqi")
 _HEAD: Final = struct.Struct(">IIIiiqqiq")  # up to and with bornTimestamp
@@ -310,15 +311,21 @@ def encode_batch_body(items: list[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-@lru_cache(maxsize=65536)
 def java_hash(text: str) -> int:
     """Java's String.hashCode: over UTF-16 units, wrapped to a signed 32-bit integer."""
+    return _known_hash(text) if len(text) <= _SHORT_TEXT else _hash_of(text)
+
+
+def _hash_of(text: str) -> int:
     if text.isascii():
         value = _polynomial(text.encode())
     else:
         units = text.encode("utf-16-le", "surrogatepass")
         value = (_polynomial(units[::2]) + 256 * _polynomial(units[1::2])) & 0xFFFFFFFF
     return value - 0x100000000 if value & 0x80000000 else value
+
+
+_known_hash = lru_cache(maxsize=16384)(_hash_of)
 
 
 def java_hash_bits(text: bytes) -> int:

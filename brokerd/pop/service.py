@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from brokerd.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
 from brokerd.metadata.journal import Journal, JournalSettings
@@ -48,13 +48,15 @@ from brokerd.services import (
 from brokerd.start_offset import StartOffsets
 from brokerd.steady_clock import SteadyClock
 from brokerd.store.dispatcher import Arrival
-from brokerd.tag_filter import MessageFilter
+from brokerd.tag_filter import ALL, MessageFilter
 from remoting import codes
 from remoting.errors import LogboomError, NotMaster, RequestError, as_request_error
 
 log = logging.getLogger(__name__)
 
 PopDone = Callable[[PopOutcome], None]
+
+_LONG_EXPRESSION: Final = 128  # characters
 
 
 class PopMetadata(Metadata, Protocol):
@@ -73,7 +75,9 @@ class _Waiting:
     __slots__ = ("done", "message_filter", "request", "tags_codes")
 
     def __init__(self, request: PopRequest, message_filter: MessageFilter, done: PopDone) -> None:
-        self.request = request
+        # The filter has what the expression says, and is shared with others; a long text of one's own need not wait with it.
+        is_long = len(request.expression) > _LONG_EXPRESSION
+        self.request = replace(request, expression=ALL) if is_long else request
         self.message_filter = message_filter
         self.tags_codes = message_filter.tags_codes
         self.done = done

@@ -28,7 +28,6 @@ from brokerd.services import (
     InitMode,
     InvisibleTimeOutcome,
     Metadata,
-    Parked,
     PopOutcome,
     Popper,
     PopRequest,
@@ -111,23 +110,24 @@ class PopProcessor:
             fifo=fields.flag(ext, "order") or (config is not None and config.fifo),
             attempt_id=(ext.get("attemptId") or "")[:128],
         )
-        parked: list[Parked] = []
+        ordered = pop.fifo
+        tickets: list[int] = []
 
         def done(outcome: PopOutcome) -> None:
-            if parked:
-                self._parked.forget(connection, parked[0])
-            self._popped(connection, request, pop, outcome)
+            if tickets:
+                self._parked.forget(connection, tickets.pop())
+            self._popped(connection, request, outcome, ordered=ordered)
 
         waiting = self._popper.pop(pop, done)
         if waiting is not None:
-            parked.append(waiting)
-            self._parked.add(connection, waiting)
+            request.let_go()
+            tickets.append(self._parked.add(connection, waiting))
 
-    def _popped(self, connection: RemotingConnection, request: Command, pop: PopRequest, outcome: PopOutcome) -> None:
+    def _popped(self, connection: RemotingConnection, request: Command, outcome: PopOutcome, *, ordered: bool) -> None:
         if outcome.error is not None:
             connection.respond_error(request, outcome.error)
             return
-        header = pop_header(outcome, ordered=pop.fifo)
+        header = pop_header(outcome, ordered=ordered)
         if outcome.status != PopStatus.FOUND:
             connection.respond(request, _CODES[outcome.status], header)
             return

@@ -61,11 +61,11 @@ class PopLookingProcessor:
         """Code 200054."""
         now_ms = int(self._scheduler.time() * 1000)
         wait_ms = poll_wait_ms(request.ext, self._ages.setdefault(connection, RequestAges()), now_ms) or 0
-        parked: list[Parked] = []
+        tickets: list[int] = []
 
         def done(notice: Notice) -> None:
-            if parked:
-                self._parked.forget(connection, parked[0])
+            if tickets:
+                self._parked.forget(connection, tickets.pop())
             if notice.error is not None:
                 connection.respond_error(request, notice.error)
                 return
@@ -74,8 +74,8 @@ class PopLookingProcessor:
 
         waiting = self._looking.notify(self._asked(request, 1, deadline_ms=now_ms + wait_ms), done)
         if waiting is not None:
-            parked.append(waiting)
-            self._parked.add(connection, waiting)
+            request.let_go()
+            tickets.append(self._parked.add(connection, waiting))
 
     def polling_info(self, connection: RemotingConnection, request: Command) -> None:
         """Code 200055: how many pops of a group wait for a queue (-1: for any)."""

@@ -82,6 +82,7 @@ class _Pull:
         "reader",
         "request",
         "tags_codes",
+        "ticket",
         "topic",
     )
 
@@ -103,6 +104,7 @@ class _Pull:
             asked = fields.integer(ext, "maxMsgBytes", 0, low=-1, high=fields.MAX_INT)
             self.max_bytes = min(asked, MAX_BYTES) if asked > 0 else MAX_BYTES
         self.tags_codes = self.message_filter.tags_codes
+        self.ticket = 0  # among the parked requests, when it is one
 
 
 class PullProcessor:
@@ -159,7 +161,8 @@ class PullProcessor:
         if waiter is None:
             self._answer(pull, hold=False)
         else:
-            self._parked.add(connection, waiter)
+            request.let_go()
+            pull.ticket = self._parked.add(connection, waiter)
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages became readable."""
@@ -319,12 +322,12 @@ class PullProcessor:
             pull.connection.respond_error(pull.request, error)
             answered = True
         if answered:
-            self._parked.forget(pull.connection, waiter)
+            self._parked.forget(pull.connection, pull.ticket)
         return answered
 
     def _timed_out(self, waiter: Waiter[_Pull]) -> None:
         pull = waiter.payload
-        self._parked.forget(pull.connection, waiter)
+        self._parked.forget(pull.connection, pull.ticket)
         try:
             self._answer(pull, hold=False)
         except LogboomError as error:

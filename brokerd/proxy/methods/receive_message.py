@@ -40,6 +40,7 @@ RESERVED_MS: Final = 100
 RETURNED_INVISIBLE_MS: Final = 1_000
 
 _ANY_QUEUE: Final = -1
+_MAX_ATTEMPT_ID: Final = 128  # characters
 _MAX_ROUNDS: Final = 64
 _SQL: Final = definition.FilterType.Value("SQL")
 _NO_MESSAGE: Final = status_field(Code.MESSAGE_NOT_FOUND, "no new message")
@@ -87,7 +88,8 @@ class ReceiveMessage:
 
     def _begin(self, call: Call, request: Any) -> None:
         now_ms = self.monotonic_ms()
-        topic = topic_name(request.message_queue.topic)
+        asked = request.message_queue.topic
+        topic = topic_name(asked)
         group = group_name(request.group)
         pop = PopRequest(
             group,
@@ -99,7 +101,7 @@ class ReceiveMessage:
             init_mode=InitMode.MAX,
             expression_type="SQL92" if request.filter_expression.type == _SQL else "TAG",
             expression=request.filter_expression.expression.strip() or "*",
-            attempt_id=request.attempt_id,
+            attempt_id=request.attempt_id[:_MAX_ATTEMPT_ID],
             client_id=client_id(call),
             auto_renew=request.auto_renew,
         )
@@ -115,23 +117,25 @@ class ReceiveMessage:
             elif call.live:
                 # which order a group has is the group's own setting: a request may come before any settings did
                 found = self.groups.get(group)
-                receive = _Receive(self, call, request, replace(pop, fifo=found is not None and found.fifo))
+                label = definition.Resource(resource_namespace=asked.resource_namespace, name=asked.name)
+                receive = _Receive(self, call, label, replace(pop, fifo=found is not None and found.fifo))
                 call.when_writable(receive.start)
 
         self.groups.ensure(group, ensured)
 
 
 class _Receive:
-    """One call under way."""
+    """One call under way. It may wait for long, and holds no more of what its client sent than it needs."""
 
-    __slots__ = ("_call", "_max_attempts", "_method", "_parked", "_pop", "_request", "_rounds", "_tags")
+    __slots__ = ("_call", "_max_attempts", "_method", "_parked", "_pop", "_rounds", "_topic")
 
-    def __init__(self, method: ReceiveMessage, call: Call, request: Any, pop: PopRequest) -> None:
+    def __init__(self, method: ReceiveMessage, call: Call, topic: Any, pop: PopRequest) -> None:
+        """`topic` is the Resource that the messages are labelled with."""
+        call.message = b""
         self._method = method
         self._call = call
-        self._request = request
+        self._topic = topic
         self._pop = pop
-        self._tags = wanted_tags(pop)
         self._rounds = 0
         self._parked: Parked | None = None
         group = method.groups.get(pop.group)
@@ -142,7 +146,7 @@ class _Receive:
     def start(self) -> None:
         """Pop, now or when the client has read what it was sent before."""
         if self._call.live:
-            attempt(self._call, self._request, self._method.refuse, self._take)
+            attempt(self._call, None, self._method.refuse, self._take)
 
     def give_up(self) -> None:
         """Stop waiting and say that nothing came."""
@@ -157,7 +161,7 @@ class _Receive:
             nonlocal finished
             finished = True
             self._forget(cancel=False)
-            attempt(self._call, self._request, self._method.refuse, self._taken, outcome)
+            attempt(self._call, None, self._method.refuse, self._taken, outcome)
 
         parked = self._method.popper.pop(self._pop, done)
         if parked is not None and not finished:
@@ -177,14 +181,15 @@ class _Receive:
 
     def _taken(self, outcome: PopOutcome) -> None:
         if outcome.error is not None:
-            self._method.refuse(self._call, self._request, refusal_of(outcome.error))
+            self._method.refuse(self._call, None, refusal_of(outcome.error))
             return
         if outcome.status is PopStatus.POLLING_FULL:
             raise Refusal(Code.TOO_MANY_REQUESTS, "too many calls wait for messages of this topic; try again")
         if not self._call.live:
             self._return(outcome.messages)
             return
-        frames = [frame for popped in outcome.messages if (frame := self._frame(popped, outcome)) is not None]
+        tags = wanted_tags(self._pop)
+        frames = [frame for popped in outcome.messages if (frame := self._frame(popped, outcome, tags)) is not None]
         if frames:
             self._method.finish(self._call, [OK, *frames])
         elif outcome.messages and self._rounds < _MAX_ROUNDS and self._method.monotonic_ms() < self._pop.deadline_ms:
@@ -192,7 +197,7 @@ class _Receive:
         else:
             self._method.finish(self._call, [_NO_MESSAGE])
 
-    def _frame(self, popped: PoppedMessage, outcome: PopOutcome) -> bytes | None:
+    def _frame(self, popped: PoppedMessage, outcome: PopOutcome, tags: frozenset[str] | None) -> bytes | None:
         """The response frame of a message; None when it is not for this client."""
         popper, pop = self._method.popper, self._pop
         try:
@@ -201,14 +206,14 @@ class _Receive:
             log.error("a record of %s cannot be delivered to group %s: %s", pop.topic, pop.group, error)
             return None
         stored = record.property_map()
-        if self._tags is not None and stored.get(properties.TAGS, "") not in self._tags:
+        if tags is not None and stored.get(properties.TAGS, "") not in tags:
             popper.ack(pop.group, pop.topic, [popped.receipt_handle], _ignore)
             return None
         if self._max_attempts is not None and popped.delivery_attempt > self._max_attempts:
             popper.forward_to_dead_letter(pop.group, pop.topic, popped.receipt_handle, _ignore)
             return None
         invisible = outcome.invisible_time_ms or pop.invisible_time_ms
-        message = to_message(popped, record, stored, self._request.message_queue.topic, invisible)
+        message = to_message(popped, record, stored, self._topic, invisible)
         return b"\x12" + encode_length(len(message)) + message
 
     def _return(self, messages: Sequence[PoppedMessage]) -> None:

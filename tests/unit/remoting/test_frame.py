@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from remoting import codes, frame
 from remoting.errors import ProtocolError
 from remoting.frame import Command
+from remoting.message import MAX_PROPERTIES_BYTES
 
 ext_maps = st.dictionaries(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=40), max_size=6)
 
@@ -55,6 +56,20 @@ def test_frames_come_out_however_the_stream_is_cut(bodies: list[bytes], data: st
         rest = rest[consumed:]
         assert frame.bytes_wanted(rest) > len(rest)
     assert commands == list(enumerate(bodies))
+
+
+def test_a_header_may_be_long_but_not_endless() -> None:
+    longest = frame.MAX_HEADER_BYTES - 200
+    [command] = decode(frame.encode_request(310, 1, {"i": "x" * longest}))
+    assert len(command.ext["i"]) == longest
+    with pytest.raises(ProtocolError, match=str(frame.MAX_HEADER_BYTES)):
+        decode(frame.encode_request(310, 1, {"i": "x" * frame.MAX_HEADER_BYTES}))
+
+
+def test_the_longest_properties_fit_into_a_header() -> None:
+    properties = "\x01" * MAX_PROPERTIES_BYTES  # six bytes each, escaped
+    [command] = decode(frame.encode_request(310, 1, {"i": properties}))
+    assert command.ext["i"] == properties
 
 
 def test_ext_values_of_any_scalar_type_become_strings() -> None:

@@ -61,6 +61,22 @@ async def test_what_the_broker_is_asked(bench) -> None:
     assert (pop.client_id, pop.auto_renew, pop.fifo) == ("client-1", False, False)
 
 
+async def test_messages_carry_the_topic_that_was_asked_for(bench) -> None:
+    bench.broker.add_topic("shop%Orders")
+    send(bench, b"x", topic="shop%Orders")
+    request = receiving("Orders")
+    request.message_queue.topic.resource_namespace = "shop"
+    (message,) = frames(bench.begin("ReceiveMessage", request))[1]
+    assert (message.topic.resource_namespace, message.topic.name) == ("shop", "Orders")
+
+
+async def test_a_call_that_waits_lets_its_request_go(bench) -> None:
+    call = bench.begin("ReceiveMessage", receiving(attempt_id="a" * 1000))
+    assert not call.finished
+    assert call.message == b""
+    assert len(bench.broker.pops[0].attempt_id) == 128
+
+
 async def test_a_push_consumer_is_renewed_by_the_broker(bench) -> None:
     send(bench, b"x")
     request = receiving(auto_renew=True)
