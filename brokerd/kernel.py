@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from brokerd.kernel_batch import BatchPlans, lay_out_batch, pack_shared
-from brokerd.send_rules import STAMP, Pattern, pattern_of
+from brokerd.send_rules import MAX_KEPT_BYTES, STAMP, Pattern, pattern_of
 from brokerd.store.dispatch import Entry
 from remoting import codes
 from remoting.checksum import crc32
@@ -155,7 +155,8 @@ def encode_sends(
             if pattern is None:
                 out.is_slow = True
                 return
-            target.pattern = pattern
+            if len(properties) <= MAX_KEPT_BYTES:
+                target.pattern = pattern
             key, code = properties[pattern.key_at : pattern.key_end], pattern.tags_code
         properties += STAMP
         properties_length = len(properties)

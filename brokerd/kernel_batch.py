@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import accumulate, chain, repeat
 from typing import Final, NamedTuple
 
-from brokerd.send_rules import STAMP, pattern_of
+from brokerd.send_rules import MAX_KEPT_BYTES, STAMP, pattern_of
 from brokerd.store.dispatch import Entry
 from remoting.checksum import crc32
 from remoting.disk import Bytes
@@ -89,11 +89,11 @@ class BatchPlans:
         """A plan for batches like this one; None when its messages are not alike, or one of them is not ordinary."""
         length, item_size, body_length = shape
         properties_length = item_size - _ITEM_OVERHEAD_BYTES - body_length
-        if body_length <= 0 or properties_length <= 0 or length % item_size:
+        if body_length <= 0 or not 0 < properties_length <= MAX_KEPT_BYTES or length % item_size:
             return None
         count = length // item_size
         pattern = pattern_of(bytes(data[item_size - properties_length : item_size])) if count <= _MAX_ALIKE else None
-        if pattern is None or properties_length + len(STAMP) > MAX_PROPERTIES_BYTES:
+        if pattern is None:
             return None
         head, key_at, key_end, rest, code = pattern
         before_key = _SHORT.pack(properties_length) + head

@@ -117,6 +117,11 @@ def _find_unique_key(properties: bytes) -> re.Match[bytes] | None:
     return _UNIQUE_KEY.search(properties)
 
 
+MAX_KEPT_BYTES: Final = (
+    2048  # longer properties are looked at each time: one of each of many topics would take much memory
+)
+
+
 class Pattern(NamedTuple):
     """Properties that may be stored as they came, with a hole for the unique key: `head`, letters and digits, `rest`.
 

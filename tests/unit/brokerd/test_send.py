@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from brokerd.kernel_batch import BatchPlans, lay_out_batch, pack_shared
 from brokerd.processors.send import MakeTopic, SendProcessor
 from brokerd.send import Appended, Counters, MessageSender
+from brokerd.send_rules import MAX_KEPT_BYTES
 from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
@@ -694,3 +695,18 @@ def test_what_one_batch_was_like_changes_nothing_of_the_next() -> None:
         assert lay_out_batch(each, plans, *place) == lay_out_batch(each, BatchPlans(b"\x01T"), *place)
     assert lay_out_batch(bodies[0], plans, *place) != lay_out_batch(bodies[1], plans, *place)
     assert lay_out_batch(bodies[4], plans, *place) is None
+
+
+def test_long_properties_are_stored_and_not_kept(broker: Broker) -> None:
+    target = broker.processor._targets["T"]
+    long, short = ({"UNIQ_KEY": "A" * 32, "K": "x" * length} for length in (MAX_KEPT_BYTES, 1))
+    connection = Connection()
+    for kept, properties in enumerate((long, short)):
+        items = [(0, body, encode_properties(properties)) for body in (b"b", b"c")]
+        batch = request(2, encode_batch_body(items), short, m="true")
+        broker.handle(connection, [request(1, properties=properties), batch])
+        assert (len(target.plans._plans), target.pattern.head != b"\0") == (kept, bool(kept))
+    broker.acknowledger.complete()
+    assert [answer.code for answer in connection.answers] == [codes.SUCCESS] * 4
+    lengths = [len(decode_record(record).properties) for record in broker.records()]
+    assert [length > MAX_KEPT_BYTES for length in lengths] == [True] * 3 + [False] * 3
