@@ -16,9 +16,16 @@ from tests.support.transaction_client import COMMIT, PATIENCE_S, ROLLBACK, Produ
 
 pytestmark = pytest.mark.slow
 
-_OURS = ("transactions.timeout_ms=0", "transactions.check_interval_ms=500")
+# Nothing is given up: an original that loses the lead while it looks at its transactions follows up to a minute later.
+_CHECKS = 1000
+_OURS = ("transactions.timeout_ms=0", "transactions.check_interval_ms=500", f"transactions.check_max={_CHECKS}")
 # The original asks again, and delivers twice, when it looks before its op record of the answer is written.
-_ORIGINAL = {"transactionTimeOut": 500, "transactionCheckInterval": 2000, "transactionOpBatchInterval": 50}
+_ORIGINAL = {
+    "transactionTimeOut": 500,
+    "transactionCheckInterval": 2000,
+    "transactionOpBatchInterval": 50,
+    "transactionCheckMax": _CHECKS,
+}
 
 
 @pytest.fixture
