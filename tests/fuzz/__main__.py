@@ -3,8 +3,8 @@
     python -m tests.fuzz [--minutes N] [--seed N]
 
 The broker must live, answer every whole request once, log no exception, serve an honest client all the time, and not grow: in a
-run of ten minutes or more, what its own memory falls back to in the last third may be 5 % above the most of the first. (The most of
-the last third says less: what is freed is kept for a while.)
+run of ten minutes or more, what its own memory falls back to in the last third may be 5 % above the most of the first. The most
+of the last third says less: what is freed is kept for a while.
 """
 
 from __future__ import annotations
