@@ -1,7 +1,8 @@
 """Compiled filters: those who subscribe alike share one, and all together are bounded (pure).
 
 A filter takes up to a hundred times the memory of its expression, and lives as long as a request that waits with it. So what is
-counted is the characters of all expressions whose filters somebody holds. The latest ones are kept for whoever asks next.
+counted is the characters of all expressions whose filters somebody holds. The latest ones are kept for whoever asks next. Short
+expressions may take as much room again, so that somebody's long ones do not shut everybody out.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from remoting.errors import RequestError
 MAX_HELD: Final = 1 << 20  # characters, with the following for each filter
 FILTER_WEIGHT: Final = 64
 MAX_RECENT: Final = 1 << 17
+_SHORT_WEIGHT: Final = 2 * FILTER_WEIGHT
 
 F = TypeVar("F")
 Key = tuple[str, str]  # type and text of an expression
 
 
 class FilterTable(Generic[F]):
-    """Filters by their expressions; `make` compiles one, and raises what is wrong with it."""
+    """Filters by their expressions; `make` compiles a new one, and raises what is wrong with it."""
 
     def __init__(self, make: Callable[[str, str], F], max_held: int = MAX_HELD, max_recent: int = MAX_RECENT) -> None:
         self._make = make
@@ -50,13 +52,14 @@ class FilterTable(Generic[F]):
 
     def _made(self, key: Key) -> F:
         weight = _weight(key)
-        while self._recent and self.held_weight + weight > self._max_held:
+        room = self._max_held * (2 if weight <= _SHORT_WEIGHT else 1)
+        while self._recent and self.held_weight + weight > room:
             self._drop_oldest()
-        if self.held_weight + weight > self._max_held:
+        if self.held_weight + weight > room:
             raise RequestError(
                 codes.SYSTEM_BUSY,
                 f"[OVERLOAD]the filter expressions that consumers wait with have {self.held_weight} characters together, and "
-                f"there is room for {self._max_held}; use fewer or shorter ones",
+                f"there is room for {room}; use fewer or shorter ones",
             )
         made = self._make(*key)
         self.held_weight += weight

@@ -117,9 +117,8 @@ def _find_unique_key(properties: bytes) -> re.Match[bytes] | None:
     return _UNIQUE_KEY.search(properties)
 
 
-MAX_KEPT_BYTES: Final = (
-    2048  # longer properties are looked at each time: one of each of many topics would take much memory
-)
+# Longer properties are looked at each time: what one message of each of many topics was like would take much memory.
+MAX_KEPT_BYTES: Final = 2048
 
 
 class Pattern(NamedTuple):

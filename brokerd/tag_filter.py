@@ -46,6 +46,9 @@ class EverythingFilter:
         return True
 
 
+_EVERYTHING: Final = EverythingFilter()
+
+
 class TagFilter:
     """`A || B`: messages whose tag is one of these."""
 
@@ -90,6 +93,8 @@ def compile_filter(expression_type: str, expression: str) -> MessageFilter:
             codes.SUBSCRIPTION_PARSE_FAILED,
             f"a filter expression has at most {MAX_EXPRESSION_LENGTH} characters, not {len(expression)}",
         )
+    if expression == ALL and expression_type in ("", TAG):
+        return _EVERYTHING
     return _compiled.get(expression_type, expression)
 
 

@@ -85,5 +85,9 @@ def test_long_expressions_that_wait_are_bounded_together(
     assert "room for" in str(refused[0].remark)
     broker.processors.connection_closed(broker.peer)
     broker.peer = Peer()
-    hand_over(broker, code, 100, {**ext, name: long_expression()})
+    for opaque, blanks in enumerate(range(5000, 5200)):  # all mean everything, and none is alike
+        hand_over(broker, code, opaque, {**ext, name: " " * blanks + "||"})
+        broker.turns.run(20_000)
+    broker.peer.answers.clear()
+    hand_over(broker, code, 200, {**ext, name: long_expression()})
     assert broker.peer.answers == {}, "there is room again"
