@@ -9,9 +9,9 @@ import sys
 
 import uvloop
 
-from brokerd import tuning
 from brokerd.assembly import Broker
-from brokerd.settings import BrokerSettings, parse
+from brokerd.composition.settings import BrokerSettings, parse
+from brokerd.loop import tuning
 from remoting import exit_codes
 from remoting.errors import LogboomError
 

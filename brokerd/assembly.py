@@ -15,14 +15,20 @@ import random
 import time
 from collections.abc import Mapping
 
-from brokerd.access import AccessCopy, AccessFollower
-from brokerd.clients import ClientRegistry
-from brokerd.core import BrokerCore, BrokerIdentity
+from brokerd.cluster.access_copy import AccessCopy, AccessFollower
+from brokerd.cluster.directory import Directory
+from brokerd.cluster.routes import Routes
+from brokerd.composition.core import BrokerCore, BrokerIdentity
+from brokerd.composition.exposition import Exposition, Sources
+from brokerd.composition.handlers import build_processors, build_retry
+from brokerd.composition.live_settings import LiveSettings
+from brokerd.composition.log_access import StoreReplicatedLog
+from brokerd.composition.settings import BrokerSettings
+from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.delay.levels import SCHEDULE_TOPIC
-from brokerd.directory import Directory
-from brokerd.exposition import Exposition, Sources
-from brokerd.live_settings import LiveSettings
-from brokerd.log_access import StoreReplicatedLog
+from brokerd.loop.steady_clock import SteadyClock
+from brokerd.members.registry import ClientRegistry
+from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
 from brokerd.processors.access import AccessProcessor
 from brokerd.processors.cleanup import CleanupProcessor
@@ -35,17 +41,11 @@ from brokerd.processors.send import SendProcessor
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy
-from brokerd.queue_locks import QueueLocks
-from brokerd.replication.control import BrokerNames
-from brokerd.replication.effects import Role
+from brokerd.replication.controllers.controller_session import BrokerNames
 from brokerd.replication.replica import Replica
-from brokerd.routes import Routes
-from brokerd.services import TopicConfig
-from brokerd.settings import BrokerSettings
-from brokerd.steady_clock import SteadyClock
-from brokerd.store.flush import Flusher
-from brokerd.store.housekeeping import Housekeeper
-from brokerd.wiring import build_processors, build_retry
+from brokerd.replication.roles.effects import Role
+from brokerd.store.log.flusher import Flusher
+from brokerd.store.upkeep.housekeeping import Housekeeper
 from remoting import codes
 from remoting.access.guard import Guard
 from remoting.access.sealing import inner_credentials

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from brokerd.read_place import PullSettings
+from brokerd.consuming.read_place import PullSettings
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.settings import StoreSettings
 from remoting.settings import describe

@@ -14,10 +14,10 @@ from typing import Any, Final
 import orjson
 
 from brokerd.delay.levels import MAX_LEVELS
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.service import topic_json
 from brokerd.processors import bodies
 from brokerd.processors.group_bodies import decode_group, group_json
-from brokerd.services import GroupConfig, TopicConfig
 from remoting.errors import CorruptedFile, LogboomError
 
 TOPICS: Final = "config/topics.json"

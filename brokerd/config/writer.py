@@ -14,10 +14,10 @@ from typing import Final
 
 from brokerd.config import documents
 from brokerd.config.takeover import Takeover
+from brokerd.consuming.progress import ConsumerProgress
 from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import Change
-from brokerd.progress import ConsumerProgress
 from remoting.disk import Disk
 
 _BACKUP: Final = ".bak"

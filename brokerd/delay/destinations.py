@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from brokerd.delay.rules import Target, target_of
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.pop.handles import split_retry_topic
-from brokerd.services import GroupConfig, TopicConfig
 from remoting.errors import RequestError, raise_refusal
 from remoting.message import Record
 from remoting.names import RETRY_PREFIX

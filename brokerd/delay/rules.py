@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from brokerd.delay.levels import DELAY, SCHEDULE_TOPIC, Delays, parse_level
 from brokerd.metadata.names import is_system_topic
-from brokerd.services import Draft
+from brokerd.store.draft import Draft
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import (

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from brokerd.metadata import records
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.consumer_rules import POP, PULL, RequestMode
 from brokerd.metadata.names import SystemNames, check_group_name, check_topic_name
 from brokerd.metadata.tables import MetadataTables
-from brokerd.services import GroupConfig, TopicConfig
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.names import RETRY_PREFIX

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.services import GroupConfig, Metadata
+from brokerd.metadata.configs import GroupConfig, Metadata
 from remoting import codes
 from remoting.errors import RequestError, raise_refusal
 

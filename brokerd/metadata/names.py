@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC
-from brokerd.services import GroupConfig, TopicConfig
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.names import (

@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from brokerd.journal.journal import Journal
+from brokerd.journal.record_log import error_of
+from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.metadata import records
-from brokerd.metadata.journal import Journal
-from brokerd.metadata.record_log import error_of
 from brokerd.metadata.tables import MetadataTables
-from brokerd.scheduler import Scheduler, Timer
-from brokerd.services import PutStatus
+from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, RequestError, as_request_error
 
 log = logging.getLogger(__name__)

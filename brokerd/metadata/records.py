@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from brokerd.services import GroupConfig, TopicConfig
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from remoting.errors import CorruptedFile
 
 VERSION: Final = 1

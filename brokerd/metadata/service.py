@@ -13,15 +13,15 @@ from typing import Any
 
 import orjson
 
+from brokerd.journal.journal import Journal, JournalSettings
+from brokerd.journal.record_log import RecordLog, error_of
+from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata import decide, records
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.consumer_rules import RequestMode
-from brokerd.metadata.journal import Journal, JournalSettings
 from brokerd.metadata.names import METADATA_TOPIC, SystemNames
 from brokerd.metadata.offset_commits import Done, OffsetCommits
-from brokerd.metadata.record_log import RecordLog, error_of
 from brokerd.metadata.tables import Change, MetadataTables
-from brokerd.scheduler import Scheduler
-from brokerd.services import GroupConfig, TopicConfig
 from remoting.errors import InvalidParameter, LogboomError, RequestError, as_request_error
 
 log = logging.getLogger(__name__)

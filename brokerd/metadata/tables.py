@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.metadata import records
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.consumer_rules import ConsumerRules
-from brokerd.services import GroupConfig, TopicConfig
 
 
 @dataclass(frozen=True, slots=True)

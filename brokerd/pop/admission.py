@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from brokerd.long_polling import ANY_QUEUE
+from brokerd.filters.message_filter import MessageFilter, compile_filter
+from brokerd.loop.long_polling import ANY_QUEUE
+from brokerd.metadata.configs import Metadata
 from brokerd.metadata.groups import ensure_group
 from brokerd.pop.batch import MAX_BATCH
+from brokerd.pop.requests import PopRequest
 from brokerd.pop.settings import PopSettings
-from brokerd.services import Metadata, PopRequest
-from brokerd.tag_filter import MessageFilter, compile_filter
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 

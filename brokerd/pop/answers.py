@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from brokerd.pop.copies import counts_earlier_deliveries
+from brokerd.pop.requests import PoppedMessage, PopRequest
 from brokerd.pop.taking import Found
-from brokerd.record_fields import offsets_of
-from brokerd.services import PoppedMessage, PopRequest
+from brokerd.store.record_fields import offsets_of
 
 
 def popped_messages(

@@ -13,7 +13,7 @@ from typing import Final
 from brokerd.delay.levels import DELAY
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, TIMERS
 from brokerd.pop.handles import dead_letter_topic, retry_topic, split_retry_topic
-from brokerd.services import Draft
+from brokerd.store.draft import Draft
 from remoting.message import (
     MAX_PROPERTIES_BYTES,
     Record,

@@ -10,17 +10,18 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from brokerd.metadata.journal import Journal
-from brokerd.metadata.record_log import RecordLog
+from brokerd.journal.journal import Journal
+from brokerd.journal.record_log import RecordLog
+from brokerd.loop.scheduler import Scheduler
 from brokerd.pop.batch import Batch
 from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.handles import ReceiptHandle, decode_batch_handle, decode_handle, split_handle, stored_topic
 from brokerd.pop.ledger import PopLedger
+from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome
 from brokerd.pop.reviver import PopMetadata, forward
 from brokerd.pop.taking import MessageReads
-from brokerd.scheduler import Scheduler
-from brokerd.services import AckStatus, InvisibleTimeOutcome, PutStatus
+from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, raise_refusal
 
 log = logging.getLogger(__name__)

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from brokerd.long_polling import LongPolling, Waiter, WaitTable
+from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
+from brokerd.loop.scheduler import Scheduler
 from brokerd.pop.admission import AdmissionMetadata, admit
 from brokerd.pop.handles import retry_topic, retry_topic_v1
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import Again, Blocked
+from brokerd.pop.requests import Parked, PopRequest
 from brokerd.pop.settings import PopSettings
 from brokerd.pop.taking import MessageReads, read_offsets
-from brokerd.scheduler import Scheduler
-from brokerd.services import Parked, PopRequest
 from remoting import codes
 from remoting.errors import NotMaster, RequestError, as_request_error
 from remoting.names import RETRY_PREFIX

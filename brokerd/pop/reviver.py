@@ -13,8 +13,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from brokerd.metadata.journal import Journal
-from brokerd.metadata.record_log import RecordLog
+from brokerd.journal.journal import Journal
+from brokerd.journal.record_log import RecordLog
+from brokerd.loop.scheduler import Scheduler, Timer
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.pop import copies, records
 from brokerd.pop.batch import NEVER_MS, Batch
 from brokerd.pop.counters import PopCounters
@@ -22,9 +24,8 @@ from brokerd.pop.handles import dead_letter_topic
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.settings import PopSettings
 from brokerd.pop.taking import MessageReads, read_offsets
-from brokerd.record_fields import offsets_of
-from brokerd.scheduler import Scheduler, Timer
-from brokerd.services import Draft, GroupConfig, TopicConfig
+from brokerd.store.draft import Draft
+from brokerd.store.record_fields import offsets_of
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, raise_refusal
 

@@ -13,9 +13,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from brokerd.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
-from brokerd.metadata.journal import Journal, JournalSettings
-from brokerd.metadata.record_log import RecordLog
+from brokerd.filters.message_filter import ALL, MessageFilter
+from brokerd.journal.journal import Journal, JournalSettings
+from brokerd.journal.record_log import RecordLog
+from brokerd.loop.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
+from brokerd.loop.scheduler import Scheduler
+from brokerd.loop.steady_clock import SteadyClock
+from brokerd.metadata.configs import Metadata
+from brokerd.metadata.start_offsets import StartOffsets
 from brokerd.metadata.tables import Change
 from brokerd.pop import copies, records
 from brokerd.pop.admission import admit
@@ -31,24 +36,12 @@ from brokerd.pop.handles import (
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.looking import PopLooking
 from brokerd.pop.records import POP_TOPIC
+from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, Parked, PopOutcome, PopRequest, PopStatus
 from brokerd.pop.reviver import Reviver
 from brokerd.pop.settings import PopSettings
 from brokerd.pop.taking import MessageReads, Taker, Taking
-from brokerd.scheduler import Scheduler
-from brokerd.services import (
-    AckStatus,
-    InvisibleTimeOutcome,
-    Metadata,
-    Parked,
-    PopOutcome,
-    PopRequest,
-    PopStatus,
-    PutStatus,
-)
-from brokerd.start_offset import StartOffsets
-from brokerd.steady_clock import SteadyClock
-from brokerd.store.dispatcher import Arrival
-from brokerd.tag_filter import ALL, MessageFilter
+from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import LogboomError, NotMaster, RequestError, as_request_error
 

@@ -10,6 +10,9 @@ import random
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from brokerd.filters.message_filter import MessageFilter
+from brokerd.metadata.configs import Metadata
+from brokerd.metadata.start_offsets import QueueReads, StartOffsets
 from brokerd.pop.handles import (
     FLAG_NORMAL,
     FLAG_RETRY_V1,
@@ -20,12 +23,10 @@ from brokerd.pop.handles import (
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import Again, Blocked, QueueLedger
 from brokerd.pop.records import taken_batch
+from brokerd.pop.requests import PopRequest
 from brokerd.pop.settings import PopSettings
-from brokerd.record_fields import properties_of, queue_offset_of
-from brokerd.services import Metadata, PopRequest
-from brokerd.start_offset import QueueReads, StartOffsets
-from brokerd.store.reading import GetResult
-from brokerd.tag_filter import MessageFilter
+from brokerd.store.queues.queue_reads import GetResult
+from brokerd.store.record_fields import properties_of, queue_offset_of
 from remoting.names import RETRY_PREFIX
 
 _NO_BYTE_LIMIT: Final = 1 << 62

@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from brokerd.access import AccessFollower
+from brokerd.cluster.access_copy import AccessFollower
 from remoting import codes
 from remoting.access.answers import answer_query
 from remoting.access.guard import Guard

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from brokerd.assignment import STRATEGIES, Queue, assign, assign_pops
-from brokerd.client_groups import MESSAGE_MODELS
-from brokerd.clients import ClientRegistry
+from brokerd.cluster.broker_route import BrokerRoute
+from brokerd.consuming.assignment import STRATEGIES, Queue, assign, assign_pops
+from brokerd.members.consumer_groups import MESSAGE_MODELS
+from brokerd.members.registry import ClientRegistry
+from brokerd.metadata.configs import Metadata
 from brokerd.metadata.consumer_rules import POP, PULL, RequestMode
 from brokerd.processors import bodies
 from brokerd.processors.topics import respond_when_done
-from brokerd.services import BrokerRoute, Metadata
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from brokerd.metadata import records
-from brokerd.services import TopicConfig
+from brokerd.metadata.configs import TopicConfig
 from remoting import codes
 from remoting.errors import RequestError, raise_refusal
 from remoting.frame import Command

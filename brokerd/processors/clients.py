@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from brokerd.client_groups import (
+from brokerd.filters.message_filter import compile_filter
+from brokerd.members.client_info import ClientInfo
+from brokerd.members.consumer_groups import (
     CONSUME_FROM,
     CONSUME_TYPES,
     MAX_SUBSCRIPTIONS,
@@ -14,12 +16,11 @@ from brokerd.client_groups import (
     ConsumerData,
     Subscription,
 )
-from brokerd.clients import MAX_GROUPS_OF_CLIENT, ClientRegistry
+from brokerd.members.registry import MAX_GROUPS_OF_CLIENT, ClientRegistry
+from brokerd.metadata.configs import Metadata
 from brokerd.metadata.groups import ensure_group
 from brokerd.processors import bodies, fields
 from brokerd.processors.bodies import encode
-from brokerd.services import ClientInfo, Metadata
-from brokerd.tag_filter import compile_filter
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokerd.client_groups import Subscription
-from brokerd.clients import ClientRegistry
+from brokerd.filters.message_filter import split_tags
+from brokerd.members.client_info import ClientInfo
+from brokerd.members.consumer_groups import Subscription
+from brokerd.members.registry import ClientRegistry
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode
-from brokerd.services import ClientInfo
-from brokerd.tag_filter import split_tags
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command

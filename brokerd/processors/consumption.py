@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from brokerd.clients import ClientRegistry
+from brokerd.members.registry import ClientRegistry
+from brokerd.metadata.configs import Metadata
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.connections import subscription_json
 from brokerd.processors.offsets import QueueRanges
-from brokerd.services import Metadata
-from brokerd.statistics import Statistics
+from brokerd.statistics.figures import Statistics
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from brokerd.metadata.configs import GroupConfig
 from brokerd.processors import bodies
-from brokerd.services import GroupConfig
 from remoting.errors import InvalidParameter
 
 MAX_ATTRIBUTES: Final = 64

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from brokerd.client_groups import ConsumerGroup
+from brokerd.members.consumer_groups import ConsumerGroup
 from brokerd.metadata.service import DataVersion
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode
-from brokerd.statistics import DAY_S, HOUR_S, MINUTE_S, Figure, Statistics
-from brokerd.store.consume_queue import BLANK_SIZE, Unit
+from brokerd.statistics.figures import DAY_S, HOUR_S, MINUTE_S, Figure, Statistics
+from brokerd.store.queues.consume_queue import BLANK_SIZE, Unit
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from brokerd.consuming.queue_locks import Queue, QueueLocks
+from brokerd.metadata.configs import Metadata
 from brokerd.processors import bodies
-from brokerd.queue_locks import Queue, QueueLocks
-from brokerd.services import Metadata
 from remoting.errors import InvalidParameter, NotMaster
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from brokerd.metadata.configs import Metadata
 from brokerd.metadata.names import check_committer
+from brokerd.metadata.start_offsets import StartOffsets
 from brokerd.processors import fields
-from brokerd.services import Metadata
-from brokerd.start_offset import StartOffsets
-from brokerd.store.reading import Boundary
+from brokerd.store.queues.queue_reads import Boundary
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command

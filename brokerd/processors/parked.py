@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.services import Parked
+from brokerd.pop.requests import Parked
 
 
 class ParkedRequests:

@@ -11,28 +11,21 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from brokerd.loop.scheduler import Scheduler
+from brokerd.metadata.configs import Metadata
+from brokerd.metadata.start_offsets import InitMode
 from brokerd.pop.copies import base_topic
 from brokerd.pop.handles import (
     FLAG_RETRY_V2,
     ReceiptHandle,
     decode_handle,
 )
+from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, Popper, PopRequest, PopStatus
 from brokerd.processors import bodies, fields
 from brokerd.processors.offsets import QueueRanges
 from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pop_answers import pop_body, pop_header
 from brokerd.processors.request_age import RequestAges
-from brokerd.scheduler import Scheduler
-from brokerd.services import (
-    AckStatus,
-    InitMode,
-    InvisibleTimeOutcome,
-    Metadata,
-    PopOutcome,
-    Popper,
-    PopRequest,
-    PopStatus,
-)
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brokerd.pop.handles import FLAG_NORMAL
-from brokerd.services import PopOutcome, PoppedMessage
+from brokerd.pop.requests import PopOutcome, PoppedMessage
 from remoting.message import MAX_PROPERTIES_BYTES, decode_record
 
 POP_HANDLE_PROPERTY = b"POP_CK"

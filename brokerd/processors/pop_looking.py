@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from brokerd.loop.scheduler import Scheduler
+from brokerd.metadata.configs import Metadata
 from brokerd.pop.looking import Notice, Noticed, Peeked
+from brokerd.pop.requests import Parked, PopOutcome, PopRequest, PopStatus
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pop import poll_wait_ms
 from brokerd.processors.pop_answers import pop_header
 from brokerd.processors.request_age import RequestAges
-from brokerd.scheduler import Scheduler
-from brokerd.services import Metadata, Parked, PopOutcome, PopRequest, PopStatus
 from remoting import codes
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection

@@ -10,20 +10,20 @@ from collections.abc import Collection, Sequence
 from time import perf_counter_ns
 from typing import Final, Protocol
 
-from brokerd.clients import ClientRegistry
-from brokerd.long_polling import LongPolling, Waiter, WaitTable
+from brokerd.consuming.pull_offsets import PullOffsets
+from brokerd.consuming.read_place import MASTER, ReadPlace
+from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
+from brokerd.loop.scheduler import Scheduler
+from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.names import is_brokers_group
 from brokerd.metadata.offset_commits import OffsetCommits
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUSPEND, Checked, Forbidden, PullChecks, PullMetadata
-from brokerd.pull_offsets import PullOffsets
-from brokerd.read_place import MASTER, ReadPlace
-from brokerd.record_fields import properties_of
-from brokerd.scheduler import Scheduler
-from brokerd.send import Counters
-from brokerd.store.dispatcher import Arrival
-from brokerd.store.reading import GetResult, GetStatus, JoinedResult, joined
+from brokerd.sending.sender import Counters
+from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.queues.queue_reads import GetResult, GetStatus, JoinedResult, joined
+from brokerd.store.record_fields import properties_of
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command

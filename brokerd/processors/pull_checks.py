@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from brokerd.client_groups import ConsumerGroup
-from brokerd.clients import ClientRegistry
+from brokerd.filters.message_filter import MessageFilter, compile_filter
+from brokerd.members.consumer_groups import ConsumerGroup
+from brokerd.members.registry import ClientRegistry
+from brokerd.metadata.configs import GroupConfig, Metadata
 from brokerd.metadata.groups import ensure_group
 from brokerd.metadata.tables import MetadataTables
 from brokerd.processors import fields
-from brokerd.services import GroupConfig, Metadata
-from brokerd.tag_filter import MessageFilter, compile_filter
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.names import RETRY_PREFIX

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import orjson
 
-from brokerd.client_groups import Member
-from brokerd.clients import ClientRegistry
+from brokerd.members.consumer_groups import Member
+from brokerd.members.registry import ClientRegistry
+from brokerd.metadata.configs import Metadata
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.messages import PhysicalReads
-from brokerd.services import Metadata
 from remoting import codes
 from remoting.bare_json import loads_bare
 from remoting.disk import Bytes

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from brokerd.processors.send import drafts_of_request, short_names
-from brokerd.services import Draft, PutStatus, SendOutcome
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import LogboomError, RequestError

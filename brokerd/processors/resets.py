@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from brokerd.clients import ClientRegistry
+from brokerd.consuming.read_place import PullSettings
+from brokerd.members.registry import ClientRegistry
+from brokerd.metadata.configs import Metadata
 from brokerd.metadata.names import check_committer
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.consumption import Progress
 from brokerd.processors.offsets import QueueRanges
-from brokerd.read_place import PullSettings
-from brokerd.services import Metadata
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command

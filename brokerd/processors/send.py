@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Final, Protocol
 
-from brokerd import kernel
 from brokerd.delay.rules import asks_for_delay
-from brokerd.kernel import SendTarget
+from brokerd.metadata.configs import TopicConfig
 from brokerd.processors import fields
-from brokerd.send import ROLE_CHANGED, Acknowledger, Counters, MessageSender
-from brokerd.send_rules import PERM_WRITE, check_destination, unique_key
-from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
-from brokerd.statistics import Durations
+from brokerd.sending import kernel
+from brokerd.sending.kernel import SendTarget
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.sending.rules import PERM_WRITE, check_destination, unique_key
+from brokerd.sending.sender import ROLE_CHANGED, Acknowledger, Counters, MessageSender
+from brokerd.statistics.figures import Durations
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
 from brokerd.store.store import MessageStore
 from brokerd.transactions.records import is_half
 from remoting import codes

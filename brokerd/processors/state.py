@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from brokerd.clients import ClientRegistry
+from brokerd.members.registry import ClientRegistry
+from brokerd.metadata.configs import GroupConfig, Metadata, TopicConfig
 from brokerd.metadata.names import SystemNames
 from brokerd.processors.bodies import encode
 from brokerd.processors.offsets import ConsumerOffset, QueueRanges
-from brokerd.services import GroupConfig, Metadata, TopicConfig
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Protocol
 
+from brokerd.metadata.configs import Metadata, TopicConfig
 from brokerd.metadata.decide import UNCHANGEABLE_ATTRIBUTES
 from brokerd.metadata.service import DataVersion, topic_json
 from brokerd.processors import bodies, fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.offsets import QueueRanges
 from brokerd.processors.pages import page
-from brokerd.services import Metadata, TopicConfig
-from brokerd.statistics import Statistics
+from brokerd.statistics.figures import Statistics
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command

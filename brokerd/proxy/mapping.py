@@ -15,11 +15,13 @@ from typing import Any, Final
 import lz4.frame
 import zstandard
 
+from brokerd.metadata.configs import TopicConfig
+from brokerd.pop.requests import PoppedMessage
 from brokerd.proxy import properties as names
 from brokerd.proxy.names import topic_name
 from brokerd.proxy.protobuf import definition
 from brokerd.proxy.status import Code, Refusal
-from brokerd.services import Draft, PoppedMessage, TopicConfig
+from brokerd.store.draft import Draft
 from remoting.message import (
     MAX_BODY_BYTES,
     SYS_COMPRESSED,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from brokerd.metadata.configs import GroupConfig
 from brokerd.proxy.protobuf import definition
 from brokerd.proxy.status import Code, Refusal
-from brokerd.services import GroupConfig
 from remoting.message import MAX_BODY_BYTES
 
 PRODUCER_ATTEMPTS: Final = 3

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokerd.replication.core import ReplicaCore
-from brokerd.replication.following import Following
-from brokerd.replication.leading import Leading
-from brokerd.replication.quorum import ALL, kind_of, weaknesses
+from brokerd.replication.required_set.quorum import ALL, kind_of, weaknesses
+from brokerd.replication.roles.followership import Following
+from brokerd.replication.roles.mastership import Leading
+from brokerd.replication.roles.role_machine import ReplicaCore
 from brokerd.replication.settings import ReplicationSettings
 
 

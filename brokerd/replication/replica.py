@@ -22,27 +22,28 @@ from collections.abc import Callable, Mapping, Sequence
 from secrets import token_bytes
 from typing import Any
 
-from brokerd.replication.connections import Hub
-from brokerd.replication.control import BrokerNames, BrokerPosition, ControlCore
-from brokerd.replication.controller_link import ControllerLink
-from brokerd.replication.effects import Role
-from brokerd.replication.engine import ReplicaEngine, RoleListener
-from brokerd.replication.epoch_file import EpochFile
-from brokerd.replication.fixed import MASTER_ID, FixedRoles
-from brokerd.replication.follower import MasterConnection
-from brokerd.replication.following import Stage
-from brokerd.replication.identity import IdentityFiles, Registration, next_incarnation
-from brokerd.replication.leader import ReplicationListener
-from brokerd.replication.lineage import Lineage
+from brokerd.metadata.configs import TopicConfig
+from brokerd.replication.controllers.controller_link import ControllerLink
+from brokerd.replication.controllers.controller_session import BrokerNames, BrokerPosition, ControlCore
+from brokerd.replication.controllers.fixed_session import MASTER_ID, FixedRoles
+from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
+from brokerd.replication.controllers.name_server_link import NameServerLink
+from brokerd.replication.controllers.session import Session
+from brokerd.replication.epochs.epoch_file import EpochFile
+from brokerd.replication.epochs.log_lineage import Lineage
 from brokerd.replication.log import ReplicatedLog
-from brokerd.replication.name_server_link import NameServerLink
-from brokerd.replication.proof import NONCE_BYTES, Credentials
-from brokerd.replication.quorum import weaknesses
-from brokerd.replication.session import Session
+from brokerd.replication.required_set.quorum import weaknesses
+from brokerd.replication.required_set.sync_state import Proposal
+from brokerd.replication.roles.driver import ReplicaEngine, RoleListener
+from brokerd.replication.roles.effects import Role
+from brokerd.replication.roles.followership import Stage
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.sync_state import Proposal
+from brokerd.replication.sockets.dialled_connection import MasterConnection
+from brokerd.replication.sockets.hub import Hub
+from brokerd.replication.sockets.listener import ReplicationListener
 from brokerd.replication.tool_requests import ToolRequests
-from brokerd.services import PutStatus, TopicConfig
+from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.disk import Disk
 from remoting.errors import InvalidParameter

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import orjson
 
-from brokerd.replication.control import BrokerNames
-from brokerd.replication.engine import ReplicaEngine
-from brokerd.replication.fixed import FixedRoles
-from brokerd.replication.following import Stage
-from brokerd.replication.session import Session
+from brokerd.replication.controllers.controller_session import BrokerNames
+from brokerd.replication.controllers.fixed_session import FixedRoles
+from brokerd.replication.controllers.session import Session
+from brokerd.replication.roles.driver import ReplicaEngine
+from brokerd.replication.roles.followership import Stage
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command

@@ -12,9 +12,10 @@ from typing import Final
 
 from brokerd.delay.levels import DELAY
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, TIMERS
+from brokerd.metadata.configs import GroupConfig
 from brokerd.pop import copies
 from brokerd.pop.handles import dead_letter_topic, split_retry_topic
-from brokerd.services import Draft, GroupConfig
+from brokerd.store.draft import Draft
 from remoting.message import decode_properties, decode_record, encode_properties
 from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 

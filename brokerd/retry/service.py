@@ -11,11 +11,13 @@ from typing import Final, NamedTuple, Protocol
 
 from brokerd.delay.levels import Delays
 from brokerd.delay.rules import schedule
+from brokerd.journal.record_log import RecordLog
+from brokerd.metadata.configs import Metadata, TopicConfig
 from brokerd.metadata.groups import ensure_group
-from brokerd.metadata.record_log import RecordLog
 from brokerd.retry.counters import RetryCounters
 from brokerd.retry.rules import came_back, group_of, limit_of, sent_again
-from brokerd.services import Draft, Metadata, PutStatus, TopicConfig
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import decode_properties

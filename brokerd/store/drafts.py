@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from brokerd.services import Draft
 from brokerd.store import record_crc
-from brokerd.store.consume_queues import is_directory_name
+from brokerd.store.draft import Draft
+from brokerd.store.queues.consume_queues import is_directory_name
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import (

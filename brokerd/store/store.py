@@ -31,24 +31,26 @@ from functools import partial
 from typing import NamedTuple
 
 from brokerd.delay.levels import SCHEDULE_TOPIC, Delays, schedule_code
-from brokerd.services import Draft
-from brokerd.store import queue_ends, record_crc, recovery
-from brokerd.store.checkpoint import ABORT_PATH, Checkpoint
-from brokerd.store.commitlog import CommitLog, SyncMark
-from brokerd.store.consume_queues import ConsumeQueues
-from brokerd.store.dispatch import Entry
-from brokerd.store.dispatcher import Arrival, Dispatcher
+from brokerd.store import record_crc
+from brokerd.store.derived.derive import Entry
+from brokerd.store.derived.dispatcher import Arrival, Dispatcher
+from brokerd.store.derived.followers import Followers
+from brokerd.store.draft import Draft
 from brokerd.store.drafts import check_draft, draft_size, encode_draft, takes_queue_offset, with_room_for_checksum
-from brokerd.store.durable import DurablePositions, StoreCheckpoint
-from brokerd.store.followers import Followers
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
-from brokerd.store.layout import must_roll
-from brokerd.store.log_recovery import recover_log
-from brokerd.store.queue_offsets import QueueKey, QueueOffsets
-from brokerd.store.retention import FileAge, RetentionDecision
+from brokerd.store.log.commitlog import CommitLog, SyncMark
+from brokerd.store.log.layout import must_roll
+from brokerd.store.queues import queue_ends
+from brokerd.store.queues.consume_queues import ConsumeQueues
+from brokerd.store.queues.queue_offsets import QueueKey, QueueOffsets
 from brokerd.store.settings import StoreSettings
+from brokerd.store.start import decisions
+from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
+from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpoint
+from brokerd.store.start.log_recovery import recover_log
 from brokerd.store.store_reads import StoreReads
+from brokerd.store.upkeep.retention import FileAge, RetentionDecision
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
@@ -121,13 +123,13 @@ class MessageStore(StoreReads):
         known = self.durable.known
         found = recover_log(self.commitlog, known, self._settings)
         end, self.last_timestamp_ms, self.gave_up_durable = found.end, found.last_timestamp_ms, found.gave_up_durable
-        start = recovery.decide_queues_start(known, self.commitlog.min_offset, end)
+        start = decisions.decide_queues_start(known, self.commitlog.min_offset, end)
         if known is None or not self._recover_queues(start, clean=clean):
             self.lost_ends = self.queues.expired_ends(self.commitlog, end)
             self.queues.clear()
             start = self.commitlog.min_offset
         self.dispatcher.restart(start)
-        confirm_offset = recovery.decide_confirm_offset(known, start, end)
+        confirm_offset = decisions.decide_confirm_offset(known, start, end)
         self.followers.load(known=known is not None, clean=clean)
         self.durable.begin(flushed=end, queues=start, confirm=confirm_offset, checked_from=found.checked_from)
         if clean:  # otherwise it is there, and the disk may have no room for another one

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from brokerd.store.commitlog import CommitLog
-from brokerd.store.consume_queue import Unit
-from brokerd.store.consume_queues import ConsumeQueues
-from brokerd.store.dispatcher import Dispatcher
-from brokerd.store.reading import (
+from brokerd.store.derived.dispatcher import Dispatcher
+from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.queues.consume_queue import Unit
+from brokerd.store.queues.consume_queues import ConsumeQueues
+from brokerd.store.queues.queue_reads import (
     NO_QUEUE,
     Boundary,
     GetResult,

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from brokerd.scheduler import Scheduler, Timer
-from brokerd.services import PutStatus
+from brokerd.loop.scheduler import Scheduler, Timer
+from brokerd.store.put_status import PutStatus
 from brokerd.transactions.counters import TransactionCounters
 from brokerd.transactions.decide import Due, decide_due
 from brokerd.transactions.records import HALF_TOPIC, PRODUCER_GROUP, UNIQUE_KEY, Half, check_body

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from brokerd.services import Draft
+from brokerd.store.draft import Draft
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import (

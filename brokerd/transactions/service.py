@@ -11,10 +11,12 @@ from typing import Any, Final, Protocol
 
 from brokerd.delay.levels import DEFAULT_DELAYS, Delays
 from brokerd.delay.rules import schedule
-from brokerd.metadata.record_log import error_of
-from brokerd.scheduler import Scheduler
-from brokerd.send import Appended
-from brokerd.services import Draft, PutStatus, TopicConfig
+from brokerd.journal.record_log import error_of
+from brokerd.loop.scheduler import Scheduler
+from brokerd.metadata.configs import TopicConfig
+from brokerd.sending.sender import Appended
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
 from brokerd.transactions import records
 from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.counters import TransactionCounters

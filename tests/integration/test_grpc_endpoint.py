@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.metadata.configs import GroupConfig
 from brokerd.proxy.proxy import GrpcProxy
-from brokerd.services import GroupConfig
 from remoting import codes
 from remoting.transport.client import RemotingClient
 from remoting.transport.server import RemotingServer

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from brokerd.replication.epochs import EpochEntry, decode_epochs
+from brokerd.replication.epochs.epoch_list import EpochEntry, decode_epochs
 from remoting import codes
 from remoting.client.blocking import AdminClient
 from remoting.client.socket_connection import SocketConnection

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from brokerd.replication.control import ControlRequest
-from brokerd.services import PutStatus, SendOutcome, TopicConfig
+from brokerd.metadata.configs import TopicConfig
+from brokerd.replication.controllers.controller_session import ControlRequest
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import RequestError
 from tests.sim.broker import CLUSTER, GROUP

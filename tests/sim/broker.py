@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from brokerd.core import BrokerCore, BrokerIdentity
-from brokerd.metadata.journal import JournalSettings
+from brokerd.composition.core import BrokerCore, BrokerIdentity
+from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
-from brokerd.replication.control import BrokerNames, BrokerPosition, ControlCore, ControlRequest
-from brokerd.replication.effects import Role
-from brokerd.replication.engine import ReplicaEngine
-from brokerd.replication.epoch_file import EpochFile
-from brokerd.replication.identity import IdentityFiles, Registration, next_incarnation
+from brokerd.replication.controllers.controller_session import BrokerNames, BrokerPosition, ControlCore, ControlRequest
+from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
+from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.log import ReplicatedLog
-from brokerd.replication.proof import NONCE_BYTES, Credentials
+from brokerd.replication.roles.driver import ReplicaEngine
+from brokerd.replication.roles.effects import Role
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.services import Draft, PutStatus, SendOutcome
-from brokerd.store.retention import decide_retention
+from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import RetentionSettings, StoreSettings
+from brokerd.store.upkeep.retention import decide_retention
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, StorageError
 from remoting.message import pack_host

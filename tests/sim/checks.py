@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from brokerd.metadata.tables import MetadataTables
-from brokerd.services import Draft, PutStatus, SendOutcome
-from brokerd.store.dispatch import walk
-from brokerd.store.layout import file_name, file_start
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.derived.derive import walk
+from brokerd.store.draft import Draft
+from brokerd.store.log.layout import file_name, file_start
+from brokerd.store.put_status import PutStatus
 from brokerd.transactions.decide import Outcome
 from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.records import MasterElected, Record, SyncStateSetChanged

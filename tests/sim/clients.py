@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from brokerd.services import (
-    Draft,
-    PutStatus,
-    SendOutcome,
-)
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
 from remoting.errors import ProtocolError, RequestError
 from remoting.message import body_is_intact, decode_record, encode_properties, pack_host
 from tests.sim.world import Node, World

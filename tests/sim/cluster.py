@@ -10,9 +10,11 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from brokerd.metadata.journal import JournalSettings
+from brokerd.journal.journal import JournalSettings
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.services import Draft, GroupConfig, SendOutcome, TopicConfig
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.draft import Draft
 from brokerd.store.settings import StoreSettings
 from controllerd.replicas.state import ReplicasState
 from remoting.errors import RequestError

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from brokerd.retry.service import RetryService, SentBack
-from brokerd.services import Draft, PutStatus, SendOutcome
-from brokerd.store.dispatcher import Arrival
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, RequestError
 from remoting.message import Record, decode_record, encode_properties, pack_host
 from tests.sim.clients import SURE_TIMEOUT_MS, Client, Reply, was_refused

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from brokerd.replication.epoch_file import EPOCH_FILE, EpochFile
-from brokerd.replication.epochs import EpochList
+from brokerd.replication.epochs.epoch_file import EPOCH_FILE, EpochFile
+from brokerd.replication.epochs.epoch_list import EpochList
 from brokerd.replication.settings import ReplicationSettings
 from tests.sim.world import Violation
 from tests.support.disks import MemoryFile, PowerLost

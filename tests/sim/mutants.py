@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from brokerd.core import BrokerCore
+from brokerd.composition.core import BrokerCore
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.waiting import WaitingLevel
-from brokerd.metadata.journal import Journal
-from brokerd.replication import core as replication_core
-from brokerd.replication.core import ReplicaCore
-from brokerd.replication.effects import Role, RoleView
-from brokerd.replication.epochs import EpochEntry, EpochList
-from brokerd.replication.following import Following
-from brokerd.replication.leading import Leading, Transfer
+from brokerd.journal.journal import Journal
+from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
+from brokerd.replication.required_set.sync_state import Proposal, SyncState
+from brokerd.replication.roles import role_machine
+from brokerd.replication.roles.effects import Role, RoleView
+from brokerd.replication.roles.followership import Following
+from brokerd.replication.roles.mastership import Leading, Transfer
+from brokerd.replication.roles.role_machine import ReplicaCore
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.sync_state import Proposal, SyncState
-from brokerd.services import PutStatus
-from brokerd.store.commitlog import CommitLog, SyncMark
+from brokerd.store.log.commitlog import CommitLog, SyncMark
+from brokerd.store.put_status import PutStatus
 from brokerd.store.store import MessageStore
 from brokerd.transactions.table import OpenTransactions
 from controllerd.raft.log_file import RaftLogFile
@@ -233,11 +233,11 @@ LIGHT = (
     Mutant(
         "W4",
         OneSlot.__doc__ or "",
-        ((replication_core, "SyncState", OneSlot),),
+        ((role_machine, "SyncState", OneSlot),),
         within=1000,
     ),
-    Mutant("W5", ForgetsUnanswered.__doc__ or "", ((replication_core, "SyncState", ForgetsUnanswered),)),
-    Mutant("W6", ChecksThenActs.__doc__ or "", ((replication_core, "SyncState", ChecksThenActs),)),
+    Mutant("W5", ForgetsUnanswered.__doc__ or "", ((role_machine, "SyncState", ForgetsUnanswered),)),
+    Mutant("W6", ChecksThenActs.__doc__ or "", ((role_machine, "SyncState", ChecksThenActs),)),
     Mutant("W7", _advance_alone.__doc__ or "", ((Leading, "advance", _advance_alone),)),
     Mutant("W8", _position_or_ignore.__doc__ or "", ((Leading, "_position", _position_or_ignore),)),
     Mutant("W9", _begin_unless_equal.__doc__ or "", ((EpochList, "begin", _begin_unless_equal),), heals=True),
@@ -257,7 +257,7 @@ LIGHT = (
         ((ReplicaCore, "observe", _observe_in_place), (EpochList, "begin", _begin_again)),
         heals=True,
     ),
-    Mutant("removal too soon", LetsGoTooSoon.__doc__ or "", ((replication_core, "SyncState", LetsGoTooSoon),)),
+    Mutant("removal too soon", LetsGoTooSoon.__doc__ or "", ((role_machine, "SyncState", LetsGoTooSoon),)),
     Mutant(
         "unclean election",
         _everybody_alive.__doc__ or "",

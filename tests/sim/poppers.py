@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from brokerd.services import (
-    AckStatus,
-    InitMode,
-    InvisibleTimeOutcome,
-    PopOutcome,
-    PoppedMessage,
-    PopRequest,
-    PopStatus,
-)
+from brokerd.metadata.start_offsets import InitMode
+from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, PoppedMessage, PopRequest, PopStatus
 from remoting.errors import ProtocolError
 from remoting.message import body_is_intact, decode_record
 from tests.sim.clients import TOPIC, Client, Reply

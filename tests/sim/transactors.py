@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from brokerd.services import Draft, PutStatus, SendOutcome
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.settings import TransactionSettings
 from remoting.disk import Bytes

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.core import BrokerCore, BrokerIdentity
-from brokerd.replication.effects import Role
+from brokerd.composition.core import BrokerCore, BrokerIdentity
 from brokerd.replication.log import ReplicatedLog
-from brokerd.services import PutStatus
+from brokerd.replication.roles.effects import Role
+from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import StoreSettings
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC, schedule_code
-from brokerd.metadata.record_log import Unit
-from brokerd.services import Draft, PutStatus
-from brokerd.store.dispatcher import Arrival
+from brokerd.journal.record_log import Unit
+from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.draft import Draft
 from brokerd.store.drafts import encode_draft
-from brokerd.store.reading import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
+from brokerd.store.put_status import PutStatus
+from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
 from brokerd.store.store import AppendResult
 from remoting.errors import LogboomError, NotMaster
 from remoting.message import decode_record, encode_properties, java_hash, tags_code

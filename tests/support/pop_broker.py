@@ -6,23 +6,22 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.names import METADATA_TOPIC, SystemNames
 from brokerd.metadata.service import MetadataService
 from brokerd.pop.records import POP_TOPIC
-from brokerd.pop.service import PopService
-from brokerd.pop.settings import PopSettings
-from brokerd.services import (
+from brokerd.pop.requests import (
     AckStatus,
-    GroupConfig,
     InvisibleTimeOutcome,
     Parked,
     PopOutcome,
     PoppedMessage,
     PopRequest,
     PopStatus,
-    TopicConfig,
 )
-from brokerd.store.dispatcher import Arrival
+from brokerd.pop.service import PopService
+from brokerd.pop.settings import PopSettings
+from brokerd.store.derived.dispatcher import Arrival
 from remoting.message import Record, decode_record
 from tests.support.memory_log import MemoryLog, draft
 from tests.support.turns import Turns

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from brokerd.clients import ClientRegistry
+from brokerd.cluster.broker_route import BrokerRoute
+from brokerd.consuming.progress import ConsumerProgress
+from brokerd.consuming.queue_locks import QueueLocks
+from brokerd.consuming.read_place import PullSettings, ReadPlace
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.levels import DEFAULT_DELAYS
-from brokerd.key_queries import Found
+from brokerd.members.registry import ClientRegistry
 from brokerd.processors.assignments import AssignmentProcessor
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
@@ -28,13 +31,10 @@ from brokerd.processors.send_back import SendBackProcessor
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
-from brokerd.progress import ConsumerProgress
-from brokerd.queue_locks import QueueLocks
-from brokerd.read_place import PullSettings, ReadPlace
 from brokerd.retry.counters import RetryCounters
 from brokerd.retry.service import RetryService
-from brokerd.send import Counters
-from brokerd.services import BrokerRoute
+from brokerd.sending.sender import Counters
+from brokerd.store.index.key_queries import Found
 from brokerd.store.index.search import Question
 from brokerd.transactions.service import TransactionService
 from remoting import codes

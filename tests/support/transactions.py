@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brokerd.replication.effects import Role
-from brokerd.services import Draft, PutStatus, SendOutcome, TopicConfig
+from brokerd.metadata.configs import TopicConfig
+from brokerd.replication.roles.effects import Role
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import StoreSettings
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from brokerd.pop.requests import AckStatus, Popper
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import attempt, parse, refuse_unary
 from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import Code, Refusal, status_field
-from brokerd.services import AckStatus, Popper
 
 MAX_ENTRIES: Final = 1024
 

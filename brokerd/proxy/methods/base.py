@@ -13,9 +13,13 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from brokerd.cluster.broker_route import RouteSource
+from brokerd.members.client_info import Clients
+from brokerd.metadata.configs import Metadata
+from brokerd.pop.requests import Popper
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.status import Code, Refusal, refusal_of, status_field
-from brokerd.services import Clients, Metadata, Popper, RouteSource, Sender
+from brokerd.sending.outcomes import Sender
 from remoting.errors import RequestError
 
 log = logging.getLogger(__name__)

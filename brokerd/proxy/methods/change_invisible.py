@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from brokerd.pop.requests import InvisibleTimeOutcome, Popper
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.ack_message import STATUS_FIELDS
 from brokerd.proxy.methods.base import each
 from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import Code, Refusal, encode_length, status_field
-from brokerd.services import InvisibleTimeOutcome, Popper
 
 MAX_INVISIBLE_MS: Final = 12 * 3600 * 1000
 

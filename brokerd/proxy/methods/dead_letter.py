@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from brokerd.pop.requests import AckStatus, Popper
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.ack_message import STATUS_FIELDS
 from brokerd.proxy.methods.base import each
 from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import service
-from brokerd.services import AckStatus, Popper
 
 
 def forward_to_dead_letter(popper: Popper) -> Handler:

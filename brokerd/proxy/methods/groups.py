@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from brokerd.services import GroupConfig, Metadata
+from brokerd.metadata.configs import GroupConfig, Metadata
 from remoting.errors import RequestError
 
 log = logging.getLogger(__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from brokerd.members.client_info import ClientInfo, Clients
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import CLIENT_VERSION, LANGUAGE, client_id, each, header
 from brokerd.proxy.methods.groups import Groups
@@ -12,7 +13,6 @@ from brokerd.proxy.protobuf import service
 from brokerd.proxy.sessions import Session, Sessions
 from brokerd.proxy.settings_merge import PRODUCER, refuse_unsupported
 from brokerd.proxy.status import OK, refusal_of, status_field
-from brokerd.services import ClientInfo, Clients
 from remoting.errors import RequestError
 
 

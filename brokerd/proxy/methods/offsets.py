@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from brokerd.metadata.configs import Metadata
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import each
 from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import OK, Code, Refusal, refusal_of, status_field
-from brokerd.services import Metadata
 from remoting.errors import RequestError
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from brokerd.cluster.broker_route import BrokerRoute, RouteSource
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import attempt, each, refuse_unary
 from brokerd.proxy.methods.groups import Groups
@@ -15,7 +16,6 @@ from brokerd.proxy.methods.query_route import PERM_READ, READ, message_queue, re
 from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import OK, refusal_of
-from brokerd.services import BrokerRoute, RouteSource
 from remoting.errors import RequestError
 
 ANY_QUEUE: Final = -1

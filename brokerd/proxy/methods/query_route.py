@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from brokerd.cluster.broker_route import BrokerRoute, RouteSource
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.endpoints import endpoints
 from brokerd.proxy.methods.base import each
 from brokerd.proxy.names import topic_name
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import OK, Code, Refusal, refusal_of, status_field
-from brokerd.services import BrokerRoute, RouteSource
 from remoting.errors import RequestError
 
 PERM_READ: Final = 4

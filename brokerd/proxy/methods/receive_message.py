@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from brokerd.metadata.configs import Metadata
+from brokerd.metadata.start_offsets import InitMode
+from brokerd.pop.requests import Parked, PopOutcome, PoppedMessage, Popper, PopRequest, PopStatus
 from brokerd.proxy import properties
 from brokerd.proxy.calls import Call
 from brokerd.proxy.mapping import to_message
@@ -21,7 +24,6 @@ from brokerd.proxy.methods.query_route import PERM_READ
 from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import OK, Code, Refusal, encode_length, refusal_of, status_field
-from brokerd.services import InitMode, Metadata, Parked, PopOutcome, PoppedMessage, Popper, PopRequest, PopStatus
 from remoting.errors import ProtocolError, RequestError
 from remoting.message import decode_record
 from remoting.names import DEAD_LETTER_PREFIX

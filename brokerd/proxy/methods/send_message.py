@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from brokerd.metadata.configs import Metadata
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.mapping import check_same_topic, to_draft
 from brokerd.proxy.methods.base import attempt, parse
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import OK, Code, Refusal, encode_length, refusal_of, status_field
-from brokerd.services import Draft, Metadata, PutStatus, Sender, SendOutcome
+from brokerd.sending.outcomes import Sender, SendOutcome
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
 
 MAX_MESSAGES: Final = 1024
 

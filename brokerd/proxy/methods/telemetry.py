@@ -7,6 +7,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from brokerd.members.client_info import Clients
 from brokerd.proxy import settings_merge
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import attempt, client_id
@@ -16,7 +17,6 @@ from brokerd.proxy.names import group_name
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.sessions import Sessions, session_of
 from brokerd.proxy.status import OK, Code, Refusal, status_field
-from brokerd.services import Clients
 
 
 def telemetry(clients: Clients, sessions: Sessions, groups: Groups) -> Handler:

@@ -14,9 +14,8 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from brokerd.store.commitlog import CommitLog
-from brokerd.store.dispatch import Stop
-from brokerd.store.followers import FollowerWrite
+from brokerd.store.derived.derive import Stop
+from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.index.index_file import FileWrite, IndexFile
 from brokerd.store.index.layout import (
     DIRECTORY,
@@ -30,6 +29,7 @@ from brokerd.store.index.layout import (
 )
 from brokerd.store.index.page import PATH, Page, read_page, write_page
 from brokerd.store.index.postings import Postings, WalkMemory, derive_postings
+from brokerd.store.log.commitlog import CommitLog
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile
 

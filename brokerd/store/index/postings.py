@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from brokerd.store.dispatch import Stop
+from brokerd.store.derived.derive import Stop
 from brokerd.store.index.hashing import KeyHasher
 from brokerd.store.index.runs import NOT_PLAIN, Likeness, length_of_run, take_run
 from remoting.message import (

@@ -16,7 +16,7 @@ from __future__ import annotations
 import orjson
 
 from brokerd.pop.records import POP_TOPIC
-from brokerd.services import AckStatus, PopOutcome, PopStatus
+from brokerd.pop.requests import AckStatus, PopOutcome, PopStatus
 from remoting.message import decode_record
 from tests.scenarios.runner import Command
 from tests.support.pop_broker import PopBroker, Receive, body_of

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from brokerd.replication.frames import Ack, Handshake, Piece, Reply
 from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.wire.frames import Ack, Handshake, Piece, Reply
 from tests.scenarios.runner import Command
 from tests.unit.brokerd.replication.group import TICK_MS, Group, Node, Wire
 from tests.unit.brokerd.replication.invariants import check_safety

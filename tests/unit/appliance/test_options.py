@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.settings import parse as parse_broker
+from brokerd.composition.settings import parse as parse_broker
 from remoting.errors import SettingsError
 from webapp.appliance.options import Options, Shape, parse_options, settle_shape
 

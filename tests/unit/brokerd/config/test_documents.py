@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.config import documents
-from brokerd.services import GroupConfig, TopicConfig
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from remoting.errors import CorruptedFile
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "rocketmq-5.3.3"

@@ -7,11 +7,11 @@ import pytest
 from brokerd.config import documents
 from brokerd.config.takeover import PENDING
 from brokerd.delay.levels import SCHEDULE_TOPIC
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.names import METADATA_TOPIC
-from brokerd.replication.effects import Role
-from brokerd.services import GroupConfig, TopicConfig
-from brokerd.store.checkpoint import PATH as CHECKPOINT
-from brokerd.store.retention import RetentionDecision
+from brokerd.replication.roles.effects import Role
+from brokerd.store.start.checkpoint_page import PATH as CHECKPOINT
+from brokerd.store.upkeep.retention import RetentionDecision
 from remoting.errors import CorruptedFile
 from remoting.message import decode_record, encode_properties
 from tests.support.alone import AloneBroker

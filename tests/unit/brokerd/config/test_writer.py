@@ -6,9 +6,9 @@ from random import Random
 from typing import Any
 
 from brokerd.config import documents
-from brokerd.services import GroupConfig, TopicConfig
-from brokerd.store.housekeeping import Housekeeper
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.store.settings import RetentionSettings
+from brokerd.store.upkeep.housekeeping import Housekeeper
 from remoting.errors import StorageError
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.brokerd.config.test_takeover import Opened

@@ -8,14 +8,16 @@ import pytest
 
 from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_GROUP, SCHEDULE_TOPIC
 from brokerd.delay.settings import DelaySettings
-from brokerd.replication.effects import Role
-from brokerd.services import GroupConfig, PutStatus, SendOutcome, TopicConfig
+from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.replication.roles.effects import Role
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.put_status import PutStatus
 from brokerd.transactions.decide import EndTransaction, Outcome
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import Record, decode_record, encode_properties, java_hash
+from tests.unit.brokerd.composition.test_core import Broker
 from tests.unit.brokerd.store.stores import draft
-from tests.unit.brokerd.test_core import Broker
 
 
 def send(broker: Broker, body: bytes, level: int, queue_id: int = 1, **properties: str) -> SendOutcome:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.metadata.journal import Journal, JournalSettings
-from brokerd.metadata.replay import decode_log_record, find_snapshot
+from brokerd.journal.journal import Journal, JournalSettings
+from brokerd.journal.replay import decode_log_record, find_snapshot
 from remoting.errors import CorruptedFile, InvalidParameter, NotMaster
 from tests.support.memory_log import MemoryLog, draft
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from brokerd.metadata.configs import GroupConfig, Metadata, TopicConfig
 from brokerd.metadata.names import METADATA_TOPIC, SystemNames
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import Change
-from brokerd.services import GroupConfig, Metadata, PutStatus, TopicConfig
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.message import decode_record

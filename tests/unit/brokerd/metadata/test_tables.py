@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from brokerd.metadata import decide, records
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.tables import MetadataTables
-from brokerd.services import GroupConfig, TopicConfig
 from remoting import codes
 from remoting.errors import RequestError
 from tests.support.examples import examples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokerd.pop.records import POP_TOPIC
-from brokerd.services import AckStatus, PopStatus
+from brokerd.pop.requests import AckStatus, PopStatus
 from tests.support.pop_broker import PopBroker, master
 from tests.support.turns import Turns
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.services import AckStatus, PopStatus
+from brokerd.pop.requests import AckStatus, PopStatus
 from tests.support.pop_broker import PopBroker, Receive, master
 
 OK, INVALID = AckStatus.OK, AckStatus.INVALID_HANDLE

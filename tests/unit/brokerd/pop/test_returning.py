@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.services import AckStatus, PopStatus
+from brokerd.pop.requests import AckStatus, PopStatus
 from remoting.errors import InvalidParameter
 from tests.support.memory_log import draft
 from tests.support.pop_broker import master

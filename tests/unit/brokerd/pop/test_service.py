@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.metadata.start_offsets import InitMode
 from brokerd.pop.handles import decode_handle
 from brokerd.pop.records import POP_TOPIC
-from brokerd.services import AckStatus, InitMode, Popper, PopStatus, PutStatus
+from brokerd.pop.requests import AckStatus, Popper, PopStatus
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import InvalidParameter
 from remoting.message import decode_record, java_hash

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.processors.registry import entries
-from brokerd.services import GroupConfig, TopicConfig
 from remoting import codes
 from remoting.codes import FLAG_ONEWAY
 from remoting.message import decode_record

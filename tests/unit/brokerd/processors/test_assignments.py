@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from brokerd.cluster.broker_route import BrokerRoute
 from brokerd.metadata.consumer_rules import RequestMode
-from brokerd.services import BrokerRoute
 from remoting import codes
 from remoting.frame import Command
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master

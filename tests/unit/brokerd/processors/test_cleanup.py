@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.names import METADATA_TOPIC
 from brokerd.processors.cleanup import CleanupProcessor
-from brokerd.services import TopicConfig
-from brokerd.store.consume_queue import DIRECTORY
-from brokerd.store.housekeeping import Housekeeper
-from brokerd.store.retention import RetentionDecision
+from brokerd.store.queues.consume_queue import DIRECTORY
 from brokerd.store.settings import RetentionSettings
+from brokerd.store.upkeep.housekeeping import Housekeeper
+from brokerd.store.upkeep.retention import RetentionDecision
 from remoting import codes
 from remoting.frame import Command
 from tests.support.disks import MemoryDisk

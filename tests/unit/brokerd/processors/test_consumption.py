@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.services import ClientInfo
+from brokerd.members.client_info import ClientInfo
 from remoting import codes
 from remoting.bare_json import loads_bare
 from remoting.message import java_hash

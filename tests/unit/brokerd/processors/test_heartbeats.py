@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.services import ClientInfo
+from brokerd.members.client_info import ClientInfo
 from remoting import codes
 from remoting.frame import Command
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from brokerd.filters.message_filter import compile_filter
 from brokerd.processors.registry import entries
-from brokerd.tag_filter import compile_filter
 from remoting.message import encode_properties
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 

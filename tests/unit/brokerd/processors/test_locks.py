@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.queue_locks import LOCK_MS, QueueLocks
+from brokerd.consuming.queue_locks import LOCK_MS, QueueLocks
 from remoting import codes
 from tests.support.remoting_broker import RemotingBroker, remoting_master
 

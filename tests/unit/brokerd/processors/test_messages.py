@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from brokerd.background import Background
-from brokerd.key_queries import Found, KeyQueries
 from brokerd.processors.messages import MessageProcessor
+from brokerd.store.derived.background import Background
+from brokerd.store.index.key_queries import Found, KeyQueries
 from brokerd.store.index.search import Question
-from brokerd.store.retention import RetentionDecision
 from brokerd.store.store import AppendResult, MessageStore
+from brokerd.store.upkeep.retention import RetentionDecision
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command

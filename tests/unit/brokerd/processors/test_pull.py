@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.client_groups import ConsumerData, Subscription
+from brokerd.consuming.read_place import PullSettings
+from brokerd.members.client_info import ClientInfo
+from brokerd.members.consumer_groups import ConsumerData, Subscription
 from brokerd.processors.pull import answer_of
 from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
-from brokerd.read_place import PullSettings
-from brokerd.services import ClientInfo
-from brokerd.store.reading import GetResult, GetStatus
+from brokerd.store.queues.queue_reads import GetResult, GetStatus
 from remoting import codes
 from remoting.frame import Command
 from remoting.message import decode_records

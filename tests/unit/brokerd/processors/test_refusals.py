@@ -11,7 +11,7 @@ from remoting.frame import Command
 from tests.fuzz.generate import Generator
 from tests.support.garbage import collected
 from tests.support.remoting_broker import RemotingBroker, remoting_master
-from tests.unit.brokerd.test_send import Broker, Connection
+from tests.unit.brokerd.sending.test_send import Broker, Connection
 
 _SENDS = {codes.SEND_MESSAGE_V2, codes.SEND_BATCH_MESSAGE}
 

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.client_groups import ConsumerData, Subscription
-from brokerd.services import ClientInfo
+from brokerd.members.client_info import ClientInfo
+from brokerd.members.consumer_groups import ConsumerData, Subscription
 from remoting import codes
 from remoting.bare_json import loads_bare
 from remoting.errors import ConnectionLost, RequestTimeout

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from brokerd.clients import ClientRegistry
+from brokerd.members.client_info import ClientInfo
+from brokerd.members.registry import ClientRegistry
 from brokerd.processors import replies
 from brokerd.processors.replies import ReplyProcessor
-from brokerd.services import ClientInfo, Draft, PutStatus, SendOutcome
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import LogboomError, NotMaster, RequestError, RequestTimeout

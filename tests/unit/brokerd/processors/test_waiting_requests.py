@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from brokerd.tag_filter import MAX_EXPRESSION_LENGTH
+from brokerd.filters.message_filter import MAX_EXPRESSION_LENGTH
 from remoting import codes
 from remoting.frame import Command
 from tests.support.garbage import collected

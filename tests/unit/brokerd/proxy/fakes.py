@@ -11,23 +11,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from brokerd.cluster.broker_route import BrokerRoute
+from brokerd.members.client_info import ClientInfo
+from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, PoppedMessage, PopRequest, PopStatus
 from brokerd.proxy.methods.base import Services
-from brokerd.services import (
-    AckStatus,
-    BrokerRoute,
-    ClientInfo,
-    Draft,
-    GroupConfig,
-    InvisibleTimeOutcome,
-    PopOutcome,
-    PoppedMessage,
-    PopRequest,
-    PopStatus,
-    PutStatus,
-    SendOutcome,
-    TopicConfig,
-)
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.draft import Draft
 from brokerd.store.drafts import encode_draft
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.message import decode_properties, pack_host

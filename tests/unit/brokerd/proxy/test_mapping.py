@@ -12,11 +12,12 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.metadata.configs import TopicConfig
+from brokerd.pop.requests import PoppedMessage
 from brokerd.proxy import mapping
 from brokerd.proxy.mapping import check_same_topic, consistent_hash, queue_of_group, to_draft, to_message
 from brokerd.proxy.protobuf import definition
 from brokerd.proxy.status import Code, Refusal
-from brokerd.services import PoppedMessage, TopicConfig
 from remoting.message import SYS_COMPRESSED, decode_properties, decode_record, encode_record, pack_host
 
 NOW_MS = 1_763_600_000_000

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.pop.requests import AckStatus
 from brokerd.proxy.calls import Peer
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import Code
-from brokerd.services import AckStatus, GroupConfig, PutStatus, TopicConfig
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import RequestError
 from tests.unit.brokerd.proxy.calls import METADATA, FakeCall

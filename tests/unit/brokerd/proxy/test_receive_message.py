@@ -6,10 +6,12 @@ import time
 
 import pytest
 
+from brokerd.metadata.configs import GroupConfig
+from brokerd.metadata.start_offsets import InitMode
+from brokerd.pop.requests import PopOutcome, PopStatus
 from brokerd.proxy.methods.receive_message import polling_ms
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import Code, Refusal
-from brokerd.services import GroupConfig, InitMode, PopOutcome, PopStatus
 from remoting import codes
 from remoting.errors import RequestError
 from tests.unit.brokerd.proxy.test_methods import resource, sending

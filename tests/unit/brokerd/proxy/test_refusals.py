@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.pop.requests import PopOutcome, PopStatus
 from brokerd.proxy.protobuf import definition, service
-from brokerd.services import PopOutcome, PopStatus
 from remoting import codes
 from remoting.errors import RequestError
 from tests.support.garbage import collected

@@ -10,7 +10,8 @@ from brokerd.proxy.endpoints import endpoints
 from brokerd.proxy.methods.send_message import encode_response
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import Code, encode_length, status_field
-from brokerd.services import PutStatus, SendOutcome
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.put_status import PutStatus
 
 
 def test_the_codes_are_the_protocols() -> None:

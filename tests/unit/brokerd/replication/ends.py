@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from brokerd.replication.frames import FromMaster, FromReplica, Handshake
-from brokerd.replication.master_end import MasterEnd
-from brokerd.replication.replica_end import ReplicaEnd
+from brokerd.replication.wire.accepted_end import MasterEnd
+from brokerd.replication.wire.dialled_end import ReplicaEnd
+from brokerd.replication.wire.frames import FromMaster, FromReplica, Handshake
 from remoting.disk import Bytes
 from tests.unit.brokerd.replication.group import credentials
 

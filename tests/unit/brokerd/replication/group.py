@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from brokerd.replication.effects import Role, RoleView
-from brokerd.replication.engine import ReplicaEngine
-from brokerd.replication.epoch_file import EpochFile
-from brokerd.replication.proof import NONCE_BYTES, Credentials
+from brokerd.replication.epochs.epoch_file import EpochFile
+from brokerd.replication.required_set.sync_state import Proposal
+from brokerd.replication.roles.driver import ReplicaEngine
+from brokerd.replication.roles.effects import Role, RoleView
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.sync_state import Proposal
-from brokerd.services import PutStatus
+from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.disk import Bytes
 from tests.support.disks import MemoryDisk, PowerLost

@@ -8,9 +8,9 @@ electable broker; an epoch's start never moves; a replica's log is a prefix of i
 
 from __future__ import annotations
 
-from brokerd.replication.epoch_file import EpochFile
-from brokerd.replication.epochs import is_increasing
-from brokerd.replication.following import Stage
+from brokerd.replication.epochs.epoch_file import EpochFile
+from brokerd.replication.epochs.epoch_list import is_increasing
+from brokerd.replication.roles.followership import Stage
 from tests.unit.brokerd.replication.group import Group, Node
 
 

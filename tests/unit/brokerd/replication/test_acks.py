@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.replication.acks import AckQueue, Verdict
-from brokerd.services import PutStatus
+from brokerd.replication.required_set.ack_queue import AckQueue, Verdict
+from brokerd.store.put_status import PutStatus
 
 
 def late_after(timeout_ms: int) -> Verdict:

@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
-from brokerd.replication import own_layout as own
-from brokerd.replication import plain_layouts as plain
-from brokerd.replication.effects import Role
-from brokerd.replication.epochs import EpochEntry
-from brokerd.replication.frames import Ack, Handshake, Layout, NewerEpoch, Piece, Reply, TransferHeader
-from brokerd.replication.master_end import MasterEnd
-from brokerd.replication.peers import Stage
-from brokerd.replication.replica_end import ReplicaEnd
+from brokerd.replication.epochs.epoch_list import EpochEntry
+from brokerd.replication.required_set.replica_progress import Stage
+from brokerd.replication.roles.effects import Role
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.services import PutStatus
+from brokerd.replication.wire import own_layout as own
+from brokerd.replication.wire import rocketmq_layouts as plain
+from brokerd.replication.wire.accepted_end import MasterEnd
+from brokerd.replication.wire.dialled_end import ReplicaEnd
+from brokerd.replication.wire.frames import Ack, Handshake, Layout, NewerEpoch, Piece, Reply, TransferHeader
+from brokerd.store.put_status import PutStatus
 from remoting.errors import ProtocolError
 from tests.unit.brokerd.replication.ends import Pair
 from tests.unit.brokerd.replication.group import Group, credentials

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from brokerd.replication import plain_layouts as plain
 from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.wire import rocketmq_layouts as plain
 from tests.unit.brokerd.replication.test_replica import DEADLINE_S, Broker, Cluster, cluster, until
 
 HERE = "127.0.0.1"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from brokerd.replication.control import BrokerNames, BrokerPosition, ControlCore, ControlRequest
-from brokerd.replication.effects import RoleView
-from brokerd.replication.identity import IDENTITY_FILE, IdentityFiles, Registration, Step
+from brokerd.replication.controllers.controller_session import BrokerNames, BrokerPosition, ControlCore, ControlRequest
+from brokerd.replication.controllers.identity import IDENTITY_FILE, IdentityFiles, Registration, Step
+from brokerd.replication.required_set.sync_state import Proposal
+from brokerd.replication.roles.effects import RoleView
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.sync_state import Proposal
 from remoting import codes
 from tests.support.disks import MemoryDisk
 

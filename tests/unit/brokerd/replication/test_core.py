@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.replication.core import ReplicaCore
-from brokerd.replication.effects import (
+from brokerd.replication.log import LogPosition
+from brokerd.replication.roles.effects import (
     CloseConnection,
     Connect,
     Effect,
@@ -19,9 +19,9 @@ from brokerd.replication.effects import (
     RoleView,
     SettleLog,
 )
-from brokerd.replication.frames import Handshake
-from brokerd.replication.log import LogPosition
+from brokerd.replication.roles.role_machine import ReplicaCore
 from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.wire.frames import Handshake
 from tests.unit.brokerd.replication.test_epochs import epochs, text
 
 

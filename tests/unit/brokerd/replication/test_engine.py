@@ -6,10 +6,10 @@ import errno
 
 import pytest
 
-from brokerd.replication.effects import Role
-from brokerd.replication.epoch_file import EpochFile
+from brokerd.replication.epochs.epoch_file import EpochFile
+from brokerd.replication.roles.effects import Role
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.services import PutStatus
+from brokerd.store.put_status import PutStatus
 from remoting.errors import ProtocolError, StorageError
 from tests.unit.brokerd.replication.group import Group
 from tests.unit.brokerd.replication.invariants import check_safety

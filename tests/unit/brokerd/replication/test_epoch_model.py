@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from brokerd.replication.epochs import EpochEntry, EpochList
+from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
 
 SCHEDULES = int(os.environ.get("MODEL_SCHEDULES", "600"))
 MOVES = {"write": 10, "catch_up": 14, "switch": 5, "restart": 1}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.replication.epoch_file import EPOCH_FILE, MASTER_EPOCH_FILE, EpochFile
-from brokerd.replication.epochs import EpochEntry, EpochList, decode_epochs, encode_epochs
+from brokerd.replication.epochs.epoch_file import EPOCH_FILE, MASTER_EPOCH_FILE, EpochFile
+from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList, decode_epochs, encode_epochs
 from remoting.errors import CorruptedFile
 from tests.support.disks import MemoryDisk
 

@@ -10,13 +10,13 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.replication.control import BrokerNames, ControlRequest
-from brokerd.replication.effects import Role, RoleView
-from brokerd.replication.fixed import FixedRoles
-from brokerd.replication.lineage import LINEAGE_FILE, Lineage
+from brokerd.replication.controllers.controller_session import BrokerNames, ControlRequest
+from brokerd.replication.controllers.fixed_session import FixedRoles
+from brokerd.replication.epochs.log_lineage import LINEAGE_FILE, Lineage
+from brokerd.replication.required_set.sync_state import Proposal
+from brokerd.replication.roles.effects import Role, RoleView
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.sync_state import Proposal
-from brokerd.services import PutStatus
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import CorruptedFile, RequestError, SettingsError
 from remoting.frame import Command

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from brokerd.replication.effects import (
+from brokerd.replication.log import LogPosition
+from brokerd.replication.roles.effects import (
     AppendReplicated,
     CloseConnection,
     Connect,
@@ -17,10 +18,9 @@ from brokerd.replication.effects import (
     SendHandshake,
     TruncateLog,
 )
-from brokerd.replication.following import Following, Stage
-from brokerd.replication.frames import Handshake, Piece, Reply, TransferHeader
-from brokerd.replication.log import LogPosition
+from brokerd.replication.roles.followership import Following, Stage
 from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.wire.frames import Handshake, Piece, Reply, TransferHeader
 from tests.unit.brokerd.replication.test_epochs import epochs, text
 
 

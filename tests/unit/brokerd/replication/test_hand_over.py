@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.services import PutStatus
+from brokerd.store.put_status import PutStatus
 from tests.unit.brokerd.replication.group import Group
 from tests.unit.brokerd.replication.test_engine import healthy
 

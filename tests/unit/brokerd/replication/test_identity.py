@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.replication.identity import (
+from brokerd.replication.controllers.identity import (
     IDENTITY_FILE,
     TEMPORARY_FILE,
     IdentityFiles,

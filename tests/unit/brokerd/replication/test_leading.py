@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.replication.effects import (
+from brokerd.replication.log import LogPosition
+from brokerd.replication.required_set.replica_progress import Stage
+from brokerd.replication.required_set.sync_state import SyncState
+from brokerd.replication.roles.effects import (
     CloseConnection,
     Effect,
     ProposeSyncStateSet,
@@ -13,12 +16,9 @@ from brokerd.replication.effects import (
     SendHeartbeat,
     SendReply,
 )
-from brokerd.replication.frames import Handshake, TransferHeader
-from brokerd.replication.leading import Leading
-from brokerd.replication.log import LogPosition
-from brokerd.replication.peers import Stage
+from brokerd.replication.roles.mastership import Leading
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.sync_state import SyncState
+from brokerd.replication.wire.frames import Handshake, TransferHeader
 from remoting import codes
 from tests.unit.brokerd.replication.test_epochs import epochs
 

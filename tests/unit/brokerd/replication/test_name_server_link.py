@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 import orjson
 import pytest
 
-from brokerd.replication.control import BrokerNames
-from brokerd.replication.effects import Role
-from brokerd.replication.name_server_link import NameServerLink
-from brokerd.services import TopicConfig
+from brokerd.metadata.configs import TopicConfig
+from brokerd.replication.controllers.controller_session import BrokerNames
+from brokerd.replication.controllers.name_server_link import NameServerLink
+from brokerd.replication.roles.effects import Role
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import LogboomError, RequestTimeout

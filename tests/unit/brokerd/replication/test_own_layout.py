@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.replication import own_layout as own
-from brokerd.replication.epochs import EpochEntry
-from brokerd.replication.frames import Ack, Handshake, NewerEpoch, Piece, Reply, TransferHeader
-from brokerd.replication.master_end import MasterEnd
-from brokerd.replication.proof import Credentials, NotProven, prove_master, prove_replica
-from brokerd.replication.replica_end import ReplicaEnd
+from brokerd.replication.epochs.epoch_list import EpochEntry
+from brokerd.replication.wire import own_layout as own
+from brokerd.replication.wire.accepted_end import MasterEnd
+from brokerd.replication.wire.dialled_end import ReplicaEnd
+from brokerd.replication.wire.frames import Ack, Handshake, NewerEpoch, Piece, Reply, TransferHeader
+from brokerd.replication.wire.proof import Credentials, NotProven, prove_master, prove_replica
 from remoting.errors import ProtocolError
 from tests.unit.brokerd.replication.ends import Pair
 from tests.unit.brokerd.replication.group import credentials

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.replication import plain_layouts as plain
-from brokerd.replication.epochs import EpochEntry
-from brokerd.replication.frames import Ack, Handshake, Layout, Piece, Reply, TransferHeader
-from brokerd.replication.master_end import MasterEnd
-from brokerd.replication.proof import NotProven
-from brokerd.replication.replica_end import UNLIMITED, ReplicaEnd
+from brokerd.replication.epochs.epoch_list import EpochEntry
+from brokerd.replication.wire import rocketmq_layouts as plain
+from brokerd.replication.wire.accepted_end import MasterEnd
+from brokerd.replication.wire.dialled_end import UNLIMITED, ReplicaEnd
+from brokerd.replication.wire.frames import Ack, Handshake, Layout, Piece, Reply, TransferHeader
+from brokerd.replication.wire.proof import NotProven
 from remoting.errors import ProtocolError
 from tests.unit.brokerd.replication.group import credentials
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.replication import plain_layouts as plain
-from brokerd.replication.epochs import EpochEntry
-from brokerd.replication.frames import Handshake, Layout, Reply, TransferHeader
+from brokerd.replication.epochs.epoch_list import EpochEntry
+from brokerd.replication.wire import rocketmq_layouts as plain
+from brokerd.replication.wire.frames import Handshake, Layout, Reply, TransferHeader
 from remoting.errors import ProtocolError
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.replication.effects import (
+from brokerd.replication.required_set.replica_progress import Stage as PeerStage
+from brokerd.replication.roles.effects import (
     AppendReplicated,
     CloseConnection,
     RequestSync,
@@ -14,13 +15,12 @@ from brokerd.replication.effects import (
     SendHeartbeat,
     SendReply,
 )
-from brokerd.replication.following import Following, Stage
-from brokerd.replication.frames import Handshake, Layout, Piece, Reply, TransferHeader
-from brokerd.replication.peers import Stage as PeerStage
-from brokerd.replication.plain_layouts import MAX_BODY_BYTES_SENT
-from brokerd.replication.replica_end import UNLIMITED
+from brokerd.replication.roles.followership import Following, Stage
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.store.commitlog import CommitLog
+from brokerd.replication.wire.dialled_end import UNLIMITED
+from brokerd.replication.wire.frames import Handshake, Layout, Piece, Reply, TransferHeader
+from brokerd.replication.wire.rocketmq_layouts import MAX_BODY_BYTES_SENT
+from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.settings import StoreSettings
 from remoting.errors import ProtocolError
 from tests.support.disks import MemoryDisk

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.replication.quorum import (
+from brokerd.replication.required_set.quorum import (
     ALL,
     Kind,
     Quorum,
@@ -21,7 +21,7 @@ from brokerd.replication.quorum import (
     weaknesses,
 )
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.services import PutStatus
+from brokerd.store.put_status import PutStatus
 
 WEAK = ReplicationSettings(all_ack_in_sync_state_set=False)
 ACTING = replace(WEAK, roles="fixed", acting_master=True)

@@ -10,14 +10,15 @@ import orjson
 import pytest
 import uvloop
 
-from brokerd.replication.control import BrokerNames
-from brokerd.replication.effects import Role
-from brokerd.replication.epoch_file import EpochFile
-from brokerd.replication.frames import Handshake
-from brokerd.replication.plain_layouts import encode_ack, encode_handshake
+from brokerd.metadata.configs import TopicConfig
+from brokerd.replication.controllers.controller_session import BrokerNames
+from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.replica import Replica
+from brokerd.replication.roles.effects import Role
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.services import PutStatus, TopicConfig
+from brokerd.replication.wire.frames import Handshake
+from brokerd.replication.wire.rocketmq_layouts import encode_ack, encode_handshake
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.transport.client import RemotingClient
 from remoting.transport.server import RemotingServer

@@ -12,13 +12,13 @@ from collections import Counter
 
 import pytest
 
-from brokerd.replication.core import ReplicaCore
-from brokerd.replication.effects import PersistEpochs, Role, RoleView, TruncateLog
-from brokerd.replication.epochs import EpochList
-from brokerd.replication.following import Following, Stage
-from brokerd.replication.frames import Handshake, Piece
-from brokerd.replication.leading import Leading, Transfer
+from brokerd.replication.epochs.epoch_list import EpochList
+from brokerd.replication.roles.effects import PersistEpochs, Role, RoleView, TruncateLog
+from brokerd.replication.roles.followership import Following, Stage
+from brokerd.replication.roles.mastership import Leading, Transfer
+from brokerd.replication.roles.role_machine import ReplicaCore
 from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.wire.frames import Handshake, Piece
 from remoting.errors import ProtocolError
 from tests.unit.brokerd.replication.schedules import WEIGHTS, Story
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.replication.sync_state import SyncState
+from brokerd.replication.required_set.sync_state import SyncState
 from remoting import codes
 
 

@@ -12,13 +12,13 @@ from random import Random
 
 import pytest
 
-from brokerd.replication.effects import Effect, ProposeSyncStateSet
-from brokerd.replication.epochs import EpochEntry, EpochList
-from brokerd.replication.frames import Handshake
-from brokerd.replication.leading import Leading
+from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
 from brokerd.replication.log import LogPosition
+from brokerd.replication.required_set.sync_state import REFUSALS, Proposal, SyncState
+from brokerd.replication.roles.effects import Effect, ProposeSyncStateSet
+from brokerd.replication.roles.mastership import Leading
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.sync_state import REFUSALS, Proposal, SyncState
+from brokerd.replication.wire.frames import Handshake
 from remoting import codes
 
 SCHEDULES = int(os.environ.get("MODEL_SCHEDULES", "1500"))

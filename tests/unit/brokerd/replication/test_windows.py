@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.replication.effects import Role
+from brokerd.replication.roles.effects import Role
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.services import PutStatus
+from brokerd.store.put_status import PutStatus
 from tests.unit.brokerd.replication.group import Group, Node
 from tests.unit.brokerd.replication.invariants import check_acks_are_from_one_broker_per_epoch, check_safety
 

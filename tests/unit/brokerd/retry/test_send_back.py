@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 
+from brokerd.consuming.queue_locks import LOCK_MS, QueueLocks
 from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.pop import copies
-from brokerd.queue_locks import LOCK_MS, QueueLocks
-from brokerd.replication.effects import Role
+from brokerd.replication.roles.effects import Role
 from brokerd.retry.rules import limit_of
 from brokerd.retry.service import RetryService, SentBack
-from brokerd.services import Draft, GroupConfig, PutStatus, TopicConfig
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.message import Record, decode_record, encode_properties, encode_record, offset_message_id
+from tests.unit.brokerd.composition.test_core import Broker
 from tests.unit.brokerd.store.stores import STORE_HOST, draft
-from tests.unit.brokerd.test_core import Broker
 
 NEW_CLIENT, OLD_CLIENT = 121, 120
 RETRY, DEAD = "%RETRY%g", "%DLQ%g"

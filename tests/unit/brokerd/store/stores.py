@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from brokerd.services import Draft
-from brokerd.store.dispatch import Entry, RecordShape, derive
+from brokerd.store.derived.derive import Entry, RecordShape, derive
+from brokerd.store.draft import Draft
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import AppendResult, MessageStore
 from remoting.disk import Disk

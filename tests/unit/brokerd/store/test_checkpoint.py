@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from brokerd.store.checkpoint import PATH, SIZE_BYTES, Checkpoint, Positions, decode_page, encode_page
+from brokerd.store.start.checkpoint_page import PATH, SIZE_BYTES, Checkpoint, Positions, decode_page, encode_page
 from tests.support.disks import FaultyDisk, MemoryDisk
 
 POSITIONS = Positions(

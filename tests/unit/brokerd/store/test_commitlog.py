@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from brokerd.store.commitlog import CommitLog
-from brokerd.store.dispatch import Stop, derive
-from brokerd.store.layout import encode_filler, must_roll
+from brokerd.store.derived.derive import Stop, derive
+from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.layout import encode_filler, must_roll
 from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError
 from remoting.message import encode_record

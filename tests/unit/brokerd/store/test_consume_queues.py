@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from brokerd.store.commitlog import CommitLog
-from brokerd.store.consume_queue import BLANK_UNIT, UNIT, Unit
-from brokerd.store.consume_queues import ConsumeQueues, is_directory_name
-from brokerd.store.dispatch import Entry
-from brokerd.store.queue_offsets import QueueKey
+from brokerd.store.derived.derive import Entry
+from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.queues.consume_queue import BLANK_UNIT, UNIT, Unit
+from brokerd.store.queues.consume_queues import ConsumeQueues, is_directory_name
+from brokerd.store.queues.queue_offsets import QueueKey
 from brokerd.store.settings import StoreSettings
 from remoting.errors import StorageError
 from tests.support.disks import FaultyDisk, MemoryDisk

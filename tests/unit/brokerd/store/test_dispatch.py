@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.store.dispatch import Entry, Stop, derive, walk
-from brokerd.store.layout import encode_filler, must_roll
+from brokerd.store.derived.derive import Entry, Stop, derive, walk
+from brokerd.store.log.layout import encode_filler, must_roll
 from remoting.message import encode_properties, encode_record, tags_code
 from tests.unit.brokerd.store.stores import BORN_HOST, SEGMENT_BYTES, SHAPE, STORE_HOST
 

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from brokerd.store.commitlog import SyncMark
-from brokerd.store.flush import Flusher
+from brokerd.store.log.commitlog import SyncMark
+from brokerd.store.log.flusher import Flusher
 from brokerd.store.store import MessageStore
 from remoting.disk import LocalDisk
 from remoting.errors import StorageError

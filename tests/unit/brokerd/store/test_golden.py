@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.replication.epochs import EpochEntry, decode_epochs, encode_epochs
-from brokerd.store.checkpoint import Positions, decode_page, encode_page
-from brokerd.store.consume_queue import UNIT
-from brokerd.store.dispatch import RecordShape, Stop, derive
-from brokerd.store.layout import encode_filler
+from brokerd.replication.epochs.epoch_list import EpochEntry, decode_epochs, encode_epochs
+from brokerd.store.derived.derive import RecordShape, Stop, derive
+from brokerd.store.log.layout import encode_filler
+from brokerd.store.queues.consume_queue import UNIT
 from brokerd.store.settings import StoreSettings
+from brokerd.store.start.checkpoint_page import Positions, decode_page, encode_page
 from brokerd.store.store import MessageStore
 from remoting.message import (
     MAGIC_V1,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.store.layout import (
+from brokerd.store.log.layout import (
     BoundaryTracker,
     check_file_starts,
     encode_filler,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.store import queue_ends
-from brokerd.store.checkpoint import Positions, decode_page, encode_page
-from brokerd.store.consume_queue import BLANK_UNIT, UNIT
-from brokerd.store.dispatch import RecordShape, Stop, derive
-from brokerd.store.layout import encode_filler
-from brokerd.store.queue_ends import QueueEnd, QueueEnds
+from brokerd.store.derived.derive import RecordShape, Stop, derive
+from brokerd.store.log.layout import encode_filler
+from brokerd.store.queues import queue_ends
+from brokerd.store.queues.consume_queue import BLANK_UNIT, UNIT
+from brokerd.store.queues.queue_ends import QueueEnd, QueueEnds
+from brokerd.store.start.checkpoint_page import Positions, decode_page, encode_page
 from remoting.message import body_is_intact, decode_record, encode_record, java_hash, offset_message_id
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "ON_DISK.md"

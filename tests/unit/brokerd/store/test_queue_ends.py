@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.store import queue_ends
-from brokerd.store.consume_queue import DIRECTORY
-from brokerd.store.queue_ends import QueueEnd, QueueEnds
+from brokerd.store.queues import queue_ends
+from brokerd.store.queues.consume_queue import DIRECTORY
+from brokerd.store.queues.queue_ends import QueueEnd, QueueEnds
 from remoting.disk import FileSegment
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import (

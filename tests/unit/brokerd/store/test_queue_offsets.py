@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from brokerd.store.dispatch import Entry
-from brokerd.store.queue_offsets import QueueOffsets
+from brokerd.store.derived.derive import Entry
+from brokerd.store.queues.queue_offsets import QueueOffsets
 
 
 def entry(topic: str, queue_id: int, queue_offset: int) -> Entry:

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from brokerd.store.reading import Boundary, GetStatus
-from brokerd.store.retention import RetentionDecision
+from brokerd.store.queues.queue_reads import Boundary, GetStatus
 from brokerd.store.store import MessageStore
+from brokerd.store.upkeep.retention import RetentionDecision
 from remoting.message import decode_record, java_hash
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import Clock, bodies, draft, open_store, payloads, put, sync

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.store.dispatch import RecordShape, Stop, derive
+from brokerd.store.derived.derive import RecordShape, Stop, derive
 from brokerd.store.record_crc import is_intact, reserve, seal
 from brokerd.store.settings import StoreSettings
 from remoting.errors import CorruptedFile, RequestError

@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from brokerd.store.checkpoint import PATH, Positions
-from brokerd.store.dispatch import RecordShape
-from brokerd.store.recovery import decide_confirm_offset, decide_queues_start, decide_start, find_record, judge_end
+from brokerd.store.derived.derive import RecordShape
+from brokerd.store.start.checkpoint_page import PATH, Positions
+from brokerd.store.start.decisions import (
+    decide_confirm_offset,
+    decide_queues_start,
+    decide_start,
+    find_record,
+    judge_end,
+)
 from remoting.errors import CorruptedFile, StorageError
 from tests.support.disks import SECTOR_BYTES, FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import (
@@ -146,7 +152,7 @@ def test_recovering_twice_is_recovering_once() -> None:
 
 
 def test_a_start_verifies_a_bounded_part_of_what_was_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brokerd.store.durable._RECHECK_BYTES", 5000)
+    monkeypatch.setattr("brokerd.store.start.durable_positions._RECHECK_BYTES", 5000)
     disk, read = FaultyDisk(Random(1)), 0
     store = open_store(disk)
     for body in payloads(200, 150):

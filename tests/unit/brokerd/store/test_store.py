@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from brokerd.services import Draft
-from brokerd.store.dispatch import derive
-from brokerd.store.dispatcher import Arrival
-from brokerd.store.layout import must_roll
+from brokerd.store.derived.derive import derive
+from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.draft import Draft
+from brokerd.store.log.layout import must_roll
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
 from remoting import codes
@@ -398,7 +398,7 @@ def test_the_confirm_offset_never_falls_by_itself() -> None:
 
 
 def test_when_too_many_offers_wait_the_log_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brokerd.store.dispatcher._MAX_OFFERED_ENTRIES", 10)
+    monkeypatch.setattr("brokerd.store.derived.dispatcher._MAX_OFFERED_ENTRIES", 10)
     store = open_store(MemoryDisk())
     for body in payloads(47):
         store.append_messages([draft(body)])

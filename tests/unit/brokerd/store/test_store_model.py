@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brokerd.services import Draft
-from brokerd.store.retention import RetentionDecision
+from brokerd.store.draft import Draft
 from brokerd.store.store import AppendResult, MessageStore
+from brokerd.store.upkeep.retention import RetentionDecision
 from remoting.message import decode_record, java_hash
 from tests.support.disks import FaultyDisk
 from tests.support.examples import examples

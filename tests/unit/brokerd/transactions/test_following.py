@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService
-from brokerd.services import Draft, TopicConfig
-from brokerd.store.dispatcher import Arrival
+from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.draft import Draft
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import HALF_TOPIC
 from brokerd.transactions.service import TransactionService

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.replication.effects import Role
+from brokerd.replication.roles.effects import Role
 from brokerd.transactions import checking, service
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP

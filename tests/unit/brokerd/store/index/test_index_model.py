@@ -10,13 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brokerd.store.checkpoint import PATH as CHECKPOINT_PATH
-from brokerd.store.checkpoint import decode_page
 from brokerd.store.index import key_index
 from brokerd.store.index.layout import DIRECTORY
 from brokerd.store.index.page import PATH
-from brokerd.store.retention import RetentionDecision
+from brokerd.store.start.checkpoint_page import PATH as CHECKPOINT_PATH
+from brokerd.store.start.checkpoint_page import decode_page
 from brokerd.store.store import MessageStore
+from brokerd.store.upkeep.retention import RetentionDecision
 from remoting.errors import StorageError
 from remoting.message import SYS_TRANSACTION_ROLLBACK, encode_properties
 from tests.support.disks import FaultyDisk, MemoryDisk

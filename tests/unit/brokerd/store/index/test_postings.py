@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.store.dispatch import Stop
+from brokerd.store.derived.derive import Stop
 from brokerd.store.index.hashing import KeyHasher, hash_alike, key_hash
 from brokerd.store.index.postings import WalkMemory, derive_postings, has_key, keys_of
 from brokerd.store.index.runs import length_of_run, take_run
-from brokerd.store.layout import encode_filler
+from brokerd.store.log.layout import encode_filler
 from remoting.message import (
     SYS_TRANSACTION_ROLLBACK,
     decode_properties,

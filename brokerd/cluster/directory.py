@@ -1,0 +1,134 @@
+"""What a broker asks the controllers for its clients: the routes of topics, and who else is in its group.
+
+Answers of any controller will do: they are name servers too. The membership of the own group is refreshed every few seconds and
+kept while nobody answers, so that a client can be told all addresses of the group, also those that are down at the moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import orjson
+
+from brokerd.cluster.routes import OwnGroup
+from remoting import codes
+from remoting.disk import Bytes
+from remoting.errors import ConnectionLost, LogboomError, RequestTimeout
+from remoting.frame import Command
+from remoting.transport.client import RemotingClient
+from remoting.transport.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+_REFRESH_S: Final = 2.0
+# The members of a group that starts appear one after the other, and a client keeps what it is told then for half a minute.
+_FIRST_REFRESH_S: Final = 0.25
+_FIRST_ROUNDS: Final = 60
+_TIMEOUT_MS: Final = 1000
+_MASTER_ROLE_ID: Final = 0
+
+
+class Membership(Protocol):
+    """What the directory needs of the replica."""
+
+    @property
+    def is_master(self) -> bool: ...
+
+    @property
+    def broker_id(self) -> int | None: ...
+
+    @property
+    def master_address(self) -> str: ...
+
+    @property
+    def master_grpc_address(self) -> str: ...
+
+
+class Directory:
+    """Started and stopped by its owner."""
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        controllers: Sequence[str],
+        membership: Membership,
+        broker_name: str,
+        address: str,
+        grpc_address: str,
+    ) -> None:
+        self._client = client
+        self._controllers = list(controllers)
+        self._membership = membership
+        self._broker_name = broker_name
+        self._address = address
+        self._grpc_address = grpc_address
+        self._replicas: Mapping[int, tuple[str, str]] = {}  # broker id -> (address, gRPC address)
+        self._tasks = TaskOwner("directory")
+        self.view_listeners: list[Callable[[Mapping[str, Any]], None]] = []
+
+    def start(self) -> None:
+        self._tasks.spawn(self._refresh(), "refresh the group's members")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def query_route(self, topic: str, answered: Callable[[Bytes | LogboomError], None]) -> None:
+        """Ask for the route document of a topic; see `Routes`."""
+        self._tasks.spawn(self._query_route(topic, answered), f"route of {topic}")
+
+    def own_group(self) -> OwnGroup:
+        """The addresses of this broker's group, the master's first."""
+        membership = self._membership
+        replicas = dict(self._replicas)
+        if membership.broker_id is not None:
+            replicas[membership.broker_id] = (self._address, self._grpc_address)
+        master = (self._address, self._grpc_address)
+        if not membership.is_master:
+            master = (membership.master_address, membership.master_grpc_address)
+        addresses = {_MASTER_ROLE_ID: master[0]} if master[0] else {}
+        addresses |= {broker_id: each[0] for broker_id, each in sorted(replicas.items()) if each[0] != master[0]}
+        others = [each[1] for _, each in sorted(replicas.items()) if each[1] and each[1] != master[1]]
+        return OwnGroup(self._broker_name, addresses, [master[1], *others] if master[1] else others)
+
+    # ---- inside
+
+    async def _refresh(self) -> None:
+        for number in itertools.count():
+            try:
+                view = orjson.loads((await self._ask(codes.CLUSTER_VIEW)).body)
+                self._take(view)
+                for listener in self.view_listeners:
+                    listener(view)
+            except (LogboomError, ValueError, KeyError, TypeError) as error:
+                log.debug("the group's members stay as they were: %s", error)
+            await asyncio.sleep(_FIRST_REFRESH_S if number < _FIRST_ROUNDS else _REFRESH_S)
+
+    def _take(self, view: Mapping[str, Any]) -> None:
+        for group in view["groups"]:
+            if group["brokerName"] == self._broker_name:
+                self._replicas = {
+                    int(each["brokerId"]): (str(each["address"]), str(each.get("grpcAddress") or ""))
+                    for each in group["replicas"]
+                }
+
+    async def _query_route(self, topic: str, answered: Callable[[Bytes | LogboomError], None]) -> None:
+        try:
+            answer = await self._ask(codes.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        except LogboomError as error:
+            answered(error)
+        else:
+            answered(answer.body)
+
+    async def _ask(self, code: int, ext: Mapping[str, str] | None = None) -> Command:
+        """The first controller that answers; raises its refusal, or ConnectionLost when none does."""
+        last_error: LogboomError = ConnectionLost("no controller is configured")
+        for address in self._controllers:
+            try:
+                return await self._client.call(address, code, ext, timeout_ms=_TIMEOUT_MS)
+            except (ConnectionLost, RequestTimeout) as error:
+                last_error = error
+        raise last_error

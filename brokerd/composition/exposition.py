@@ -1,0 +1,278 @@
+"""The broker's metrics as families for a scrape. `docs/METRICS.md` lists them; a test holds the two against each other.
+
+Read at each scrape from the running totals and from the state as it is then; nothing is kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from brokerd.composition.core import BrokerCore
+from brokerd.replication.roles.effects import Role
+from remoting.access.exposition import access_families
+from remoting.access.guard import Guard
+from remoting.disk import DiskUsage
+from remoting.exposition import Family, Histogram, render
+
+_LOOP: Final = {
+    "delayMs": ("logboom_event_loop_delay_seconds", "how late the event loop's last tick was"),
+    "worstDelayMs": ("logboom_event_loop_worst_delay_seconds", "the latest tick of the last one to two minutes"),
+    "longestPauseMs": ("logboom_event_loop_longest_pause_seconds", "the longest time the process stood still"),
+}
+_POP: Final = {
+    "pops": "receive requests",
+    "empty_pops": "receives that found nothing in their time",
+    "refused_pops": "receives that were refused",
+    "acked": "messages acked",
+    "changed": "changes of the invisible time",
+    "invalid_handles": "acks and changes with a handle that was not valid",
+    "revived": "messages that came back after their invisible time",
+    "dead_lettered": "messages moved to a dead-letter topic",
+    "renewed": "leases renewed",
+    "lost": "messages that could not come back: their topic, group or data was removed",
+    "revive_failures": "attempts to bring a message back that failed",
+}
+_TRANSACTIONS: Final = {
+    "begun": "half messages stored for producers",
+    "committed": "transactions committed",
+    "rolled_back": "transactions rolled back",
+    "refused_ends": "decisions of producers that were refused",
+    "checks": "checks sent to producers",
+    "unasked": "checks for which no producer of the group was there",
+    "given_up": "transactions that nobody decided, moved to TRANS_CHECK_MAX_TIME_TOPIC",
+}
+_SCHEDULE: Final = {
+    "delivered": "delayed messages delivered",
+    "lost": "delayed messages whose topic or group was removed while they waited, or whose data was",
+    "failures": "attempts to deliver that failed",
+}
+_RETRY: Final = {
+    "returned": "messages that consumers gave back and that come again",
+    "dead_lettered": "messages that consumers gave back and that became dead letters",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the metrics are read from. `replica_state` is `Replica.state`."""
+
+    core: BrokerCore
+    replica_state: Callable[[], Mapping[str, Any]]
+    flush_seconds: Histogram
+    connections: Callable[[], int]
+    held_pulls: Callable[[], int]
+    disk_usage: Callable[[], DiskUsage]
+    access: Guard | None = None
+
+
+class Exposition:
+    """Renders one broker's metrics."""
+
+    def __init__(self, cluster: str, broker_name: str, sources: Sources) -> None:
+        self._names = {"cluster": cluster, "broker": broker_name}
+        self._sources = sources
+
+    def render(self) -> bytes:
+        """The text of a scrape."""
+        state = self._sources.replica_state()
+        broker_id = state["brokerId"]
+        common = self._names | {"broker_id": "" if broker_id is None else str(broker_id)}
+        families = [
+            *_replication(state),
+            *self._log(state),
+            *self._traffic(state),
+            *self._pop(),
+            *self._transactions(),
+            *self._schedule(),
+            *_loop(state["loop"]),
+            *access_families(self._sources.access),
+        ]
+        return render(families, common)
+
+    def _log(self, state: Mapping[str, Any]) -> list[Family]:
+        store, usage = self._sources.core.store, self._sources.disk_usage()
+        log = store.commitlog
+        lag = max(0, state["confirmOffset"] - store.dispatch_offset)
+        return [
+            _gauge("logboom_log_min_offset_bytes", "where the log begins", log.min_offset),
+            _gauge("logboom_log_end_offset_bytes", "where the log ends", log.end_offset),
+            _gauge("logboom_log_flushed_offset_bytes", "up to where the log is durable here", log.flushed_offset),
+            _gauge("logboom_confirm_offset_bytes", "up to where consumers may read", state["confirmOffset"]),
+            _gauge("logboom_dispatch_lag_bytes", "confirmed bytes that are not in the queues yet", lag),
+            _gauge(
+                "logboom_index_lag_bytes",
+                "bytes in the queues that are not in the index of keys yet",
+                max(0, self._sources.core.background.behind_bytes),
+            ),
+            _gauge("logboom_store_log_bytes", "size of the log", log.end_offset - log.min_offset),
+            _gauge("logboom_store_queues", "consume queues that hold something", len(store.queues.max_offsets())),
+            _gauge("logboom_store_disk_bytes", "size of the file system that holds the data", usage.total_bytes),
+            _gauge("logboom_store_disk_free_bytes", "what is free of it", usage.free_bytes),
+            _gauge("logboom_store_full", "1 while the disk is too full to take messages", int(store.is_full)),
+            Family("logboom_flush_duration_seconds", "histogram", "how long a sync of the log took").add(
+                self._sources.flush_seconds
+            ),
+        ]
+
+    def _traffic(self, state: Mapping[str, Any]) -> list[Family]:
+        counters, pops = self._sources.core.counters, self._sources.core.pop.counters
+        refused = Family(
+            "logboom_sends_refused_total", "counter", "messages refused before anything was stored, by reason"
+        )
+        for reason, count in counters.refused.items():
+            refused.add(count, reason=reason)
+        late = Family(
+            "logboom_sends_unacknowledged_total",
+            "counter",
+            "groups of messages that were stored here and answered with something else than success",
+        )
+        for status, count in state["unacknowledged"].items():
+            late.add(count, status=status)
+        return [
+            _counter("logboom_messages_in_total", "messages stored for producers", counters.in_messages),
+            _counter("logboom_bytes_in_total", "bytes stored for producers", counters.in_bytes),
+            _counter("logboom_messages_out_total", "messages given out", counters.out_messages + pops.popped_messages),
+            _counter("logboom_bytes_out_total", "bytes given out", counters.out_bytes + pops.popped_bytes),
+            refused,
+            late,
+            _gauge("logboom_sends_waiting", "groups of messages that wait to be acknowledged", state["waitingSends"]),
+            _gauge("logboom_connections", "open remoting connections", self._sources.connections()),
+            _gauge("logboom_pulls_held", "pulls that wait for a message", self._sources.held_pulls()),
+        ]
+
+    def _pop(self) -> list[Family]:
+        pop = self._sources.core.pop
+        totals = pop.counters.as_dict()
+        in_flight = sum(queue.in_flight for queue in pop.ledger.queues())
+        return [
+            _gauge("logboom_pop_in_flight", "messages taken and neither acked nor returned", in_flight),
+            _gauge("logboom_pops_held", "receives that wait for a message", pop.waiting_count),
+            _gauge("logboom_notices_held", "requests to be told of a message that wait", pop.looking.waiting_count),
+            *(_counter(f"logboom_pop_{name}_total", help, totals[name]) for name, help in _POP.items()),
+        ]
+
+    def _transactions(self) -> list[Family]:
+        state = self._sources.core.transactions.state()
+        return [
+            _gauge("logboom_transactions_open", "transactions that are not decided", state["open"]),
+            _gauge("logboom_transactions_open_bytes", "size of their half messages", state["openBytes"]),
+            _gauge("logboom_transactions_oldest_seconds", "age of the oldest open one", state["oldestAgeMs"] / 1000),
+            *(
+                _counter(f"logboom_transactions_{name}_total", help, state[name])
+                for name, help in _TRANSACTIONS.items()
+            ),
+        ]
+
+    def _schedule(self) -> list[Family]:
+        core = self._sources.core
+        waiting = Family("logboom_schedule_waiting", "gauge", "delayed messages that wait, by level")
+        late = Family("logboom_schedule_late_seconds", "gauge", "how late the last message of a level was delivered")
+        for each in core.schedule.levels():
+            waiting.add(each.waiting, level=str(each.level))
+            if each.late_ms >= 0:
+                late.add(each.late_ms / 1000, level=str(each.level))
+        totals, given_back = core.schedule.counters.as_dict(), core.retry_counters.as_dict()
+        return [
+            waiting,
+            late,
+            *(_counter(f"logboom_schedule_{name}_total", help, totals[name]) for name, help in _SCHEDULE.items()),
+            *(_counter(f"logboom_retry_{name}_total", help, given_back[name]) for name, help in _RETRY.items()),
+        ]
+
+
+def _replication(state: Mapping[str, Any]) -> list[Family]:
+    role = Family("logboom_replication_role", "gauge", "1 for the role that this broker has")
+    for each in Role:
+        role.add(int(state["role"] == each.value), role=each.value)
+    weakness = Family("logboom_replication_weakness", "gauge", "1 for each setting that gives up a part of the promise")
+    for sentence in state["weaknesses"]:
+        weakness.add(1, setting=sentence.partition(":")[0])
+    refused = Family(
+        "logboom_replication_refused_total",
+        "counter",
+        "connections that broke the protocol or did not prove themselves",
+    )
+    for peer, count in state["refusedPeers"].items():
+        refused.add(count, peer=peer)
+    families = [
+        role,
+        weakness,
+        refused,
+        _gauge("logboom_replication_master_epoch", "master epoch of the present role", state["masterEpoch"]),
+        _gauge("logboom_replication_highest_epoch", "the highest master epoch seen", state["highestEpochSeen"]),
+        _gauge(
+            "logboom_replication_learner", "1 for a broker that copies without ever counting", int(state["learner"])
+        ),
+        _gauge("logboom_replication_failed", "1 when the broker ended its role for good", int(bool(state["failure"]))),
+    ]
+    if "quorum" in state:
+        families += _leading(state)
+    if "following" in state:
+        following = state["following"]
+        connected = int(following["stage"] == "transfer")
+        families += [
+            _gauge("logboom_replication_following", "1 while the master's log is being copied", connected),
+            _gauge("logboom_replication_stuck", "1 while only a person can help", int(bool(following["stuck"]))),
+            _counter("logboom_replication_cuts_total", "how often a diverged tail was cut", following["cuts"]),
+            _counter(
+                "logboom_replication_copies_total", "how often the whole log was copied anew", following["copies"]
+            ),
+        ]
+    return families
+
+
+def _leading(state: Mapping[str, Any]) -> list[Family]:
+    """Only a master has these; they are absent on others, not 0."""
+    quorum, members = state["quorum"], state["syncStateSet"]
+    in_set = Family("logboom_replication_in_sync", "gauge", "1 for each member of the sync-state set")
+    for broker_id in members:
+        in_set.add(1, member=str(broker_id))
+    gap = Family("logboom_replication_ack_gap_bytes", "gauge", "what a connected replica has not acked of the log")
+    silent = Family("logboom_replication_silent_seconds", "gauge", "since when a connected replica said nothing")
+    limit = Family(
+        "logboom_replication_silence_limit_seconds", "gauge", "how long a connected replica may say nothing, as learned"
+    )
+    for each in state["replicas"]:
+        if each["brokerId"] < 0 or each["gapBytes"] is None:
+            continue
+        labels = {"member": str(each["brokerId"]), "learner": str(each["learner"]).lower()}
+        gap.add(each["gapBytes"], **labels)
+        silent.add(each["silentMs"] / 1000, **labels)
+        limit.add(each["silenceLimitMs"] / 1000, **labels)
+    missing = Family("logboom_replication_missing_seconds", "gauge", "for how long a copy has been missing, and why")
+    for each in quorum["missing"]:
+        labels = {"member": str(each["brokerId"]), "reason": each["reason"], "stalls": str(each["stalls"]).lower()}
+        missing.add(each["forMs"] / 1000, **labels)
+    return [
+        in_set,
+        gap,
+        silent,
+        limit,
+        missing,
+        _gauge("logboom_replication_sync_state_set_size", "members of the sync-state set", len(members)),
+        _gauge("logboom_replication_required_set_size", "brokers whose ack is waited for", len(state["requiredSet"])),
+        _gauge("logboom_replication_copies", "copies that an acknowledgement means now", quorum["copies"]),
+        _gauge("logboom_replication_wanted_copies", "copies if nobody were missing", quorum["wantedCopies"]),
+        _gauge("logboom_replication_downgraded", "1 while that is fewer than it should be", int(quorum["downgraded"])),
+        _gauge("logboom_replication_refusing", "1 while too few replicas are in sync", int(quorum["refused"])),
+        _gauge(
+            "logboom_replication_acknowledged_offset_bytes",
+            "up to where messages are safe",
+            state["acknowledgedOffset"],
+        ),
+    ]
+
+
+def _loop(loop: Mapping[str, int]) -> list[Family]:
+    families = [_gauge(name, help, loop[key] / 1000) for key, (name, help) in _LOOP.items()]
+    return [*families, _counter("logboom_event_loop_pauses_total", "how often the process stood still", loop["pauses"])]
+
+
+def _gauge(name: str, help: str, value: float) -> Family:
+    return Family(name, "gauge", help).add(value)
+
+
+def _counter(name: str, help: str, value: float) -> Family:
+    return Family(name, "counter", help).add(value)

@@ -1,0 +1,237 @@
+"""The request handlers of a broker, built from its core: which processor uses which parts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from brokerd.composition.core import BrokerCore
+from brokerd.composition.live_settings import LiveSettings
+from brokerd.consuming.queue_locks import QueueLocks
+from brokerd.consuming.read_place import ReadPlace
+from brokerd.loop.scheduler import Scheduler
+from brokerd.members.registry import ClientRegistry
+from brokerd.metadata.service import DataVersion
+from brokerd.processors.assignments import AssignmentProcessor, Route
+from brokerd.processors.clients import ClientProcessor
+from brokerd.processors.connections import ConnectionProcessor
+from brokerd.processors.consumption import ConsumptionProcessor
+from brokerd.processors.groups import GroupProcessor
+from brokerd.processors.inspection import InspectionProcessor
+from brokerd.processors.locks import LockProcessor
+from brokerd.processors.messages import MessageProcessor
+from brokerd.processors.offsets import OffsetProcessor
+from brokerd.processors.pop import PopProcessor
+from brokerd.processors.pop_looking import PopLookingProcessor
+from brokerd.processors.pull import PullProcessor
+from brokerd.processors.registry import Processors
+from brokerd.processors.relay import RelayProcessor
+from brokerd.processors.resets import ResetProcessor
+from brokerd.processors.send_back import SendBackProcessor
+from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
+from brokerd.processors.topics import TopicProcessor
+from brokerd.processors.transactions import TransactionProcessor
+from brokerd.replication.replica import Replica
+from brokerd.retry.service import RetryService
+from brokerd.store.index.key_queries import KeyQueries
+
+
+def build_processors(
+    core: BrokerCore,
+    clients: ClientRegistry,
+    replica: Replica,
+    scheduler: Scheduler,
+    connections: Callable[[], int],
+    cluster: str,
+    broker_name: str,
+    address: str,
+    live: LiveSettings,
+    route: Route,
+    locks: QueueLocks,
+    retry: RetryService,
+    *,
+    auto_create_groups: bool,
+) -> Processors:
+    """All processors beside the senders. `connections` counts the open remoting connections."""
+    progress = core.progress
+    metadata, store, pop, counters = core.metadata, core.store, core.pop, core.counters
+
+    def is_master() -> bool:
+        return replica.is_master
+
+    def data_version() -> DataVersion:
+        return metadata.data_version(replica.master_epoch)
+
+    def group_version() -> DataVersion:
+        return metadata.group_data_version(replica.master_epoch)
+
+    def totals() -> Mapping[str, int]:
+        return {
+            "inMessages": counters.in_messages,
+            "inBytes": counters.in_bytes,
+            "outMessages": counters.out_messages + pop.counters.popped_messages,
+            "outBytes": counters.out_bytes + pop.counters.popped_bytes,
+        }
+
+    sources = StateSources(
+        replica=lambda: _replica_state(core, replica),
+        counters=totals,
+        connections=connections,
+        consumer_offset=progress.consumer_offset,
+        in_flight=pop.in_flight,
+        consumed=progress.consumed,
+        transactions=core.transactions.state,
+        schedule=lambda: core.schedule.state() | core.retry_counters.as_dict(),
+        index_lag_bytes=lambda: max(0, core.background.behind_bytes),
+    )
+    place = ReadPlace(
+        live.pull,
+        is_master,
+        lambda: replica.is_connected_to_master,
+        lambda: store.commitlog.end_offset,
+        _memory_bytes(),
+    )
+
+    def use_settings() -> None:
+        place.settings = live.pull
+
+    live.listeners.append(use_settings)
+    pull = PullProcessor(
+        metadata,
+        metadata.commits,
+        clients,
+        store,
+        counters,
+        scheduler,
+        place,
+        progress.pulled,
+        auto_create_groups=auto_create_groups,
+    )
+    core.arrival_listeners.append(pull.arrived)
+    # who waits here may have to wait elsewhere now
+    replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
+    core.transactions.checks.producers = clients
+    replica.add_role_listener(lambda _role, _epoch: locks.clear())
+    return Processors(
+        pull=pull,
+        offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts),
+        clients=ClientProcessor(
+            metadata, clients, is_master, lambda: live.pull.notify_ids_changed, auto_create_groups=auto_create_groups
+        ),
+        topics=TopicProcessor(
+            *(metadata, broker_name, data_version, store, metadata.names.system_topics, counters.statistics),
+            replica.when_topics_known,
+        ),
+        groups=GroupProcessor(metadata, group_version),
+        connections=ConnectionProcessor(clients),
+        assignments=AssignmentProcessor(metadata, clients, route),
+        consumption=ConsumptionProcessor(
+            metadata, clients, progress, store, broker_name, address, _wall_ms, counters.statistics
+        ),
+        inspection=InspectionProcessor(
+            counters.statistics,
+            cluster,
+            time.monotonic,
+            store,
+            clients.consumer_group,
+            lambda: metadata.tables.offsets,
+            data_version,
+        ),
+        resets=ResetProcessor(
+            *(metadata, metadata.commits, pop, clients, progress, store, broker_name), lambda: live.pull, pull.wake
+        ),
+        relay=RelayProcessor(metadata, clients, store, broker_name),
+        messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),
+        pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
+        pop_looking=PopLookingProcessor(pop.looking, pop, metadata, scheduler),
+        state=StateProcessor(cluster, broker_name, metadata, metadata.names, clients, store, sources),
+        locks=LockProcessor(
+            locks,
+            metadata,
+            broker_name,
+            lambda: replica.is_master or not replica.is_connected_to_master,
+            _steady_ms,
+        ),
+        transactions=TransactionProcessor(core.transactions),
+        send_back=SendBackProcessor(retry, core.schedule.offsets, data_version),
+    )
+
+
+def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool) -> RetryService:
+    """What takes back messages; the senders and a processor use it."""
+    service = RetryService(
+        core.metadata,
+        core.store,
+        core.record_log,
+        core.sender.turn_of,
+        lambda group: locks.is_locked(group, _steady_ms()),
+        core.store.delays,
+        core.retry_counters,
+        auto_create_groups=auto_create_groups,
+    )
+    service.listeners.append(core.counters.statistics.note_sent_back)
+    return service
+
+
+def _replica_state(core: BrokerCore, replica: Replica) -> ReplicaState:
+    state = replica.state()
+    commitlog = core.store.commitlog
+    following = state.get("following", {})
+    return ReplicaState(
+        broker_id=state["brokerId"] or 0,
+        role=state["role"],
+        master_epoch=state["masterEpoch"],
+        sync_state_set=state.get("syncStateSet", ()),
+        min_offset=commitlog.min_offset,
+        end_offset=commitlog.end_offset,
+        flushed_offset=commitlog.flushed_offset,
+        confirm_offset=state["confirmOffset"],
+        dispatched_offset=core.store.dispatch_offset,
+        epochs=[(each["epoch"], each["startOffset"]) for each in state["epochs"]],
+        # what is wrong now; what was wrong once and healed is history, in the log
+        last_error=state["failure"] or following.get("stuck") or following.get("lastError") or None,
+        learner=state["learner"],
+        quorum=_dated(state.get("quorum"), _wall_ms()),
+        weaknesses=state["weaknesses"],
+        channel=_channel(state),
+        loop=state["loop"],
+    )
+
+
+def _channel(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the connections between brokers what does not change by itself from one look to the next."""
+    told = ("brokerId", "address", "layout", "stage", "learner", "inSync")
+    following = state.get("following")
+    return {
+        "replicas": [{name: each[name] for name in told} for each in state.get("replicas", ())],
+        "following": following
+        and {name: following[name] for name in ("masterId", "address", "layout", "stage", "cuts", "copies")},
+        "refusedPeers": state["refusedPeers"],
+    }
+
+
+def _dated(quorum: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any] | None:
+    """The quorum's facts with wall times, to the second: two looks at one event shall tell the same."""
+    if quorum is None:
+        return None
+    missing = [
+        {name: value for name, value in each.items() if name != "forMs"}
+        | {"sinceMs": (now_ms - each["forMs"] + 500) // 1000 * 1000}
+        for each in quorum["missing"]
+    ]
+    return {**quorum, "missing": missing}
+
+
+def _memory_bytes() -> int:
+    """Of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _steady_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

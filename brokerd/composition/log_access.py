@@ -1,0 +1,181 @@
+"""The log as its users see it: three narrow views that join the message store and the replica.
+
+- `Appends`: whether messages are taken, that some were appended, when a position is acknowledged (the senders' view);
+- `StoreRecordLog`: records of the system topics (the tables' view, `metadata.record_log.RecordLog`);
+- `StoreReplicatedLog`: bytes of the log (the replication's view, `replication.log.ReplicatedLog`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from brokerd.journal.record_log import Unit
+from brokerd.metadata.names import is_system_topic
+from brokerd.statistics.figures import Statistics
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
+from brokerd.store.store import AppendResult, MessageStore
+from remoting import codes
+from remoting.disk import Bytes
+from remoting.errors import LogboomError, NotMaster, RequestError, StorageError
+from remoting.message import encode_properties
+
+_NOT_ENOUGH: Final = RequestError(
+    codes.SYSTEM_ERROR, "in-sync replicas not enough: too few replicas are in sync to store a message"
+)
+_CROWDED: Final = RequestError(codes.SYSTEM_BUSY, "[OVERLOAD]too many sends wait to be acknowledged; try again")
+
+
+class ReplicaView(Protocol):
+    """What appending needs of the replica."""
+
+    @property
+    def is_master(self) -> bool: ...
+
+    @property
+    def accepts_messages(self) -> bool: ...
+
+    @property
+    def refusal(self) -> PutStatus: ...
+
+    def on_appended(self, end_offset: int) -> None: ...
+
+    def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None: ...
+
+
+class Appends:
+    """The senders' view."""
+
+    def __init__(self, store: MessageStore, replica: ReplicaView, request_flush: Callable[[], None]) -> None:
+        self._store = store
+        self._replica = replica
+        self._request_flush = request_flush
+        self.wait = replica.wait
+
+    def refusal(self) -> LogboomError | None:
+        """Why no message is taken now, or None."""
+        if self._store.refusal is None and self._replica.accepts_messages:
+            return None
+        if not self._replica.is_master:
+            return NotMaster()
+        if self._store.refusal is not None:
+            return self._store.refusal
+        return _NOT_ENOUGH if self._replica.refusal is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH else _CROWDED
+
+    def appended(self, end_offset: int) -> None:
+        """Messages were appended: have them flushed, and send them to the replicas."""
+        self._request_flush()
+        self._replica.on_appended(end_offset)
+
+
+class StoreRecordLog:
+    """The tables' view. Messages that the broker makes for consumers (committed, due, given back) are counted in `statistics`."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        appends: Appends,
+        now_ms: Callable[[], int],
+        born_host: bytes,
+        statistics: Statistics,
+    ) -> None:
+        self._statistics = statistics
+        self._store = store
+        self._appends = appends
+        self._now_ms = now_ms
+        self._born_host = born_host
+
+    def append(self, topic: str, kind: str, body: bytes) -> int:
+        draft = Draft(topic, 0, body, encode_properties({"TAGS": kind}), self._now_ms(), self._born_host)
+        return self.append_messages([draft])
+
+    def append_messages(self, drafts: Sequence[Draft]) -> int:
+        return self.append_placed(drafts)[-1].end_offset
+
+    def append_placed(self, drafts: Sequence[Draft]) -> Sequence[AppendResult]:
+        """The same; returns where each draft went."""
+        error = self._appends.refusal()
+        if error is not None:
+            raise error.with_traceback(None)
+        results = self._store.append_messages(drafts, together=len(drafts) > 1)
+        self._appends.appended(results[-1].end_offset)
+        for draft, place in zip(drafts, results, strict=True):
+            if not is_system_topic(draft.topic):
+                self._statistics.stored_in(draft.topic, 1, place.size)
+        return results
+
+    def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None:
+        self._appends.wait(end_offset, done)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        return self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+
+    def read_units(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[Unit]:
+        return self._store.read_units(topic, queue_id, start, count)
+
+    def find_record(self, physical_offset: int) -> bytes | None:
+        """The record that starts there, confirmed or not; None when none does."""
+        return self._store.commitlog.record_at(physical_offset)
+
+    def undispatched_units(self, topic: str) -> Sequence[Unit]:
+        return [
+            (entry[3], entry[4], entry[5])
+            for piece in self._store.dispatcher.undispatched()
+            for entry in piece.entries
+            if entry[0] == topic and entry[1] == 0
+        ]
+
+    def record_at(self, physical_offset: int, size: int) -> bytes:
+        record = self._store.commitlog.record_at(physical_offset)
+        if record is None or len(record) != size:
+            raise StorageError(f"no record of {size} bytes starts at {physical_offset} of the commitlog")
+        return record
+
+
+class StoreReplicatedLog:
+    """The replication's view."""
+
+    def __init__(self, store: MessageStore, request_flush: Callable[[], None]) -> None:
+        self._store = store
+        self._commitlog = store.commitlog
+        self.read = store.commitlog.read
+        self.truncate = store.truncate
+        self.request_flush = request_flush
+
+    @property
+    def min_offset(self) -> int:
+        return self._commitlog.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._commitlog.end_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        return self._commitlog.flushed_offset
+
+    @property
+    def segment_size_bytes(self) -> int:
+        return self._commitlog.segment_size_bytes
+
+    def keeps_tail(self, *, acked_after_flush: bool) -> bool:
+        """Whether the log still has whatever its last run acknowledged: what is acknowledged before it is durable may be lost by
+        a run that did not end cleanly."""
+        return not self._store.gave_up_durable and (acked_after_flush or self._store.ended_cleanly)
+
+    def append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
+        for buffer in buffers:
+            offset = self._store.append_replicated(offset, buffer)
+
+    def reset(self, offset: int) -> None:
+        self._store.reset(offset)
+
+    def settle(self) -> None:
+        """Cut what is no whole record, and make the rest durable; the queue offsets follow when the store takes messages."""
+        commitlog = self._commitlog
+        if commitlog.complete_offset < commitlog.end_offset:
+            self._store.truncate(commitlog.complete_offset)
+        mark = self._store.sync()
+        self._store.mark_flushed(mark)
+        self._store.note_flushed(mark)

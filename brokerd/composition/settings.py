@@ -1,0 +1,153 @@
+"""The broker's command line: where it lives, whom it asks, and its settings groups."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from brokerd.composition.flow_settings import FlowSettings
+from brokerd.consuming.read_place import PullSettings
+from brokerd.delay.settings import DelaySettings
+from brokerd.journal.journal import JournalSettings
+from brokerd.pop.settings import PopSettings
+from brokerd.proxy.endpoint import EndpointSettings
+from brokerd.proxy.forward import ForwardSettings
+from brokerd.replication.settings import ReplicationSettings
+from brokerd.sending.settings import SendSettings
+from brokerd.store.settings import RetentionSettings, StoreSettings
+from brokerd.transactions.settings import TransactionSettings
+from remoting import settings
+from remoting.access.guard import AccessSettings
+from remoting.errors import SettingsError
+from remoting.exporter import MetricsSettings
+from remoting.settings import setting
+from remoting.transport.client import split_address
+from remoting.transport.server import check_loopback, check_reach
+from remoting.transport.tls import TlsSettings
+
+_BELOW: Final = 2  # what clients subtract from a broker's port
+
+
+@dataclass(frozen=True, slots=True)
+class RemotingSettings:
+    """The listener for remoting clients."""
+
+    vip_channel: bool = setting(
+        True, "serve the port two below as well, if it is free: clients with vipChannelEnabled send there"
+    )
+
+    def port_beside(self, port: int) -> int | None:
+        """The second port of a listener, None when there is none."""
+        return port - _BELOW if self.vip_channel and port > _BELOW else None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Everything that start-up needs. Addresses are host:port; `controllers` are name servers too."""
+
+    cluster: str
+    name: str
+    listen: str
+    ha_listen: str
+    grpc_listen: str
+    controllers: tuple[str, ...]
+    data: Path
+    cluster_secret: Path | None
+    store: StoreSettings
+    retention: RetentionSettings
+    replication: ReplicationSettings
+    pop: PopSettings
+    delay: DelaySettings
+    journal: JournalSettings
+    grpc: EndpointSettings
+    forward: ForwardSettings
+    metrics: MetricsSettings
+    pull: PullSettings
+    send: SendSettings
+    transactions: TransactionSettings
+    remoting: RemotingSettings = field(default_factory=RemotingSettings)
+    flow: FlowSettings = field(default_factory=FlowSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    given: frozenset[str] = frozenset()  # the settings that the command line names
+
+
+def parse(arguments: Sequence[str]) -> BrokerSettings:
+    """The settings of a command line. Raises SettingsError with the sentence that says what to change."""
+    parts: Mapping[str, Any] = {
+        "store": StoreSettings(),
+        "retention": RetentionSettings(),
+        "replication": ReplicationSettings(),
+        "pop": PopSettings(),
+        "delay": DelaySettings(),
+        "journal": JournalSettings(),
+        "grpc": EndpointSettings(),
+        "forward": ForwardSettings(),
+        "metrics": MetricsSettings(),
+        "pull": PullSettings(),
+        "send": SendSettings(),
+        "transactions": TransactionSettings(),
+        "remoting": RemotingSettings(),
+        "flow": FlowSettings(),
+        "access": AccessSettings(),
+        "tls": TlsSettings(),
+    }
+    parser = argparse.ArgumentParser(
+        prog="python -m brokerd",
+        description="One replica of one broker group.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="settings for --set:\n" + settings.describe(parts),
+    )
+    parser.add_argument("--cluster", default="DefaultCluster", help="the cluster's name (%(default)s)")
+    parser.add_argument("--name", default="broker-a", help="the broker group's name (%(default)s)")
+    parser.add_argument("--listen", default="127.0.0.1:10911", help="host:port for remoting clients (%(default)s)")
+    parser.add_argument(
+        "--ha-listen", default="127.0.0.1:10912", help="host:port for the group's replicas (%(default)s)"
+    )
+    parser.add_argument("--grpc-listen", default="127.0.0.1:8081", help="host:port for gRPC clients (%(default)s)")
+    parser.add_argument(
+        "--controllers", default="127.0.0.1:9876", help="host:port of every controller, comma-separated"
+    )
+    parser.add_argument("--data", required=True, type=Path, help="the directory that holds this replica's log")
+    parser.add_argument(
+        "--cluster-secret",
+        "--replication-secret",
+        dest="cluster_secret",
+        type=Path,
+        metavar="FILE",
+        help="what the components of one cluster know one another by: the same file on all, mode 0600",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="PART.KEY=VALUE", help="change a setting (see below)"
+    )
+    chosen = parser.parse_args(arguments)
+    for option in ("cluster", "name"):
+        name = getattr(chosen, option)
+        if not name.replace("-", "").replace("_", "").isalnum():
+            raise SettingsError(f"--{option} {name!r}: use letters, digits, - and _ only")
+    controllers = tuple(filter(None, chosen.controllers.split(",")))
+    if not controllers:
+        raise SettingsError("--controllers names no address; write host:port of each controller, separated by commas")
+    for address in controllers:
+        split_address(address)
+    groups = settings.override(parts, chosen.set)
+    access, tls = groups["access"], groups["tls"]
+    for option in ("listen", "ha_listen", "grpc_listen"):
+        host, _ = split_address(getattr(chosen, option))
+        check_reach(host, "--" + option.replace("_", "-"), authentication=access.authentication, tls=tls)
+    check_loopback(groups["metrics"].host, "metrics.host")
+    return BrokerSettings(
+        cluster=chosen.cluster,
+        name=chosen.name,
+        listen=chosen.listen,
+        ha_listen=chosen.ha_listen,
+        grpc_listen=chosen.grpc_listen,
+        controllers=controllers,
+        data=chosen.data,
+        cluster_secret=chosen.cluster_secret,
+        given=frozenset(each.partition("=")[0] for each in chosen.set),
+        **groups,
+    )

@@ -1,0 +1,93 @@
+"""How far consumer groups are, whichever way they consume: pulled offsets are committed, popped ones are in the ledger.
+
+A group may do both, one after the other: its offset in a queue is the larger of the two, and a pop starts there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from brokerd.consuming.pull_offsets import PullOffsets
+from brokerd.metadata.start_offsets import QueueReads
+from brokerd.metadata.tables import Change, MetadataTables
+from brokerd.pop.service import PopService
+
+Queue = tuple[str, int]  # stored topic, queue id
+
+
+class ConsumerProgress:
+    """Joins the tables of the two services; changes nothing."""
+
+    def __init__(self, tables: MetadataTables, pop_service: PopService, reads: QueueReads) -> None:
+        self._tables = tables
+        self._pop = pop_service
+        self._reads = reads
+        self.pulled = PullOffsets()
+        self.in_flight = pop_service.in_flight
+
+    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a group is in a queue; None when it never consumed it."""
+        committed = self._tables.consumer_offset(group, topic, queue_id)
+        popped = self._pop.committed_offset(group, topic, queue_id)
+        if committed is None or popped is None:
+            return popped if committed is None else committed
+        return max(committed, popped)
+
+    def taken_offset(self, group: str, topic: str, queue_id: int) -> int:
+        """Every message of the queue below it was given to the group; 0 when it never took one, or this broker does not know."""
+        pulled = self.pulled.get(group, topic, queue_id) or 0
+        queue = self._pop.ledger.queue(group, topic, queue_id)
+        return max(pulled, queue.next_offset if queue is not None else 0)
+
+    def all_offsets(self) -> Mapping[tuple[str, str], Mapping[int, int]]:
+        """Where every group is, by (group, stored topic), then queue; a copy."""
+        found = {key: dict(queues) for key, queues in self._tables.offsets.items()}
+        for queue in self._pop.ledger.queues():
+            offsets = found.setdefault((queue.group, queue.topic), {})
+            offsets[queue.queue_id] = max(offsets.get(queue.queue_id, 0), queue.committed_offset())
+        return found
+
+    def popped_at(self) -> int:
+        """Grows when something was popped or finished."""
+        return self._pop.journal.applied_offset
+
+    def consumed_by(self, group: str) -> Sequence[Queue]:
+        """The queues that a group has an offset in, in order."""
+        pulled = {
+            (topic, queue_id) for topic, queues in self._tables.offsets_of_group(group).items() for queue_id in queues
+        }
+        return sorted(pulled.union(self._pop.popped_queues(group)))
+
+    def consumed(self) -> Mapping[str, Collection[Queue]]:
+        """The same of every group, in one pass."""
+        found: dict[str, set[Queue]] = {}
+        for (group, topic), queues in self._tables.offsets.items():
+            found.setdefault(group, set()).update((topic, queue_id) for queue_id in queues)
+        for queue in self._pop.ledger.queues():
+            found.setdefault(queue.group, set()).add((queue.topic, queue.queue_id))
+        return found
+
+    def metadata_changed(self, change: Change) -> None:
+        """What was pulled of deleted topics and by deleted groups is forgotten."""
+        for topic in change.topics_deleted:
+            self.pulled.forget(None, topic)
+        for group in change.groups_deleted:
+            self.pulled.forget(group, None)
+
+    def unread_queues(self, topic: str) -> int:
+        """How many queues must stay readable: up to the last one with a message that some group has not consumed.
+
+        Where no group ever consumed the topic, every message counts.
+        """
+        groups = [group for group, queues in self.consumed().items() if any(name == topic for name, _ in queues)]
+        config = self._tables.topics.get(topic)
+        queue_id = config.read_queue_nums if config is not None else 0
+        while queue_id > 0:
+            queue_id -= 1
+            high = self._reads.max_offset(topic, queue_id)
+            low = self._reads.min_offset(topic, queue_id)
+            offsets = [self.consumer_offset(group, topic, queue_id) for group in groups]
+            read_up_to = min((offset for offset in offsets if offset is not None), default=low)
+            if max(low, read_up_to) < high:
+                return queue_id + 1
+        return 0

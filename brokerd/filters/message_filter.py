@@ -1,0 +1,116 @@
+"""Which messages a subscription admits: by tags, or by an SQL expression over properties (pure).
+
+The consume queue holds a hash of each message's tag, so a tag filter gives the set of hashes to compare first; two tags can share
+a hash, so `admits` compares the tag itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Protocol
+
+from brokerd.filters import sql
+from brokerd.filters.table import FilterTable
+from remoting import codes
+from remoting.errors import RequestError
+from remoting.message import decode_properties, java_hash
+
+ALL: Final = "*"
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+MAX_EXPRESSION_LENGTH: Final = 16 * 1024
+
+_TAG_IN_PROPERTIES = re.compile(rb"(?:^|\x02)TAGS\x01([^\x02]*)")
+
+
+class MessageFilter(Protocol):
+    """A compiled subscription. `tags_codes` are the hashes that can match, None when any can; `is_exact` = they decide alone."""
+
+    @property
+    def tags_codes(self) -> frozenset[int] | None: ...
+
+    @property
+    def is_exact(self) -> bool: ...
+
+    def admits(self, properties: bytes) -> bool:
+        """Whether a message with this property string is wanted."""
+
+
+class EverythingFilter:
+    """The subscription `*`."""
+
+    tags_codes: frozenset[int] | None = None
+    is_exact = True
+
+    def admits(self, properties: bytes) -> bool:
+        return True
+
+
+_EVERYTHING: Final = EverythingFilter()
+
+
+class TagFilter:
+    """`A || B`: messages whose tag is one of these."""
+
+    is_exact = False
+
+    def __init__(self, tags: frozenset[str]) -> None:
+        self.tags_codes: frozenset[int] | None = frozenset(map(java_hash, tags))
+        self._encoded = {tag.encode() for tag in tags}
+
+    def admits(self, properties: bytes) -> bool:
+        found = _TAG_IN_PROPERTIES.findall(properties)
+        return bool(found) and found[-1] in self._encoded
+
+
+class SqlFilter:
+    """An SQL92 expression over the message's properties."""
+
+    tags_codes: frozenset[int] | None = None
+    is_exact = False
+
+    def __init__(self, expression: sql.Expression) -> None:
+        self._expression = expression
+
+    def admits(self, properties: bytes) -> bool:
+        return self._expression.matches(decode_properties(properties))
+
+
+def split_tags(expression: str) -> frozenset[str]:
+    """The tags of an expression; empty when it admits everything."""
+    if expression == ALL:
+        return frozenset()
+    return frozenset(filter(None, map(str.strip, expression.split("||"))))
+
+
+def compile_filter(expression_type: str, expression: str) -> MessageFilter:
+    """The filter of a subscription; an empty type is TAG, an empty tag expression admits everything.
+
+    Raises RequestError SUBSCRIPTION_PARSE_FAILED with the place and the rule, SYSTEM_BUSY when too much is compiled already.
+    """
+    if len(expression) > MAX_EXPRESSION_LENGTH:
+        raise RequestError(
+            codes.SUBSCRIPTION_PARSE_FAILED,
+            f"a filter expression has at most {MAX_EXPRESSION_LENGTH} characters, not {len(expression)}",
+        )
+    if expression == ALL and expression_type in ("", TAG):
+        return _EVERYTHING
+    return _compiled.get(expression_type, expression)
+
+
+def _compile(expression_type: str, expression: str) -> MessageFilter:
+    if expression_type in ("", TAG):
+        tags = split_tags(expression)
+        return TagFilter(tags) if tags else EverythingFilter()
+    if expression_type != SQL92:
+        raise RequestError(
+            codes.SUBSCRIPTION_PARSE_FAILED,
+            f"filter expressions are of type TAG or SQL92, not {expression_type[:64]!r}",
+        )
+    try:
+        return SqlFilter(sql.parse(expression))
+    except sql.SqlError as error:
+        raise RequestError(codes.SUBSCRIPTION_PARSE_FAILED, f"the SQL92 expression is not valid: {error}") from error
+
+
+_compiled: Final = FilterTable(_compile)

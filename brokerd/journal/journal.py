@@ -1,0 +1,192 @@
+"""A table kept in the replicated log: appends and applies on the master, follows the dispatch on a replica.
+
+The table reflects every record of its topic below `applied_offset` (a physical offset). On the master that is all that was
+appended; on a replica all that was dispatched. When the log was cut below it, or this broker stops being the master (what it
+appended may be cut), the table is rebuilt.
+
+Snapshots bound the rebuild: the master writes one when enough was appended since the last, and in each new file of the
+commitlog, so that retention can remove old files without looking here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from brokerd.journal.record_log import RecordLog
+from brokerd.journal.replay import (
+    SNAPSHOT,
+    Position,
+    Table,
+    apply_units,
+    encode_snapshot,
+    find_snapshot,
+    follow,
+    rebuild,
+    rebuild_undispatched,
+)
+from brokerd.store.put_status import PutStatus
+from remoting.errors import LogboomError
+from remoting.settings import check, setting
+
+log = logging.getLogger(__name__)
+
+_RETRY_AFTER_RECORDS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """When the master writes a snapshot of a table, and how it is cut."""
+
+    snapshot_every_records: int = setting(
+        4096, "records after which a snapshot is due; fewer make the start shorter", minimum=1, maximum=1 << 30
+    )
+    snapshot_bytes_factor: int = setting(
+        2, "a snapshot also waits until this many times its size was appended since the last", minimum=0, maximum=1000
+    )
+    snapshot_part_bytes: int = setting(
+        1 << 20, "a snapshot is cut into records of about this size", minimum=1024, maximum=2 << 20
+    )
+
+    def __post_init__(self) -> None:
+        check("journal", self)
+
+
+class Journal:
+    """One table and its topic."""
+
+    def __init__(self, records: RecordLog, topic: str, table: Table, settings: JournalSettings | None = None) -> None:
+        self.topic = topic
+        self._log = records
+        self._table = table
+        self._settings = settings or JournalSettings()
+        self._position = Position(0, 0)
+        self._records_since = 0
+        self._bytes_since = 0
+        self._snapshot_bytes = 0
+        self._snapshot_wanted = False
+        self._appending = False
+        self.before_append: Callable[[], None] = lambda: (
+            None
+        )  # brings into the log what has to be there first, or raises
+
+    @property
+    def applied_offset(self) -> int:
+        """The table reflects every record that ends at or below this physical offset."""
+        return self._position.applied_offset
+
+    def append(self, kind: str, body: Any) -> int:
+        """Append a record and apply it; return the physical offset of its end, to wait for.
+
+        Raises what `RecordLog.append` raises; then nothing changed.
+        """
+        self.before_append()
+        encoded = orjson.dumps(body)
+        end_offset = self._append(kind, encoded)
+        self._table.apply(kind, body, end_offset)
+        self._records_since += 1
+        self._bytes_since += len(encoded)
+        if self._records_since >= self._settings.snapshot_every_records:
+            self._snapshot_if_due()
+        return end_offset
+
+    def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None:
+        """Call `done` once when everything below `end_offset` is acknowledged or can no longer be."""
+        self._log.when_acknowledged(end_offset, done)
+
+    @property
+    def begins_later(self) -> bool:
+        """Whether this log was copied from a master that has removed its first files: a snapshot says what was in them."""
+        return self._position.next_unit < self._log.queue_range(self.topic, 0)[0]
+
+    def follow(self) -> None:
+        """Apply what was dispatched since the last call; on the master, where it is applied already, only move on.
+
+        Where the log begins later, nothing is applied before its first whole snapshot was dispatched.
+        """
+        if self._appending:  # a log that dispatches inside the append: the record is applied by who appends it
+            return
+        low, high = self._log.queue_range(self.topic, 0)
+        before = self._position
+        if before.next_unit < low:
+            if find_snapshot(self._log, self.topic, low, high) is not None:
+                self.rebuild()
+        elif high > before.next_unit:
+            self._position = follow(self._log, self.topic, self._table, before, high)
+            if self._position.applied_offset > before.applied_offset:
+                self._records_since += high - before.next_unit
+
+    def catch_up(self) -> None:
+        """Apply all the log holds, also what is not confirmed yet: for a broker that becomes the master with this very log."""
+        self.follow()
+        units = self._log.undispatched_units(self.topic)
+        if self.begins_later:
+            self._position = rebuild_undispatched(self._log, self.topic, self._table, units)
+            return
+        applied_offset = apply_units(self._log, self._table, units, self.applied_offset)
+        self._position = Position(self._position.next_unit, applied_offset)
+
+    def rebuild(self) -> None:
+        """Read the state from the log: at start, when the log was cut, and when this broker stopped being the master."""
+        self._position = rebuild(self._log, self.topic, self._table)
+        self._records_since = 0
+        self._bytes_since = 0
+
+    def truncated(self, end_offset: int) -> None:
+        """The log ends at `end_offset` now, and the consume queues with it."""
+        _, high = self._log.queue_range(self.topic, 0)
+        if end_offset < self.applied_offset or high < self._position.next_unit:
+            self.rebuild()
+
+    def want_snapshot(self) -> None:
+        """The next `maintain` writes a snapshot: a new file of the commitlog was begun, or this broker became the master."""
+        self._snapshot_wanted = self.applied_offset > 0
+
+    def maintain(self) -> None:
+        """Write the snapshot that is wanted, on the master; elsewhere it stays wanted."""
+        if self._snapshot_wanted:
+            self._write_snapshot()
+
+    def held_offset(self) -> int | None:
+        """From where on the log must be kept so that the table can be read from it; None while the topic is empty."""
+        low, high = self._log.queue_range(self.topic, 0)
+        if low == high:
+            return None
+        found = find_snapshot(self._log, self.topic, low, high)
+        first = found[0] if found is not None else low
+        return self._log.read_units(self.topic, 0, first, 1)[0][0]
+
+    # ---- inside
+
+    def _append(self, kind: str, encoded: bytes) -> int:
+        self._appending = True
+        try:
+            end_offset = self._log.append(self.topic, kind, encoded)
+        finally:
+            self._appending = False
+        assert end_offset > self.applied_offset
+        self._position = Position(self._position.next_unit, end_offset)
+        return end_offset
+
+    def _snapshot_if_due(self) -> None:
+        if self._bytes_since >= self._settings.snapshot_bytes_factor * self._snapshot_bytes:
+            self._write_snapshot()
+
+    def _write_snapshot(self) -> None:
+        """Append the whole state. When the log refuses, a part may be in it, which is harmless; it is tried again later."""
+        parts = encode_snapshot(self._table, self._settings.snapshot_part_bytes)
+        try:
+            for part in parts:
+                self._append(SNAPSHOT, part)
+        except LogboomError as error:
+            log.info("the snapshot of %s waits: %s", self.topic, error)
+            self._records_since = max(0, self._settings.snapshot_every_records - _RETRY_AFTER_RECORDS)
+            return
+        self._snapshot_bytes = sum(map(len, parts))
+        self._snapshot_wanted = False
+        self._records_since = 0
+        self._bytes_since = 0

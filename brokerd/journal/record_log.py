@@ -1,0 +1,64 @@
+"""The narrow view of the replicated log that replicated state is kept in: append records, wait for them, read them back.
+
+Implemented over the message store and the replication by the broker's assembly, and in memory by the tests. A record is a
+message in queue 0 of a system topic: its TAGS are the kind, its body is JSON. Since the log is one, order is its guarantee:
+when a record survives a change of master, everything appended before it survives too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
+from remoting import codes
+from remoting.errors import RequestError
+
+# One entry of a consume queue: (physical offset, size, tags code) of a record
+Unit = tuple[int, int, int]
+
+
+class RecordLog(Protocol):
+    def append(self, topic: str, kind: str, body: bytes) -> int:
+        """Append a record to queue 0 of a system topic at once and return the physical offset of its end.
+
+        Raises NotMaster, or another LogboomError when the log takes no writes; then nothing was appended.
+        """
+
+    def append_messages(self, drafts: Sequence[Draft]) -> int:
+        """Append messages that the broker makes itself (retry copies, dead letters), all or none; return the last's end.
+
+        Raises like `append`. The drafts' topics exist and their properties are complete.
+        """
+
+    def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None:
+        """Call `done` once when everything below `end_offset` is acknowledged or can no longer be."""
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """[min, max) of the dispatched queue offsets; (0, 0) when there is none."""
+
+    def read_units(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[Unit]:
+        """Up to `count` entries of a consume queue from queue offset `start` on."""
+
+    def undispatched_units(self, topic: str) -> Sequence[Unit]:
+        """The entries that the log holds for queue 0 of a topic behind what was dispatched, in log order."""
+
+    def record_at(self, physical_offset: int, size: int) -> bytes:
+        """The bytes of one record. Raises StorageError when they cannot be read."""
+
+
+def error_of(status: PutStatus) -> RequestError | None:
+    """What to tell somebody who asked for a change; None when it is acknowledged."""
+    if status == PutStatus.PUT_OK:
+        return None
+    code, reason = _REASONS.get(status, (codes.SYSTEM_ERROR, "was refused"))
+    return RequestError(code, f"the change {reason}; look at the present state before you repeat it")
+
+
+_REASONS = {
+    PutStatus.FLUSH_DISK_TIMEOUT: (codes.FLUSH_DISK_TIMEOUT, "is written but not yet safe on the master's disk"),
+    PutStatus.FLUSH_SLAVE_TIMEOUT: (codes.FLUSH_SLAVE_TIMEOUT, "is written but its replicas have not confirmed it yet"),
+    PutStatus.SERVICE_NOT_AVAILABLE: (codes.SERVICE_NOT_AVAILABLE, "was cut off by a change of the master"),
+    PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: (codes.SERVICE_NOT_AVAILABLE, "has not enough replicas in sync"),
+}

@@ -1,0 +1,184 @@
+"""Rebuilding a table from the log: the last whole snapshot, then every later record in order.
+
+A snapshot is a run of consecutive `snapshot` records, the parts {v, part, parts, rows}. A run whose last part is missing (the
+master died while writing it) does not count. The entries of the consume queue tell the kinds apart by their tags codes, so
+looking for the snapshot reads no record but the candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import orjson
+
+from brokerd.journal.record_log import RecordLog, Unit
+from remoting.errors import CorruptedFile
+from remoting.message import decode_record, java_hash
+
+SNAPSHOT: Final = "snapshot"
+VERSION: Final = 1
+
+_SNAPSHOT_CODE = java_hash(SNAPSHOT)
+_CHUNK = 1024
+
+
+class Table(Protocol):
+    """State that is changed by records only."""
+
+    def clear(self) -> None: ...
+
+    def apply(self, kind: str, body: Any, end_offset: int) -> None:
+        """Carry out the record that ends at that physical offset. Raises CorruptedFile for a kind that is not known."""
+
+    def snapshot_rows(self) -> Iterator[Any]:
+        """The whole state as JSON values."""
+
+    def load_row(self, row: Any) -> None: ...
+
+
+class LogRecord(NamedTuple):
+    """A decoded record of a system topic."""
+
+    kind: str
+    body: Any
+    end_offset: int
+
+
+def decode_log_record(encoded: bytes) -> LogRecord:
+    """Raises CorruptedFile when it is not one of ours, or is of a layout that only a newer version knows."""
+    record = decode_record(encoded)
+    kind = record.property_map().get("TAGS", "")
+    try:
+        body = orjson.loads(record.body)
+        version = body["v"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptedFile(
+            f"the record at {record.physical_offset} of {record.topic} is not readable: {error}"
+        ) from error
+    if version != VERSION:
+        raise CorruptedFile(
+            f"the record at {record.physical_offset} of {record.topic} has layout {version}, this version of the broker "
+            f"knows {VERSION}; start the version that wrote it"
+        )
+    return LogRecord(kind, body, record.physical_offset + record.size)
+
+
+class Position(NamedTuple):
+    """How far a table follows its topic: the next queue offset, and the physical end of the last record applied."""
+
+    next_unit: int
+    applied_offset: int
+
+
+def rebuild(log: RecordLog, topic: str, table: Table) -> Position:
+    """Empty the table and fold the log into it.
+
+    A log that begins later than its topic needs a snapshot; until one was dispatched, the table stays empty (`Journal.follow`).
+    """
+    table.clear()
+    low, high = log.queue_range(topic, 0)
+    found = find_snapshot(log, topic, low, high)
+    end_offset = 0
+    if found is None:
+        if low > 0:
+            return Position(0, 0)
+        start = low
+    else:
+        start, parts = found
+        for part in parts:
+            for row in part.body["rows"]:
+                table.load_row(row)
+        start += len(parts)
+        end_offset = parts[-1].end_offset
+    return follow(log, topic, table, Position(start, end_offset), high)
+
+
+def rebuild_undispatched(log: RecordLog, topic: str, table: Table, undispatched: Sequence[Unit]) -> Position:
+    """Likewise, when the only whole snapshot ends behind what was dispatched: for a broker that becomes the master then.
+
+    Raises CorruptedFile when there is none at all.
+    """
+    low, high = log.queue_range(topic, 0)
+    units = [*log.read_units(topic, 0, low, high - low), *undispatched]
+    for end in range(len(units), 0, -1):
+        if units[end - 1][2] != _SNAPSHOT_CODE:
+            continue
+        last = _read(log, units[end - 1])
+        first = end - last.body["parts"]
+        if last.body["part"] == last.body["parts"] - 1 and first >= 0:
+            table.clear()
+            for unit in units[first:end]:
+                for row in _read(log, unit).body["rows"]:
+                    table.load_row(row)
+            return Position(high, apply_units(log, table, units[end:], last.end_offset))
+    raise CorruptedFile(
+        f"{topic} starts at queue offset {low} and holds no snapshot: records are missing; restore the broker's "
+        "data directory, or empty it so that it is copied from the master"
+    )
+
+
+def follow(log: RecordLog, topic: str, table: Table, position: Position, high: int) -> Position:
+    """Apply the records of queue offsets up to `high`, but none that is applied already."""
+    start, applied_offset = position
+    while start < high:
+        units = log.read_units(topic, 0, start, min(_CHUNK, high - start))
+        if not units:
+            raise CorruptedFile(f"{topic} cannot be read at queue offset {start}, its end is {high}")
+        applied_offset = apply_units(log, table, units, applied_offset)
+        start += len(units)
+    return Position(start, applied_offset)
+
+
+def apply_units(log: RecordLog, table: Table, units: Sequence[Unit], applied_offset: int) -> int:
+    """Apply the records behind `applied_offset`; return the new one."""
+    for unit in units:
+        physical_offset, size, tags_code = unit
+        end_offset = physical_offset + size
+        if end_offset <= applied_offset:
+            continue
+        if tags_code != _SNAPSHOT_CODE:
+            record = _read(log, unit)
+            table.apply(record.kind, record.body, end_offset)
+        applied_offset = end_offset
+    return applied_offset
+
+
+def find_snapshot(log: RecordLog, topic: str, low: int, high: int) -> tuple[int, Sequence[LogRecord]] | None:
+    """Queue offset and parts of the last whole snapshot in [low, high)."""
+    end = high
+    while end > low:
+        start = max(low, end - _CHUNK)
+        units = log.read_units(topic, 0, start, end - start)
+        for index in range(len(units) - 1, -1, -1):
+            if units[index][2] != _SNAPSHOT_CODE:
+                continue
+            last = _read(log, units[index])
+            count = last.body["parts"]
+            first = start + index - count + 1
+            if last.body["part"] == count - 1 and first >= low:
+                parts = [_read(log, unit) for unit in log.read_units(topic, 0, first, count - 1)]
+                return first, [*parts, last]
+        end = start
+    return None
+
+
+def encode_snapshot(table: Table, part_bytes: int) -> list[bytes]:
+    """The parts of a snapshot as record bodies, each of about `part_bytes` at most unless one row is longer."""
+    groups: list[list[bytes]] = [[]]
+    size = 0
+    for row in table.snapshot_rows():
+        encoded = orjson.dumps(row)
+        if size + len(encoded) > part_bytes and groups[-1]:
+            groups.append([])
+            size = 0
+        groups[-1].append(encoded)
+        size += len(encoded) + 1
+    return [
+        b'{"v":%d,"part":%d,"parts":%d,"rows":[%b]}' % (VERSION, part, len(groups), b",".join(rows))
+        for part, rows in enumerate(groups)
+    ]
+
+
+def _read(log: RecordLog, unit: Unit) -> LogRecord:
+    return decode_log_record(log.record_at(unit[0], unit[1]))

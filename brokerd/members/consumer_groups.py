@@ -1,0 +1,103 @@
+"""What is known of a consumer group from its members' heartbeats, and of each member."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from brokerd.members.client_info import ClientInfo
+from remoting.disk import Bytes
+from remoting.errors import LogboomError
+from remoting.frame import Command
+
+MAX_SUBSCRIPTIONS: Final = 1024
+
+CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
+CONSUME_FROM: Final = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group wants of a topic. A higher version replaces a lower one."""
+
+    topic: str
+    expression: str = "*"
+    expression_type: str = "TAG"
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """What a remoting heartbeat says of one consumer group."""
+
+    group: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
+
+
+class Notifiable(Protocol):
+    """A remoting client's connection, as far as the registry's users need it."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def peer(self) -> str: ...
+
+    def notify(self, code: int, ext: Mapping[str, str] | None = None, body: Bytes = b"") -> bool: ...
+
+    def request(
+        self,
+        code: int,
+        ext: Mapping[str, str] | None,
+        body: Bytes,
+        timeout_ms: int,
+        answered: Callable[[Command | LogboomError], None],
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ConsumerGroup:
+    """The members of one group and what they last agreed on."""
+
+    __slots__ = ("consume_from", "consume_type", "members", "message_model", "subscriptions")
+
+    def __init__(self) -> None:
+        self.members: dict[Hashable, Member] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.consume_type = CONSUME_TYPES[1]
+        self.message_model = MESSAGE_MODELS[1]
+        self.consume_from = CONSUME_FROM[0]
+
+    def take_subscriptions(self, incoming: Mapping[str, Subscription]) -> bool:
+        """Replace what is older, forget what is not named; whether anything changed."""
+        merged = {
+            topic: wanted if known is None or wanted.version >= known.version else known
+            for topic, wanted in incoming.items()
+            for known in (self.subscriptions.get(topic),)
+        }
+        changed = merged != self.subscriptions
+        self.subscriptions = merged
+        return changed
+
+
+class Member:
+    """One client in one place. `connection` is set for remoting clients only."""
+
+    __slots__ = ("connection", "info", "last_heard_ms")
+
+    def __init__(self, info: ClientInfo, connection: Notifiable | None, now_ms: int) -> None:
+        self.info = info
+        self.connection = connection
+        self.last_heard_ms = now_ms

@@ -1,0 +1,116 @@
+"""POP as the endpoints use it, without any wire format (pure).
+
+A call never blocks; its result arrives through `done`, exactly once, at once or later on the loop: when a record is acknowledged,
+a parked poll is woken, or a deadline passed. Refusals are `RequestError`s, given to `done` where the outcome type has room for
+one and raised otherwise, only by argument checks that happen before anything was done. `PopService` is the implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from brokerd.metadata.start_offsets import InitMode
+from remoting.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class PopRequest:
+    """Take up to `max_count` (<= 32) messages for `group`, hidden from the group's others for `invisible_time_ms`.
+
+    `queue_id` -1 = any queue of this broker. `deadline_ms` is on the monotonic clock: how long to wait when nothing is there
+    (now or earlier = do not wait). `auto_renew` makes the entry a lease of `client_id`: not due while that client lives.
+    `expression` is a tag expression (`*`, `A || B`) or SQL92 according to `expression_type` (`TAG`, `SQL92`).
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    max_count: int
+    invisible_time_ms: int
+    deadline_ms: int
+    init_mode: InitMode = InitMode.MAX
+    expression_type: str = "TAG"
+    expression: str = "*"
+    fifo: bool = False
+    attempt_id: str = ""
+    client_id: str = ""
+    auto_renew: bool = False
+
+
+class PopStatus(IntEnum):
+    FOUND = 0
+    NOTHING = 1  # nothing came within the time
+    POLLING_FULL = 2  # too many are waiting already
+    REFUSED = 3  # see error
+
+
+class PoppedMessage(NamedTuple):
+    """One taken message: its stored record bytes and the handle (eight or nine fields) that acks it.
+
+    `topic` is the topic that the client asked for, also when the record was stored in the group's retry topic.
+    """
+
+    record: bytes
+    topic: str
+    retry_flag: int
+    queue_id: int
+    queue_offset: int
+    receipt_handle: str
+    delivery_attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class PopOutcome:
+    """The answer to a pop. `start_offsets` maps (retry flag, queue id) to where the read of that queue started."""
+
+    status: PopStatus
+    messages: Sequence[PoppedMessage] = ()
+    pop_time_ms: int = 0
+    invisible_time_ms: int = 0
+    revive_queue_id: int = 0
+    rest_count: int = 0
+    start_offsets: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    error: RequestError | None = None
+
+
+class Parked(Protocol):
+    """A pop that waits."""
+
+    def cancel(self) -> None:
+        """The client went away: forget the wait and take nothing. `done` is not called any more."""
+
+
+class AckStatus(IntEnum):
+    OK = 0
+    INVALID_HANDLE = 1  # malformed, forged, expired, or replaced by a newer handle
+    FAILED = 2  # the record could not be acknowledged; the client should try again
+
+
+@dataclass(frozen=True, slots=True)
+class InvisibleTimeOutcome:
+    """The answer to a change of the invisible time; on failure `receipt_handle` is the old one."""
+
+    status: AckStatus
+    receipt_handle: str
+    pop_time_ms: int = 0
+    invisible_time_ms: int = 0
+    revive_queue_id: int = 0
+
+
+class Popper(Protocol):
+    def pop(self, request: PopRequest, done: Callable[[PopOutcome], None]) -> Parked | None:
+        """Take messages now (then `done` follows when the take is recorded) or park until some arrive; None = not parked."""
+
+    def ack(self, group: str, topic: str, handles: Sequence[str], done: Callable[[Sequence[AckStatus]], None]) -> None:
+        """Finish messages; one status per handle, in order, when the ack record is acknowledged."""
+
+    def change_invisible_time(
+        self, group: str, topic: str, handle: str, invisible_time_ms: int, done: Callable[[InvisibleTimeOutcome], None]
+    ) -> None:
+        """Let the message return `invisible_time_ms` from now (0 = at once) and replace its handle."""
+
+    def forward_to_dead_letter(self, group: str, topic: str, handle: str, done: Callable[[AckStatus], None]) -> None:
+        """Append the message to the group's dead-letter topic, then finish it: first the copy, then the ack."""

@@ -1,0 +1,301 @@
+"""The session of a group whose roles are fixed by settings: broker 0 is the master, the others copy it, nobody is elected (pure).
+
+It stands where `control` stands in a group with controllers, and keeps the same promises with less:
+
+- every start of the master is a new master epoch, one above the highest it has persisted: replicas can tell its lives apart;
+- a log has a lineage, drawn at random when its master first starts. Replicas keep it, and it is part of what both ends of a
+  replication connection prove: a master that lost its data directory has another one, and cannot have its replicas cut;
+- the master owns the sync-state set: what it proposes is the set. Members that do not keep up leave, and nothing waits for them;
+- a replica asks its master, at the remoting address it was given, for its epoch, its set and where it replicates (request 906);
+- with `acting_master`, a replica asks the name servers who of the group is there (request 901, at once when told by 905), and
+  stands in for reads while the master is not and its own id is the smallest.
+
+The shell is the same `ControllerLink`; the name servers are among its addresses, and so is the master.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import orjson
+
+from brokerd.replication.controllers.controller_session import BrokerNames, ControlRequest, ControlSink
+from brokerd.replication.required_set.sync_state import Proposal
+from brokerd.replication.roles.effects import RoleView
+from brokerd.replication.settings import ReplicationSettings
+from remoting import codes
+from remoting.disk import Bytes
+from remoting.errors import ProtocolError, SettingsError
+
+log = logging.getLogger(__name__)
+
+MASTER_ID = 0
+_SYNC_RETRY_MS = 50
+_GROUP_POLL_MS = 1000
+_MAX_MEMBERS = 1000
+
+
+class FixedRoles:
+    """One broker's session with its fixed group."""
+
+    def __init__(
+        self,
+        settings: ReplicationSettings,
+        names: BrokerNames,
+        name_servers: Sequence[str],
+        sink: ControlSink,
+        highest_epoch: int,
+        lineage: str,
+        keep_lineage: Callable[[str], None],
+        now_ms: int,
+    ) -> None:
+        """`highest_epoch` is the highest master epoch that this broker has persisted, `lineage` that of its log ("" = a replica
+        that has not heard of it yet; `keep_lineage` persists it then). Raises SettingsError."""
+        _check(settings)
+        self.is_master = settings.broker_id == MASTER_ID
+        self.last_error = ""
+        self.answered_ms: int | None = None
+        self.acts_as_master = False
+        self.name_servers = tuple(name_servers)
+        self.lineage = lineage
+        self._keep_lineage = keep_lineage
+        assert lineage or not self.is_master
+        master = () if self.is_master or settings.fixed_master in self.name_servers else (settings.fixed_master,)
+        self.addresses = (*self.name_servers, *master)
+        self._settings = settings
+        self._names = names
+        self._sink = sink
+        self._epoch = highest_epoch + 1 if self.is_master else highest_epoch
+        self._members = frozenset({MASTER_ID}) if self.is_master else frozenset()
+        self._set_epoch = 1
+        self._requests: list[ControlRequest] = []
+        self._next_token = 1
+        self._proposals: list[Proposal] = []
+        self._pending: int | None = None  # the token of the question to the master
+        self._group_asked: dict[int, str] = {}  # token -> name server
+        self._groups: dict[str, frozenset[int]] = {}  # name server -> who it says is there
+        self._is_told = False
+        self._wants_sync = False
+        self._wants_members = self.is_master
+        self._poll_at_ms = now_ms
+        self._sync_at_ms = now_ms
+        self._group_at_ms = now_ms
+        self._acting_listener: Callable[[], None] | None = None
+        sink.identified(settings.broker_id)
+
+    @property
+    def leader(self) -> str | None:
+        """Whom a person would look at: the master."""
+        return self._names.address if self.is_master else self._settings.fixed_master
+
+    def on_acting_changed(self, listener: Callable[[], None]) -> None:
+        """Called when this replica began, or ended, to stand in for its master."""
+        self._acting_listener = listener
+
+    def take_requests(self) -> list[ControlRequest]:
+        requests, self._requests = self._requests, []
+        return requests
+
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        """Use these settings from now on."""
+        self._settings = settings
+
+    # What the core wants (ControlRequests)
+
+    def request_sync(self) -> None:
+        self._wants_sync = True
+
+    def request_election(self) -> None:
+        self.last_error = (
+            "this broker cannot go on in its epoch, and nobody elects in a group with fixed roles: start it again"
+            if self.is_master
+            else "the master is not known yet"
+        )
+
+    def request_members(self) -> None:
+        self._wants_members = True
+
+    def propose(self, proposal: Proposal, master_epoch: int) -> None:
+        if master_epoch == self._epoch:
+            self._proposals.append(proposal)
+
+    # Events
+
+    def tick(self, now_ms: int, wall_ms: int) -> None:
+        """Send and tell what is due."""
+        if not self._is_told:
+            self._is_told = True
+            if self.is_master or self._epoch > 0:
+                self._sink.observed(self._own_view(), now_ms)
+        if self._wants_members:
+            self._wants_members = False
+            self._sink.members_known(frozenset(range(self._settings.total_replicas)), frozenset(), now_ms)
+        if self.is_master:
+            self._settle_proposals(now_ms)
+            if self._wants_sync:
+                self._wants_sync = False
+                self._sink.observed(self._own_view(), now_ms)
+            return
+        if self._pending is None and (now_ms >= self._poll_at_ms or (self._wants_sync and now_ms >= self._sync_at_ms)):
+            self._wants_sync = False
+            self._poll_at_ms = now_ms + self._settings.controller_poll_ms
+            self._sync_at_ms = now_ms + _SYNC_RETRY_MS
+            self._pending = self._send(self._settings.fixed_master, codes.EXCHANGE_BROKER_HA_INFO, {})
+        if self._settings.acting_master and now_ms >= self._group_at_ms:
+            self._ask_for_the_group(now_ms)
+
+    def connected(self, address: str, now_ms: int) -> None:
+        if address == self._settings.fixed_master:
+            self._wants_sync = True
+        self._group_at_ms = now_ms
+
+    def disconnected(self, address: str, now_ms: int) -> None:
+        self._group_at_ms = now_ms
+        if self._groups.pop(address, None) is not None:
+            self._judge()
+
+    def notified(self, now_ms: int) -> None:
+        """Somebody says that roles changed: a reason to ask, nothing more."""
+        self._wants_sync = True
+        self._sync_at_ms = now_ms
+
+    def min_id_changed(self, now_ms: int) -> None:
+        """A name server says that another id is the smallest of the group (905): ask now who is there."""
+        self._group_at_ms = now_ms
+        self.notified(now_ms)
+
+    def answered(self, token: int, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
+        try:
+            if token in self._group_asked:
+                address = self._group_asked.pop(token)
+                if code == codes.SUCCESS:
+                    self._groups[address] = _ids_of(body)
+                    self._judge()
+            elif token == self._pending:
+                self._pending = None
+                self._master_answered(code, ext, now_ms)
+        except (ProtocolError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self.last_error = f"an answer that cannot be understood: {error}"
+            log.warning("%s", self.last_error)
+
+    def failed(self, token: int, reason: str, now_ms: int) -> None:
+        self._group_asked.pop(token, None)
+        if token == self._pending:
+            self._pending = None
+            self.last_error = reason
+
+    # What the master tells its replicas (906)
+
+    def exchange_fields(self, flushed_offset: int) -> dict[str, str]:
+        """The answer to a replica's question; what follows the first three is ours alone."""
+        return {
+            "masterAddress": self._names.address,
+            "masterHaAddress": self._names.ha_address,
+            "masterFlushOffset": str(flushed_offset),
+            "masterEpoch": str(self._epoch),
+            "masterGrpcAddress": self._names.grpc_address,
+            "syncStateSet": ",".join(map(str, sorted(self._members))),
+            "syncStateSetEpoch": str(self._set_epoch),
+            "lineage": self.lineage,
+        }
+
+    # Inside
+
+    def _own_view(self) -> RoleView:
+        names = self._names
+        if not self.is_master:  # what it knew in its last life: enough to be a replica and to serve what it has
+            return RoleView(MASTER_ID, self._epoch, master_address=self._settings.fixed_master)
+        return RoleView(
+            MASTER_ID, self._epoch, self._members, self._set_epoch, names.address, names.ha_address, names.grpc_address
+        )
+
+    def _settle_proposals(self, now_ms: int) -> None:
+        proposals, self._proposals = self._proposals, []
+        for proposal in proposals:
+            self._members = proposal.members
+            self._set_epoch = max(self._set_epoch, proposal.base_epoch) + 1
+            self._sink.proposal_accepted(proposal.token, self._members, self._set_epoch, now_ms)
+
+    def _master_answered(self, code: int, ext: Mapping[str, str], now_ms: int) -> None:
+        master = self._settings.fixed_master
+        if code != codes.SUCCESS or "masterHaAddress" not in ext:
+            self.last_error = f"the broker at {master} is not the master of this group (code {code})"
+            return
+        lineage = ext.get("lineage", "")
+        if "masterEpoch" not in ext or not lineage:
+            self.last_error = (
+                f"the broker at {master} tells no master epoch: it is not one of ours; "
+                "copy it with replication.classic_master instead"
+            )
+            return
+        if self.lineage and lineage != self.lineage:
+            self.last_error = (
+                "the master's log is not the one that this replica copied: its data directory was replaced. "
+                "Put the old one back, or remove this replica's, to copy the new one"
+            )
+            log.error("%s", self.last_error)
+            return
+        epoch = int(ext["masterEpoch"])
+        view = RoleView(
+            MASTER_ID,
+            epoch,
+            frozenset(int(each) for each in ext.get("syncStateSet", "").split(",")[:_MAX_MEMBERS] if each),
+            int(ext.get("syncStateSetEpoch", "0")),
+            ext.get("masterAddress", master),
+            ext["masterHaAddress"],
+            ext.get("masterGrpcAddress", ""),
+        )
+        if epoch < self._epoch:
+            self.last_error = (
+                f"the master is in epoch {epoch}, but this replica has seen {self._epoch}: the master has an older copy of its "
+                "data directory; put the newer one back, or remove this replica's to copy the older one"
+            )
+        else:
+            self._epoch, self.last_error, self.answered_ms = epoch, "", now_ms
+        if not self.lineage:
+            self.lineage = lineage
+            self._keep_lineage(lineage)
+        self._sink.observed(view, now_ms)
+
+    def _ask_for_the_group(self, now_ms: int) -> None:
+        self._group_at_ms = now_ms + _GROUP_POLL_MS
+        fields = {"clusterName": self._names.cluster, "brokerName": self._names.broker_name}
+        for address in self.name_servers:
+            if address not in self._group_asked.values():
+                self._group_asked[self._send(address, codes.GET_BROKER_MEMBER_GROUP, fields)] = address
+
+    def _judge(self) -> None:
+        """It stands in only while every name server that answers misses the master; without one, clients find nobody anyway."""
+        present = frozenset().union(*self._groups.values())
+        acts = bool(present) and MASTER_ID not in present and min(present) == self._settings.broker_id
+        if acts != self.acts_as_master:
+            self.acts_as_master = acts
+            log.warning("this replica %s for its master", "stands in" if acts else "no longer stands in")
+            if self._acting_listener is not None:
+                self._acting_listener()
+
+    def _send(self, address: str, code: int, ext: dict[str, str]) -> int:
+        self._next_token += 1
+        self._requests.append(ControlRequest(self._next_token, address, code, ext))
+        return self._next_token
+
+
+def _ids_of(body: Bytes) -> frozenset[int]:
+    """The broker ids of a member group."""
+    group = orjson.loads(body).get("brokerMemberGroup") or {}
+    return frozenset(int(each) for each in group.get("brokerAddrs") or ())
+
+
+def _check(settings: ReplicationSettings) -> None:
+    if settings.broker_id >= settings.total_replicas:
+        raise SettingsError(
+            f"replication.broker_id={settings.broker_id} with replication.total_replicas={settings.total_replicas}: "
+            "ids are 0 to the number of replicas less one; set total_replicas to the size of the group on all its brokers"
+        )
+    if settings.broker_id != MASTER_ID and not settings.fixed_master:
+        raise SettingsError(
+            "a replica with fixed roles has to know its master: set replication.fixed_master to the master's --listen address"
+        )
+    if settings.learner and settings.broker_id == MASTER_ID:
+        raise SettingsError("broker 0 is the master of a group with fixed roles; it cannot be a learner")

@@ -1,0 +1,60 @@
+"""Keeps the epoch list and the highest master epoch ever seen on disk.
+
+`epochFileCheckpoint` has the original's format, so that a store directory can change hands; the highest epoch has a small file of
+its own, because a replica must remember an epoch that it accepted before the first byte of that epoch reached it. Both are
+replaced atomically and durably. Whoever calls `save_*` may act on the new value when the call returned, never before.
+"""
+
+from __future__ import annotations
+
+from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList, decode_epochs, encode_epochs
+from remoting.checksum import crc32
+from remoting.disk import Disk
+from remoting.errors import CorruptedFile
+
+EPOCH_FILE = "epochFileCheckpoint"
+MASTER_EPOCH_FILE = "masterEpochSeen"
+_BACKUP_SUFFIX = ".bak"
+
+
+class EpochFile:
+    """The two files in the root of a broker's store."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def load(self) -> tuple[EpochList, int]:
+        """The epoch list and the highest master epoch seen (0 = none yet). Raises CorruptedFile."""
+        epochs = EpochList(self._load_entries())
+        return epochs, max(self._load_master_epoch(), epochs.last_epoch, 0)
+
+    def save_entries(self, entries: tuple[EpochEntry, ...]) -> None:
+        self._disk.replace_bytes(EPOCH_FILE, encode_epochs(entries))
+        # A backup exists only in a directory that the original wrote. It is one change behind from now on, and a list that
+        # lacks an entry labels bytes wrongly, so it must not be found later.
+        self._disk.remove(EPOCH_FILE + _BACKUP_SUFFIX)
+
+    def save_master_epoch(self, epoch: int) -> None:
+        digits = str(epoch).encode("ascii")
+        self._disk.replace_bytes(MASTER_EPOCH_FILE, b"%s %d\n" % (digits, crc32(digits)))
+
+    def _load_entries(self) -> list[EpochEntry]:
+        backup = self._disk.read_bytes(EPOCH_FILE + _BACKUP_SUFFIX)
+        content = self._disk.read_bytes(EPOCH_FILE)
+        if not content:
+            return decode_epochs(backup, EPOCH_FILE + _BACKUP_SUFFIX) if backup else []
+        try:
+            return decode_epochs(content, EPOCH_FILE)
+        except CorruptedFile:
+            if not backup:
+                raise
+            return decode_epochs(backup, EPOCH_FILE + _BACKUP_SUFFIX)
+
+    def _load_master_epoch(self) -> int:
+        content = self._disk.read_bytes(MASTER_EPOCH_FILE)
+        if content is None:
+            return 0
+        digits, _, checksum = content.strip().partition(b" ")
+        if not digits.isdigit() or checksum != str(crc32(digits)).encode("ascii"):
+            raise CorruptedFile(f"{MASTER_EPOCH_FILE}: bad checksum; restore it, or let this replica start empty")
+        return int(digits)

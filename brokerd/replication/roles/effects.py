@@ -1,0 +1,182 @@
+"""What the pure replication core wants done, in the order in which it must be done (pure).
+
+`engine` carries these out one after the other; an effect that touches the disk has taken place, durably, before the next one is
+looked at. Network effects may be lost (that is what networks do), disk effects may not: if one fails the broker stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from brokerd.replication.epochs.epoch_list import EpochEntry
+from brokerd.replication.required_set.sync_state import Proposal
+from brokerd.replication.wire.frames import Handshake, Reply, TransferHeader
+from remoting.disk import Bytes
+
+
+class Role(Enum):
+    """What this broker is in its group."""
+
+    FENCED = "fenced"  # no confirmed role: serves nobody, follows nobody
+    PROMOTING = "promoting"  # elected; its log is being settled
+    MASTER = "master"
+    REPLICA = "replica"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleView:
+    """What a controller says about the group: by an answer to a linearizable request, or by a notification."""
+
+    master_id: int | None
+    master_epoch: int
+    members: frozenset[int] = frozenset()
+    set_epoch: int = 0
+    master_address: str = ""
+    master_ha_address: str = ""
+    master_grpc_address: str = ""
+    master_is_ours: bool = True  # it told the controllers where it replicates, which the original's brokers do not
+
+
+# Towards the waiting senders
+
+
+@dataclass(frozen=True, slots=True)
+class FailWaiters:
+    """The role changed: nobody who waits may be told that its message is safe."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    role: Role
+    master_epoch: int
+
+
+# Towards the disk
+
+
+@dataclass(frozen=True, slots=True)
+class PersistMasterEpoch:
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PersistEpochs:
+    entries: tuple[EpochEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SettleLog:
+    """Cut an incomplete trailing record and make the rest durable; answered by `ReplicaCore.log_settled`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateLog:
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetLog:
+    """Remove everything; the empty log begins at `offset`."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReplicated:
+    offset: int
+    buffers: Sequence[Bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFlush:
+    """Flush soon; answered by `ReplicaCore.flushed`."""
+
+
+# Towards other brokers
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Dial the master's replication address; answered by `connected` or `connect_failed` with the same attempt."""
+
+    address: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseConnection:
+    connection: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendHandshake:
+    connection: int
+    handshake: Handshake
+
+
+@dataclass(frozen=True, slots=True)
+class SendReply:
+    connection: int
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class SendAck:
+    connection: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeartbeat:
+    connection: int
+    header: TransferHeader
+
+
+# Towards the controllers
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSync:
+    """Ask the controllers now who is master and what the sync-state set is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestElection:
+    """The group needs a new master epoch: there is no master, or the recorded one is an earlier life of this broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMembers:
+    """Ask the controllers which broker ids belong to the group: an unknown one wants to follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeSyncStateSet:
+    proposal: Proposal
+    master_epoch: int
+
+
+Effect = (
+    FailWaiters
+    | RoleChanged
+    | PersistMasterEpoch
+    | PersistEpochs
+    | SettleLog
+    | TruncateLog
+    | ResetLog
+    | AppendReplicated
+    | RequestFlush
+    | Connect
+    | CloseConnection
+    | SendHandshake
+    | SendReply
+    | SendAck
+    | SendHeartbeat
+    | RequestSync
+    | RequestElection
+    | RequestMembers
+    | ProposeSyncStateSet
+)

@@ -1,0 +1,470 @@
+"""The replica's side of replication: find the master, cut what it does not have, copy what it has (pure).
+
+One object per (master, master epoch). Its connection moves IDLE -> DIALLING -> HANDSHAKE -> SETTLING -> TRANSFER and from
+anywhere back to IDLE; what does not fit the stage closes the connection. Invariants:
+
+- nothing is acked to a master whose newest epoch is not the one that a controller named: neither a late master nor an early one;
+- the log is cut before the epoch list (the other way round a crash would leave bytes under a wrong epoch), and both before the
+  first ack; the first ack follows at once, when all that is kept is flushed: a replica acks durable bytes only;
+- bytes are taken only at the own end, within one epoch, whose entry is durable before its first byte;
+- `confirm_offset` is at most what the master confirmed and what is safe here.
+
+A master of ours is spoken to in our own layout alone. One that the settings allow to be plain, and whose kind the controllers did
+not tell, is tried in both in turn. A classic master has no epochs, and offers nothing to compare: its log is copied as epoch 0.
+
+Owned by `core`, whose outbox receives the effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from brokerd.replication.epochs.epoch_list import EpochList
+from brokerd.replication.log import LogPosition
+from brokerd.replication.roles.effects import (
+    AppendReplicated,
+    CloseConnection,
+    Connect,
+    Effect,
+    PersistEpochs,
+    RequestFlush,
+    RequestSync,
+    ResetLog,
+    SendAck,
+    SendHandshake,
+    TruncateLog,
+)
+from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.wire.frames import Handshake, Layout, Piece, Reply, TransferHeader
+from brokerd.replication.wire.rocketmq_peers import PlainPeers, host_of
+from remoting.disk import Bytes
+
+_FIRST_RETRY_MS = 20
+_LONGEST_RETRY_MS = 1000
+_STUCK_RETRY_MS = 5000
+_PATIENCE = 2  # the replica is the more patient side: leaving a master that lives costs it its place in the set
+
+
+class Stage(Enum):
+    IDLE = "idle"  # waits for an address or for the next try
+    DIALLING = "dialling"
+    HANDSHAKE = "handshake"  # ours was sent; the master's epochs are awaited
+    SETTLING = "settling"  # the log was cut; it must be flushed before the first ack
+    TRANSFER = "transfer"
+
+
+class Following:
+    """One replica's relation to one master epoch."""
+
+    def __init__(
+        self,
+        settings: ReplicationSettings,
+        self_id: int,
+        master_id: int,
+        master_epoch: int,
+        address: str,
+        epochs: EpochList,
+        log: LogPosition,
+        *,
+        in_set: bool,
+        confirm_offset: int,
+        outbox: list[Effect],
+        now_ms: int,
+        is_ours: bool = True,
+        is_classic: bool = False,
+    ) -> None:
+        """`is_ours`: the controllers know the master as one of ours; `is_classic`: it knows no controllers."""
+        self.master_id = master_id
+        self.master_epoch = master_epoch
+        self.address = address
+        self.in_set = in_set  # as the controllers say; grows only by our acks
+        self.confirm_offset = confirm_offset
+        self.stage = Stage.IDLE
+        self.last_error = ""
+        self.stuck = ""  # why this replica cannot follow without a person; "" = it can
+        self.copies = 0  # how often the whole log was dropped and copied again
+        self.cuts = 0
+        self.layout = Layout.CLASSIC if is_classic else Layout.OWN
+        self._is_ours = is_ours
+        self._plain_peers = PlainPeers(settings.plain_peers)
+        self._settings = settings
+        self._self_id = self_id
+        self._epochs = epochs
+        self._log = log
+        self._outbox = outbox
+        self._connection: int | None = None
+        self._attempt = 0
+        self._retry_ms = _FIRST_RETRY_MS
+        self._dial_at_ms = now_ms
+        self._received_ms = now_ms
+        self._sent_ms = now_ms
+        self._acked = -1
+        self._ever_acked = False
+        self._wants_clearance = False  # we would drop the log, but must know first that the set does not count on it
+        self._cleared = False
+        self._fresh = True  # no data yet on this connection
+        self._is_damaged = False  # the log cannot be continued, whatever the epochs say
+        self._master_confirm = -1
+        self._dial(now_ms)
+
+    @property
+    def received_ms(self) -> int:
+        """When the master last said something."""
+        return self._received_ms
+
+    @property
+    def sent_ms(self) -> int:
+        """When this replica last did."""
+        return self._sent_ms
+
+    @property
+    def master_confirm_offset(self) -> int:
+        """What the master last said is confirmed; -1 = nothing yet."""
+        return self._master_confirm
+
+    @property
+    def connection(self) -> int | None:
+        return self._connection
+
+    # The connection
+
+    def update(self, address: str, *, in_set: bool, now_ms: int) -> None:
+        """A controller told again where the master is and whether we are in the set."""
+        self.in_set = in_set
+        if self._wants_clearance:
+            self._wants_clearance = False
+            self._cleared = not in_set
+            self._dial_at_ms = now_ms
+        if address and address != self.address:
+            self.address = address
+            self._leave("the master's replication address changed", now_ms)
+            self._dial_at_ms = now_ms
+            self._dial(now_ms)
+
+    def connected(self, attempt: int, connection: int, now_ms: int) -> None:
+        if self.stage is not Stage.DIALLING or attempt != self._attempt:
+            self._outbox.append(CloseConnection(connection, "no longer wanted"))
+            return
+        self._connection = connection
+        self._acked = -1
+        self._fresh = True
+        self._received_ms = self._sent_ms = now_ms
+        self.stage = Stage.HANDSHAKE
+        settings = self._settings
+        handshake = Handshake(
+            self._self_id,
+            settings.sync_from_last_file,
+            settings.learner,
+            self.layout,
+            highest_epoch=self.master_epoch,
+            acks_flushed=settings.ack_after_flush,
+        )
+        self._outbox.append(SendHandshake(connection, handshake))
+        if self.layout is Layout.CLASSIC:
+            self._begin_classic(now_ms)
+
+    def connect_failed(self, attempt: int, reason: str, now_ms: int) -> None:
+        if self.stage is Stage.DIALLING and attempt == self._attempt:
+            self.last_error = reason
+            self._wait(now_ms)
+
+    def lost(self, connection: int, now_ms: int, reason: str = "") -> None:
+        if connection != self._connection:
+            return
+        self.last_error = reason or "the connection to the master closed"
+        self._connection = None
+        if self.stage is Stage.HANDSHAKE:
+            self._unanswered()
+        # The master may be gone: ask who is it now. If only the connection is, be back before it proposes us out.
+        self._outbox.append(RequestSync())
+        if self.stage is Stage.TRANSFER:
+            self._dial(now_ms)
+        else:
+            self._wait(now_ms)
+
+    def stop(self, reason: str) -> None:
+        """This relation ends (another role or master)."""
+        if self._connection is not None:
+            self._outbox.append(CloseConnection(self._connection, reason))
+            self._connection = None
+        self._attempt += 1
+        self.stage = Stage.IDLE
+
+    def tick(self, now_ms: int) -> None:
+        if self._connection is None:
+            if self.stage is Stage.IDLE and now_ms >= self._dial_at_ms:
+                self._dial(now_ms)
+            return
+        silent_ms = now_ms - self._received_ms
+        if self.stage is not Stage.SETTLING and silent_ms >= self._silence_limit_ms:
+            if self.stage is Stage.HANDSHAKE:
+                self._unanswered()
+            self._leave("the master is silent", now_ms)
+            self._outbox.append(RequestSync())
+        elif self.stage is Stage.TRANSFER and now_ms - self._sent_ms >= self._settings.heartbeat_ms:
+            self._send_ack(self._acked, now_ms)
+
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        self._settings = settings
+
+    def forgive(self, pause_ms: int) -> None:
+        """This process stood still: the master was not silent in that time."""
+        self._received_ms += pause_ms
+
+    # What the master sends
+
+    def replied(self, connection: int, reply: Reply, now_ms: int) -> None:
+        """The master's epochs: cut what is not in its log, then ack (or drop everything and copy it again)."""
+        if connection != self._connection:
+            return
+        self._received_ms = now_ms
+        if self.stage is not Stage.HANDSHAKE:
+            self._leave("the master greeted twice", now_ms)
+            return
+        if reply.last_epoch != self.master_epoch:
+            self._outbox.append(RequestSync())
+            kind = (
+                "a stale master" if reply.last_epoch < self.master_epoch else "a newer master than a controller named"
+            )
+            self._leave(f"{kind}: its epoch is {reply.last_epoch}, expected {self.master_epoch}", now_ms)
+            return
+        log = self._log
+        if log.end_offset == log.min_offset:
+            self._forget_epochs()
+        else:
+            common = self._epochs.common_end(log.end_offset, reply.entries, reply.end_offset)
+            if common is None or common < max(log.min_offset, reply.min_offset) or self._is_damaged:
+                if self._is_damaged:
+                    reason = "this log is damaged: it differs from the master's"
+                elif common is not None and common >= log.min_offset:
+                    reason = "the master no longer has the bytes behind this log's end"
+                else:
+                    reason = "this log is without an epoch in common with the master's"
+                if not self._start_anew(reason, now_ms):
+                    return
+            else:
+                self._cut(common)
+        self.stage = Stage.SETTLING
+        self._settled(now_ms)
+
+    def received(self, connection: int, pieces: Sequence[Piece], now_ms: int) -> None:
+        """Log bytes and heartbeats, in order."""
+        if connection != self._connection:
+            return
+        self._received_ms = now_ms
+        if self.stage is not Stage.TRANSFER:
+            self._leave("bytes before the first ack", now_ms)
+            return
+        log = self._log
+        buffers: list[Bytes] = []
+        first_offset = log.end_offset
+        problem = None
+        for header, body in pieces:
+            if self.layout is Layout.CLASSIC:
+                last = self._epochs.last
+                header = header._replace(epoch_start=last.start_offset if last is not None else header.offset)
+            if header.confirm_offset > self._master_confirm:
+                self._master_confirm = header.confirm_offset
+            if self._is_gap(header):
+                self._append(first_offset, buffers)
+                self._copy_again(now_ms)
+                return
+            if not body:
+                continue
+            if header.offset != log.end_offset and not self._begin_empty_log(header.offset):
+                problem = f"bytes for {header.offset} where this log ends at {log.end_offset}"
+                break
+            entry = self._epochs.last
+            if entry is None or header.epoch != entry.epoch or header.epoch_start != entry.start_offset:
+                problem = self._epoch_problem(header)
+                if problem:
+                    break
+                self._append(first_offset, buffers)
+                self._epochs.begin(header.epoch, header.epoch_start)
+                self._outbox.append(PersistEpochs(tuple(self._epochs.entries)))
+                buffers = []
+            if not buffers:
+                first_offset = header.offset
+            buffers.append(body)
+            log.end_offset += len(body)
+            self._fresh = False
+        self._append(first_offset, buffers)
+        self._advance_confirm()
+        if problem:
+            self._leave(problem, now_ms)
+            return
+        if self._settings.ack_after_flush:
+            if log.end_offset > log.flushed_offset:
+                self._outbox.append(RequestFlush())
+        elif log.end_offset > self._acked:
+            self._send_ack(log.end_offset, now_ms)
+
+    def flushed(self, now_ms: int) -> None:
+        """The log's flushed position rose."""
+        if self.stage is Stage.SETTLING:
+            self._settled(now_ms)
+        elif self.stage is Stage.TRANSFER:
+            self._advance_confirm()
+            if self._settings.ack_after_flush and self._log.flushed_offset > self._acked:
+                self._send_ack(self._log.flushed_offset, now_ms)
+
+    def refused(self, reason: str, full: bool, now_ms: int) -> None:
+        """The log did not take the master's bytes. A full disk is waited out; bytes that cannot be a log there mean that the
+        two logs differ although their epochs say otherwise: only a new copy helps."""
+        self.confirm_offset = min(self.confirm_offset, self._log.end_offset)
+        self._is_damaged = self._is_damaged or not full
+        self._leave(reason, now_ms)
+        self.stuck = reason
+        self._dial_at_ms = now_ms + _STUCK_RETRY_MS
+
+    # Steps
+
+    @property
+    def _silence_limit_ms(self) -> int:
+        is_patient = self.layout.is_plain and self.stage is Stage.TRANSFER
+        return self._settings.plain_silence_limit_ms if is_patient else _PATIENCE * self._settings.silence_limit_ms
+
+    def _unanswered(self) -> None:
+        """The master did not greet: perhaps it does not understand us."""
+        if self._is_ours:
+            return
+        if not self._plain_peers.allows(host_of(self.address)):
+            self.last_error += (
+                "; if it is Apache RocketMQ, which cannot prove itself, list its address in replication.plain_peers"
+            )
+            return
+        self.layout = Layout.CURRENT if self.layout is Layout.OWN else Layout.OWN
+
+    def _begin_classic(self, now_ms: int) -> None:
+        """Nothing is greeted: the first ack says from where to send."""
+        if self._epochs.last_epoch > 0:
+            reason = "this log was written under controllers: follow a classic master with an empty data directory"
+            self._leave(reason, now_ms)
+            self.stuck = reason
+            self._dial_at_ms = now_ms + _STUCK_RETRY_MS
+            return
+        if self._log.end_offset == self._log.min_offset:
+            self._forget_epochs()
+        elif self._is_damaged:
+            self._start_anew("this log is damaged: it differs from the master's", now_ms)
+        self.stage = Stage.SETTLING
+        self._settled(now_ms)
+
+    def _cut(self, common: int) -> None:
+        log = self._log
+        if common < log.end_offset:
+            self.cuts += 1
+            self._outbox.append(TruncateLog(common))
+            log.end_offset = common
+            log.flushed_offset = min(log.flushed_offset, common)
+            self.confirm_offset = min(self.confirm_offset, common)
+        if self._epochs.cut(common):
+            self._outbox.append(PersistEpochs(tuple(self._epochs.entries)))
+
+    def _start_anew(self, reason: str, now_ms: int) -> bool:
+        """Drop the whole log, to copy it again; refused while the group may count on what is in it."""
+        if self.in_set or (self._ever_acked and not self._cleared):
+            # Acks of this epoch may have brought us into the set since a controller last told: it must say again that we are not.
+            self._wants_clearance = True
+            self.stuck = (
+                f"{reason}, and this replica may be in the sync-state set; "
+                "elect it master if its log is the right one, or remove its data directory if the master's is"
+            )
+            self._outbox.append(RequestSync())
+            self._leave(self.stuck, now_ms)
+            self._dial_at_ms = now_ms + _STUCK_RETRY_MS
+            return False
+        self._cleared = self._is_damaged = False
+        self.copies += 1
+        self._reset(0)
+        self._forget_epochs()
+        return True
+
+    def _reset(self, offset: int) -> None:
+        self._outbox.append(ResetLog(offset))
+        self._log.min_offset = self._log.end_offset = self._log.flushed_offset = offset
+        self.confirm_offset = min(self.confirm_offset, offset)
+
+    def _forget_epochs(self) -> None:
+        if self._epochs.last is not None:
+            self._epochs.clear()
+            self._outbox.append(PersistEpochs(()))
+
+    def _settled(self, now_ms: int) -> None:
+        log = self._log
+        if log.flushed_offset < log.end_offset:
+            self._outbox.append(RequestFlush())
+            return
+        self.stage = Stage.TRANSFER
+        self._retry_ms = _FIRST_RETRY_MS
+        self._received_ms = now_ms
+        self.stuck = self.last_error = ""
+        self._send_ack(log.end_offset, now_ms)
+
+    def _is_gap(self, header: TransferHeader) -> bool:
+        """The master begins beyond our end: its older files are gone."""
+        log = self._log
+        return self._fresh and header.offset > log.end_offset > log.min_offset
+
+    def _copy_again(self, now_ms: int) -> None:
+        if self._start_anew("the master no longer has the bytes behind this log's end", now_ms):
+            self._leave("starting anew", now_ms)
+            self._dial_at_ms = now_ms
+
+    def _begin_empty_log(self, offset: int) -> bool:
+        """An empty log begins where the master's oldest file does."""
+        if self._log.end_offset != self._log.min_offset or not self._fresh or offset < 0:
+            return False
+        self._reset(offset)
+        return True
+
+    def _epoch_problem(self, header: TransferHeader) -> str:
+        """Why these bytes may not begin a new epoch here; "" = they may."""
+        last = self._epochs.last
+        if not 0 <= header.epoch <= self.master_epoch:
+            return f"bytes of epoch {header.epoch} from the master of epoch {self.master_epoch}"
+        if last is None:
+            return "" if 0 <= header.epoch_start <= header.offset else "an epoch that begins after its first byte"
+        if header.epoch <= last.epoch or header.epoch_start != header.offset:
+            return f"epoch {header.epoch} from {header.epoch_start} at {header.offset}, after epoch {last.epoch}"
+        return ""
+
+    def _append(self, offset: int, buffers: list[Bytes]) -> None:
+        if buffers:
+            self._outbox.append(AppendReplicated(offset, buffers))
+
+    def _advance_confirm(self) -> None:
+        own = self._log.flushed_offset if self._settings.ack_after_flush else self._log.end_offset
+        confirmed = min(self._master_confirm, own)
+        if confirmed > self.confirm_offset:
+            self.confirm_offset = confirmed
+
+    def _send_ack(self, offset: int, now_ms: int) -> None:
+        assert self._connection is not None
+        self._acked = offset
+        self._ever_acked = self._ever_acked or offset > self._log.min_offset
+        self._sent_ms = now_ms
+        self._outbox.append(SendAck(self._connection, offset))
+
+    def _dial(self, now_ms: int) -> None:
+        if not self.address:
+            self._dial_at_ms = now_ms + self._retry_ms
+            return
+        self._attempt += 1
+        self.stage = Stage.DIALLING
+        self._outbox.append(Connect(self.address, self._attempt))
+
+    def _leave(self, reason: str, now_ms: int) -> None:
+        """Close the connection, if there is one, and try again later."""
+        self.last_error = reason
+        if self._connection is not None:
+            self._outbox.append(CloseConnection(self._connection, reason))
+            self._connection = None
+        self._wait(now_ms)
+
+    def _wait(self, now_ms: int) -> None:
+        self.stage = Stage.IDLE
+        self._attempt += 1
+        self._dial_at_ms = now_ms + self._retry_ms
+        self._retry_ms = min(2 * self._retry_ms, _LONGEST_RETRY_MS)

@@ -1,0 +1,252 @@
+"""The master's end of a replication connection: bytes of a replica in, frames out, in whichever layout it speaks (pure).
+
+The first bytes tell the layout. A replica of ours proves itself (`proof`) before anything it says counts; the original's layouts
+are taken from those whom the settings list, since nothing about them can be proven. `receive` raises ProtocolError (NotProven
+among them) for whatever no correct replica sends; the end is finished then, and the connection is to be closed.
+
+    OWN       HELLO --hello--> CHALLENGED --proof--> OPEN
+    others    HELLO --the layout's own start--> OPEN
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from brokerd.replication.wire import own_layout as own
+from brokerd.replication.wire import rocketmq_layouts as plain
+from brokerd.replication.wire.frames import Ack, FromReplica, Handshake, Layout, NewerEpoch, Reply, TransferHeader
+from brokerd.replication.wire.proof import Credentials, NotProven, check_replica, prove_master
+from remoting.disk import Bytes
+from remoting.errors import ProtocolError
+
+_FLAGS: Final = (0, 1, plain.OURS)
+
+
+class _Step(Enum):
+    HELLO = "hello"
+    CHALLENGED = "challenged"
+    OPEN = "open"
+
+
+class MasterEnd:
+    """One accepted connection. What it has to say by itself is in `output` after each `receive`: send it first."""
+
+    __slots__ = (
+        "_allows_classic", "_allows_plain", "_challenge", "_credentials", "_epoch", "_hello", "_padding", "_rest", "_skip",
+        "_step", "layout", "output",
+    )  # fmt: skip
+
+    def __init__(self, credentials: Credentials, *, allows_plain: bool = False, allows_classic: bool = False) -> None:
+        """`allows_plain`: this peer may speak the original's layouts; `allows_classic`: the one without controllers, too."""
+        self.layout: Layout | None = None
+        self.output: list[bytes] = []
+        self._credentials = credentials
+        self._allows_plain = allows_plain
+        self._allows_classic = allows_classic
+        self._rest = b""
+        self._step = _Step.HELLO
+        self._hello = b""
+        self._challenge = b""
+        self._epoch = -1  # the master's, as the reply told it
+        self._padding = 0  # how many zeros may follow a seed handshake
+        self._skip = 0  # how many do
+
+    @property
+    def is_open(self) -> bool:
+        """The replica has proven itself, or speaks a layout in which nobody does."""
+        return self._step is _Step.OPEN
+
+    # What the replica sends
+
+    def receive(self, data: Bytes) -> list[FromReplica]:
+        """The frames in the bytes; a run of acks is given as its last."""
+        if not self._rest and self._step is _Step.OPEN and len(data) == own.ACK.size and self.layout is Layout.OWN:
+            return [self._own_ack(data, 0)]  # what nearly every read is
+        buffer = self._rest + bytes(data) if self._rest else bytes(data)
+        self._rest = b""
+        frames: list[FromReplica] = []
+        position = 0
+        while position < len(buffer):
+            used = self._take(buffer, position, frames)
+            if not used:
+                self._rest = buffer[position:]
+                break
+            position += used
+        return frames
+
+    def _take(self, buffer: bytes, position: int, frames: list[FromReplica]) -> int:
+        """Take one frame; how many bytes that were, 0 = not all there."""
+        if self._step is _Step.HELLO:
+            return self._begin(buffer, frames)
+        if self._step is _Step.CHALLENGED:
+            return self._take_proof(buffer[position : position + own.SIGNED_BYTES], frames)
+        available = len(buffer) - position
+        if self.layout is Layout.OWN:
+            if available < own.ACK.size:
+                return 0
+            _add(frames, self._own_ack(buffer, position))
+            return own.ACK.size
+        if self.layout is Layout.CLASSIC:
+            return _take_classic_ack(buffer, position, frames)
+        if available < plain.STATE.size:
+            return 0 if not self._skip else self._skip_zeros(buffer, position)
+        if self._padding:
+            # Zeros up to 50 bytes of address, or at once the next frame, whose state is not 0.
+            if plain.STATE.unpack_from(buffer, position)[0] == 0:
+                self._skip = self._padding
+            self._padding = 0
+        if self._skip:
+            return self._skip_zeros(buffer, position)
+        return self._take_plain(buffer, position, frames)
+
+    def _begin(self, buffer: bytes, frames: list[FromReplica]) -> int:
+        if buffer[:4] == own.MAGIC[: len(buffer)]:
+            return self._take_hello(buffer)
+        if not self._allows_plain:
+            raise NotProven("a peer that does not prove itself; replication.plain_peers lists those who need not")
+        layout = _detect(buffer, self._allows_classic)
+        if layout is None:
+            return 0
+        self.layout = layout
+        if layout is Layout.CLASSIC:
+            self._step = _Step.OPEN
+            frames.append(Handshake(-1, learner=True, layout=layout, acks_flushed=False))
+            return _take_classic_ack(buffer, 0, frames)
+        used = self._take_plain(buffer, 0, frames)
+        if used:
+            self._step = _Step.OPEN
+        return used
+
+    # Our own layout
+
+    def _take_hello(self, buffer: bytes) -> int:
+        length = own.hello_bytes(buffer)
+        if not length or len(buffer) < length:
+            return 0
+        if len(buffer) > length:
+            raise ProtocolError("a replica went on before it was challenged")
+        self._credentials.key()
+        own.decode_hello(buffer, self._credentials.group)
+        self.layout = Layout.OWN
+        self._hello = buffer
+        self._challenge = own.CHALLENGE_MAGIC + self._credentials.nonce()
+        self.output.append(self._challenge)
+        self._step = _Step.CHALLENGED
+        return length
+
+    def _take_proof(self, proof: bytes, frames: list[FromReplica]) -> int:
+        if proof[:4] != own.PROOF_MAGIC[: len(proof)]:
+            raise NotProven("a replica answered its challenge with something else than a proof")
+        if len(proof) < own.SIGNED_BYTES:
+            return 0
+        key = check_replica(self._credentials, self._hello, self._challenge, proof[4:])
+        self.output.append(own.WELCOME_MAGIC + prove_master(key, self._hello, self._challenge, proof[4:]))
+        frames.append(own.decode_hello(self._hello, self._credentials.group))
+        self._step = _Step.OPEN
+        self._hello = self._challenge = b""
+        return own.SIGNED_BYTES
+
+    def _own_ack(self, data: Bytes, position: int) -> Ack | NewerEpoch:
+        state, epoch, offset = own.ACK.unpack_from(data, position)
+        if state != plain.TRANSFER_STATE:
+            raise ProtocolError(f"a replica sent a frame of state {state} where only acks (2) are due")
+        if self._epoch < 0:
+            raise ProtocolError("an ack before the master's epochs")
+        if epoch > self._epoch:
+            return NewerEpoch(epoch)
+        if epoch != self._epoch:
+            raise ProtocolError(f"an ack in master epoch {epoch}, which ended; this is epoch {self._epoch}")
+        return Ack(offset)
+
+    # The original's layouts
+
+    def _take_plain(self, buffer: bytes, position: int, frames: list[FromReplica]) -> int:
+        available = len(buffer) - position
+        (state,) = plain.STATE.unpack_from(buffer, position)
+        if state == plain.TRANSFER_STATE:
+            if available < plain.ACK.size:
+                return 0
+            _add(frames, Ack(plain.ACK.unpack_from(buffer, position)[1]))
+            return plain.ACK.size
+        if state != plain.HANDSHAKE_STATE:
+            raise ProtocolError(f"a replica sent a frame of state {state}; only 1 (handshake) and 2 (ack) exist")
+        if self.layout is Layout.SEED:
+            return self._take_seed_handshake(buffer, position, frames)
+        if available < plain.HANDSHAKE.size:
+            return 0
+        frames.append(plain.decode_handshake(buffer, position))
+        return plain.HANDSHAKE.size
+
+    def _take_seed_handshake(self, buffer: bytes, position: int, frames: list[FromReplica]) -> int:
+        decoded = plain.decode_seed_handshake(buffer, position)
+        if decoded is None:
+            return 0
+        handshake, used = decoded
+        frames.append(handshake)
+        self._padding = plain.PADDED_ADDRESS_BYTES - (used - plain.HANDSHAKE_HEAD.size)
+        return used
+
+    def _skip_zeros(self, buffer: bytes, position: int) -> int:
+        zeros = buffer[position : position + self._skip]
+        if any(zeros):
+            raise ProtocolError("a handshake whose address is not padded with zeros")
+        self._skip -= len(zeros)
+        return len(zeros)
+
+    # What the master sends
+
+    def encode_reply(self, reply: Reply) -> bytes:
+        """The master's epochs; from now on acks count that name its newest one."""
+        self._epoch = reply.last_epoch
+        return own.encode_reply(reply) if self.layout is Layout.OWN else plain.encode_reply(reply)
+
+    def encode_transfer_header(self, header: TransferHeader, body_bytes: int) -> bytes:
+        """What travels before `body_bytes` of the log; 0 = a heartbeat."""
+        if self.layout is Layout.OWN:
+            return own.encode_transfer_header(header, body_bytes, self._epoch)
+        if self.layout is Layout.CLASSIC:
+            return plain.encode_classic_transfer_header(header, body_bytes)
+        return plain.encode_transfer_header(header, body_bytes)
+
+
+def _detect(buffer: bytes, allows_classic: bool) -> Layout | None:
+    """Which of the original's layouts a connection begins in; None = more bytes are needed. Raises ProtocolError.
+
+    A current and a seed handshake begin with state 1 and two flags; then the one has the high half of a broker id, which is 0,
+    and the other the length of an address. A classic slave's first bytes are an offset, which could look like either.
+    """
+    if len(buffer) < plain.STATE.size:
+        return None
+    (state,) = plain.STATE.unpack_from(buffer)
+    if state == plain.HANDSHAKE_STATE:
+        if len(buffer) < plain.HANDSHAKE_HEAD.size:
+            return None
+        _, from_last_file, learner, length = plain.HANDSHAKE_HEAD.unpack_from(buffer)
+        if from_last_file in _FLAGS and learner in _FLAGS:
+            if length == 0:
+                return Layout.CURRENT
+            if 0 < length <= plain.PADDED_ADDRESS_BYTES:
+                if len(buffer) < plain.HANDSHAKE_HEAD.size + length:
+                    return None
+                if plain.decode_address(buffer[plain.HANDSHAKE_HEAD.size : plain.HANDSHAKE_HEAD.size + length]):
+                    return Layout.SEED
+    if not allows_classic or state < 0:
+        raise ProtocolError(f"a connection that begins with state {state} and is no handshake")
+    return Layout.CLASSIC if len(buffer) >= plain.CLASSIC_ACK.size else None
+
+
+def _take_classic_ack(buffer: bytes, position: int, frames: list[FromReplica]) -> int:
+    if len(buffer) - position < plain.CLASSIC_ACK.size:
+        return 0
+    _add(frames, Ack(plain.CLASSIC_ACK.unpack_from(buffer, position)[0]))
+    return plain.CLASSIC_ACK.size
+
+
+def _add(frames: list[FromReplica], frame: Ack | NewerEpoch) -> None:
+    """Add a frame, an ack in the place of one before it unless it falls."""
+    last = frames[-1] if frames else None
+    if isinstance(last, Ack) and isinstance(frame, Ack) and last.offset <= frame.offset:
+        frames[-1] = frame
+    else:
+        frames.append(frame)

@@ -1,0 +1,140 @@
+"""The ends of all replication connections of one broker: bytes to frames and back, refusals, and how fast the log is sent (pure).
+
+`engine` drives it; connections have the numbers that the shell gave them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.wire.accepted_end import MasterEnd
+from brokerd.replication.wire.dialled_end import ReplicaEnd
+from brokerd.replication.wire.frames import FromMaster, FromReplica, Handshake
+from brokerd.replication.wire.proof import Credentials
+from brokerd.replication.wire.rocketmq_peers import PlainPeers
+from remoting.disk import Bytes
+from remoting.errors import ProtocolError
+
+_MAX_HOSTS_COUNTED: Final = 256
+_OTHERS: Final = "others"
+_BURST_MS: Final = 100
+
+
+class Budget:
+    """How many bytes one connection may be sent now, so that it stays below a rate."""
+
+    __slots__ = ("_bytes_per_s", "_left", "_refilled_ms")
+
+    def __init__(self, bytes_per_s: int, now_ms: int) -> None:
+        """0 = no limit."""
+        self._bytes_per_s = bytes_per_s
+        self._left = bytes_per_s * _BURST_MS // 1000
+        self._refilled_ms = now_ms
+
+    def left(self, now_ms: int) -> int | None:
+        """None = as many as there are."""
+        if not self._bytes_per_s:
+            return None
+        earned = self._bytes_per_s * max(0, now_ms - self._refilled_ms) // 1000
+        if earned:
+            self._refilled_ms = now_ms
+            self._left = min(self._left + earned, self._bytes_per_s * _BURST_MS // 1000)
+        return max(0, self._left)
+
+    def spend(self, count: int) -> None:
+        if self._bytes_per_s:
+            self._left -= count
+
+
+class Channels:
+    """See the module."""
+
+    def __init__(self, settings: ReplicationSettings, credentials: Credentials) -> None:
+        """Raises SettingsError when the list of plain peers cannot be understood."""
+        self.refused: dict[
+            str, int
+        ] = {}  # host -> how many of its connections broke the protocol or did not prove themselves
+        self._settings = settings
+        self._credentials = credentials
+        self._plain_peers = PlainPeers(settings.plain_peers)
+        self._hosts: dict[int, str] = {}
+        self._masters: dict[int, MasterEnd] = {}  # this broker is the master there
+        self._replicas: dict[int, ReplicaEnd] = {}
+        self._budgets: dict[int, Budget] = {}
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def prove_group(self, group: bytes) -> None:
+        """On connections from now on, prove and ask for proof of this group."""
+        self._credentials = replace(self._credentials, group=group)
+
+    def accept(self, connection: int, host: str, now_ms: int) -> None:
+        """A peer at `host` connected."""
+        self._hosts[connection] = host
+        plain = self._plain_peers.allows(host)
+        self._masters[connection] = MasterEnd(
+            self._credentials, allows_plain=plain, allows_classic=plain and self._settings.classic_peers
+        )
+        self._budgets[connection] = Budget(self._settings.max_transfer_bytes_per_s, now_ms)
+
+    def dial(self, connection: int, host: str, handshake: Handshake) -> Sequence[bytes]:
+        """This broker connected to a master; what it says first. Raises NotProven."""
+        self._hosts[connection] = host
+        end = self._replicas[connection] = ReplicaEnd(self._credentials, handshake)
+        return _said(end)
+
+    def forget(self, connection: int) -> None:
+        """The connection is gone."""
+        for table in (self._hosts, self._masters, self._replicas, self._budgets):
+            table.pop(connection, None)
+
+    def replica_said(self, connection: int, data: Bytes) -> tuple[list[FromReplica], Sequence[bytes]]:
+        """A replica's frames, and what to send it at once. Raises ProtocolError: close the connection."""
+        end = self._masters[connection]
+        frames = end.receive(data)
+        return frames, _said(end)
+
+    def master_said(self, connection: int, data: Bytes) -> tuple[list[FromMaster], Sequence[bytes]]:
+        """A master's frames, and what to send it at once. Raises ProtocolError: close the connection."""
+        end = self._replicas[connection]
+        frames = end.receive(data)
+        return frames, _said(end)
+
+    def is_accepted(self, connection: int) -> bool:
+        """This broker is the master there."""
+        return connection in self._masters
+
+    def is_dialled(self, connection: int) -> bool:
+        """This broker is the replica there."""
+        return connection in self._replicas
+
+    def master_end(self, connection: int) -> MasterEnd | None:
+        return self._masters.get(connection)
+
+    def replica_end(self, connection: int) -> ReplicaEnd | None:
+        return self._replicas.get(connection)
+
+    def budget(self, connection: int) -> Budget:
+        return self._budgets[connection]
+
+    def is_open(self, connection: int) -> bool:
+        """The peer has proven itself, or is one that need not."""
+        end = self._masters.get(connection) or self._replicas.get(connection)
+        return end is not None and end.is_open
+
+    def refuse(self, connection: int, error: ProtocolError) -> str:
+        """Count a peer that broke the protocol; what to log about it, "" = that was done before."""
+        host = self._hosts.get(connection) or "unknown"
+        if host not in self.refused and len(self.refused) >= _MAX_HOSTS_COUNTED:
+            host = _OTHERS
+        count = self.refused[host] = self.refused.get(host, 0) + 1
+        return f"refused a replication connection with {host}: {error}" if count == 1 else ""
+
+
+def _said(end: MasterEnd | ReplicaEnd) -> Sequence[bytes]:
+    said, end.output = end.output, []
+    return said

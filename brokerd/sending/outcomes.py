@@ -1,0 +1,32 @@
+"""Sending as the endpoints use it, without any wire format (pure).
+
+A call never blocks; its result arrives through `done`, exactly once, at once or later on the loop, when the records are
+acknowledged. `MessageSender` is the implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
+from remoting.errors import RequestError
+
+
+class SendOutcome(NamedTuple):
+    """What became of one draft. Offsets are -1 when nothing was stored; `error` says why and what to do.
+
+    Of a half message the queue is that of its message, the offsets are its own.
+    """
+
+    status: PutStatus
+    queue_id: int = -1
+    queue_offset: int = -1
+    physical_offset: int = -1
+    error: RequestError | None = None
+
+
+class Sender(Protocol):
+    def send(self, drafts: Sequence[Draft], done: Callable[[Sequence[SendOutcome]], None]) -> None:
+        """Append all drafts in one go; `done` gets one outcome per draft, in order, when the last is acknowledged or failed."""

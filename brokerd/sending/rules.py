@@ -1,0 +1,173 @@
+"""What a message must be to be stored, and how its properties are stamped: the general path of sends (pure).
+
+The kernel handles the common case with the same outcome; a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from brokerd.delay.rules import check_times
+from brokerd.metadata.configs import TopicConfig
+from brokerd.metadata.names import check_topic_name
+from brokerd.store.draft import Draft
+from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
+from remoting.message import (
+    MAX_BODY_BYTES,
+    MAX_PROPERTIES_BYTES,
+    SYS_INNER_BATCH,
+    SYS_NEED_UNWRAP,
+    decode_properties,
+    encode_properties,
+    java_hash,
+    tags_code,
+)
+from remoting.names import RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX
+
+PERM_WRITE: Final = 2
+
+# Of the reserved topics, those that tools and benchmarks send to
+_SENDABLE: Final = frozenset({"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"})
+_DROPPED: Final = ("POP_CK", "__CRC32#", "MSG_REGION", "TRACE_ON")
+_STAMP: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+STAMP: Final = encode_properties(_STAMP)
+
+# Properties that change what the broker must do, or that it must not store as they came. Unanchored, which is faster: what it
+# finds by accident is looked at again, name by name.
+_SPECIAL: Final = re.compile(
+    rb"POP_CK|TRAN_MSG|DELAY|TIMER_|INNER_|__CRC32#|MSG_REGION|TRACE_ON|REPLY_TO_CLIENT|WAIT\x01false|\x01\x02|\x00"
+)
+_UNIQUE_KEY: Final = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([0-9A-Za-z]+)\x02")
+# The properties that most messages have and no others: one match says that nothing is special, and finds the key and the tag
+_COMMON: Final = re.compile(
+    rb"(?:(?:UNIQ_KEY\x01([0-9A-Za-z]+)|WAIT\x01true|TAGS\x01([^\x00-\x02]+)|KEYS\x01[^\x00-\x02]+)\x02)+"
+)
+
+
+def check_destination(topic: str) -> None:
+    """Raise RequestError when clients cannot send to a topic of this name."""
+    check_topic_name(topic)
+    if topic.startswith(SYSTEM_TOPIC_PREFIX) or (topic in RESERVED_TOPICS and topic not in _SENDABLE):
+        raise RequestError(codes.NO_PERMISSION, f"topic {topic} belongs to the system; clients cannot send to it")
+
+
+def prepare(
+    draft: Draft,
+    topic: TopicConfig | None,
+    choose_queue: Callable[[int], int],
+    unique_id: Callable[[], str],
+    cluster: str,
+    delay_levels: int,
+) -> Draft:
+    """The draft as it is stored: its queue chosen, its properties stamped; requests are told in which cluster to answer them.
+
+    `choose_queue` picks one of n queues; `unique_id` names a message whose client did not; there are so many `delay_levels`.
+    Raises RequestError with the protocol's code and the rule when the message cannot be stored.
+    """
+    check_destination(draft.topic)
+    if topic is None:
+        raise RequestError(
+            codes.TOPIC_NOT_EXIST,
+            f"topic {draft.topic} does not exist; create it in the console or with manage.py topic create",
+        )
+    if not topic.perm & PERM_WRITE:
+        raise RequestError(
+            codes.NO_PERMISSION, f"topic {draft.topic} does not accept messages (its permission has no write)"
+        )
+    if not len(draft.body):
+        raise RequestError(codes.MESSAGE_ILLEGAL, "the message has no body")
+    if len(draft.body) > MAX_BODY_BYTES:
+        raise RequestError(
+            codes.MESSAGE_ILLEGAL, f"the body has {len(draft.body)} bytes; at most {MAX_BODY_BYTES} are stored"
+        )
+    if draft.sys_flag & (SYS_INNER_BATCH | SYS_NEED_UNWRAP):
+        raise RequestError(codes.MESSAGE_ILLEGAL, "batches kept as one unit are not accepted")
+    queues = topic.write_queue_nums
+    if queues < 1:
+        raise RequestError(codes.NO_PERMISSION, f"topic {draft.topic} has no queue to write to")
+    if draft.queue_id >= max(queues, topic.read_queue_nums):
+        raise InvalidParameter(
+            f"queueId {draft.queue_id} must be below {queues}, the number of queues of {draft.topic}"
+        )
+    queue_id = draft.queue_id if draft.queue_id >= 0 else choose_queue(queues)
+    ordinary = (
+        _find_unique_key(draft.properties) is not None and len(draft.properties) + len(STAMP) <= MAX_PROPERTIES_BYTES
+    )
+    properties = draft.properties + STAMP if ordinary else _stamp(draft.properties, unique_id, cluster, delay_levels)
+    return draft._replace(queue_id=queue_id, properties=properties)
+
+
+def unique_key(draft: Draft) -> str:
+    """The name of a prepared message."""
+    found = _UNIQUE_KEY.search(draft.properties)
+    return found[1].decode() if found is not None else decode_properties(draft.properties).get("UNIQ_KEY", "")
+
+
+def waits_for_store(properties: bytes) -> bool:
+    """Whether the producer wants its answer after the message is stored everywhere (WAIT absent or not false)."""
+    return b"WAIT\x01false" not in properties or decode_properties(properties).get("WAIT") != "false"
+
+
+def _find_unique_key(properties: bytes) -> re.Match[bytes] | None:
+    """The unique key in properties that may be stored as they came, with the stamp behind them; None for all others."""
+    if not properties.endswith(b"\x02") or _SPECIAL.search(properties):
+        return None
+    return _UNIQUE_KEY.search(properties)
+
+
+# Longer properties are looked at each time: what one message of each of many topics was like would take much memory.
+MAX_KEPT_BYTES: Final = 2048
+
+
+class Pattern(NamedTuple):
+    """Properties that may be stored as they came, with a hole for the unique key: `head`, letters and digits, `rest`.
+
+    Messages of one producer mostly differ in that key alone, so one look at the first speaks for the others.
+    """
+
+    head: bytes
+    key_at: int
+    key_end: int
+    rest: bytes
+    tags_code: int
+
+
+def pattern_of(properties: bytes) -> Pattern | None:
+    """The pattern that properties follow; None when the general path must see them."""
+    common = _COMMON.fullmatch(properties)
+    if common is not None:
+        key_at, key_end = common.span(1)
+        if key_at < 0:
+            return None
+        tag = common[2]
+        code = 0 if tag is None else java_hash(tag.decode("utf-8", "replace"))
+    else:
+        key = _find_unique_key(properties)
+        if key is None:
+            return None
+        key_at, key_end = key.span(1)
+        code = tags_code(properties)
+    return Pattern(properties[:key_at], key_at, key_end, properties[key_end:], code)
+
+
+def _stamp(encoded: bytes, unique_id: Callable[[], str], cluster: str, delay_levels: int) -> bytes:
+    if b"\0" in encoded:
+        raise RequestError(codes.MESSAGE_ILLEGAL, "a property holds a NUL character; send it in the body or encode it")
+    properties = decode_properties(encoded)
+    check_times(properties, delay_levels)
+    for name in _DROPPED:
+        properties.pop(name, None)
+    if "UNIQ_KEY" not in properties:
+        properties["UNIQ_KEY"] = unique_id()
+    if "REPLY_TO_CLIENT" in properties:
+        properties["CLUSTER"] = cluster
+    stamped = encode_properties({**properties, **_STAMP})
+    if len(stamped) > MAX_PROPERTIES_BYTES:
+        raise RequestError(
+            codes.MESSAGE_ILLEGAL,
+            f"the properties take {len(stamped)} bytes; at most {MAX_PROPERTIES_BYTES} are stored",
+        )
+    return stamped

@@ -1,0 +1,175 @@
+"""Moves the dispatch offset along the log, up to the confirm offset, and tells who waits for messages.
+
+Entries come from the appender, which made them anyway (`offer`), as long as they continue where dispatch stands; otherwise the
+log is read back and walked. Both ways give the same entries. Invariant: everything before `dispatch_offset` is in the consume
+queues, nothing behind it is, and `dispatch_offset` is a record boundary at or before `confirm_offset`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from brokerd.store.derived.derive import Derived, Entry, Stop, walk
+from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.queues.consume_queues import ConsumeQueues
+from brokerd.store.queues.queue_offsets import QueueKey
+from remoting.errors import CorruptedFile
+
+# Offered entries wait for the confirm offset; beyond this many the log is read back instead.
+_MAX_OFFERED_ENTRIES = 1 << 16
+
+
+class Arrival(NamedTuple):
+    """Messages that became visible in one queue in one round of dispatch; `tags_codes` are theirs, in order."""
+
+    topic: str
+    queue_id: int
+    max_offset: int
+    tags_codes: list[int]
+
+
+class _Offer(NamedTuple):
+    start: int
+    entries: Sequence[Entry]
+    end: int
+
+
+def _split(entries: Sequence[Entry], target: int) -> tuple[list[Entry], list[Entry]]:
+    """The entries of records that end at or before the target, and the others; one entry of several records may be cut in two."""
+    for index, entry in enumerate(entries):
+        topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, count = entry
+        if physical_offset + count * size > target:
+            before, behind = list(entries[:index]), list(entries[index:])
+            fit = max(0, (target - physical_offset) // size)
+            if fit:
+                before.append((*entry[:7], fit))
+                physical_offset += fit * size
+                behind[0] = (
+                    topic,
+                    queue_id,
+                    queue_offset + fit,
+                    physical_offset,
+                    size,
+                    tags_code,
+                    timestamp,
+                    count - fit,
+                )
+            return before, behind
+    return list(entries), []
+
+
+class Dispatcher:
+    """See the module. `listeners` are called with the arrivals of a round, after all of them are visible."""
+
+    def __init__(self, commitlog: CommitLog, queues: ConsumeQueues, chunk_bytes: int) -> None:
+        self._commitlog = commitlog
+        self._queues = queues
+        self._chunk_bytes = chunk_bytes
+        self._offers: deque[_Offer] = deque()
+        self._offered_entries = 0
+        self.dispatch_offset = self.confirm_offset = commitlog.min_offset
+        self.last_timestamp_ms = 0  # of the last message that was dispatched
+        self.listeners: list[Callable[[Sequence[Arrival]], None]] = []
+
+    def offer(self, start: int, entries: Sequence[Entry], end: int) -> None:
+        """Hand over the entries of the log range `[start, end)`, which was just appended."""
+        self._offers.append(_Offer(start, entries, end))
+        self._offered_entries += len(entries)
+        if self._offered_entries > _MAX_OFFERED_ENTRIES:
+            self._drop_offers()
+
+    def dispatch(self, confirm_offset: int) -> list[Arrival]:
+        """Make visible what lies before the confirm offset; reads about one chunk of the log back per call.
+
+        Call again while `dispatch_offset` moves and is behind: a call may move it without an arrival, over records that enter
+        no queue. Raises CorruptedFile when the log is not what was appended.
+        """
+        target = min(confirm_offset, self._commitlog.complete_offset)
+        self.confirm_offset = max(self.confirm_offset, target)
+        arrivals: dict[QueueKey, list[int]] = {}
+        read_back = 0
+        while self.dispatch_offset < target:
+            offer = self._offers[0] if self._offers else None
+            if offer is None or offer.start > self.dispatch_offset:
+                moved = self._read_back(target if offer is None else min(target, offer.start), arrivals)
+                read_back += moved
+                if not moved or read_back >= self._chunk_bytes:
+                    break
+            elif offer.start < self.dispatch_offset:
+                self._take_offer()
+            elif offer.end <= target:
+                self._take_offer()
+                self._apply(offer.entries, arrivals)
+                self.dispatch_offset = offer.end
+            elif not self._apply_part(offer, target, arrivals):
+                break
+        return self._notify(arrivals)
+
+    def restart(self, offset: int) -> None:
+        """Stand at a record boundary, with nothing confirmed behind it."""
+        self._drop_offers()
+        self.dispatch_offset = self.confirm_offset = offset
+
+    def truncate(self, offset: int) -> None:
+        """The log was cut at the offset."""
+        self._drop_offers()
+        self.dispatch_offset = min(self.dispatch_offset, offset)
+        self.confirm_offset = min(self.confirm_offset, offset)
+
+    def undispatched(self) -> Iterator[Derived]:
+        """What the log holds behind the dispatch offset, record by record, without dispatching it."""
+        log = self._commitlog
+        return walk(log.read, self.dispatch_offset, log.complete_offset, log.shape, self._chunk_bytes)
+
+    def _read_back(self, stop: int, arrivals: dict[QueueKey, list[int]]) -> int:
+        """Dispatch one chunk of the log before `stop`; returns how far that went."""
+        log = self._commitlog
+        before = self.dispatch_offset
+        for derived in walk(log.read, before, stop, log.shape, self._chunk_bytes):
+            if derived.stop is Stop.DAMAGED:
+                raise CorruptedFile(
+                    f"the commitlog has no record at offset {derived.end_offset}, where one was appended; "
+                    "restart this broker, which checks its files"
+                )
+            self._apply(derived.entries, arrivals)
+            self.dispatch_offset = derived.end_offset
+            break
+        return self.dispatch_offset - before
+
+    def _apply(self, entries: Sequence[Entry], arrivals: dict[QueueKey, list[int]]) -> None:
+        if entries:
+            self._queues.apply(entries, arrivals)
+            self.last_timestamp_ms = entries[-1][6]
+
+    def _apply_part(self, offer: _Offer, target: int, arrivals: dict[QueueKey, list[int]]) -> bool:
+        """Apply the entries of an offer whose records lie wholly before the target; whether there were any."""
+        before, behind = _split(offer.entries, target)
+        self._take_offer()
+        if not before:
+            self._offers.appendleft(offer)
+            self._offered_entries += len(offer.entries)
+            return False
+        _, _, _, physical_offset, size, _, _, count = before[-1]
+        self.dispatch_offset = physical_offset + count * size
+        self._offers.appendleft(_Offer(self.dispatch_offset, behind, offer.end))
+        self._offered_entries += len(behind)
+        self._apply(before, arrivals)
+        return True
+
+    def _take_offer(self) -> None:
+        self._offered_entries -= len(self._offers.popleft().entries)
+
+    def _drop_offers(self) -> None:
+        self._offers.clear()
+        self._offered_entries = 0
+
+    def _notify(self, arrivals: dict[QueueKey, list[int]]) -> list[Arrival]:
+        if not arrivals:
+            return []
+        table = self._queues.table
+        result = [Arrival(*key, table[key].max_offset, codes) for key, codes in arrivals.items()]
+        for listener in self.listeners:
+            listener(result)
+        return result

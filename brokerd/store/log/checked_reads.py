@@ -1,0 +1,144 @@
+"""Records of the commitlog for consumers, none that is not what was stored: a disk may change bytes long after it wrote them.
+
+Every read is checked. A whole check is made record by record: size, place, the body's checksum, and the checksum over the record
+where it has one. What passed it leaves 32 bits: one checksum over the queue's units that were asked for and all the bytes that
+were found. The same read with the same bytes is known by it, in one pass over them; anything else is checked in whole again. So
+nothing has to be forgotten when the log is cut, written again or read anew from disk, and a chance of 1 in 4 billion that damage
+goes unnoticed is that of the bodies' own checksums.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Final
+
+from brokerd.store.log.segment import Segment
+from brokerd.store.record_crc import is_intact
+from remoting.checksum import crc32
+from remoting.errors import CorruptedFile
+from remoting.message import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
+
+_INT: Final = struct.Struct(">i")
+# What is looked at before a record is given out: size, body checksum, physical offset, sysFlag and, with IPv4 hosts, body length.
+_HEAD: Final = struct.Struct(">i4xI16xqi44xi")
+_BODY_START: Final = 88
+_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+_KNOWN_READS: Final = 1 << 16  # of 4 bytes
+_LEAST_KNOWN: Final = 4  # records of a read: fewer are checked as fast as they are known again
+# Records of one file that lie so close together that reading what is between them costs less than a call for each.
+_CLOSE: Final = 4
+_CLOSE_BYTES: Final = 1 << 20
+
+Unit = tuple[int, int, int]  # physical offset, size, tags code
+
+
+class RecordReads:
+    """Reads from the segments of one log, which `segments` has by their first offset; `read` reads anywhere in it."""
+
+    def __init__(
+        self,
+        segments: Mapping[int, Segment],
+        segment_bytes: int,
+        read: Callable[[int, int], bytes],
+        *,
+        has_checksums: bool,
+    ) -> None:
+        self._segments = segments
+        self._segment_bytes = segment_bytes
+        self._read = read
+        self._has_checksums = has_checksums
+        self._known = array("I", bytes(4 * _KNOWN_READS))
+
+    def records(self, units: Sequence[Unit], encoded: bytes, total: int) -> list[bytes]:
+        """The records that the units name, as `joined` reads them; those that are gone from the log's begin are left out."""
+        content = self.joined(units, encoded, total)
+        if content is None:
+            return self._one_by_one(units)
+        if len(units) == 1:
+            return [content]
+        sizes = [size for _, size, _ in units]
+        return [content[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+    def _one_by_one(self, units: Sequence[Unit]) -> list[bytes]:
+        records = []
+        for unit in units:
+            offset, size, _ = unit
+            if offset - offset % self._segment_bytes in self._segments:
+                record = self._read(offset, size)
+                self._check(record, (unit,))
+                records.append(record)
+        return records
+
+    def joined(self, units: Sequence[Unit], encoded: bytes, total: int) -> bytes | None:
+        """The records that the units name, one behind the other; None when they are not all in one file that is there.
+
+        `encoded` are the units as their queue has them, empty when others are between them; `total` is the sum of their sizes.
+        Raises CorruptedFile for a record that is not what was stored.
+        """
+        if not units:
+            return b""
+        first = units[0][0]
+        last, last_size, _ = units[-1]
+        segment = self._segments.get(first - first % self._segment_bytes)
+        if segment is None or not first <= last or last + last_size > segment.end:
+            return None
+        content = self._gathered(segment, units, last + last_size - first, total)
+        if len(units) < _LEAST_KNOWN or not encoded:
+            self._check(content, units)
+            return content
+        asked = crc32(encoded)
+        slot = asked % _KNOWN_READS
+        found = crc32(content, asked)
+        if self._known[slot] != found:
+            self._check(content, units)
+            self._known[slot] = found
+        return content
+
+    def _gathered(self, segment: Segment, units: Sequence[Unit], span: int, total: int) -> bytes:
+        """The bytes of the units' records, which lie in `span` bytes of the segment, in as few steps as that takes."""
+        first = units[0][0]
+        start, view = segment.start, segment.view
+        if span == total:
+            return view[first - start : first - start + span] if view is not None else self._read(first, span)
+        if view is None:
+            if span > min(_CLOSE * total, _CLOSE_BYTES):
+                return b"".join([self._read(offset, size) for offset, size, _ in units])
+            start, source = first, memoryview(self._read(first, span))
+        else:
+            source = memoryview(view)
+        with source:
+            return b"".join([source[offset - start : offset - start + size] for offset, size, _ in units])
+
+    def _check(self, content: bytes, units: Sequence[Unit]) -> None:
+        """Raise CorruptedFile unless the content is the units' records, one behind the other, as they were stored."""
+        head_of = _HEAD.unpack_from
+        has_checksums = self._has_checksums
+        position = 0
+        view = memoryview(content)
+        for offset, size, _ in units:
+            try:
+                found_size, checksum, found_offset, sys_flag, body_length = head_of(content, position)
+                body = position + _BODY_START
+                if sys_flag & _V6:
+                    body += 12 * (bool(sys_flag & SYS_BORN_HOST_V6) + bool(sys_flag & SYS_STORE_HOST_V6))
+                    (body_length,) = _INT.unpack_from(content, body - 4)
+            except struct.error:  # shorter than any record
+                raise _damaged(offset, size) from None
+            if (
+                crc32(view[body : body + body_length]) & 0x7FFFFFFF != checksum
+                or found_offset != offset
+                or found_size != size
+                or (has_checksums and not is_intact(view[position : position + size]))
+            ):
+                raise _damaged(offset, size)
+            position += size
+
+
+def _damaged(offset: int, size: int) -> CorruptedFile:
+    return CorruptedFile(
+        f"the record of {size} bytes at offset {offset} of the commitlog is damaged, so it is not given out; "
+        "replace this replica's data directory by an empty one, and it copies the log from its master"
+    )

@@ -1,0 +1,423 @@
+"""The commitlog: one endless log in files of one size, read and appended by physical offset.
+
+Owns the files under `commitlog/`, the end of the log and how far it is durable. Invariants:
+
+- `min_offset <= flushed_offset <= end_offset`, and `complete_offset`, the end of the last whole record, is at most `end_offset`
+  (they differ only on a replica that received a part of a record);
+- bytes beyond `end_offset` are zero on disk, so that no crash can bring back a record that was cut or half appended;
+- a failed sync, or a write that failed for another reason than a full disk, is final: every later append is refused.
+
+One thread (the event loop) calls everything, except `sync` and `prepare_next`, which a helper thread may run meanwhile.
+A cut of the log starts a new generation; a sync that began in an older one says nothing about the bytes there now.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from brokerd.store.derived.derive import RecordShape, Stop, derive
+from brokerd.store.log.checked_reads import RecordReads
+from brokerd.store.log.layout import (
+    BoundaryTracker,
+    check_file_starts,
+    encode_filler,
+    file_name,
+    file_start,
+    parse_file_name,
+)
+from brokerd.store.log.segment import Segment
+from brokerd.store.settings import StoreSettings
+from remoting.disk import Bytes, Disk
+from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError
+from remoting.message import SYS_BORN_HOST_V6
+
+DIRECTORY = "commitlog"
+# Files at the log's end that are read through a mapping: their pages are in memory anyway. Older ones are read with pread, where
+# a bad sector is an error of one request instead of a signal that ends the process.
+_MAPPED_FILES = 2
+_REWRITE_BYTES = 1 << 20
+
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_STORE_TIMESTAMP_V4 = 56
+_STORE_TIMESTAMP_V6 = 68
+
+
+class SyncMark(NamedTuple):
+    """What a finished sync proved: all bytes before `offset` are durable, as of `generation`. `complete_offset` is the last
+    record boundary among them."""
+
+    offset: int
+    complete_offset: int
+    generation: int
+
+
+class CommitLog:
+    """See the module. The offsets are plain attributes: read them as often as needed."""
+
+    def __init__(self, disk: Disk, settings: StoreSettings, *, is_ours: bool = True) -> None:
+        """Open the files that are there; in a log that is not ours, none was left unfinished. The end is provisional (that of the
+        last file) until `recovered` said where it is.
+
+        Raises CorruptedFile or SettingsError when the files are not a log of this file size.
+        """
+        self._disk = disk
+        self._size = settings.segment_size_bytes
+        self._max_record_bytes = settings.largest_record_bytes
+        self.shape = RecordShape(self._size, self._max_record_bytes, delays=settings.delays)
+        self._segments: dict[int, Segment] = {}
+        self.reads = RecordReads(self._segments, self._size, self.read, has_checksums=settings.record_checksums)
+        self._current: Segment | None = None
+        self._spare: Segment | None = None
+        self._spare_lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._synced_offset = 0
+        self.generation = 0
+        self.refusal: StorageError | None = None
+        self._open_existing(self._find_files(), is_ours=is_ours)
+        last = next(reversed(self._segments.values()), None)
+        self.min_offset = self.flushed_offset = next(iter(self._segments), 0)
+        self.end_offset = last.end if last is not None else 0
+        self._tracker = BoundaryTracker(self.end_offset, self._size, self._max_record_bytes)
+
+    # -- positions ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def complete_offset(self) -> int:
+        """The end of the last whole record."""
+        return self._tracker.complete_offset
+
+    @property
+    def segment_size_bytes(self) -> int:
+        return self._size
+
+    def segment_remaining(self) -> int:
+        """Bytes left in the current file."""
+        return self._size - self.end_offset % self._size if self._current is not None else self._size
+
+    def segment_starts(self) -> list[int]:
+        """The first offset of each file, oldest first."""
+        return list(self._segments)
+
+    # -- appending ---------------------------------------------------------------------------------------------------------
+
+    def append(self, records: bytes | Sequence[Bytes], total: int) -> int:
+        """Append encoded whole records of `total` bytes, which fit into the current file; returns the new end.
+
+        Raises StorageError when the disk refused; then nothing of them is in the log.
+        """
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
+        position = self.end_offset
+        segment = self._current or self._begin_segment(position)
+        assert position + total + 8 <= segment.end, "the caller rolls before a record that does not fit"
+        buffers = (records,) if isinstance(records, (bytes, bytearray, memoryview)) else records
+        self._write(segment, position, buffers, total)
+        end = position + total
+        self.end_offset = end
+        self._tracker.move(end)
+        return end
+
+    def roll(self) -> int:
+        """Declare the rest of the current file blank and go to the next one; returns the new end."""
+        segment = self._current
+        if segment is None:
+            return self.end_offset
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
+        filler = encode_filler(segment.end - self.end_offset)
+        self._write(segment, self.end_offset, (filler,), len(filler))
+        self.end_offset = segment.end
+        self._tracker.move(segment.end)
+        self._current = None  # should the next file fail to open, the next append tries again
+        self._begin_segment(segment.end)
+        return self.end_offset
+
+    def append_replicated(self, physical_offset: int, data: Bytes) -> int:
+        """Append bytes of a master's log, cut anywhere, fillers included; returns the new end.
+
+        They must start at the end of this log, or, when it is empty, at the start of any file. Raises ProtocolError for bytes
+        that cannot be the log at that place, StorageError when the disk refused; the end then says what was taken.
+        """
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
+        if not self._segments and self.end_offset == 0 and physical_offset % self._size == 0:
+            self._start_empty_at(physical_offset)
+        if physical_offset != self.end_offset:
+            raise ProtocolError(
+                f"log bytes for offset {physical_offset} arrived, but this log ends at {self.end_offset}"
+            )
+        view = memoryview(data)
+        while view:
+            segment = self._current or self._begin_segment(self.end_offset)
+            part = view[: segment.end - self.end_offset]
+            before = self._tracker.state
+            self._tracker.feed(self.end_offset, part)
+            try:
+                self._write(segment, self.end_offset, (part,), len(part))
+            except StorageError:
+                self._tracker.state = before
+                raise
+            self.end_offset += len(part)
+            view = view[len(part) :]
+            if self.end_offset == segment.end:
+                self._current = None
+        return self.end_offset
+
+    def prepare_next(self) -> None:
+        """Create the file after the current one, so that a roll finds it; a helper thread calls this."""
+        current = self._current
+        with self._spare_lock:
+            if current is None or current is not self._current or self._spare is not None:
+                return
+            self._spare = self._open(current.end, create=True)
+
+    def _write(self, segment: Segment, position: int, buffers: Sequence[Bytes], total: int) -> None:
+        try:
+            segment.file.write(position - segment.start, buffers)
+        except StorageError as error:
+            self._clean_failed_write(segment, position, total, error)
+            raise
+
+    def _clean_failed_write(self, segment: Segment, position: int, total: int, error: StorageError) -> None:
+        """Zero what a failed write may have left behind the end: a record there could otherwise follow a later append."""
+        if not error.is_out_of_space:
+            self.refusal = error
+            return
+        try:
+            segment.file.write(position - segment.start, (bytes(total),))
+        except StorageError as again:
+            # Still no space: what had been written was overwritten first, and what was not is zero.
+            if not again.is_out_of_space:
+                self.refusal = again
+
+    def _begin_segment(self, start: int) -> Segment:
+        with self._spare_lock:
+            spare, self._spare = self._spare, None
+            if spare is not None and spare.start != start:
+                spare.close()
+                self._disk.remove(_path(spare.start))
+                spare = None
+            segment = spare or self._open(start, create=True)
+            self._segments[start] = segment
+            self._current = segment
+        self._map_recent()
+        return segment
+
+    def _start_empty_at(self, offset: int) -> None:
+        assert not self._segments
+        self.min_offset = self.end_offset = self.flushed_offset = self._synced_offset = offset
+        self._tracker.move(offset)
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def read(self, physical_offset: int, length: int) -> bytes:
+        """Up to `length` bytes at the offset: less at the end of a file or of the log, none outside of the log."""
+        if not self.min_offset <= physical_offset < self.end_offset:
+            return b""
+        segment = self._segments[physical_offset - physical_offset % self._size]
+        stop = min(physical_offset + length, segment.end, self.end_offset)
+        view = segment.view
+        if view is not None:
+            return view[physical_offset - segment.start : stop - segment.start]
+        content = segment.file.read(physical_offset - segment.start, stop - physical_offset)
+        if len(content) != stop - physical_offset:
+            raise CorruptedFile(f"{segment.file.path} ends before offset {stop}; restore the file")
+        return content
+
+    def record_at(self, offset: int) -> bytes | None:
+        """The whole record that starts at the offset, or None when none does."""
+        length = int.from_bytes(self.read(offset, 4), "big")
+        if not 0 < length <= self._max_record_bytes:
+            return None
+        data = self.read(offset, length)
+        derived = derive(data, offset, self.shape.checked())
+        return data if derived.stop is Stop.END and derived.end_offset == offset + len(data) else None
+
+    def store_timestamp_at(self, offset: int) -> int:
+        """The store timestamp of the record at the offset, -1 when there is none."""
+        head = self.read(offset, _STORE_TIMESTAMP_V6 + 8)
+        if len(head) < _STORE_TIMESTAMP_V6 + 8:
+            return -1
+        (sys_flag,) = _INT.unpack_from(head, 36)
+        position = _STORE_TIMESTAMP_V6 if sys_flag & SYS_BORN_HOST_V6 else _STORE_TIMESTAMP_V4
+        timestamp: int = _LONG.unpack_from(head, position)[0]
+        return timestamp
+
+    def is_record_boundary(self, offset: int) -> bool:
+        """Whether the log can be cut at the offset: its begin, its end, the end of a file, or the start of a record or filler."""
+        if offset in (self.min_offset, self.complete_offset, self.end_offset):
+            return True
+        if not self.min_offset < offset < self.complete_offset:
+            return False
+        if offset % self._size == 0 or self.record_at(offset) is not None:
+            return True
+        remaining = self._size - offset % self._size
+        return remaining >= 8 and self.read(offset, 8) == encode_filler(remaining)
+
+    # -- durability --------------------------------------------------------------------------------------------------------
+
+    def sync(self) -> SyncMark:
+        """Make everything appended so far durable; blocks. The loop's thread then calls `mark_flushed` with the result.
+
+        Raises StorageError, which is final: the log refuses every later append.
+        """
+        with self._sync_lock:
+            mark = SyncMark(self.end_offset, self._tracker.complete_offset, self.generation)
+            first = max(file_start(min(self._synced_offset, mark.offset), self._size), self.min_offset)
+            for start in range(first, mark.offset, self._size):  # not over all files: there may be thousands
+                segment = self._segments.get(start)
+                if segment is not None:
+                    self._sync_segment(segment)
+            self._synced_offset = mark.offset
+        return mark._replace(complete_offset=min(mark.complete_offset, mark.offset))
+
+    def mark_flushed(self, mark: SyncMark) -> int:
+        """Take note of a finished sync; returns the flushed offset."""
+        if mark.generation == self.generation and mark.offset > self.flushed_offset:
+            self.flushed_offset = mark.offset
+        return self.flushed_offset
+
+    def _sync_segment(self, segment: Segment) -> None:
+        try:
+            segment.file.sync()
+        except StorageError as error:
+            self.refusal = error
+            raise
+
+    # -- cutting -----------------------------------------------------------------------------------------------------------
+
+    def recovered(self, end: int) -> None:
+        """Set where the log really ends, after the files were opened; what lies behind is zeroed, durably."""
+        self._cut(end)
+
+    def write_again(self, offset: int) -> None:
+        """Write what the log holds from the offset on once more at its place, so that the next sync covers it."""
+        offset = max(offset, self.min_offset)
+        while offset < self.end_offset:
+            part = self.read(offset, _REWRITE_BYTES)
+            segment = self._segments[file_start(offset, self._size)]
+            segment.file.write(offset - segment.start, (part,))
+            offset += len(part)
+
+    def truncate(self, offset: int) -> None:
+        """Cut the log at a record boundary; durable when it returns. Raises ProtocolError when the offset is none."""
+        if offset != self.end_offset:
+            self.check_boundary(offset)
+            self._cut(offset)
+
+    def check_boundary(self, offset: int) -> None:
+        """Raise ProtocolError unless the log can be cut at the offset."""
+        if not self.is_record_boundary(offset):
+            raise ProtocolError(
+                f"the log cannot be cut at {offset}: no record starts there (it holds {self.min_offset} to {self.end_offset})"
+            )
+
+    def reset(self, offset: int) -> None:
+        """Throw the whole log away; it is then empty and begins at `offset`, the start of a file."""
+        if offset % self._size:
+            raise ProtocolError(f"a log cannot begin at {offset}: its files have {self._size} bytes each")
+        self._cut(self.min_offset)
+        with self._sync_lock:
+            for segment in list(self._segments.values()):
+                self._remove(segment)
+            self._current = None
+            self._start_empty_at(offset)
+
+    def _cut(self, offset: int) -> None:
+        with self._sync_lock:  # an older sync has ended, a newer one sees the new end
+            self.generation += 1
+            self._drop_spare()
+            for segment in reversed(list(self._segments.values())):
+                if segment.start > offset:
+                    self._remove(segment)
+            current = self._segments.get(file_start(offset, self._size))
+            if current is not None:
+                self._zero_from(current, offset - current.start)
+                self._sync_segment(current)
+            self._current = current
+            self.end_offset = offset
+            self.flushed_offset = min(self.flushed_offset, offset)
+            self._synced_offset = min(self._synced_offset, offset)
+            self._tracker.move(offset)
+        self._map_recent()
+
+    def _zero_from(self, segment: Segment, position: int) -> None:
+        segment.unmap()  # nobody may look at a page while it is cut off
+        segment.file.truncate(position)
+        segment.file.truncate(self._size)
+
+    def _drop_spare(self) -> None:
+        with self._spare_lock:
+            if self._spare is not None:
+                self._spare.close()
+                self._disk.remove(_path(self._spare.start))
+                self._spare = None
+
+    # -- files -------------------------------------------------------------------------------------------------------------
+
+    def forget_oldest(self) -> Callable[[], None]:
+        """Take the oldest file out of the log; the result removes it from disk and may run in a helper thread."""
+        segment = next(iter(self._segments.values()))
+        assert segment is not self._current
+        assert segment.end <= self.flushed_offset
+        del self._segments[segment.start]
+        self.min_offset = segment.end
+        segment.close()
+        path = _path(segment.start)
+        return lambda: self._disk.remove(path)
+
+    def close(self) -> None:
+        """Close the files; what was not synced is lost at a power failure."""
+        self._drop_spare()
+        for segment in self._segments.values():
+            segment.close()
+        self._segments.clear()
+        self._current = None
+
+    def _find_files(self) -> list[int]:
+        starts = []
+        for name in self._disk.names(DIRECTORY):
+            start = parse_file_name(name)
+            if start is None:
+                raise CorruptedFile(f"{DIRECTORY}/{name} is not a commitlog file; move it out of the directory")
+            starts.append(start)
+        check_file_starts(starts, self._size, DIRECTORY)
+        return starts
+
+    def _open(self, start: int, *, create: bool = False) -> Segment:
+        file = self._disk.open(_path(start), create=create, size_bytes=self._size if create else 0)
+        return Segment(start, self._size, file)
+
+    def _open_existing(self, starts: list[int], *, is_ours: bool) -> None:
+        for start in starts:
+            segment = self._open(start)
+            size = segment.file.size_bytes
+            if size > self._size or (not is_ours and 0 < size < self._size):
+                raise SettingsError(
+                    f"{segment.file.path} has {size} bytes: set store.segment_size_bytes={size}, the size this log was made with"
+                )
+            if size < self._size and start != starts[-1]:
+                raise CorruptedFile(f"{segment.file.path} has {size} of its {self._size} bytes; restore the file")
+            if size < self._size:  # its creation, or a cut, was interrupted
+                segment.file.truncate(self._size)
+            self._segments[start] = segment
+
+    def _remove(self, segment: Segment) -> None:
+        del self._segments[segment.start]
+        segment.close()
+        self._disk.remove(_path(segment.start))
+
+    def _map_recent(self) -> None:
+        segments = list(self._segments.values())
+        for segment in segments[-_MAPPED_FILES:]:
+            segment.map()
+        for segment in segments[-2 * _MAPPED_FILES : -_MAPPED_FILES]:
+            segment.unmap()
+
+
+def _path(start: int) -> str:
+    return f"{DIRECTORY}/{file_name(start)}"

@@ -1,0 +1,149 @@
+"""Group commit: one thread that syncs the log, over and over, for everything appended until each sync began.
+
+`request()` asks for everything appended so far; it costs an addition while a sync runs and a queue put when the thread sleeps.
+After a sync the loop gets one callback with the new flushed offset, however many requests it answered. A failed sync is reported
+once and ends the thread: what is durable is unknown from then on (the kernel may have dropped the pages).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from time import perf_counter_ns
+from typing import Final, Protocol
+
+from brokerd.store.log.commitlog import SyncMark
+from remoting.errors import StorageError
+from remoting.exposition import Histogram
+
+log = logging.getLogger(__name__)
+
+# Upper bounds of how long a sync takes: a memory disk to a disk in trouble
+SECONDS: Final = (0.0001, 0.0003, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+class Syncable(Protocol):
+    """What the flusher needs of the store."""
+
+    def sync(self) -> SyncMark: ...
+
+    def note_flushed(self, mark: SyncMark) -> None: ...
+
+    def mark_flushed(self, mark: SyncMark) -> int: ...
+
+    def prepare_next_segment(self) -> None: ...
+
+    def fail(self, error: StorageError) -> None: ...
+
+
+class Flusher:
+    """Started and stopped by its owner on the loop; `on_flushed` and `on_failure` are called on the loop."""
+
+    def __init__(
+        self,
+        store: Syncable,
+        on_flushed: Callable[[int], None],
+        on_failure: Callable[[StorageError], None],
+        *,
+        pause_ms: int = 0,
+    ) -> None:
+        """`pause_ms` between two syncs is for a broker whose answers do not wait for them: fewer, larger syncs."""
+        self._pause_s = pause_ms / 1000
+        self._ending = threading.Event()
+        self._store = store
+        self._on_flushed = on_flushed
+        self._on_failure = on_failure
+        self._requests = 0
+        self._asleep = False
+        self._stopping = False
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self.syncs = 0
+        self.durations = Histogram(SECONDS)
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = self._loop.create_future()
+        threading.Thread(target=self._run, name="flusher", daemon=True).start()
+
+    def request(self) -> None:
+        """Have everything that the log holds now made durable soon; called on the loop, once per group of appends."""
+        self._requests += 1
+        if self._asleep:
+            self._asleep = False
+            self._wake.put(None)
+
+    async def stop(self) -> None:
+        """Finish what was requested and end the thread."""
+        assert self._stopped is not None, "stop follows start"
+        self._stopping = True
+        self._ending.set()
+        self._wake.put(None)
+        await self._stopped
+
+    # -- the thread --------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        try:
+            self._serve()
+        except StorageError as error:
+            self._loop.call_soon_threadsafe(self._failed, error)
+        except Exception as error:  # the outermost edge: the daemon must learn that nobody syncs
+            log.exception("the flusher broke")
+            self._loop.call_soon_threadsafe(self._failed, StorageError(f"the flusher broke: {error}"))
+        self._loop.call_soon_threadsafe(self._ended)
+
+    def _serve(self) -> None:
+        answered = 0
+        while True:
+            requests = self._requests
+            if requests != answered:
+                self._sync()
+                answered = requests
+                if self._pause_s:
+                    self._ending.wait(self._pause_s)
+            elif self._stopping:
+                return
+            else:
+                self._asleep = True
+                # A request between the comparison and this line did not see us asleep: look again before waiting.
+                if self._requests != answered or self._stopping:
+                    self._asleep = False
+                else:
+                    self._wake.get()
+
+    def _sync(self) -> None:
+        assert self._loop is not None
+        begin_ns = perf_counter_ns()
+        mark = self._store.sync()
+        self.durations.observe((perf_counter_ns() - begin_ns) / 1e9)
+        self.syncs += 1
+        self._loop.call_soon_threadsafe(self._synced, mark)
+        # Nobody waits for the rest.
+        self._store.note_flushed(mark)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        try:
+            self._store.prepare_next_segment()
+        except StorageError as error:
+            log.warning("cannot create the next commitlog file ahead of need: %s", error)
+
+    # -- on the loop -------------------------------------------------------------------------------------------------------
+
+    def _synced(self, mark: SyncMark) -> None:
+        self._on_flushed(self._store.mark_flushed(mark))
+
+    def _failed(self, error: StorageError) -> None:
+        self._store.fail(error)
+        self._on_failure(error)
+
+    def _ended(self) -> None:
+        assert self._stopped is not None
+        if not self._stopped.done():
+            self._stopped.set_result(None)

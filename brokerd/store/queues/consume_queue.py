@@ -1,0 +1,286 @@
+"""One consume queue: for each message of a (topic, queue id), 20 bytes that say where in the log it is.
+
+    0 physicalOffset(8)  8 size(4)  12 tagsCode(8)          unit n of the queue is at byte n * 20
+
+Units are kept in a memory tail until a store checkpoint wrote them to files; a queue that nobody appends to holds no tail and no
+open file. The files are derived data: whatever a crash leaves in them is checked against the log at start. Units before the first
+known one of a file are blank `{0, 0x7FFFFFFF, 0}`, as in the original.
+
+Called by the event loop's thread only; `QueueWrite` (consume_queues.py) writes from a helper thread through its own handles.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from brokerd.store.log.layout import file_name, parse_file_name
+from remoting.disk import Disk, FileSegment
+
+DIRECTORY = "consumequeue"
+UNIT: Final = struct.Struct(">qiq")
+UNIT_BYTES: Final = 20
+BLANK_SIZE: Final = 0x7FFFFFFF
+BLANK_UNIT: Final = UNIT.pack(0, BLANK_SIZE, 0)
+
+Unit = tuple[int, int, int]  # physical offset, size, tags code
+
+
+class QueueFiles:
+    """The files of all consume queues; keeps the most recently read ones open, up to a bound."""
+
+    def __init__(self, disk: Disk, file_units: int, open_files: int) -> None:
+        self._disk = disk
+        self._open_files = open_files
+        self._handles: OrderedDict[tuple[str, int], FileSegment] = OrderedDict()
+        self.file_units = file_units
+        self.file_bytes = file_units * UNIT_BYTES
+
+    def read(self, directory: str, first: int, count: int) -> bytes:
+        """Up to `count` units from unit `first` on, fewer at the end of its file."""
+        file = first // self.file_units
+        position = (first - file * self.file_units) * UNIT_BYTES
+        handle = self._handle(directory, file)
+        return handle.read(position, min(count * UNIT_BYTES, self.file_bytes - position))
+
+    def _handle(self, directory: str, file: int) -> FileSegment:
+        key = (directory, file)
+        handle = self._handles.get(key)
+        if handle is None:
+            handle = self._handles[key] = self._open(directory, file)
+            if len(self._handles) > self._open_files:
+                self._handles.popitem(last=False)[1].close()
+        else:
+            self._handles.move_to_end(key)
+        return handle
+
+    def write(self, directory: str, first: int, units: bytes) -> None:
+        """Write units from unit `first` on and make them durable. Opens the files itself: a helper thread may call this."""
+        while units:
+            file = first // self.file_units
+            position = (first - file * self.file_units) * UNIT_BYTES
+            part = units[: self.file_bytes - position]
+            path = self.path(directory, file)
+            fresh = not self._disk.exists(path)
+            handle = (
+                self._disk.open(path, create=True, size_bytes=self.file_bytes) if fresh else self._open(directory, file)
+            )
+            try:
+                if fresh and position:
+                    handle.write(0, (BLANK_UNIT * (position // UNIT_BYTES),))
+                handle.write(position, (part,))
+                handle.sync()
+            finally:
+                handle.close()
+            units = units[len(part) :]
+            first += len(part) // UNIT_BYTES
+
+    def _open(self, directory: str, file: int) -> FileSegment:
+        handle = self._disk.open(self.path(directory, file))
+        if handle.size_bytes < self.file_bytes:  # its creation, or a cut, was interrupted
+            handle.truncate(self.file_bytes)
+        return handle
+
+    def zero_from(self, directory: str, first: int, files: list[int], *, sync: bool) -> None:
+        """Blank out everything from unit `first` on; later files go."""
+        for file in reversed(files):
+            if file * self.file_units > first:
+                self.remove_file(directory, file)
+            elif first < (file + 1) * self.file_units:
+                self._zero_in_file(directory, file, (first - file * self.file_units) * UNIT_BYTES, sync=sync)
+
+    def _zero_in_file(self, directory: str, file: int, position: int, *, sync: bool) -> None:
+        handle = self._disk.open(self.path(directory, file))
+        try:
+            handle.truncate(position)
+            handle.truncate(self.file_bytes)
+            if sync:
+                handle.sync()
+        finally:
+            handle.close()
+
+    def list(self, directory: str) -> list[int]:
+        """The numbers of a queue's files in order; ends before a name that no file of this size can have."""
+        numbers = []
+        for name in self._disk.names(directory):
+            start = parse_file_name(name)
+            if start is None or start % self.file_bytes:
+                break
+            numbers.append(start // self.file_bytes)
+        return numbers
+
+    def fit_together(self, directory: str) -> bool:
+        """Whether a queue's files are all of this size and without a hole between them."""
+        files = self.list(directory)
+        if (
+            not files
+            or len(files) != len(self._disk.names(directory))
+            or files != list(range(files[0], files[0] + len(files)))
+        ):
+            return False
+        return all(self._handle(directory, file).size_bytes <= self.file_bytes for file in files)
+
+    def remove_file(self, directory: str, file: int) -> None:
+        self._forget(lambda key: key == (directory, file))
+        self._disk.remove(self.path(directory, file))
+
+    def forget(self, directory: str) -> None:
+        """Close the handles of one queue."""
+        self._forget(lambda key: key[0] == directory)
+
+    def path(self, directory: str, file: int) -> str:
+        return f"{directory}/{file_name(file * self.file_bytes)}"
+
+    def close(self) -> None:
+        self._forget(lambda _: True)
+
+    def _forget(self, chosen: Callable[[tuple[str, int]], bool]) -> None:
+        for key in [key for key in self._handles if chosen(key)]:
+            self._handles.pop(key).close()
+
+
+class ConsumeQueue:
+    """The units `[first_offset, max_offset)` of one queue. `tail` holds those from `tail_start` on; those before
+    `written_offset` are in files. `last_physical` is the physical offset in the last unit, -1 without one. `generation` changes
+    when units are cut, so that a write that began before knows."""
+
+    __slots__ = (
+        "_files",
+        "_min_checked",
+        "_min_offset",
+        "directory",
+        "dirty",
+        "first_offset",
+        "generation",
+        "last_physical",
+        "max_offset",
+        "queue_id",
+        "tail",
+        "tail_start",
+        "topic",
+        "written_offset",
+    )
+
+    def __init__(self, topic: str, queue_id: int, files: QueueFiles, first_offset: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.directory = f"{DIRECTORY}/{topic}/{queue_id}"
+        self._files = files
+        self.generation = 0
+        self.dirty = False
+        self.restart(first_offset)
+
+    def restart(self, first_offset: int) -> None:
+        """Be empty, and continue at the offset."""
+        self.generation += 1
+        self.tail = bytearray()
+        self.first_offset = self.max_offset = self.tail_start = self.written_offset = first_offset
+        self.last_physical = -1
+        self._min_offset, self._min_checked = first_offset, -1
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def read(self, first: int, count: int) -> bytes:
+        """Some of the units from `first` on: at least one and at most `count`, none outside of the queue."""
+        last = min(first + count, self.max_offset)
+        if first >= self.tail_start:
+            return bytes(self.tail[(first - self.tail_start) * UNIT_BYTES : (last - self.tail_start) * UNIT_BYTES])
+        if first < self.first_offset:
+            return b""
+        return self._files.read(self.directory, first, min(last, self.tail_start) - first)
+
+    def units(self, first: int, count: int) -> Iterator[Unit]:
+        """The units `[first, first + count)` that exist."""
+        last = min(first + count, self.max_offset)
+        while first < last and (data := self.read(first, last - first)):
+            yield from UNIT.iter_unpack(data)
+            first += len(data) // UNIT_BYTES
+
+    def unit(self, offset: int) -> Unit:
+        """One unit of the queue."""
+        unit: Unit = UNIT.unpack(self.read(offset, 1))
+        return unit
+
+    def min_offset(self, log_min_offset: int) -> int:
+        """The first unit whose record is still in the log; `max_offset` when there is none."""
+        if log_min_offset > self._min_checked:
+            if self.last_physical < log_min_offset:
+                self._min_offset = self.max_offset
+            else:
+                self._min_offset = self.first_where(
+                    lambda unit: unit[1] != BLANK_SIZE and unit[0] >= log_min_offset,
+                    max(self._min_offset, self.first_offset),
+                    self.max_offset,
+                )
+            self._min_checked = log_min_offset
+        return self._min_offset
+
+    def first_where(self, is_behind: Callable[[Unit], bool], low: int, high: int) -> int:
+        """The first unit in `[low, high)` that satisfies a condition which, once true, stays true; `high` without one."""
+        while low < high:
+            middle = (low + high) // 2
+            if is_behind(self.unit(middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def cut(self, offset: int) -> None:
+        """Drop the units from `offset` on, in memory and in files."""
+        self.generation += 1
+        self._files.forget(self.directory)
+        self._files.zero_from(self.directory, offset, self._files.list(self.directory), sync=True)
+        if offset < self.tail_start:
+            self.tail = bytearray()
+            self.tail_start = offset
+        else:
+            del self.tail[(offset - self.tail_start) * UNIT_BYTES :]
+        self.max_offset = offset
+        self.written_offset = min(self.written_offset, offset)
+        self._min_offset = min(self._min_offset, offset)
+        self.last_physical = self._last_physical()
+
+    def written(self, offset: int, keep_units: int) -> None:
+        """The units before `offset` are in files; keep the newest ones in memory for readers at the end."""
+        self.written_offset = offset
+        keep_from = max(self.tail_start, min(offset, self.max_offset - keep_units))
+        del self.tail[: (keep_from - self.tail_start) * UNIT_BYTES]
+        self.tail_start = keep_from
+
+    def rest(self) -> None:
+        """Hold nothing in memory; everything is in files."""
+        if self.written_offset == self.max_offset:
+            self.tail = bytearray()
+            self.tail_start = self.max_offset
+
+    def adopt(self, first_offset: int, max_offset: int) -> None:
+        """Take over units found in files at start."""
+        self.first_offset = first_offset
+        self.max_offset = self.tail_start = self.written_offset = max_offset
+        self._min_offset, self._min_checked = first_offset, -1
+        self.last_physical = self._last_physical()
+
+    def take_over(self, max_offset: int, last_physical: int) -> None:
+        """Continue a queue whose units up to there are in files, without a look at them."""
+        self.max_offset = self.tail_start = self.written_offset = max_offset
+        self.last_physical = last_physical
+
+    def drop_files_before(self, offset: int) -> list[str]:
+        """Forget the files that hold only units before `offset`, never the last; returns the paths to remove."""
+        units = self._files.file_units
+        first, keep = self.first_offset // units, min(offset, self.max_offset - 1, self.written_offset) // units
+        if first >= keep:
+            return []
+        self._files.forget(self.directory)
+        self.first_offset = keep * units
+        return [self._files.path(self.directory, file) for file in range(first, keep)]
+
+    def _last_physical(self) -> int:
+        if self.max_offset == self.first_offset:
+            return -1
+        physical_offset, size, _ = self.unit(self.max_offset - 1)
+        return -1 if size == BLANK_SIZE else physical_offset

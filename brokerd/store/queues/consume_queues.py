@@ -1,0 +1,478 @@
+"""All consume queues of a broker: applying dispatched entries, writing them at checkpoints, finding them again at start.
+
+Invariant: a queue's unit n is the n-th message of that queue in the log. An entry that contradicts it is never stored at another
+place: what is there already is skipped, a gap is filled with blank units, units that the log no longer bears out are replaced,
+and queue offset 0 behind existing units starts the queue again (its topic had been deleted).
+
+Files are written by `QueueWrite` in a helper thread while the loop goes on; everything else belongs to the loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import NamedTuple
+
+from brokerd.store.derived.derive import Entry, derive
+from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.queues import queue_ends
+from brokerd.store.queues.consume_queue import (
+    BLANK_SIZE,
+    BLANK_UNIT,
+    DIRECTORY,
+    UNIT,
+    UNIT_BYTES,
+    ConsumeQueue,
+    QueueFiles,
+)
+from brokerd.store.queues.queue_offsets import QueueKey
+from brokerd.store.settings import StoreSettings
+from remoting.disk import Disk
+
+log = logging.getLogger(__name__)
+
+# Units kept in memory behind a queue's end for consumers that keep up.
+_WARM_UNITS = 1024
+_MAX_NAME_BYTES = 255
+_ONE_BY_ONE = 64
+_WRITERS = 32
+_PARTS_UNDER_LOCK = 256
+# How far behind the known units leftovers of a crash are looked for.
+_PEEK_UNITS = 3276
+
+
+class QueuePart(NamedTuple):
+    """Units of one queue to be written."""
+
+    queue: ConsumeQueue
+    generation: int
+    first: int
+    units: bytes
+
+
+class QueueWrite:
+    """A set of units to make durable. `run` blocks and belongs into a helper thread; it skips queues that were cut meanwhile."""
+
+    def __init__(self, disk: Disk, files: QueueFiles, parts: list[QueuePart], doomed: list[str], lock: threading.Lock):
+        self._disk = disk
+        self._files = files
+        self._doomed = doomed
+        self._lock = lock
+        self.parts = parts
+
+    def run(self) -> None:
+        for directory in self._doomed:
+            self._disk.remove(directory)
+        if len(self.parts) <= _ONE_BY_ONE:
+            for part in self.parts:
+                with self._lock:
+                    self._write(part)
+            return
+        # Each file needs a sync of its own; the file system does many at a time for the price of one.
+        with ThreadPoolExecutor(_WRITERS, "queue writer") as pool:
+            for first in range(0, len(self.parts), _PARTS_UNDER_LOCK):
+                with self._lock:
+                    for _ in pool.map(self._write, self.parts[first : first + _PARTS_UNDER_LOCK]):
+                        pass
+
+    def _write(self, part: QueuePart) -> None:
+        queue, generation, first, units = part
+        if queue.generation == generation:
+            self._files.write(queue.directory, first, units)
+
+
+@lru_cache(maxsize=128)
+def _units(count: int) -> struct.Struct:
+    return struct.Struct(">" + "qiq" * count)
+
+
+def _pack_units(physical_offset: int, size: int, tags_code: int, count: int) -> bytes:
+    """The units of records of one size and tags code that lie one behind the other."""
+    fields = [0, size, tags_code] * count
+    fields[0::3] = range(physical_offset, physical_offset + count * size, size)
+    return _units(count).pack(*fields)
+
+
+def _one_by_one(
+    key: QueueKey, queue_offset: int, physical_offset: int, size: int, tags_code: int, timestamp: int, count: int
+) -> list[Entry]:
+    """An entry for each of the records that one entry stands for."""
+    return [
+        (*key, queue_offset + index, physical_offset + index * size, size, tags_code, timestamp, 1)
+        for index in range(count)
+    ]
+
+
+class ConsumeQueues:
+    """`table` maps (topic, queue id) to its queue and may be read directly."""
+
+    def __init__(self, disk: Disk, settings: StoreSettings) -> None:
+        self._disk = disk
+        self._files = QueueFiles(disk, settings.queue_file_units, settings.open_queue_files)
+        self._dirty: list[ConsumeQueue] = []
+        self._warm: list[ConsumeQueue] = []
+        self._doomed: list[str] = []
+        self._write_lock = threading.Lock()
+        self.table: dict[QueueKey, ConsumeQueue] = {}
+        self.buffered_units = 0
+        self.refused_entries = 0
+
+    def max_offsets(self) -> dict[QueueKey, int]:
+        return {key: queue.max_offset for key, queue in self.table.items()}
+
+    # -- applying ----------------------------------------------------------------------------------------------------------
+
+    def apply(self, entries: Sequence[Entry], arrivals: dict[QueueKey, list[int]]) -> None:
+        """Append the entries' units, in log order, and add to `arrivals` which queues got messages with which tags codes."""
+        table = self.table
+        pack = UNIT.pack
+        key: QueueKey = ("", -1)
+        queue: ConsumeQueue | None = None
+        codes: list[int] = []
+        for topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, count in entries:
+            if queue is None or queue_id != key[1] or topic != key[0]:  # a batch stays in one queue
+                key = (topic, queue_id)
+                queue = table.get(key) or self._create(key, queue_offset)
+                if queue is None:
+                    continue
+                codes = arrivals.get(key) or []
+            if queue_offset != queue.max_offset:
+                if count > 1:
+                    self.apply(
+                        _one_by_one(key, queue_offset, physical_offset, size, tags_code, timestamp, count), arrivals
+                    )
+                    queue = None
+                    continue
+                if not self._make_room(queue, queue_offset, physical_offset):
+                    continue
+            if not codes:
+                arrivals[key] = codes
+                if not queue.dirty:
+                    queue.dirty = True
+                    self._dirty.append(queue)
+            if count == 1:
+                queue.tail += pack(physical_offset, size, tags_code)
+                codes.append(tags_code)
+            else:
+                queue.tail += _pack_units(physical_offset, size, tags_code, count)
+                codes += [tags_code] * count
+            queue.max_offset = queue_offset + count
+            queue.last_physical = physical_offset + (count - 1) * size
+            self.buffered_units += count
+
+    def _create(self, key: QueueKey, first_offset: int) -> ConsumeQueue | None:
+        topic, queue_id = key
+        if queue_id < 0 or first_offset < 0 or not is_directory_name(topic):
+            self.refused_entries += 1
+            if self.refused_entries.bit_count() == 1:  # 1st, 2nd, 4th, ...: bad records may come in any number
+                log.error("a message for topic %r queue %d has no possible consume queue", topic, queue_id)
+            return None
+        queue = self.table[key] = ConsumeQueue(topic, queue_id, self._files, first_offset)
+        return queue
+
+    def _make_room(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
+        """Handle an entry that is not for the queue's end; whether its unit is to be appended now."""
+        if queue_offset > queue.max_offset:
+            missing = queue_offset - queue.max_offset
+            log.error(
+                "%s/%d lacks %d messages before queue offset %d", queue.topic, queue.queue_id, missing, queue_offset
+            )
+            if missing > self._files.file_units:
+                self._cut(queue, queue.first_offset)
+                queue.restart(queue_offset)
+            else:
+                queue.tail += BLANK_UNIT * missing
+            return True
+        if queue_offset < queue.first_offset:
+            if queue_offset > 0 or physical_offset < queue.last_physical:
+                return False
+            self._cut(queue, queue.first_offset)
+            queue.restart(0)
+            return True
+        present, size, _ = queue.unit(queue_offset)
+        if size != BLANK_SIZE and present == physical_offset:
+            return False
+        if size == BLANK_SIZE or present > physical_offset:
+            self._cut(queue, queue_offset)
+            return True
+        if queue_offset == 0:
+            self._cut(queue, queue.first_offset)
+            queue.restart(0)
+            return True
+        log.error(
+            "%s/%d has two messages of queue offset %d, at %d and %d of the log; the second stays unreachable",
+            *(queue.topic, queue.queue_id, queue_offset, present, physical_offset),
+        )
+        return False
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop every unit whose record is at or behind the offset."""
+        for queue in self.table.values():
+            if queue.last_physical >= physical_offset:
+                self._cut(queue, first_behind(queue, physical_offset))
+
+    def delete(self, topic: str, before: int) -> list[QueueKey]:
+        """Forget the queues of a topic that was deleted at a position of the log; returns their keys.
+
+        Queues that hold later messages belong to a new topic of that name and stay. Files go with the next write.
+        """
+        keys = [key for key, queue in self.table.items() if key[0] == topic and queue.last_physical < before]
+        with self._write_lock:
+            for key in keys:
+                queue = self.table.pop(key)
+                queue.restart(0)
+                self._files.forget(queue.directory)
+                self._doomed.append(queue.directory)
+            if keys and not any(key[0] == topic for key in self.table):
+                self._doomed.append(f"{DIRECTORY}/{topic}")
+        return keys
+
+    def expired(self, log_min_offset: int) -> dict[QueueKey, int]:
+        """The ends of the queues that hold units, all of them for records before the offset."""
+        return {
+            key: queue.max_offset
+            for key, queue in self.table.items()
+            if queue.first_offset < queue.max_offset and queue.last_physical < log_min_offset
+        }
+
+    def empty(self, ends: Mapping[QueueKey, int], log_min_offset: int) -> None:
+        """Let queues go on at the given ends, without the units of records before the offset. A queue that holds others stays."""
+        with self._write_lock:
+            for key, end in ends.items():
+                queue = self.table.get(key)
+                if queue is None:
+                    queue = self._create(key, end)
+                elif queue.max_offset <= end and queue.last_physical < log_min_offset:
+                    if queue.first_offset < queue.max_offset:
+                        self._files.forget(queue.directory)
+                        self._doomed.append(queue.directory)
+                    queue.restart(end)
+
+    def clear(self) -> None:
+        """Forget all queues and remove their files."""
+        with self._write_lock:
+            self._disk.remove(queue_ends.PATH)
+            for queue in self.table.values():
+                queue.restart(0)
+            self._files.close()
+            self._disk.remove(DIRECTORY)
+        self.table.clear()
+        self._dirty, self._warm, self._doomed = [], [], []
+        self.buffered_units = 0
+
+    def _cut(self, queue: ConsumeQueue, offset: int) -> None:
+        with self._write_lock:  # a write of this queue has ended, or will see the new generation
+            queue.cut(offset)
+
+    # -- writing -----------------------------------------------------------------------------------------------------------
+
+    def begin_write(self) -> QueueWrite:
+        """What has to be written to make the present state of all queues durable."""
+        for queue in self._warm:
+            if not queue.dirty:
+                queue.rest()
+        parts = []
+        self._warm = []
+        for queue in self._dirty:
+            queue.dirty = False
+            if self.table.get((queue.topic, queue.queue_id)) is not queue:
+                continue
+            self._warm.append(queue)
+            first = max(queue.written_offset, queue.first_offset)
+            units = bytes(queue.tail[(first - queue.tail_start) * UNIT_BYTES :])
+            parts.append(QueuePart(queue, queue.generation, first, units))
+        doomed, self._doomed, self._dirty = self._doomed, [], []
+        if doomed:
+            doomed.insert(0, queue_ends.PATH)  # it lists what goes now
+        self.buffered_units = 0
+        return QueueWrite(self._disk, self._files, parts, doomed, self._write_lock)
+
+    def finish_write(self, write: QueueWrite) -> None:
+        """Take note that the write has run."""
+        for queue, generation, first, units in write.parts:
+            if queue.generation == generation:
+                queue.written(first + len(units) // UNIT_BYTES, _WARM_UNITS)
+            else:
+                self._write_again(queue)
+
+    def abandon_write(self, write: QueueWrite) -> None:
+        """Take note that the write failed: its units are still to be written."""
+        for part in write.parts:
+            self._write_again(part.queue)
+
+    def _write_again(self, queue: ConsumeQueue) -> None:
+        """The next write has to have what this one left out, because it failed or because the queue was cut meanwhile."""
+        if not queue.dirty and queue.written_offset < queue.max_offset:
+            queue.dirty = True
+            self._dirty.append(queue)
+
+    def forget_expired(self, log_min_offset: int) -> list[str]:
+        """Forget queue files whose messages are all gone from the log; returns the paths to remove, which may block."""
+        paths = []
+        for queue in self.table.values():
+            if queue.first_offset // self._files.file_units < (queue.max_offset - 1) // self._files.file_units:
+                paths += queue.drop_files_before(queue.min_offset(log_min_offset))
+        return paths
+
+    def close(self) -> None:
+        self._files.close()
+
+    # -- finding them at start ---------------------------------------------------------------------------------------------
+
+    def recover(self, commitlog: CommitLog, trusted_offset: int, *, clean: bool) -> bool:
+        """Take over the files: of every queue the units for records before `trusted_offset`, which are known to be durable.
+
+        After an unclean end everything behind them is blanked out. Returns False when the files contradict each other; the
+        caller then rebuilds all queues from the log.
+        """
+        ends = queue_ends.decode(self._disk.read_bytes(queue_ends.PATH))
+        if ends is not None and ends.file_units == self._files.file_units:
+            is_newest = clean and ends.queues_offset == trusted_offset
+            if not self._are_there(ends, in_full=is_newest):
+                log.error("files of consume queues are missing, so all queues are made again")
+                return False
+            if is_newest:
+                self._adopt(ends)
+                return True
+        for topic in self._disk.names(DIRECTORY):
+            for name in self._disk.names(f"{DIRECTORY}/{topic}"):
+                if not (name.isascii() and name.isdigit()):
+                    log.error("%s/%s/%s is no consume queue", DIRECTORY, topic, name)
+                    return False
+                if not self._recover_queue(topic, int(name), commitlog, trusted_offset, clean):
+                    log.error("the files of consume queue %s/%s do not fit together", topic, name)
+                    return False
+        return True
+
+    def ends(self, queues_offset: int) -> bytes:
+        """What a start after a clean end needs to know of the queues, all of which are written."""
+        found = [
+            queue_ends.QueueEnd(queue.topic, queue.queue_id, queue.first_offset, queue.max_offset, queue.last_physical)
+            for queue in self.table.values()
+            if queue.first_offset < queue.max_offset
+        ]
+        return queue_ends.encode(queues_offset, self._files.file_units, found)
+
+    def _are_there(self, ends: queue_ends.QueueEnds, *, in_full: bool) -> bool:
+        """Whether no queue's files are missing; after a clean end `in_full`: exactly these files, and no queue more."""
+        units = self._files.file_units
+        if in_full:
+            found = {
+                (topic, name)
+                for topic in self._disk.names(DIRECTORY)
+                for name in self._disk.names(f"{DIRECTORY}/{topic}")
+            }
+            if found != {(end.topic, str(end.queue_id)) for end in ends.queues}:
+                return False
+        for end in ends.queues:
+            files = self._files.list(f"{DIRECTORY}/{end.topic}/{end.queue_id}")
+            expected = list(range(end.first_offset // units, (end.max_offset - 1) // units + 1))
+            if not files or (in_full and files != expected):
+                return False
+        return True
+
+    def _adopt(self, ends: queue_ends.QueueEnds) -> None:
+        for topic, queue_id, first, end, last_physical in ends.queues:
+            queue = self.table[(topic, queue_id)] = ConsumeQueue(topic, queue_id, self._files, first)
+            queue.take_over(end, last_physical)
+
+    def expired_ends(self, commitlog: CommitLog, end: int) -> dict[QueueKey, int]:
+        """Where queues end, by their files, whose messages are all gone from the log: nothing else knows that any more."""
+        ends = {}
+        for topic in self._disk.names(DIRECTORY):
+            for name in self._disk.names(f"{DIRECTORY}/{topic}"):
+                if not (name.isascii() and name.isdigit()):
+                    continue
+                queue = ConsumeQueue(topic, int(name), self._files, 0)
+                if self._files.fit_together(queue.directory):
+                    first, low, _ = self._borne_out(queue, commitlog, end)
+                    if low > first and _last_physical(queue, low) < commitlog.min_offset:
+                        ends[(topic, int(name))] = low
+                    self._files.forget(queue.directory)
+        return ends
+
+    def _recover_queue(self, topic: str, queue_id: int, commitlog: CommitLog, trusted: int, clean: bool) -> bool:
+        queue = ConsumeQueue(topic, queue_id, self._files, 0)
+        if not self._disk.names(queue.directory):
+            return True
+        if not self._files.fit_together(queue.directory):
+            return False
+        first, low, end = self._borne_out(queue, commitlog, trusted)
+        if low == first:
+            self._files.forget(queue.directory)
+            self._disk.remove(queue_ends.PATH)  # it may list what goes now
+            self._disk.remove(queue.directory)
+            return True
+        if not clean:
+            # Old units there would do no harm to us (they are never borne out), but the original would take them.
+            file_end = (low // self._files.file_units + 1) * self._files.file_units
+            visible = low < end and _holds_bytes(
+                self._files.read(queue.directory, low, min(_PEEK_UNITS, file_end - low))
+            )
+            if visible or file_end < end:
+                files = self._files.list(queue.directory)
+                self._files.forget(queue.directory)
+                self._files.zero_from(queue.directory, low, files, sync=visible)
+        queue.adopt(first, low)
+        self.table[(topic, queue_id)] = queue
+        return True
+
+    def _borne_out(self, queue: ConsumeQueue, commitlog: CommitLog, trusted: int) -> tuple[int, int, int]:
+        """Where a queue's files begin, where the units that the log bears out end, and where the files end.
+
+        What was durable comes first and is borne out; what a crash or an old cut left behind it is not. So: binary search.
+        """
+        files = self._files.list(queue.directory)
+        first, end = files[0] * self._files.file_units, (files[-1] + 1) * self._files.file_units
+        queue.adopt(first, end)
+        low, high = first, end
+        while low < high:
+            middle = (low + high) // 2
+            if _is_borne_out(queue, middle, commitlog, trusted):
+                low = middle + 1
+            else:
+                high = middle
+        return first, low, end
+
+
+def is_directory_name(name: str) -> bool:
+    """Whether a topic can name the directory of its queues."""
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
+        return False
+    return len(name.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES
+
+
+def first_behind(queue: ConsumeQueue, physical_offset: int) -> int:
+    """The first unit whose record is at or behind the offset."""
+    return queue.first_where(
+        lambda unit: unit[1] != BLANK_SIZE and unit[0] >= physical_offset, queue.first_offset, queue.max_offset
+    )
+
+
+def _holds_bytes(units: bytes) -> bool:
+    """Whether any byte is not zero; for thousands of queues at a start, so not byte by byte."""
+    return units != bytes(len(units))
+
+
+def _last_physical(queue: ConsumeQueue, end: int) -> int:
+    """Where the record of the last unit before `end` is; -1 when that is a blank one."""
+    physical_offset, size, _ = queue.unit(end - 1)
+    return -1 if size == BLANK_SIZE else physical_offset
+
+
+def _is_borne_out(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted: int) -> bool:
+    """Whether the log has, before the trusted offset, the record that the unit names, as that message of that queue."""
+    physical_offset, size, _ = queue.unit(offset)
+    if size == BLANK_SIZE:
+        return True
+    if size <= 0 or physical_offset < 0 or physical_offset + size > trusted:
+        return False
+    if physical_offset < commitlog.min_offset:
+        return True
+    derived = derive(commitlog.read(physical_offset, size), physical_offset, commitlog.shape)
+    expected = (queue.topic, queue.queue_id, offset, physical_offset, size)
+    return len(derived.entries) == 1 and derived.entries[0][:5] == expected

@@ -1,0 +1,189 @@
+"""Reading messages of a queue: from consume-queue units to record bytes, by the status table of the protocol.
+
+Everything here sees only what was dispatched, and dispatch goes no further than the confirm offset.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+from enum import Enum
+from typing import NamedTuple
+
+from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, Unit
+
+# Units looked at in one read whose filter lets nothing through, unless more messages were asked for.
+_MAX_SCANNED_UNITS = 800
+_POSITION = struct.Struct(">q")
+_POSITION_AT = 28  # of a record's own place in the log
+
+
+class GetStatus(Enum):
+    """What became of a read, and where to go on (`GetResult.next_offset`)."""
+
+    FOUND = "messages were found; go on behind the last one looked at"
+    NO_MATCHED_MESSAGE = "none of the messages looked at passed the filter; go on behind them"
+    MESSAGE_WAS_REMOVING = "the records are gone from the log; go on behind them"
+    OFFSET_TOO_SMALL = "the offset is below the queue's minimum; go on there"
+    OFFSET_OVERFLOW_ONE = "the offset is the queue's end: nothing there yet; ask again there"
+    OFFSET_OVERFLOW_BADLY = "the offset is beyond the queue's end; go on at the end"
+    NO_MESSAGE_IN_QUEUE = "the queue never held a message; go on at 0"
+    NO_MATCHED_LOGIC_QUEUE = "there is no such queue; go on at 0"
+
+
+class GetResult(NamedTuple):
+    """The answer to a read; `records` are whole stored records."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[bytes]
+
+
+class JoinedResult(NamedTuple):
+    """The answer to a read whose records are wanted in one piece; the last of the `messages` ends at `end_offset` of the log."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    body: bytes = b""
+    messages: int = 0
+    end_offset: int = -1
+
+
+NO_QUEUE = GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
+
+
+def read_messages(
+    commitlog: CommitLog,
+    queue: ConsumeQueue,
+    queue_offset: int,
+    max_count: int,
+    max_bytes: int,
+    tags_codes: Collection[int] | None,
+) -> GetResult:
+    """Up to `max_count` messages from `queue_offset` on, together at most `max_bytes` but always one when there is one.
+
+    With `tags_codes` only messages whose tags code is among them (hashes collide: the reader compares the tags themselves).
+    """
+    min_offset, max_offset = queue.min_offset(commitlog.min_offset), queue.max_offset
+    beside = _beside(queue_offset, min_offset, max_offset)
+    if beside is not None:
+        return GetResult(*beside, min_offset, max_offset, [])
+    units, looked_at, encoded, total = _wanted(queue, queue_offset, max_count, max_bytes, tags_codes)
+    records = commitlog.reads.records(units, encoded, total)
+    return GetResult(_status(units, records), looked_at, min_offset, max_offset, records)
+
+
+def read_joined(
+    commitlog: CommitLog,
+    queue: ConsumeQueue,
+    queue_offset: int,
+    max_count: int,
+    max_bytes: int,
+    tags_codes: Collection[int] | None,
+) -> JoinedResult:
+    """The same messages as `read_messages` gives, in one piece: as an answer has them."""
+    min_offset, max_offset = queue.min_offset(commitlog.min_offset), queue.max_offset
+    beside = _beside(queue_offset, min_offset, max_offset)
+    if beside is not None:
+        return JoinedResult(*beside, min_offset, max_offset)
+    units, looked_at, encoded, total = _wanted(queue, queue_offset, max_count, max_bytes, tags_codes)
+    body = commitlog.reads.joined(units, encoded, total) if units else None
+    if body is None:
+        records = commitlog.reads.records(units, encoded, total)
+        return joined(GetResult(_status(units, records), looked_at, min_offset, max_offset, records))
+    last, last_size, _ = units[-1]
+    return JoinedResult(GetStatus.FOUND, looked_at, min_offset, max_offset, body, len(units), last + last_size)
+
+
+def _status(units: list[Unit], records: list[bytes]) -> GetStatus:
+    if records:
+        return GetStatus.FOUND
+    return GetStatus.MESSAGE_WAS_REMOVING if units else GetStatus.NO_MATCHED_MESSAGE
+
+
+def joined(result: GetResult) -> JoinedResult:
+    """The result with its records in one piece."""
+    records = result.records
+    if not records:
+        return JoinedResult(*result[:4])
+    (last,) = _POSITION.unpack_from(records[-1], _POSITION_AT)
+    return JoinedResult(*result[:4], b"".join(records), len(records), last + len(records[-1]))
+
+
+def _wanted(
+    queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int, tags_codes: Collection[int] | None
+) -> tuple[list[Unit], int, bytes, int]:
+    """The wanted ones of the next units, where to go on, their bytes unless others are between them, and the sum of their sizes.
+
+    In the common case one read gives them, all are wanted, and have room.
+    """
+    if tags_codes is None:
+        encoded = queue.read(queue_offset, max_count)
+        units = list(UNIT.iter_unpack(encoded))
+        sizes = [size for _, size, _ in units]
+        end = queue_offset + len(units)
+        total = sum(sizes)
+        is_part = len(units) < max_count and end < queue.max_offset  # the rest is in another place
+        if total <= max_bytes and not is_part and total < BLANK_SIZE:  # so none is blank
+            return units, end, encoded, total
+    units, looked_at = _chosen_units(queue, queue_offset, max_count, max_bytes, tags_codes)
+    return units, looked_at, b"", sum([size for _, size, _ in units])
+
+
+def _chosen_units(
+    queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int, tags_codes: Collection[int] | None
+) -> tuple[list[Unit], int]:
+    """The wanted ones of the next units, one by one, and where to go on."""
+    wanted: list[Unit] = []
+    room = max_bytes
+    looked_at = queue_offset
+    scanned = max_count if tags_codes is None else max(max_count, _MAX_SCANNED_UNITS)
+    for unit in queue.units(queue_offset, scanned):
+        _, size, code = unit
+        if (tags_codes is None or code in tags_codes) and size != BLANK_SIZE:
+            room -= size
+            if room < 0 and wanted:
+                break
+            wanted.append(unit)
+        looked_at += 1
+        if len(wanted) == max_count:
+            break
+    return wanted, looked_at
+
+
+def _beside(queue_offset: int, min_offset: int, max_offset: int) -> tuple[GetStatus, int] | None:
+    """The status and next offset of a read outside of `[min_offset, max_offset)`."""
+    if max_offset == 0:
+        return GetStatus.NO_MESSAGE_IN_QUEUE, 0
+    if queue_offset < min_offset:
+        return GetStatus.OFFSET_TOO_SMALL, min_offset
+    if queue_offset == max_offset:
+        return GetStatus.OFFSET_OVERFLOW_ONE, max_offset
+    if queue_offset > max_offset:
+        return GetStatus.OFFSET_OVERFLOW_BADLY, max_offset
+    return None
+
+
+class Boundary(Enum):
+    """Which message a search by time means."""
+
+    LOWER = "the first message at or after the time"
+    UPPER = "the last message at or before the time"
+
+
+def offset_by_time(commitlog: CommitLog, queue: ConsumeQueue, timestamp_ms: int, boundary: Boundary) -> int:
+    """The queue offset for a store time, always in `[min, max]`; store times do not decrease along a queue."""
+    low, high = queue.min_offset(commitlog.min_offset), queue.max_offset
+    if boundary is Boundary.LOWER:
+        return queue.first_where(lambda unit: _stored_at(commitlog, unit[0]) >= timestamp_ms, low, high)
+    after = queue.first_where(lambda unit: _stored_at(commitlog, unit[0]) > timestamp_ms, low, high)
+    return max(low, after - 1)
+
+
+def _stored_at(commitlog: CommitLog, physical_offset: int) -> int:
+    return commitlog.store_timestamp_at(physical_offset)

@@ -1,0 +1,76 @@
+"""What a start does with the log: find where it ends, cut what a crash left behind that, and make the rest durable.
+
+`recovery` decides where to begin and whether what was found may be the whole; this reads the files and carries it out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from brokerd.store.derived.derive import walk
+from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.layout import file_start
+from brokerd.store.settings import StoreSettings
+from brokerd.store.start import decisions
+from brokerd.store.start.checkpoint_page import Positions
+
+log = logging.getLogger(__name__)
+
+# How far behind the end leftovers are looked for, to mention them.
+_LEFTOVER_BYTES = 1 << 16
+
+
+class RecoveredLog(NamedTuple):
+    """What a start found. `checked_from` is the record boundary from which it looked at every record."""
+
+    end: int
+    last_timestamp_ms: int
+    checked_from: int
+    gave_up_durable: bool  # bytes that had been durable are gone, and the settings said to go on without
+
+
+class _End(NamedTuple):
+    offset: int
+    last_timestamp_ms: int
+    checked_from: int
+
+
+def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSettings) -> RecoveredLog:
+    """Have the log end behind its last whole, intact record, all of it durable. `known` is what the checkpoint proves.
+
+    Raises CorruptedFile when something that had been durable is damaged, unless the settings say to go on without.
+    """
+    provisional_end = commitlog.end_offset
+    found = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
+    end = found.offset
+    later = None
+    if known is None:
+        later = decisions.find_record(commitlog.read, end + 1, provisional_end, commitlog.shape)
+    if not settings.truncate_damaged_log:
+        decisions.judge_end(end, known, later)
+    is_cut_short = known is not None and end < known.flushed_offset
+    if known is not None and is_cut_short:
+        log.error("the log is damaged at %d; %d durable bytes are given up", end, known.flushed_offset - end)
+    if any(commitlog.read(end, _LEFTOVER_BYTES)):
+        log.warning("the log ends at %d; what a crash left of unsynced writes behind it is removed", end)
+    commitlog.recovered(end)
+    if known is not None:
+        # When the last life ended because a sync failed, what it had written can be read, but the kernel takes it for clean
+        # and would never write it: a sync alone proves nothing about it.
+        commitlog.write_again(known.flushed_offset)
+    commitlog.mark_flushed(commitlog.sync())
+    return RecoveredLog(end, found.last_timestamp_ms, found.checked_from, later is not None or is_cut_short)
+
+
+def _find_end(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -> _End:
+    """The end of the last whole, intact record, and its store timestamp (0 in a log without any)."""
+    start = checked_from = decisions.decide_start(known, commitlog.min_offset, commitlog.end_offset)
+    while True:
+        end, timestamp = start, -1
+        for derived in walk(commitlog.read, start, commitlog.end_offset, commitlog.shape.checked(), chunk_bytes):
+            end, timestamp = derived.end_offset, max(timestamp, derived.store_timestamp_ms)
+        if timestamp >= 0 or start == commitlog.min_offset:
+            return _End(end, max(0, timestamp), checked_from)
+        # Not one record: the last store timestamp is in an earlier file.
+        start = max(commitlog.min_offset, file_start(start - 1, commitlog.segment_size_bytes))

@@ -1,0 +1,175 @@
+"""The store's slow work, beside the event loop: checkpoints of the consume queues, and retention.
+
+Decisions are taken on the loop between two awaits, so they see one state; what blocks (writing queues, asking for the disk's
+usage, removing files) runs in one helper thread. A failed write of a queue file stops the store like a failed sync of the log;
+a full disk is waited out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from brokerd.store.settings import RetentionSettings, StoreSettings
+from brokerd.store.store import MessageStore
+from brokerd.store.upkeep.retention import decide_retention, refusal_text
+from remoting.disk import Disk
+from remoting.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class ConfigWrite(Protocol):
+    """Files on their way to disk."""
+
+    def run(self) -> None: ...
+
+
+class Config(Protocol):
+    """What is written for others to read, and derived again at any time."""
+
+    def begin(self) -> ConfigWrite | None: ...
+
+    def finish(self, write: Any) -> None: ...
+
+    def abandon(self, write: Any) -> None: ...
+
+
+class Housekeeper:
+    """Started and stopped by its owner on the loop; `on_failure` is called when the disk failed for good."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        disk: Disk,
+        settings: StoreSettings,
+        retention: RetentionSettings,
+        now_ms: Callable[[], int],
+        on_failure: Callable[[StorageError], None],
+        config: Config | None = None,
+    ) -> None:
+        self._store = store
+        self._disk = disk
+        self._settings = settings
+        self._retention = retention
+        self._now_ms = now_ms
+        self._on_failure = on_failure
+        self._config = config
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeper")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._room_changed = asyncio.Event()
+        store.full_listeners.append(self._room_changed.set)
+
+    def use(self, retention: RetentionSettings) -> None:
+        """Keep files by other rules from now on; the rhythm stays that of the start."""
+        self._retention = retention
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._repeat(self.make_checkpoint, _every(self._settings.checkpoint_interval_ms))),
+            asyncio.create_task(self._repeat(self.remove_old_files, self._until_room_is_looked_at)),
+            asyncio.create_task(self._repeat(self.write_config, _every(self._settings.config_interval_ms))),
+        ]
+
+    async def stop(self) -> None:
+        """End the work; a step that already runs is finished first."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(self._executor, _nothing)  # what was running has ended
+        self._executor.shutdown()
+
+    async def make_checkpoint(self) -> None:
+        """Write and sync the consume queues and the page that says so."""
+        checkpoint = self._store.begin_checkpoint()
+        try:
+            await self._in_thread(checkpoint.run)
+        except (StorageError, asyncio.CancelledError):
+            self._store.abandon_checkpoint(checkpoint)
+            raise
+        self._store.finish_checkpoint(checkpoint)
+
+    async def remove_old_files(self) -> None:
+        """One round of retention."""
+        usage = await self._in_thread(self._disk.usage)
+        store = self._store
+        decision = decide_retention(
+            store.file_ages(), usage, store.held_offset(), self._now_ms(), store.is_full, self._retention
+        )
+        for removal in store.apply_retention(decision, refusal_text(usage, self._retention)):
+            await self._in_thread(removal)
+
+    async def remove_expired_now(self) -> int:
+        """Rounds of retention until nothing is left to remove, for somebody who asks; how many files of the log went."""
+        store = self._store
+        before = len(store.commitlog.segment_starts())
+        first = -1
+        while store.commitlog.min_offset != first:
+            first = store.commitlog.min_offset
+            await self.remove_old_files()
+        return max(0, before - len(store.commitlog.segment_starts()))
+
+    async def remove_queue_files(self) -> int:
+        """Remove the queues' files in front of the log's begin; how many."""
+        paths = self._store.queues.forget_expired(self._store.commitlog.min_offset)
+        for path in paths:
+            await self._in_thread(partial(self._disk.remove, path))
+        return len(paths)
+
+    async def write_config(self) -> None:
+        """Write the tables that are derived for others. Nothing here depends on them: a disk that refuses is tried again."""
+        write = self._config.begin() if self._config is not None else None
+        if self._config is None or write is None:
+            return
+        try:
+            await self._in_thread(write.run)
+        except (StorageError, asyncio.CancelledError) as error:
+            self._config.abandon(write)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            log.warning("the tables in config/ stay behind: %s", error)
+        else:
+            self._config.finish(write)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    async def _until_room_is_looked_at(self) -> None:
+        """A full disk is looked at soon, and then often: sends are refused meanwhile."""
+        if not self._store.is_full:
+            self._room_changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._retention.interval_ms / 1000):
+                    await self._room_changed.wait()
+        if self._store.is_full:
+            await asyncio.sleep(self._retention.full_interval_ms / 1000)
+
+    async def _repeat(
+        self, step: Callable[[], Coroutine[None, None, None]], pause: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        while True:
+            await pause()
+            try:
+                await step()
+            except StorageError as error:
+                if not error.is_out_of_space:
+                    self._store.fail(error)
+                    self._on_failure(error)
+                    return
+                log.warning("no room for the consume queues: %s", error)
+                self._store.set_full(True)
+
+
+def _every(interval_ms: int) -> Callable[[], Coroutine[None, None, None]]:
+    return lambda: asyncio.sleep(interval_ms / 1000)
+
+
+def _nothing() -> None:
+    """The helper thread reached this: nothing is running before it."""

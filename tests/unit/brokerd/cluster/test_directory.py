@@ -1,0 +1,52 @@
+"""What a broker tells its clients of its group: all addresses, soon after the members are there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+import pytest
+
+from brokerd.cluster.directory import Directory
+from remoting.frame import Command
+
+
+@dataclass
+class Member:
+    is_master: bool = True
+    broker_id: int | None = 1
+    master_address: str = ""
+    master_grpc_address: str = ""
+
+
+class Controllers:
+    """Answers every question with the replicas that have registered."""
+
+    def __init__(self) -> None:
+        self.replicas = [1]
+
+    async def call(self, address: str, code: int, ext: Mapping[str, str] | None, *, timeout_ms: int) -> Command:
+        replicas = [{"brokerId": n, "address": f"r{n}:1", "grpcAddress": f"g{n}:1"} for n in self.replicas]
+        body = orjson.dumps({"groups": [{"brokerName": "broker-a", "replicas": replicas}]})
+        return Command(0, body=body)
+
+
+async def test_members_that_register_after_this_broker_are_told_to_clients_before_they_could_ask_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("brokerd.cluster.directory._REFRESH_S", 3600)  # what comes, comes of the first rounds
+    controllers = Controllers()
+    directory = Directory(controllers, ["c:1"], Member(), "broker-a", "r1:1", "g1:1")  # type: ignore[arg-type]
+    directory.start()
+    try:
+        await asyncio.sleep(0)
+        assert directory.own_group().grpc_addresses == ["g1:1"]
+        controllers.replicas = [1, 2, 3]
+        async with asyncio.timeout(60):
+            while len(directory.own_group().grpc_addresses) < 3:
+                await asyncio.sleep(0.01)
+        assert directory.own_group().grpc_addresses == ["g1:1", "g2:1", "g3:1"]
+    finally:
+        await directory.close()

@@ -1,0 +1,197 @@
+"""The broker without its sockets: what a cut of the log means for what was derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brokerd.delay.settings import DelaySettings
+from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.replication.roles.effects import Role
+from brokerd.store.put_status import PutStatus
+from remoting.errors import CorruptedFile, StorageError
+from remoting.message import decode_record, encode_properties
+from tests.support.alone import AloneBroker
+from tests.support.disks import MemoryDisk
+from tests.support.turns import Turns
+from tests.unit.brokerd.store.stores import SETTINGS, STORE_HOST, draft
+
+QUEUES = 2
+
+
+class Broker(AloneBroker):
+    """Master from the start; `disk` may be one that another broker wrote."""
+
+    def __init__(self, disk: MemoryDisk | None = None, delay_settings: DelaySettings | None = None) -> None:
+        super().__init__(disk or MemoryDisk(), Turns(), SETTINGS, STORE_HOST, delay_settings=delay_settings)
+        self.replica.become(Role.MASTER)
+        self.change(lambda done: self.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))
+        self.change(lambda done: self.core.metadata.put_group(GroupConfig("g"), done))
+
+    def restart(self) -> Broker:
+        """Stop in order; another broker starts on the disk."""
+        self.core.close()
+        self.core.store.close()
+        return Broker(self.disk)
+
+    def change(self, ask: Callable[[Callable[[object], None]], None]) -> None:
+        answers: list[object] = []
+        ask(answers.append)
+        self.turns.run(100)
+        assert answers == [None]
+
+    def send(self, queue_id: int) -> None:
+        outcomes: list[object] = []
+        self.core.sender.send([draft(b"x" * 20, topic="T", queue_id=queue_id)], outcomes.extend)
+        self.turns.run(10)
+        assert [outcome.status for outcome in outcomes] == [PutStatus.PUT_OK]  # type: ignore[attr-defined]
+
+    def consume_all(self, queue_id: int) -> int:
+        """Commit the end of what a consumer can read."""
+        high = self.core.store.max_offset("T", queue_id)
+        self.change(lambda done: self.core.metadata.commit_offset("g", "T", queue_id, high, done))
+        return high
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["send", "send", "consume"]), st.integers(0, QUEUES - 1)), max_size=25))
+def test_wherever_the_log_is_cut_no_consumer_is_ahead_of_it_and_no_topic_is_missing(
+    steps: list[tuple[str, int]],
+) -> None:
+    broker = Broker()
+    boundaries: list[tuple[int, dict[int, int]]] = []
+    committed: dict[int, int] = {}
+    for step, queue_id in steps:
+        if step == "send":
+            broker.send(queue_id)
+        else:
+            committed[queue_id] = broker.consume_all(queue_id)
+        boundaries.append((broker.core.store.commitlog.end_offset, dict(committed)))
+    broker.replica.become(Role.FENCED)
+    for offset, expected in reversed(boundaries):
+        broker.core.store.truncate(offset)
+        broker.replica.confirm_offset = min(broker.replica.confirm_offset, offset)
+        for queue_id in range(QUEUES):
+            at = broker.core.metadata.consumer_offset("g", "T", queue_id)
+            assert at == expected.get(queue_id), f"queue {queue_id} after the cut at {offset}"
+            assert (at or 0) <= broker.core.store.max_offset("T", queue_id)
+        assert broker.core.metadata.topic("T") is not None
+
+
+def test_a_replica_that_lost_its_role_takes_no_message_and_none_waits() -> None:
+    broker = Broker()
+    end = broker.core.store.commitlog.end_offset
+    broker.replica.become(Role.REPLICA, 2)
+    outcomes: list[object] = []
+    broker.core.sender.send([draft(topic="T")], outcomes.extend)
+    assert [outcome.status for outcome in outcomes] == [PutStatus.SERVICE_NOT_AVAILABLE]  # type: ignore[attr-defined]
+    assert broker.core.store.commitlog.end_offset == end
+    with pytest.raises(Exception, match="master"):
+        broker.core.store.append_messages([draft(topic="T")])
+    assert broker.core.store.commitlog.end_offset == end
+
+
+def test_with_too_few_replicas_nothing_is_stored_whatever_the_message_says() -> None:
+    broker = Broker()
+    broker.replica.is_taking = False
+    broker.replica.refusal = PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+    end = broker.core.store.commitlog.end_offset
+    outcomes: list[object] = []
+    careless = draft(topic="T")._replace(properties=encode_properties({"UNIQ_KEY": "U", "WAIT": "false"}))
+    broker.core.sender.send([draft(topic="T"), careless], outcomes.extend)
+    assert {outcome.status for outcome in outcomes} == {PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH}  # type: ignore[attr-defined]
+    assert ["in-sync replicas not enough" in outcome.error.message for outcome in outcomes] == [True, True]  # type: ignore[attr-defined]
+    assert broker.core.store.commitlog.end_offset == end
+    assert broker.core.counters.refused["too_few_replicas"] == 2
+
+
+def test_who_does_not_want_to_wait_is_answered_at_the_append() -> None:
+    broker = Broker()
+    waits: list[object] = []
+    broker.core.appends.wait = lambda position, callback: waits.append(callback)
+    outcomes: list[object] = []
+    careless = draft(topic="T")._replace(properties=encode_properties({"UNIQ_KEY": "U", "WAIT": "false"}))
+    broker.core.sender.send([careless], outcomes.extend)
+    assert [outcome.status for outcome in outcomes] == [PutStatus.PUT_OK]  # type: ignore[attr-defined]
+    broker.core.sender.send([draft(topic="T")], outcomes.extend)
+    assert (len(outcomes), len(waits)) == (1, 1), "the other one waits"
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_messages_of_a_deleted_topic_do_not_come_back_when_the_queues_are_derived_anew(
+    made_again: bool, snapshot: bool
+) -> None:
+    broker = Broker()
+    for _ in range(3):
+        broker.send(0)
+    broker.change(lambda done: broker.core.metadata.delete_topic("T", done))
+    if made_again:
+        broker.change(lambda done: broker.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))
+    if snapshot:
+        broker.core.metadata.file_rolled()
+        broker.turns.run(10)
+    broker.core.close()
+    broker.core.store.close()
+    broker.disk.remove("consumequeue")
+    again = Broker(broker.disk)  # which makes the topic, if it is not there
+    assert again.core.store.max_offset("T", 0) == 0
+    again.send(0)
+    assert again.core.store.max_offset("T", 0) == 1
+    after = again.restart()
+    assert after.core.store.max_offset("T", 0) == 1, "what was sent since then stays"
+
+
+@pytest.mark.parametrize("sent_after", [False, True])
+def test_a_new_master_numbers_a_topic_from_zero_whose_deletion_it_had_not_dispatched_yet(sent_after: bool) -> None:
+    broker = Broker()
+    for _ in range(3):
+        broker.send(0)
+    broker.core.store.checkpoint()
+    broker.replica.on_appended = lambda end_offset: None  # type: ignore[method-assign]  # nothing is confirmed any more
+    broker.change(lambda done: broker.core.metadata.delete_topic("T", done))
+    if sent_after:
+        broker.change(lambda done: broker.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))
+        broker.send(0)
+    broker.core.store.sync()
+    again = Broker(broker.disk)
+    for _ in range(2):
+        again.send(0)
+    expected = 3 if sent_after else 2
+    assert again.core.store.max_offset("T", 0) == expected
+    records = again.core.store.read_messages("T", 0, 0, 10, 1 << 20).records
+    assert [decode_record(each).queue_offset for each in records] == list(range(expected))
+
+
+def test_a_broker_that_cannot_read_what_it_has_to_dispatch_says_so_instead_of_standing_still() -> None:
+    broker = Broker()
+    confirm = broker.replica.on_appended
+    broker.replica.on_appended = lambda end_offset: None  # type: ignore[method-assign]
+    broker.change(lambda done: broker.core.metadata.put_topic(TopicConfig("Later"), done))
+    path = "commitlog/00000000000000000000"
+    broker.disk.files[path].seen.write(broker.core.store.commitlog.end_offset - 80, b"no JSON")
+    failures: list[StorageError] = []
+    broker.core.store.failure_listeners.append(failures.append)
+    broker.core.store.dispatcher.truncate(broker.core.store.dispatch_offset)  # what was appended is read back
+    broker.core.metadata.rebuild()
+    confirm(broker.core.store.commitlog.end_offset)
+    broker.turns.run(100)
+    assert len(failures) == 1
+    assert broker.core.store.refusal is not None
+
+
+@pytest.mark.parametrize("topic", ["rmq_sys_logboom_metadata", "rmq_sys_logboom_pop"])
+def test_a_start_refuses_records_of_the_tables_whose_kind_it_does_not_know(topic: str) -> None:
+    """Another version may have written them, or a disk changed a byte that no checksum covers; what they say is not guessed."""
+    broker = Broker()
+    broker.core.appends.appended(
+        broker.core.store.append_messages(
+            [draft(b'{"v":1}', topic=topic, tag="unheardOf", queue_id=0)],
+        )[-1].end_offset
+    )
+    broker.core.store.close()
+    with pytest.raises(CorruptedFile, match="unheardOf"):
+        Broker(broker.disk)

@@ -1,0 +1,133 @@
+"""A broker's metrics: readable by Prometheus, complete, and the ones that the page lists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from brokerd.composition.exposition import Exposition, Sources
+from brokerd.store.put_status import PutStatus
+from remoting.access.guard import AccessSettings, Guard
+from remoting.disk import DiskUsage
+from remoting.exposition import Histogram
+from remoting.message import encode_properties
+from tests.unit.brokerd.composition.test_core import Broker
+from tests.unit.brokerd.replication.group import Group
+from tests.unit.brokerd.store.stores import draft
+
+PAGE = (Path(__file__).resolve().parents[4] / "docs/METRICS.md").read_text()
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def scrape(broker: Broker, state: dict[str, Any]) -> Samples:
+    flushes = Histogram((0.001, 0.01))
+    flushes.observe(0.005)
+    guard = Guard(AccessSettings(), "c", (), lambda: 0)
+    usage = DiskUsage(total_bytes=100, free_bytes=40)
+    sources = Sources(broker.core, lambda: state, flushes, lambda: 3, lambda: 2, lambda: usage, guard)
+    text = Exposition("c", "broker-a", sources).render().decode()
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation, family.name
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert (labels.pop("cluster"), labels.pop("broker")) == ("c", "broker-a")
+            assert labels.pop("broker_id")
+            key = sample.name, tuple(sorted(labels.items()))
+            assert key not in found, f"twice: {key}"
+            found[key] = sample.value
+    return found
+
+
+def a_master_that_misses_one() -> dict[str, Any]:
+    group = Group(3)
+    group.elect(1)
+    group.append(group[1])
+    group.settle(5)
+    group.crash(group[3])
+    group[1].engine.accepted(99, group.now_ms, host="203.0.113.9")
+    group[1].engine.received(99, b"an ack, believe me", group.now_ms)
+    group.settle(30)
+    return group[1].engine.state(group.now_ms)
+
+
+def a_replica() -> dict[str, Any]:
+    group = Group(2)
+    group.elect(1)
+    return group[2].engine.state(group.now_ms)
+
+
+def names(samples: Samples) -> set[str]:
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name, _ in samples}
+
+
+def test_the_page_lists_what_a_scrape_gives_and_nothing_else() -> None:
+    broker = Broker()
+    given = names(scrape(broker, a_master_that_misses_one() | {"weaknesses": ["ack_after=append: memory"]}))
+    given |= names(scrape(broker, a_replica()))
+    given |= {"logboom_sends_unacknowledged_total", "logboom_schedule_late_seconds"}  # absent until there is one
+    brokers_part = PAGE.partition("## Brokers")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"^\| `(\w+)`", brokers_part, re.MULTILINE))
+    assert given == listed
+
+
+def test_a_master_tells_of_its_quorum_and_who_is_missing() -> None:
+    samples = scrape(Broker(), a_master_that_misses_one())
+    assert samples["logboom_replication_role", (("role", "master"),)] == 1
+    assert samples["logboom_replication_role", (("role", "replica"),)] == 0
+    assert samples["logboom_replication_copies", ()] == 2
+    assert samples["logboom_replication_wanted_copies", ()] == 3
+    assert samples["logboom_replication_downgraded", ()] == 1
+    assert samples["logboom_replication_refused_total", (("peer", "203.0.113.9"),)] == 1
+    (missing,) = [key for key in samples if key[0] == "logboom_replication_missing_seconds"]
+    assert dict(missing[1]) == {"member": "3", "reason": "it is not connected", "stalls": "false"}
+    assert samples[missing] > 0.5
+    gap = samples["logboom_replication_ack_gap_bytes", (("learner", "false"), ("member", "2"))]
+    assert gap == 0
+    assert samples["logboom_flush_duration_seconds_bucket", (("le", "0.01"),)] == 1
+    assert samples["logboom_flush_duration_seconds_sum", ()] == 0.005
+
+
+def test_a_replica_has_no_quorum_instead_of_an_empty_one() -> None:
+    samples = scrape(Broker(), a_replica())
+    assert samples["logboom_replication_following", ()] == 1
+    assert not [name for name in names(samples) if "copies" in name and name != "logboom_replication_copies_total"]
+
+
+def test_traffic_and_refusals_are_counted_by_reason() -> None:
+    broker = Broker()
+    broker.send(0)
+    outcomes: list[Any] = []
+    broker.core.sender.send([draft(topic="nothing")], outcomes.extend)
+    broker.replica.is_master = False
+    broker.core.sender.send([draft(topic="T"), draft(topic="T")], outcomes.extend)
+    assert [outcome.status for outcome in outcomes][-1] is PutStatus.SERVICE_NOT_AVAILABLE
+    state = a_replica() | {"unacknowledged": {"FLUSH_SLAVE_TIMEOUT": 4}}
+    samples = scrape(broker, state)
+    assert samples["logboom_messages_in_total", ()] == 1
+    assert samples["logboom_sends_refused_total", (("reason", "rule"),)] == 1
+    assert samples["logboom_sends_refused_total", (("reason", "not_master"),)] == 2
+    assert samples["logboom_sends_refused_total", (("reason", "too_few_replicas"),)] == 0
+    assert samples["logboom_sends_unacknowledged_total", (("status", "FLUSH_SLAVE_TIMEOUT"),)] == 4
+    assert samples["logboom_log_end_offset_bytes", ()] == broker.core.store.commitlog.end_offset > 0
+    assert samples["logboom_store_disk_free_bytes", ()] == 40
+
+
+def test_delayed_messages_are_counted_by_level() -> None:
+    broker = Broker()
+    for level in (1, 2, 2):
+        message = draft(topic="T")._replace(properties=encode_properties({"UNIQ_KEY": "U", "DELAY": str(level)}))
+        broker.core.sender.send([message], lambda _: None)
+    broker.turns.run(1100)
+    samples = scrape(broker, a_replica())
+    waiting = {key[1][0][1]: value for key, value in samples.items() if key[0] == "logboom_schedule_waiting"}
+    assert {level: count for level, count in waiting.items() if count} == {"2": 2}
+    assert len(waiting) == 18
+    late = {key[1][0][1]: value for key, value in samples.items() if key[0] == "logboom_schedule_late_seconds"}
+    assert list(late) == ["1"]
+    assert 0 <= late["1"] <= 0.002
+    assert samples["logboom_schedule_delivered_total", ()] == 1
+    assert samples["logboom_retry_dead_lettered_total", ()] == 0

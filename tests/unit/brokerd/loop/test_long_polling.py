@@ -1,0 +1,179 @@
+"""Waiting requests: limits, deadlines, wake-ups under random interleavings."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from brokerd.loop.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
+from tests.support.turns import Turns
+
+
+class Wants:
+    def __init__(self, name: str, *codes: int) -> None:
+        self.name = name
+        self.tags_codes = frozenset(codes) if codes else None
+
+
+class Counter:
+    """Messages as a number per topic; a waiter is served by one."""
+
+    def __init__(self, turns: Turns, *, per_key: int = 10, total: int = 100, share: bool = True) -> None:
+        self.available = 0
+        self.tries = 0
+        self.served: list[str] = []
+        self.expired: list[str] = []
+        table: WaitTable[Wants] = WaitTable(per_key, total)
+        self.polling = LongPolling(turns, table, self.try_again, self.timed_out, share=share)
+
+    def try_again(self, waiter: Waiter[Wants]) -> bool:
+        self.tries += 1
+        if not self.available:
+            return False
+        self.available -= 1
+        self.served.append(waiter.payload.name)
+        return True
+
+    def timed_out(self, waiter: Waiter[Wants]) -> None:
+        self.expired.append(waiter.payload.name)
+
+
+@pytest.fixture
+def turns() -> Turns:
+    return Turns()
+
+
+def test_an_arrival_serves_the_longest_waiting(turns: Turns) -> None:
+    counter = Counter(turns)
+    for name in ("a", "b", "c"):
+        counter.polling.park("t", "g", ANY_QUEUE, 1000, Wants(name))
+    counter.available = 2
+    counter.polling.arrived("t", 5, [0])
+    assert counter.served == []
+    turns.run()
+    assert counter.served == ["a", "b"]
+    assert counter.tries == 3
+    assert counter.polling.table.count == 1
+
+
+def test_only_the_queue_and_those_of_any_queue_are_tried(turns: Turns) -> None:
+    counter = Counter(turns)
+    counter.available = 9
+    counter.polling.park("t", "g", 1, 1000, Wants("one"))
+    counter.polling.park("t", "g", 2, 1000, Wants("two"))
+    counter.polling.park("t", "h", ANY_QUEUE, 1000, Wants("any"))
+    counter.polling.park("u", "g", ANY_QUEUE, 1000, Wants("other"))
+    counter.polling.arrived("t", 2)
+    turns.run()
+    assert sorted(counter.served) == ["any", "two"]
+
+
+def test_one_whose_tags_do_not_match_does_not_starve_the_others(turns: Turns) -> None:
+    counter = Counter(turns)
+    counter.available = 1
+    counter.polling.park("t", "g", ANY_QUEUE, 1000, Wants("x", 1))
+    counter.polling.park("t", "g", ANY_QUEUE, 1000, Wants("y", 2))
+    counter.polling.arrived("t", 0, [2, 3])
+    turns.run()
+    assert counter.served == ["y"]
+    counter.available = 1
+    counter.polling.arrived("t", 0, [3])
+    turns.run()
+    assert counter.served == ["y"]
+    counter.polling.arrived("t", 0, [3])
+    counter.polling.arrived("t", 0, None)
+    counter.polling.arrived("t", 0, [4])
+    turns.run()
+    assert counter.served == ["y", "x"]
+
+
+def test_deadlines_with_one_timer(turns: Turns) -> None:
+    counter = Counter(turns)
+    for number in (300, 100, 200, 100):
+        counter.polling.park("t", "g", ANY_QUEUE, number, Wants(str(number)))
+    turns.run(99)
+    assert counter.expired == []
+    turns.run(1)
+    assert counter.expired == ["100", "100"]
+    assert turns.waiting == 1
+    turns.run(200)
+    assert counter.expired == ["100", "100", "200", "300"]
+    assert turns.waiting == 0
+
+
+def test_limits(turns: Turns) -> None:
+    counter = Counter(turns, per_key=2, total=3)
+    assert counter.polling.park("t", "g", 0, 100, Wants("a"))
+    assert counter.polling.park("t", "g", 0, 100, Wants("b"))
+    assert counter.polling.park("t", "g", 0, 100, Wants("c")) is None
+    assert counter.polling.park("t", "h", 0, 100, Wants("d"))
+    assert counter.polling.park("u", "h", 0, 100, Wants("e")) is None
+
+
+def test_a_cancelled_one_leaves_nothing(turns: Turns) -> None:
+    counter = Counter(turns)
+    waiter = counter.polling.park("t", "g", 0, 100, Wants("a"))
+    assert waiter is not None
+    waiter.cancel()
+    waiter.cancel()
+    counter.available = 1
+    counter.polling.arrived("t", 0)
+    turns.run(1000)
+    assert (counter.served, counter.expired, counter.available) == ([], [], 1)
+    assert counter.polling.table.keys("t", 0) == []
+
+
+def test_everybody_is_tried_when_they_do_not_compete(turns: Turns) -> None:
+    counter = Counter(turns, share=False)
+    for name in ("a", "b", "c"):
+        counter.polling.park("t", "", 0, 1000, Wants(name))
+    counter.polling.arrived("t", 0)
+    turns.run()
+    assert counter.tries == 3
+
+
+def test_a_group_can_be_served_alone(turns: Turns) -> None:
+    counter = Counter(turns)
+    counter.available = 5
+    counter.polling.park("t", "g", 3, 1000, Wants("g"))
+    counter.polling.park("t", "h", 3, 1000, Wants("h"))
+    counter.polling.arrived("t", ANY_QUEUE, None, "h")
+    turns.run()
+    assert counter.served == ["h"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_wake_up_is_lost(seed: int) -> None:
+    """Waiters that look before they park, messages that arrive in any order: in the end nobody waits beside a message."""
+    rng = random.Random(seed)
+    turns = Turns()
+    counter = Counter(turns, per_key=10_000, total=10_000)
+    parked = 0
+    for step in range(400):
+        choice = rng.random()
+        if choice < 0.45:
+            if counter.available:
+                counter.available -= 1
+                counter.served.append("at once")
+            elif counter.polling.park("t", "g", rng.choice((ANY_QUEUE, 0)), 10**9, Wants(str(step))):
+                parked += 1
+        elif choice < 0.85:
+            counter.available += rng.randint(1, 3)
+            counter.polling.arrived("t", 0, [0])
+        else:
+            turns.run(1)
+    turns.run(1)
+    assert counter.available == 0 or counter.polling.table.count == 0
+
+
+def test_ten_thousand_waiters_cost_one_timer_and_no_work(turns: Turns) -> None:
+    counter = Counter(turns, per_key=10_000, total=10_000)
+    for number in range(10_000):
+        assert counter.polling.park(f"t{number % 100}", "g", ANY_QUEUE, 20_000, Wants("w"))
+    assert turns.waiting == 1
+    turns.run(19_000)
+    assert counter.tries == 0
+    assert turns.waiting == 1
+    assert len(counter.polling.take_all()) == 10_000
+    assert turns.waiting == 0
