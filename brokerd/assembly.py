@@ -53,7 +53,7 @@ from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
 from remoting.errors import StorageError
 from remoting.exporter import MetricsExporter
-from remoting.message import pack_host
+from remoting.record.hosts import pack_host
 from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import RemotingServer, each

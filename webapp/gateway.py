@@ -18,7 +18,7 @@ from remoting import codes
 from remoting.client.access_admin import AccessAdmin
 from remoting.client.blocking import AdminClient, FoundMessage, PulledMessages, QueueOffsets
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
-from remoting.message import Record
+from remoting.record.codec import Record
 from webapp.errors import NotFound, Problem, Unavailable
 
 MAX_BROWSE = 64

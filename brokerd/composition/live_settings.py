@@ -18,7 +18,7 @@ from remoting import properties_text, settings
 from remoting.disk import Bytes, Disk
 from remoting.frame import Command
 from remoting.live_settings import ChangedSettings
-from remoting.message import MAX_BODY_BYTES
+from remoting.record.layout import MAX_BODY_BYTES
 from remoting.transport.connection import RemotingConnection
 
 # The name in the original -> ours, of what may be changed. Either may be written; both are shown.

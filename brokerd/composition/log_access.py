@@ -19,7 +19,7 @@ from brokerd.store.store import AppendResult, MessageStore
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import LogboomError, NotMaster, RequestError, StorageError
-from remoting.message import encode_properties
+from remoting.record.properties import encode_properties
 
 _NOT_ENOUGH: Final = RequestError(
     codes.SYSTEM_ERROR, "in-sync replicas not enough: too few replicas are in sync to store a message"

@@ -28,7 +28,7 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.consume_queue import BLANK_SIZE
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, StorageError
-from remoting.message import Record, decode_record
+from remoting.record.codec import Record, decode_record
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from brokerd.delay.rules import Target, target_of
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.pop.handles import split_retry_topic
 from remoting.errors import RequestError, raise_refusal
-from remoting.message import Record
 from remoting.names import RETRY_PREFIX
+from remoting.record.codec import Record
 
 
 class DestinationMetadata(Protocol):

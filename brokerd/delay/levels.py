@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from remoting.errors import SettingsError
-from remoting.message import decode_properties, tags_code
+from remoting.record.properties import decode_properties, tags_code
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 SCHEDULE_TOPIC_FIELD: Final = SCHEDULE_TOPIC.encode()

@@ -13,12 +13,9 @@ from brokerd.metadata.names import is_system_topic
 from brokerd.store.draft import Draft
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.message import (
-    MAX_PROPERTIES_BYTES,
-    Record,
-    decode_properties,
-    encode_properties,
-)
+from remoting.record.codec import Record
+from remoting.record.layout import MAX_PROPERTIES_BYTES
+from remoting.record.properties import decode_properties, encode_properties
 
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE: Final = "REAL_QID"

@@ -13,7 +13,8 @@ from brokerd.filters import sql
 from brokerd.filters.table import FilterTable
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.message import decode_properties, java_hash
+from remoting.java_hash import java_hash
+from remoting.record.properties import decode_properties
 
 ALL: Final = "*"
 TAG: Final = "TAG"

@@ -14,7 +14,8 @@ import orjson
 
 from brokerd.journal.record_log import RecordLog, Unit
 from remoting.errors import CorruptedFile
-from remoting.message import decode_record, java_hash
+from remoting.java_hash import java_hash
+from remoting.record.codec import decode_record
 
 SNAPSHOT: Final = "snapshot"
 VERSION: Final = 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from brokerd.pop.copies import counts_earlier_deliveries
 from brokerd.pop.requests import PoppedMessage, PopRequest
 from brokerd.pop.taking import Found
-from brokerd.store.record_fields import offsets_of
+from remoting.record.fields import offsets_of
 
 
 def popped_messages(

@@ -14,14 +14,11 @@ from brokerd.delay.levels import DELAY
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, TIMERS
 from brokerd.pop.handles import dead_letter_topic, retry_topic, split_retry_topic
 from brokerd.store.draft import Draft
-from remoting.message import (
-    MAX_PROPERTIES_BYTES,
-    Record,
-    decode_record,
-    encode_properties,
-    offset_message_id,
-)
 from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.record.codec import Record, decode_record
+from remoting.record.hosts import offset_message_id
+from remoting.record.layout import MAX_PROPERTIES_BYTES
+from remoting.record.properties import encode_properties
 
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"

@@ -25,9 +25,9 @@ from brokerd.pop.ledger import PopLedger
 from brokerd.pop.settings import PopSettings
 from brokerd.pop.taking import MessageReads, read_offsets
 from brokerd.store.draft import Draft
-from brokerd.store.record_fields import offsets_of
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, raise_refusal
+from remoting.record.fields import offsets_of
 
 log = logging.getLogger(__name__)
 

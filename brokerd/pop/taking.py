@@ -26,8 +26,8 @@ from brokerd.pop.records import taken_batch
 from brokerd.pop.requests import PopRequest
 from brokerd.pop.settings import PopSettings
 from brokerd.store.queues.queue_reads import GetResult
-from brokerd.store.record_fields import properties_of, queue_offset_of
 from remoting.names import RETRY_PREFIX
+from remoting.record.fields import properties_of, queue_offset_of
 
 _NO_BYTE_LIMIT: Final = 1 << 62
 _SCAN_ROUNDS: Final = 4  # reads of one queue whose filter lets nothing through, in one pop

@@ -13,7 +13,7 @@ from brokerd.processors.bodies import encode
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command
-from remoting.message import java_hash
+from remoting.java_hash import java_hash
 from remoting.transport.connection import RemotingConnection
 
 

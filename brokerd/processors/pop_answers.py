@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from brokerd.pop.handles import FLAG_NORMAL
 from brokerd.pop.requests import PopOutcome, PoppedMessage
-from remoting.message import MAX_PROPERTIES_BYTES, decode_record
+from remoting.record.codec import decode_record
+from remoting.record.layout import MAX_PROPERTIES_BYTES
 
 POP_HANDLE_PROPERTY = b"POP_CK"
 

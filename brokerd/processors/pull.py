@@ -23,10 +23,10 @@ from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUSPEND, Checked, F
 from brokerd.sending.sender import Counters
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.queues.queue_reads import GetResult, GetStatus, JoinedResult, joined
-from brokerd.store.record_fields import properties_of
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
+from remoting.record.fields import properties_of
 from remoting.transport.connection import RemotingConnection
 
 MAX_MESSAGES: Final = 32

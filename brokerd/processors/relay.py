@@ -22,7 +22,8 @@ from remoting.bare_json import loads_bare
 from remoting.disk import Bytes
 from remoting.errors import InvalidParameter, LogboomError, ProtocolError, RequestError, RequestTimeout
 from remoting.frame import Command
-from remoting.message import decode_offset_message_id, decode_record
+from remoting.record.codec import decode_record
+from remoting.record.hosts import decode_offset_message_id
 from remoting.transport.connection import RemotingConnection
 
 TIMEOUT_MS: Final = 10_000

@@ -17,7 +17,8 @@ from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
-from remoting.message import decode_properties, encode_properties, offset_message_id, unpack_host
+from remoting.record.hosts import offset_message_id, unpack_host
+from remoting.record.properties import decode_properties, encode_properties
 from remoting.transport.connection import RemotingConnection
 
 PUSH_TIMEOUT_MS: Final = 10_000

@@ -24,8 +24,10 @@ from brokerd.transactions.records import is_half
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, StorageError, as_request_error
 from remoting.frame import Command
-from remoting.message import SYS_COMPRESSED, SYS_TRANSACTION_MASK, decode_batch_body, pack_host
 from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.record.batch import decode_batch_body
+from remoting.record.hosts import pack_host
+from remoting.record.layout import SYS_COMPRESSED, SYS_TRANSACTION_MASK
 from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from brokerd.processors import fields
 from brokerd.transactions.decide import EndTransaction, Outcome
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
-from remoting.message import decode_offset_message_id
+from remoting.record.hosts import decode_offset_message_id
 from remoting.transport.connection import RemotingConnection
 
 Done = Callable[[RequestError | None], None]

@@ -21,7 +21,7 @@ from brokerd.proxy.grpc import GrpcConnection
 from brokerd.proxy.http2.frames import PREFACE
 from brokerd.proxy.http2.limits import Budget, Http2Limits
 from remoting.errors import ProtocolError, SettingsError
-from remoting.message import pack_host
+from remoting.record.hosts import pack_host
 from remoting.settings import setting
 from remoting.transport import tls
 from remoting.transport.tls import TlsServer, TlsSettings

@@ -19,7 +19,7 @@ from brokerd.proxy.proxy_call import (
 from remoting import codes
 from remoting.errors import NotMaster, ProtocolError, RequestError
 from remoting.frame import Command
-from remoting.message import pack_host
+from remoting.record.hosts import pack_host
 from remoting.transport.client import split_address
 from remoting.transport.connection import RemotingConnection
 

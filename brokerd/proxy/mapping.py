@@ -22,15 +22,10 @@ from brokerd.proxy.names import topic_name
 from brokerd.proxy.protobuf import definition
 from brokerd.proxy.status import Code, Refusal
 from brokerd.store.draft import Draft
-from remoting.message import (
-    MAX_BODY_BYTES,
-    SYS_COMPRESSED,
-    SYS_COMPRESSION_TYPE_MASK,
-    Record,
-    java_hash,
-    offset_message_id,
-    unpack_host,
-)
+from remoting.java_hash import java_hash
+from remoting.record.codec import Record
+from remoting.record.hosts import offset_message_id, unpack_host
+from remoting.record.layout import MAX_BODY_BYTES, SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
 
 MAX_USER_PROPERTIES: Final = 128
 MAX_PROPERTY_BYTES: Final = 16 * 1024

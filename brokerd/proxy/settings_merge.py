@@ -12,7 +12,7 @@ from typing import Any, Final
 from brokerd.metadata.configs import GroupConfig
 from brokerd.proxy.protobuf import definition
 from brokerd.proxy.status import Code, Refusal
-from remoting.message import MAX_BODY_BYTES
+from remoting.record.layout import MAX_BODY_BYTES
 
 PRODUCER_ATTEMPTS: Final = 3
 RECEIVE_BATCH_SIZE: Final = 32

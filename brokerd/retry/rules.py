@@ -16,8 +16,9 @@ from brokerd.metadata.configs import GroupConfig
 from brokerd.pop import copies
 from brokerd.pop.handles import dead_letter_topic, split_retry_topic
 from brokerd.store.draft import Draft
-from remoting.message import decode_properties, decode_record, encode_properties
 from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.record.codec import decode_record
+from remoting.record.properties import decode_properties, encode_properties
 
 # Clients of this version and later say how often they want a message (4.x: V3_4_9).
 _TELLS_LIMIT: Final = 121

@@ -20,8 +20,8 @@ from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.message import decode_properties
 from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.record.properties import decode_properties
 
 _WRITE: Final = 2
 _HAS_UNIT_SUBSCRIPTION: Final = 2  # of a topic's flags

@@ -17,7 +17,7 @@ from brokerd.sending.rules import MAX_KEPT_BYTES, STAMP, pattern_of
 from brokerd.store.derived.derive import Entry
 from remoting.checksum import crc32
 from remoting.disk import Bytes
-from remoting.message import MAGIC_V1, MAX_PROPERTIES_BYTES, RECORD_OVERHEAD_BYTES
+from remoting.record.layout import MAGIC_V1, MAX_PROPERTIES_BYTES, RECORD_OVERHEAD_BYTES
 
 MAX_BATCH_COUNT: Final = 32767
 _MAX_ALIKE: Final = 128  # what is taken apart by one struct; a struct holds some 600 bytes for each message

@@ -21,13 +21,7 @@ from remoting import codes
 from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.frame import Command
-from remoting.message import (
-    HEAD_V4,
-    MAGIC_V1,
-    MAX_BODY_BYTES,
-    MAX_PROPERTIES_BYTES,
-    RECORD_OVERHEAD_BYTES,
-)
+from remoting.record.layout import HEAD_V4, MAGIC_V1, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, RECORD_OVERHEAD_BYTES
 
 _SHORT: Final = struct.Struct(">h")
 _PREFIX: Final = struct.Struct(">iI")

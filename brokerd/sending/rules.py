@@ -15,17 +15,10 @@ from brokerd.metadata.names import check_topic_name
 from brokerd.store.draft import Draft
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
-from remoting.message import (
-    MAX_BODY_BYTES,
-    MAX_PROPERTIES_BYTES,
-    SYS_INNER_BATCH,
-    SYS_NEED_UNWRAP,
-    decode_properties,
-    encode_properties,
-    java_hash,
-    tags_code,
-)
+from remoting.java_hash import java_hash
 from remoting.names import RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX
+from remoting.record.layout import MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, SYS_INNER_BATCH, SYS_NEED_UNWRAP
+from remoting.record.properties import decode_properties, encode_properties, tags_code
 
 PERM_WRITE: Final = 2
 

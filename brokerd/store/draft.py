@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from remoting.disk import Bytes
-from remoting.message import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, Record
+from remoting.record.codec import Record
+from remoting.record.layout import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
 
 
 class Draft(NamedTuple):

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from brokerd.store import record_crc
 from brokerd.store.draft import Draft
 from brokerd.store.queues.consume_queues import is_directory_name
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.message import (
+from remoting.record import checksum
+from remoting.record.codec import encode_record
+from remoting.record.layout import (
     MAX_BODY_BYTES,
     MAX_PROPERTIES_BYTES,
     MAX_RETRY_TOPIC_BYTES,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    encode_record,
     record_size,
 )
 
 
 def with_room_for_checksum(draft: Draft) -> Draft:
     """The draft as it is stored when records carry a checksum."""
-    return draft._replace(properties=record_crc.reserve(draft.properties))
+    return draft._replace(properties=checksum.reserve(draft.properties))
 
 
 def check_draft(draft: Draft, store_host_length: int, largest_record_bytes: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brokerd.delay.levels import DEFAULT_LEVELS, Delays, parse_levels
-from remoting.message import MAX_RECORD_BYTES
+from remoting.record.layout import MAX_RECORD_BYTES
 from remoting.settings import check, setting
 
 HOUR_MS = 3_600_000

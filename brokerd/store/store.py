@@ -31,7 +31,6 @@ from functools import partial
 from typing import NamedTuple
 
 from brokerd.delay.levels import SCHEDULE_TOPIC, Delays, schedule_code
-from brokerd.store import record_crc
 from brokerd.store.derived.derive import Entry
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Followers
@@ -54,7 +53,8 @@ from brokerd.store.upkeep.retention import FileAge, RetentionDecision
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
-from remoting.message import tags_code
+from remoting.record import checksum
+from remoting.record.properties import tags_code
 
 log = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class MessageStore(StoreReads):
         for draft in drafts:
             self.check_draft(draft)
         if together:
-            room = record_crc.TAIL_BYTES + 1 if self.adds_checksums else 0
+            room = checksum.TAIL_BYTES + 1 if self.adds_checksums else 0
             total = sum(draft_size(draft, len(self._store_host)) + room for draft in drafts)
             if must_roll(total, self.commitlog.segment_size_bytes):
                 raise RequestError(
@@ -265,7 +265,7 @@ class MessageStore(StoreReads):
             queue_offset = taken.get(key, self.queue_offsets.next(*key)) if in_queue else 0
             record = encode_draft(draft, queue_offset, end, timestamp, self._store_host)
             if self.adds_checksums:
-                record = record_crc.seal(record)
+                record = checksum.seal(record)
             size = len(record)
             if must_roll(size, room - (end - start)):
                 break

@@ -21,7 +21,7 @@ from brokerd.store.queues.queue_reads import (
     read_joined,
     read_messages,
 )
-from remoting.message import decode_record
+from remoting.record.codec import decode_record
 
 
 class StoreReads:

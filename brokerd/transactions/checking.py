@@ -21,7 +21,8 @@ from brokerd.transactions.table import OpenTransactions
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import LogboomError
-from remoting.message import Record, offset_message_id
+from remoting.record.codec import Record
+from remoting.record.hosts import offset_message_id
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.table import OpenTransactions
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.message import Record
+from remoting.record.codec import Record
 
 
 class Outcome(IntEnum):

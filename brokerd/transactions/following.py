@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from brokerd.journal.record_log import Unit
 from brokerd.transactions.records import HALF_TOPIC, OP_TOPIC, done_offsets, half_of
 from brokerd.transactions.table import OpenTransactions
-from remoting.message import decode_record
+from remoting.record.codec import decode_record
 
 _CHUNK: Final = 1024
 _Step = tuple[int, int, bool]  # physical offset, size, whether it is an op record

@@ -14,14 +14,9 @@ from typing import Final, NamedTuple
 from brokerd.store.draft import Draft
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.message import (
-    MAX_PROPERTIES_BYTES,
-    SYS_TRANSACTION_COMMIT,
-    SYS_TRANSACTION_MASK,
-    Record,
-    decode_properties,
-    encode_properties,
-)
+from remoting.record.codec import Record
+from remoting.record.layout import MAX_PROPERTIES_BYTES, SYS_TRANSACTION_COMMIT, SYS_TRANSACTION_MASK
+from remoting.record.properties import decode_properties, encode_properties
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

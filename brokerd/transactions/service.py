@@ -27,7 +27,7 @@ from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.table import OpenTransactions
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error, raise_refusal
-from remoting.message import Record, decode_record
+from remoting.record.codec import Record, decode_record
 
 Done = Callable[[RequestError | None], None]
 

@@ -18,7 +18,8 @@ from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.frame import Command
-from remoting.message import Record, decode_records, encode_properties
+from remoting.record.codec import Record, decode_records
+from remoting.record.properties import encode_properties
 from remoting.transport.client import Identity
 
 CONFIRMED: Final = "CONFIRMED"

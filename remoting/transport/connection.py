@@ -21,7 +21,7 @@ from remoting.access.signature import Credentials
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestTimeout
 from remoting.frame import Command
-from remoting.message import pack_host
+from remoting.record.hosts import pack_host
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import zlib
 import lz4.frame
 import zstandard
 
-from remoting.message import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
+from remoting.record.layout import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
 
 MAX_UNPACKED_BYTES = 32 * 1024 * 1024
 _WINDOW_BYTES = 32 * 1024 * 1024

@@ -2,7 +2,7 @@
 
 The positions of records are found in one pass; after that each field of all records is read at once: fixed fields by gathering
 their bytes and viewing them as big-endian numbers, variable ones by laying `[start, end]` pairs over the buffer as the offsets of
-a binary array and taking every second slot. The meaning of each field is `remoting.message`'s; a test holds the two together.
+a binary array and taking every second slot. The meaning of each field is `remoting.record`'s; a test holds the two together.
 
 Only what is asked for is decoded. Lengths that contradict each other raise ProtocolError before anything is read by them.
 """
@@ -20,14 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from remoting.errors import ProtocolError
-from remoting.message import (
+from remoting.record.hosts import offset_message_id
+from remoting.record.layout import (
     MAGIC_V1,
     MAGIC_V2,
     RECORD_OVERHEAD_BYTES,
     SYS_BORN_HOST_V6,
     SYS_COMPRESSED,
     SYS_STORE_HOST_V6,
-    offset_message_id,
 )
 from tasks.spark.bodies import unpack
 

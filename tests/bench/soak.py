@@ -30,7 +30,9 @@ import orjson
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
-from remoting.message import decode_records, encode_batch_body, encode_properties
+from remoting.record.batch import encode_batch_body
+from remoting.record.codec import decode_records
+from remoting.record.properties import encode_properties
 from remoting.transport.client import RemotingClient, connect
 from tests.bench.harness import Row
 from tests.bench.processes import Memory, memory_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 
-from remoting.message import SYS_COMPRESSED
+from remoting.record.layout import SYS_COMPRESSED
 from tests.web.fakes import FakeCluster
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from remoting.message import Record, body_is_intact, unpack_host
+from remoting.record.codec import Record, body_is_intact
+from remoting.record.hosts import unpack_host
 from tests.chaos.addresses import node_at
 from tests.chaos.history import Delivery, History, Kind, Operation, Outcome, body_of, name_in, parse_name
 

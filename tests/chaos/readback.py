@@ -10,7 +10,7 @@ from controllerd.settings import RaftSettings
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.disk import LocalDisk
-from remoting.message import Record, decode_records
+from remoting.record.codec import Record, decode_records
 from tests.chaos.checks import ControllerLog
 from tests.support.pulling import pull_fields
 

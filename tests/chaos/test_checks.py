@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from remoting.message import Record, decode_record, encode_properties, encode_record, pack_host
+from remoting.record.codec import Record, decode_record, encode_record
+from remoting.record.hosts import pack_host
+from remoting.record.properties import encode_properties
 from tests.chaos.addresses import ip_of
 from tests.chaos.checks import CHECKS, GRPC_CLIENT, POPPING, PULLING, Aftermath, ControllerLog, LogCopy, Recovery
 from tests.chaos.history import (

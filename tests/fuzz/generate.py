@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 from remoting import codes, frame
 from remoting.frame import Command
-from remoting.message import encode_batch_body, encode_properties
+from remoting.record.batch import encode_batch_body
+from remoting.record.properties import encode_properties
 
 TOPIC: Final = "Fuzzed"
 GROUP: Final = "fuzzed"

@@ -16,7 +16,7 @@ from remoting import codes, frame
 from remoting.client.blocking import AdminClient
 from remoting.client.socket_connection import SocketConnection
 from remoting.frame import Command
-from remoting.message import decode_records
+from remoting.record.codec import decode_records
 from remoting.transport.client import split_address
 from tests.fuzz.generate import TOPIC, Generator
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
-from remoting.message import encode_properties
+from remoting.record.properties import encode_properties
 from tests.interop.apache import Apache, Session
 from tests.support.cluster import eventually
 

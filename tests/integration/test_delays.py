@@ -10,7 +10,8 @@ import pytest
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError
-from remoting.message import Record, encode_properties
+from remoting.record.codec import Record
+from remoting.record.properties import encode_properties
 from tests.support.cluster import Cluster, eventually
 from tests.support.workload import call_until, read_queue
 

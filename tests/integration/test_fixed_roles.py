@@ -11,7 +11,7 @@ import pytest
 
 from remoting import codes, properties_text
 from remoting.errors import LogboomError, RequestError
-from remoting.message import decode_records
+from remoting.record.codec import decode_records
 from tests.support.cluster import eventually
 from tests.support.fixed_group import TOPIC, FixedGroup
 from tests.support.pulling import pull_fields

@@ -12,7 +12,9 @@ from remoting import codes
 from remoting.client.blocking import AdminClient
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError
-from remoting.message import decode_offset_message_id, decode_record, decode_records, encode_properties, unpack_host
+from remoting.record.codec import decode_record, decode_records
+from remoting.record.hosts import decode_offset_message_id, unpack_host
+from remoting.record.properties import encode_properties
 from tests.support.cluster import Process, eventually, free_ports
 from tests.support.workload import call_until
 

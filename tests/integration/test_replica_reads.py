@@ -11,7 +11,7 @@ import pytest
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError
-from remoting.message import decode_records
+from remoting.record.codec import decode_records
 from tests.support.cluster import Cluster, eventually
 from tests.support.pulling import pull_fields
 from tests.support.workload import Producer, call_until, check_queue, read_queue

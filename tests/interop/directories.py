@@ -14,7 +14,8 @@ import orjson
 from brokerd.config.documents import parse
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
-from remoting.message import Record, decode_records, encode_properties
+from remoting.record.codec import Record, decode_records
+from remoting.record.properties import encode_properties
 from tests.interop.apache import Broker, NameServer, Session
 from tests.interop.servers import topic_fields
 from tests.support.cluster import Process, eventually, free_ports

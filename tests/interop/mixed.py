@@ -17,7 +17,7 @@ from remoting import codes
 from remoting.client.blocking import AdminClient
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError
-from remoting.message import encode_properties
+from remoting.record.properties import encode_properties
 from tests.interop import apache
 from tests.support.cluster import Process, eventually, free_ports, make_secret
 

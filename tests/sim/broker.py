@@ -27,7 +27,7 @@ from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.store.upkeep.retention import decide_retention
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, StorageError
-from remoting.message import pack_host
+from remoting.record.hosts import pack_host
 from tests.sim.delays import retry_service, watch
 from tests.sim.links import Link, dial
 from tests.sim.transactors import TRANSACTIONS, Producers

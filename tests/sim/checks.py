@@ -21,7 +21,7 @@ from brokerd.transactions.decide import Outcome
 from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.records import MasterElected, Record, SyncStateSetChanged
 from controllerd.replicas.state import Group, ReplicasState, encode_state
-from remoting.message import body_is_intact, decode_record
+from remoting.record.codec import body_is_intact, decode_record
 from tests.sim.broker import GROUP
 from tests.sim.clients import QUEUES, TOPIC
 from tests.sim.delays import check_delays

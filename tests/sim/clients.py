@@ -13,7 +13,9 @@ from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting.errors import ProtocolError, RequestError
-from remoting.message import body_is_intact, decode_record, encode_properties, pack_host
+from remoting.record.codec import body_is_intact, decode_record
+from remoting.record.hosts import pack_host
+from remoting.record.properties import encode_properties
 from tests.sim.world import Node, World
 
 if TYPE_CHECKING:

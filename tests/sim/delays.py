@@ -13,7 +13,9 @@ from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, RequestError
-from remoting.message import Record, decode_record, encode_properties, pack_host
+from remoting.record.codec import Record, decode_record
+from remoting.record.hosts import pack_host
+from remoting.record.properties import encode_properties
 from tests.sim.clients import SURE_TIMEOUT_MS, Client, Reply, was_refused
 from tests.sim.world import World
 

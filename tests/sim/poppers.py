@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from brokerd.metadata.start_offsets import InitMode
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, PoppedMessage, PopRequest, PopStatus
 from remoting.errors import ProtocolError
-from remoting.message import body_is_intact, decode_record
+from remoting.record.codec import body_is_intact, decode_record
 from tests.sim.clients import TOPIC, Client, Reply
 from tests.sim.world import World
 

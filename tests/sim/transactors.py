@@ -16,7 +16,10 @@ from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.settings import TransactionSettings
 from remoting.disk import Bytes
 from remoting.errors import RequestError
-from remoting.message import SYS_TRANSACTION_PREPARED, decode_record, encode_properties, pack_host
+from remoting.record.codec import decode_record
+from remoting.record.hosts import pack_host
+from remoting.record.layout import SYS_TRANSACTION_PREPARED
+from remoting.record.properties import encode_properties
 from tests.sim.clients import SURE_TIMEOUT_MS, Client
 from tests.sim.world import World
 

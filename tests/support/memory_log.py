@@ -17,7 +17,9 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
 from brokerd.store.store import AppendResult
 from remoting.errors import LogboomError, NotMaster
-from remoting.message import decode_record, encode_properties, java_hash, tags_code
+from remoting.java_hash import java_hash
+from remoting.record.codec import decode_record
+from remoting.record.properties import encode_properties, tags_code
 
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
 

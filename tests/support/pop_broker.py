@@ -22,7 +22,7 @@ from brokerd.pop.requests import (
 from brokerd.pop.service import PopService
 from brokerd.pop.settings import PopSettings
 from brokerd.store.derived.dispatcher import Arrival
-from remoting.message import Record, decode_record
+from remoting.record.codec import Record, decode_record
 from tests.support.memory_log import MemoryLog, draft
 from tests.support.turns import Turns
 

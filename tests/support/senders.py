@@ -15,7 +15,7 @@ from typing import Final
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost, RequestError, RequestTimeout
-from remoting.message import encode_properties
+from remoting.record.properties import encode_properties
 from tests.support.workload import History
 
 _PADDING: Final = b"x" * 1000

@@ -12,14 +12,10 @@ import orjson
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.frame import Command
-from remoting.message import (
-    SYS_TRANSACTION_PREPARED,
-    Record,
-    decode_offset_message_id,
-    decode_record,
-    decode_records,
-    encode_properties,
-)
+from remoting.record.codec import Record, decode_record, decode_records
+from remoting.record.hosts import decode_offset_message_id
+from remoting.record.layout import SYS_TRANSACTION_PREPARED
+from remoting.record.properties import encode_properties
 from remoting.transport.client import connect
 from remoting.transport.connection import RemotingConnection
 

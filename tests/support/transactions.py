@@ -17,14 +17,10 @@ from brokerd.transactions.settings import TransactionSettings
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import RequestError
-from remoting.message import (
-    SYS_TRANSACTION_PREPARED,
-    Record,
-    decode_record,
-    decode_records,
-    encode_properties,
-    pack_host,
-)
+from remoting.record.codec import Record, decode_record, decode_records
+from remoting.record.hosts import pack_host
+from remoting.record.layout import SYS_TRANSACTION_PREPARED
+from remoting.record.properties import encode_properties
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns

@@ -17,7 +17,8 @@ from remoting import codes
 from remoting.client.blocking import AdminClient
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
-from remoting.message import Record, body_is_intact, encode_properties
+from remoting.record.codec import Record, body_is_intact
+from remoting.record.properties import encode_properties
 
 _UNKNOWN_CODES = (codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT, codes.SLAVE_NOT_AVAILABLE)
 

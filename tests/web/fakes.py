@@ -34,7 +34,9 @@ from remoting.client.blocking import (
     QueueOffsets,
 )
 from remoting.errors import RequestError
-from remoting.message import Record, decode_record, encode_properties, encode_record, pack_host
+from remoting.record.codec import Record, decode_record, encode_record
+from remoting.record.hosts import pack_host
+from remoting.record.properties import encode_properties
 from webapp.errors import Unavailable
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from remoting import codes
 from remoting.errors import ConnectionLost, RequestError, RequestTimeout
-from remoting.message import SYS_COMPRESSED
+from remoting.record.layout import SYS_COMPRESSED
 from tests.web.fakes import FakeCluster
 from webapp.audit.models import AuditEntry
 from webapp.messages.bodies import open_body

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import lz4.frame
 import zstandard
 
-from remoting.message import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
+from remoting.record.layout import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
 
 SHOWN_BYTES = 64 * 1024
 PREVIEW_CHARACTERS = 120

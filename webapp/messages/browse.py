@@ -9,8 +9,9 @@ from typing import Any
 
 from django.utils import timezone
 
-from remoting.message import Record, body_is_intact, offset_message_id, unpack_host
 from remoting.names import MAX_TOPIC_LENGTH
+from remoting.record.codec import Record, body_is_intact
+from remoting.record.hosts import offset_message_id, unpack_host
 from webapp import gateway
 from webapp.messages.bodies import SHOWN_BYTES, Body, open_body
 from webapp.rules import MAX_INT64, Rules

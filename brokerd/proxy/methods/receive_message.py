@@ -25,8 +25,8 @@ from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import OK, Code, Refusal, encode_length, refusal_of, status_field
 from remoting.errors import ProtocolError, RequestError
-from remoting.message import decode_record
 from remoting.names import DEAD_LETTER_PREFIX
+from remoting.record.codec import decode_record
 
 log = logging.getLogger(__name__)
 

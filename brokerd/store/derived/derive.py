@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC_FIELD, Delays, schedule_code
 from brokerd.store.log.layout import FILLER_BYTES, MIN_RECORD_BYTES, file_start
-from brokerd.store.record_crc import is_intact
 from remoting.checksum import crc32
 from remoting.disk import Bytes
-from remoting.message import (
+from remoting.record.checksum import is_intact
+from remoting.record.layout import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -27,8 +27,8 @@ from remoting.message import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
-    tags_code,
 )
+from remoting.record.properties import tags_code
 
 # topic, queue id, queue offset, physical offset, size, tags code, store timestamp, count. An entry stands for that many records
 # of one size and tags code that lie one behind the other in the log and in the queue; its offsets are those of the first.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from remoting.message import java_hash_bits
+from remoting.java_hash import java_hash_bits
 
 _MOST_TOPICS: Final = 64
 _MOST_HEADS: Final = 256  # of a topic: keys of one producer and millisecond share one

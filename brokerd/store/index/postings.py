@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from brokerd.store.derived.derive import Stop
 from brokerd.store.index.hashing import KeyHasher
 from brokerd.store.index.runs import NOT_PLAIN, Likeness, length_of_run, take_run
-from remoting.message import (
+from remoting.record.layout import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -21,8 +21,8 @@ from remoting.message import (
     SYS_STORE_HOST_V6,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_ROLLBACK,
-    decode_properties,
 )
+from remoting.record.properties import decode_properties
 
 # size magic physicalOffset sysFlag storeTimestamp bodyLength, for IPv4 hosts
 _HEAD: Final = struct.Struct(">iI20xqi16xq20xi")

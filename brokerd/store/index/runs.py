@@ -10,12 +10,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from brokerd.store.index.hashing import MOST_ALIKE_BYTES, hash_alike
-from remoting.message import (
-    MAGIC_V1,
-    SYS_BORN_HOST_V6,
-    SYS_STORE_HOST_V6,
-    SYS_TRANSACTION_MASK,
-)
+from remoting.record.layout import MAGIC_V1, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, SYS_TRANSACTION_MASK
 
 NOT_PLAIN: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6 | SYS_TRANSACTION_MASK
 _BORDER: Final = struct.Struct(">iI")  # size and magic

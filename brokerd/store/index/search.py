@@ -13,7 +13,7 @@ from brokerd.store.index.hashing import key_hash
 from brokerd.store.index.index_file import IndexFile
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.postings import has_key
-from brokerd.store.record_fields import properties_of, store_timestamp_of, topic_of
+from remoting.record.fields import properties_of, store_timestamp_of, topic_of
 
 MOST_MESSAGES: Final = 64
 _MOST_BYTES: Final = 8 << 20

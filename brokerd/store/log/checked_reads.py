@@ -16,10 +16,10 @@ from itertools import accumulate
 from typing import Final
 
 from brokerd.store.log.segment import Segment
-from brokerd.store.record_crc import is_intact
 from remoting.checksum import crc32
 from remoting.errors import CorruptedFile
-from remoting.message import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
+from remoting.record.checksum import is_intact
+from remoting.record.layout import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
 
 _INT: Final = struct.Struct(">i")
 # What is looked at before a record is given out: size, body checksum, physical offset, sysFlag and, with IPv4 hosts, body length.

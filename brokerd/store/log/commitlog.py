@@ -32,7 +32,7 @@ from brokerd.store.log.segment import Segment
 from brokerd.store.settings import StoreSettings
 from remoting.disk import Bytes, Disk
 from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError
-from remoting.message import SYS_BORN_HOST_V6
+from remoting.record.layout import SYS_BORN_HOST_V6
 
 DIRECTORY = "commitlog"
 # Files at the log's end that are read through a mapping: their pages are in memory anyway. Older ones are read with pread, where

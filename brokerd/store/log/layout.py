@@ -14,7 +14,7 @@ from typing import Final
 
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, ProtocolError
-from remoting.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_OVERHEAD_BYTES
+from remoting.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_OVERHEAD_BYTES
 
 FILLER_BYTES: Final = 8
 FILLER: Final = struct.Struct(">iI")

@@ -14,7 +14,7 @@ from brokerd.store.derived.derive import RecordShape, Stop, derive
 from brokerd.store.log.layout import HEAD_BYTES, file_start
 from brokerd.store.start.checkpoint_page import Positions
 from remoting.errors import CorruptedFile
-from remoting.message import MAGIC_V1, MAGIC_V2
+from remoting.record.layout import MAGIC_V1, MAGIC_V2
 
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 _CHUNK_BYTES = 1 << 20

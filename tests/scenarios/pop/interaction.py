@@ -17,7 +17,7 @@ import orjson
 
 from brokerd.pop.records import POP_TOPIC
 from brokerd.pop.requests import AckStatus, PopOutcome, PopStatus
-from remoting.message import decode_record
+from remoting.record.codec import decode_record
 from tests.scenarios.runner import Command
 from tests.support.pop_broker import PopBroker, Receive, body_of
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from remoting import codes, frame
 from remoting.errors import ProtocolError
 from remoting.frame import Command
-from remoting.message import MAX_PROPERTIES_BYTES
+from remoting.record.layout import MAX_PROPERTIES_BYTES
 
 ext_maps = st.dictionaries(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=40), max_size=6)
 

@@ -11,7 +11,9 @@ import orjson
 
 from remoting import codes
 from remoting.frame import Command
-from remoting.message import encode_properties, encode_record, pack_host
+from remoting.record.codec import encode_record
+from remoting.record.hosts import pack_host
+from remoting.record.properties import encode_properties
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import RemotingServer
 

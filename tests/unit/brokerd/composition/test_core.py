@@ -13,7 +13,8 @@ from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.replication.roles.effects import Role
 from brokerd.store.put_status import PutStatus
 from remoting.errors import CorruptedFile, StorageError
-from remoting.message import decode_record, encode_properties
+from remoting.record.codec import decode_record
+from remoting.record.properties import encode_properties
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns

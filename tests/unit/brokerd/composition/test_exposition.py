@@ -13,7 +13,7 @@ from brokerd.store.put_status import PutStatus
 from remoting.access.guard import AccessSettings, Guard
 from remoting.disk import DiskUsage
 from remoting.exposition import Histogram
-from remoting.message import encode_properties
+from remoting.record.properties import encode_properties
 from tests.unit.brokerd.composition.test_core import Broker
 from tests.unit.brokerd.replication.group import Group
 from tests.unit.brokerd.store.stores import draft

@@ -13,7 +13,8 @@ from brokerd.replication.roles.effects import Role
 from brokerd.store.start.checkpoint_page import PATH as CHECKPOINT
 from brokerd.store.upkeep.retention import RetentionDecision
 from remoting.errors import CorruptedFile
-from remoting.message import decode_record, encode_properties
+from remoting.record.codec import decode_record
+from remoting.record.properties import encode_properties
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns

@@ -15,7 +15,9 @@ from brokerd.store.put_status import PutStatus
 from brokerd.transactions.decide import EndTransaction, Outcome
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.message import Record, decode_record, encode_properties, java_hash
+from remoting.java_hash import java_hash
+from remoting.record.codec import Record, decode_record
+from remoting.record.properties import encode_properties
 from tests.unit.brokerd.composition.test_core import Broker
 from tests.unit.brokerd.store.stores import draft
 

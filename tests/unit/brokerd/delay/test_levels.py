@@ -10,7 +10,10 @@ from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC, parse_level, pa
 from brokerd.delay.rules import Target, asks_for_delay, deliver, schedule, target_of
 from brokerd.store.settings import StoreSettings
 from remoting.errors import RequestError, SettingsError
-from remoting.message import MAX_PROPERTIES_BYTES, decode_properties, decode_record, encode_properties, java_hash
+from remoting.java_hash import java_hash
+from remoting.record.codec import decode_record
+from remoting.record.layout import MAX_PROPERTIES_BYTES
+from remoting.record.properties import decode_properties, encode_properties
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import SETTINGS, Clock, draft, log_bytes, make_store, open_store, put, sync
 

@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 
 from brokerd.filters import sql
 from brokerd.filters.message_filter import compile_filter, split_tags
-from brokerd.store.record_fields import offsets_of, properties_of, queue_offset_of, store_timestamp_of
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.message import encode_properties, encode_record, java_hash, pack_host
+from remoting.java_hash import java_hash
+from remoting.record.codec import encode_record
+from remoting.record.fields import offsets_of, properties_of, queue_offset_of, store_timestamp_of
+from remoting.record.hosts import pack_host
+from remoting.record.properties import encode_properties
 
 PROPERTIES = {"a": "5", "b": "text", "c": "-2.5", "yes": "true", "no": "FALSE", "quote": "it's", "exp": "1e3"}
 

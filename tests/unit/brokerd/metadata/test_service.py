@@ -12,7 +12,7 @@ from brokerd.metadata.tables import Change
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
-from remoting.message import decode_record
+from remoting.record.codec import decode_record
 from tests.support.memory_log import MemoryLog
 from tests.support.turns import Turns
 

@@ -16,7 +16,7 @@ from brokerd.pop.handles import retry_topic
 from brokerd.pop.records import POP_TOPIC
 from brokerd.pop.requests import AckStatus, PopOutcome, PopRequest, PopStatus
 from brokerd.store.put_status import PutStatus
-from remoting.message import decode_record
+from remoting.record.codec import decode_record
 from tests.support.memory_log import draft
 from tests.support.pop_broker import PopBroker, body_of, master
 

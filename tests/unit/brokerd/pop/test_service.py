@@ -11,7 +11,8 @@ from brokerd.pop.requests import AckStatus, Popper, PopStatus
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import InvalidParameter
-from remoting.message import decode_record, java_hash
+from remoting.java_hash import java_hash
+from remoting.record.codec import decode_record
 from tests.support.pop_broker import master
 
 OK, INVALID, FAILED = AckStatus.OK, AckStatus.INVALID_HANDLE, AckStatus.FAILED

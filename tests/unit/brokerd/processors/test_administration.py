@@ -11,7 +11,7 @@ from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.processors.registry import entries
 from remoting import codes
 from remoting.codes import FLAG_ONEWAY
-from remoting.message import decode_record
+from remoting.record.codec import decode_record
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 

@@ -11,7 +11,7 @@ import pytest
 from brokerd.members.client_info import ClientInfo
 from remoting import codes
 from remoting.bare_json import loads_bare
-from remoting.message import java_hash
+from remoting.java_hash import java_hash
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 

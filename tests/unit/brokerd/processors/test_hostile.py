@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from brokerd.filters.message_filter import compile_filter
 from brokerd.processors.registry import entries
-from remoting.message import encode_properties
+from remoting.record.properties import encode_properties
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 NAMES = (

@@ -15,7 +15,8 @@ from brokerd.store.upkeep.retention import RetentionDecision
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
-from remoting.message import decode_record, decode_records, encode_properties, encode_record
+from remoting.record.codec import decode_record, decode_records, encode_record
+from remoting.record.properties import encode_properties
 from tests.support.disks import MemoryDisk
 from tests.support.remoting_broker import Peer
 from tests.support.turns import Turns

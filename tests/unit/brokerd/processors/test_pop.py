@@ -10,7 +10,7 @@ import pytest
 
 from remoting import codes
 from remoting.frame import Command
-from remoting.message import Record, decode_records
+from remoting.record.codec import Record, decode_records
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 INFO = ("popTime", "invisibleTime", "reviveQid", "restNum")

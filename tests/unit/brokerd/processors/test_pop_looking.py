@@ -8,7 +8,7 @@ import pytest
 
 from remoting import codes
 from remoting.frame import Command
-from remoting.message import decode_records
+from remoting.record.codec import decode_records
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 

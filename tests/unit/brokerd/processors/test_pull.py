@@ -15,7 +15,7 @@ from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_
 from brokerd.store.queues.queue_reads import GetResult, GetStatus
 from remoting import codes
 from remoting.frame import Command
-from remoting.message import decode_records
+from remoting.record.codec import decode_records
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 HEADER = {"suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset"}

@@ -13,7 +13,8 @@ from remoting import codes
 from remoting.bare_json import loads_bare
 from remoting.errors import ConnectionLost, RequestTimeout
 from remoting.frame import Command
-from remoting.message import decode_record, offset_message_id
+from remoting.record.codec import decode_record
+from remoting.record.hosts import offset_message_id
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 

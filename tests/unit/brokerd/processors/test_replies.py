@@ -18,7 +18,8 @@ from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import LogboomError, NotMaster, RequestError, RequestTimeout
 from remoting.frame import Command
-from remoting.message import decode_properties, encode_properties, pack_host
+from remoting.record.hosts import pack_host
+from remoting.record.properties import decode_properties, encode_properties
 from tests.support.garbage import collected
 
 STORE_HOST = pack_host("10.0.0.2", 10911)

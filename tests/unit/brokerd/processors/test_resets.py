@@ -15,7 +15,7 @@ from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.bare_json import loads_bare
 from remoting.frame import Command
-from remoting.message import decode_records
+from remoting.record.codec import decode_records
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 

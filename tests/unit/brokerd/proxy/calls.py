@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from brokerd.proxy.calls import GrpcStatus, Peer
-from remoting.message import pack_host
+from remoting.record.hosts import pack_host
 
 METADATA = {"x-mq-client-id": "client-1", "x-mq-language": "PYTHON", "x-mq-client-version": "5.1.2"}
 PEER = Peer("127.0.0.1:5000", pack_host("127.0.0.1", 5000), object())

@@ -22,7 +22,8 @@ from brokerd.store.drafts import encode_draft
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.message import decode_properties, pack_host
+from remoting.record.hosts import pack_host
+from remoting.record.properties import decode_properties
 
 STORE_HOST = pack_host("127.0.0.1", 10911)
 

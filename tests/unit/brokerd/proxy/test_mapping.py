@@ -18,7 +18,10 @@ from brokerd.proxy import mapping
 from brokerd.proxy.mapping import check_same_topic, consistent_hash, queue_of_group, to_draft, to_message
 from brokerd.proxy.protobuf import definition
 from brokerd.proxy.status import Code, Refusal
-from remoting.message import SYS_COMPRESSED, decode_properties, decode_record, encode_record, pack_host
+from remoting.record.codec import decode_record, encode_record
+from remoting.record.hosts import pack_host
+from remoting.record.layout import SYS_COMPRESSED
+from remoting.record.properties import decode_properties
 
 NOW_MS = 1_763_600_000_000
 HOST = pack_host("10.0.0.9", 4000)

@@ -18,7 +18,9 @@ from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
-from remoting.message import Record, decode_record, encode_properties, encode_record, offset_message_id
+from remoting.record.codec import Record, decode_record, encode_record
+from remoting.record.hosts import offset_message_id
+from remoting.record.properties import encode_properties
 from tests.unit.brokerd.composition.test_core import Broker
 from tests.unit.brokerd.store.stores import STORE_HOST, draft
 

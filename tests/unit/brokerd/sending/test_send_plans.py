@@ -5,7 +5,9 @@ from __future__ import annotations
 from brokerd.sending.batch_kernel import BatchPlans, lay_out_batch, pack_shared
 from brokerd.sending.rules import MAX_KEPT_BYTES
 from remoting import codes
-from remoting.message import decode_record, encode_batch_body, encode_properties
+from remoting.record.batch import encode_batch_body
+from remoting.record.codec import decode_record
+from remoting.record.properties import encode_properties
 from tests.unit.brokerd.sending.test_send import Broker, Connection, request
 
 

@@ -10,7 +10,8 @@ from brokerd.store.draft import Draft
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import AppendResult, MessageStore
 from remoting.disk import Disk
-from remoting.message import Record, decode_record, encode_properties
+from remoting.record.codec import Record, decode_record
+from remoting.record.properties import encode_properties
 
 STORE_HOST = bytes.fromhex("0a00000200002a9f")
 BORN_HOST = bytes.fromhex("0a00000100009c40")

@@ -10,7 +10,7 @@ from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.layout import encode_filler, must_roll
 from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError
-from remoting.message import encode_record
+from remoting.record.codec import encode_record
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import BORN_HOST, SEGMENT_BYTES, SETTINGS, SHAPE, STORE_HOST
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from brokerd.store.derived.derive import Entry, Stop, derive, walk
 from brokerd.store.log.layout import encode_filler, must_roll
-from remoting.message import encode_properties, encode_record, tags_code
+from remoting.record.codec import encode_record
+from remoting.record.properties import encode_properties, tags_code
 from tests.unit.brokerd.store.stores import BORN_HOST, SEGMENT_BYTES, SHAPE, STORE_HOST
 
 V6_HOST = bytes(15) + b"\1\0\0\x2a\x9f"

@@ -15,7 +15,9 @@ from brokerd.store.queues.consume_queue import UNIT
 from brokerd.store.settings import StoreSettings
 from brokerd.store.start.checkpoint_page import Positions, decode_page, encode_page
 from brokerd.store.store import MessageStore
-from remoting.message import (
+from remoting.record.batch import decode_batch_body, encode_batch_body
+from remoting.record.codec import Record, body_is_intact, decode_record
+from remoting.record.layout import (
     MAGIC_V1,
     MAGIC_V2,
     SYS_BORN_HOST_V6,
@@ -24,11 +26,6 @@ from remoting.message import (
     SYS_TRANSACTION_COMMIT,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
-    Record,
-    body_is_intact,
-    decode_batch_body,
-    decode_record,
-    encode_batch_body,
 )
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import STORE_HOST, Clock

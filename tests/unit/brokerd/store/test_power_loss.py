@@ -18,7 +18,8 @@ from brokerd.store.index import key_index
 from brokerd.store.index.postings import keys_of
 from brokerd.store.store import MessageStore
 from brokerd.store.upkeep.retention import RetentionDecision
-from remoting.message import decode_record, encode_properties
+from remoting.record.codec import decode_record
+from remoting.record.properties import encode_properties
 from tests.support.disks import FaultyDisk, PowerLost
 from tests.unit.brokerd.store.index.finding import catch_up, find
 from tests.unit.brokerd.store.stores import (

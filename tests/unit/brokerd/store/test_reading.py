@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from brokerd.store.queues.queue_reads import Boundary, GetStatus
 from brokerd.store.store import MessageStore
 from brokerd.store.upkeep.retention import RetentionDecision
-from remoting.message import decode_record, java_hash
+from remoting.java_hash import java_hash
+from remoting.record.codec import decode_record
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import Clock, bodies, draft, open_store, payloads, put, sync
 

@@ -14,7 +14,7 @@ from brokerd.store.queues.queue_reads import joined
 from brokerd.store.store import MessageStore
 from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile
-from remoting.message import java_hash
+from remoting.java_hash import java_hash
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import SEGMENT_BYTES, draft, open_store, put
 from tests.unit.brokerd.store.test_commitlog import fill, make_log, record

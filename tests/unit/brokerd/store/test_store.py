@@ -15,7 +15,9 @@ from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
 from remoting import codes
 from remoting.errors import CorruptedFile, NotMaster, ProtocolError, RequestError, StorageError
-from remoting.message import decode_record, java_hash, tags_code
+from remoting.java_hash import java_hash
+from remoting.record.codec import decode_record
+from remoting.record.properties import tags_code
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import (
     SEGMENT_BYTES,

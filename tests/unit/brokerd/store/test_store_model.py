@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from brokerd.store.draft import Draft
 from brokerd.store.store import AppendResult, MessageStore
 from brokerd.store.upkeep.retention import RetentionDecision
-from remoting.message import decode_record, java_hash
+from remoting.java_hash import java_hash
+from remoting.record.codec import decode_record
 from tests.support.disks import FaultyDisk
 from tests.support.examples import examples
 from tests.unit.brokerd.store.stores import SEGMENT_BYTES, Clock, draft, log_bytes, make_store, open_store, sync

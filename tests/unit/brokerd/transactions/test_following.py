@@ -13,7 +13,7 @@ from brokerd.store.draft import Draft
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import HALF_TOPIC
 from brokerd.transactions.service import TransactionService
-from remoting.message import encode_properties
+from remoting.record.properties import encode_properties
 from tests.support.memory_log import HOST, MemoryLog
 from tests.support.turns import Turns
 

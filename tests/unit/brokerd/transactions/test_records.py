@@ -26,7 +26,9 @@ from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.table import OpenTransactions
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.message import Record, decode_record, encode_properties, pack_host
+from remoting.record.codec import Record, decode_record
+from remoting.record.hosts import pack_host
+from remoting.record.properties import encode_properties
 
 HOST = pack_host("10.0.0.2", 10911)
 SETTINGS = TransactionSettings()

@@ -11,13 +11,9 @@ from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, T
 from brokerd.transactions.settings import TransactionSettings
 from remoting import codes
 from remoting.errors import StorageError
-from remoting.message import (
-    SYS_COMPRESSED,
-    SYS_TRANSACTION_COMMIT,
-    SYS_TRANSACTION_PREPARED,
-    java_hash,
-    offset_message_id,
-)
+from remoting.java_hash import java_hash
+from remoting.record.hosts import offset_message_id
+from remoting.record.layout import SYS_COMPRESSED, SYS_TRANSACTION_COMMIT, SYS_TRANSACTION_PREPARED
 from tests.support.transactions import CLIENT_HOST, HOST, Producer, TransactionBroker
 
 

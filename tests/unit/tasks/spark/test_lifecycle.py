@@ -244,7 +244,7 @@ def test_what_we_ship_to_a_cluster_is_what_the_source_imports() -> None:
     from tasks.spark.session import shipped_code
 
     names = set(zipfile.ZipFile(io.BytesIO(shipped_code())).namelist())
-    assert {"tasks/__init__.py", "tasks/spark/source.py", "remoting/message.py"} <= names
+    assert {"tasks/__init__.py", "tasks/spark/source.py", "remoting/record/codec.py"} <= names
     assert not any(name.startswith(("webapp", "tasks/reports")) for name in names)
 
 

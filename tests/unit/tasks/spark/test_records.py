@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.errors import ProtocolError
-from remoting.message import Record, decode_records, encode_record, offset_message_id, pack_host
+from remoting.record.codec import Record, decode_records, encode_record
+from remoting.record.hosts import offset_message_id, pack_host
 from tasks.spark import records
 from tasks.spark.bodies import MAX_UNPACKED_BYTES, unpack
 from tests.unit.tasks.patience import patient

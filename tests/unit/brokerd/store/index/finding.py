@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brokerd.store.index.search import Question, Search
 from brokerd.store.store import MessageStore
-from remoting.message import decode_record
+from remoting.record.codec import decode_record
 
 
 def catch_up(store: MessageStore) -> None:

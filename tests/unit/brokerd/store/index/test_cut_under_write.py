@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.store.index import key_index
 from brokerd.store.store import MessageStore
-from remoting.message import encode_properties
+from remoting.record.properties import encode_properties
 from tests.support.disks import FaultyDisk
 from tests.unit.brokerd.store.index.finding import catch_up, find
 from tests.unit.brokerd.store.stores import SETTINGS, draft, open_store, put, sync

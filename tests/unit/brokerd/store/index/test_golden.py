@@ -10,7 +10,7 @@ from brokerd.store.index.layout import DIRECTORY
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
 from remoting.disk import Disk
-from remoting.message import decode_record
+from remoting.record.codec import decode_record
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.index.finding import catch_up, find
 from tests.unit.brokerd.store.stores import make_store

@@ -18,7 +18,8 @@ from brokerd.store.start.checkpoint_page import decode_page
 from brokerd.store.store import MessageStore
 from brokerd.store.upkeep.retention import RetentionDecision
 from remoting.errors import StorageError
-from remoting.message import SYS_TRANSACTION_ROLLBACK, encode_properties
+from remoting.record.layout import SYS_TRANSACTION_ROLLBACK
+from remoting.record.properties import encode_properties
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.support.examples import examples
 from tests.unit.brokerd.store.index.finding import catch_up, find

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.store.derived.derive import RecordShape, Stop, derive
-from brokerd.store.record_crc import is_intact, reserve, seal
 from brokerd.store.settings import StoreSettings
 from remoting.errors import CorruptedFile, RequestError
-from remoting.message import MAX_PROPERTIES_BYTES, decode_record, encode_record
+from remoting.record.checksum import is_intact, reserve, seal
+from remoting.record.codec import decode_record, encode_record
+from remoting.record.layout import MAX_PROPERTIES_BYTES
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import BORN_HOST, SETTINGS, STORE_HOST, draft, log_bytes, open_store, put
 

@@ -1,4 +1,4 @@
-"""Single fields of encoded records, for paths that decode nothing else (pure). The layout is in remoting/message.py."""
+"""Single fields of encoded records, for paths that decode nothing else (pure). The layout is in `layout`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 from typing import Final
 
 from remoting.disk import Bytes
-from remoting.message import MAGIC_V1, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
+from remoting.record.layout import MAGIC_V1, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
 
 # queueOffset, physicalOffset, sysFlag at 20, and reconsumeTimes of a record with IPv4 hosts at 72
 _OFFSETS: Final = struct.Struct(">qqi32xi").unpack_from

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting import message
 from remoting.errors import ProtocolError
+from remoting.java_hash import java_hash
+from remoting.record.batch import decode_batch_body, encode_batch_body
+from remoting.record.codec import body_is_intact, decode_record, decode_records, encode_record
+from remoting.record.hosts import decode_offset_message_id, offset_message_id, pack_host, unpack_host
+from remoting.record.layout import SYS_STORE_HOST_V6, record_size
+from remoting.record.properties import decode_properties, encode_properties, tags_code
 
 GOLDEN_RECORD = bytes.fromhex(
     "00000087daa320a73610a6860000000300000007000000000000002a0000000000001000000000000000018bcfe568000a00000100009c40"
@@ -23,7 +28,7 @@ hosts = st.one_of(st.binary(min_size=8, max_size=8), st.binary(min_size=20, max_
 
 
 def golden() -> bytes:
-    return message.encode_record(
+    return encode_record(
         topic=b"TopicA",
         queue_id=3,
         queue_offset=42,
@@ -31,9 +36,9 @@ def golden() -> bytes:
         body=b"hello",
         properties=GOLDEN_PROPERTIES,
         born_timestamp_ms=1700000000000,
-        born_host=message.pack_host("10.0.0.1", 40000),
+        born_host=pack_host("10.0.0.1", 40000),
         store_timestamp_ms=1700000000123,
-        store_host=message.pack_host("10.0.0.2", 10911),
+        store_host=pack_host("10.0.0.2", 10911),
         flag=7,
     )
 
@@ -43,23 +48,23 @@ def test_the_golden_record_is_written_byte_for_byte() -> None:
 
 
 def test_the_golden_record_is_read() -> None:
-    record = message.decode_record(GOLDEN_RECORD)
+    record = decode_record(GOLDEN_RECORD)
     assert (record.topic, record.queue_id, record.queue_offset, record.physical_offset) == ("TopicA", 3, 42, 4096)
-    assert message.unpack_host(record.born_host) == ("10.0.0.1", 40000)
+    assert unpack_host(record.born_host) == ("10.0.0.1", 40000)
     assert record.property_map() == {"UNIQ_KEY": "U1", "TAGS": "tagA", "KEYS": "k1 k2"}
-    assert message.body_is_intact(record)
-    assert message.offset_message_id(record.store_host, record.physical_offset) == "0A00000200002A9F0000000000001000"
-    assert message.decode_offset_message_id("0A00000200002A9F0000000000001000") == ("10.0.0.2", 10911, 4096)
+    assert body_is_intact(record)
+    assert offset_message_id(record.store_host, record.physical_offset) == "0A00000200002A9F0000000000001000"
+    assert decode_offset_message_id("0A00000200002A9F0000000000001000") == ("10.0.0.2", 10911, 4096)
 
 
 def test_hashes_are_java_s() -> None:
-    assert message.java_hash("TopicA#k1") == -1903240649
-    assert message.java_hash("polygenelubricants") == -(2**31)
-    assert message.java_hash("") == 0
-    assert message.java_hash("\U0001f600") == 1772899  # a surrogate pair: two UTF-16 units
-    assert message.tags_code(GOLDEN_PROPERTIES) == 3552231
-    assert message.tags_code(b"TAGS\x01a\x02TAGS\x01tagA\x02") == 3552231
-    assert message.tags_code(b"XTAGS\x01tagA\x02") == 0
+    assert java_hash("TopicA#k1") == -1903240649
+    assert java_hash("polygenelubricants") == -(2**31)
+    assert java_hash("") == 0
+    assert java_hash("\U0001f600") == 1772899  # a surrogate pair: two UTF-16 units
+    assert tags_code(GOLDEN_PROPERTIES) == 3552231
+    assert tags_code(b"TAGS\x01a\x02TAGS\x01tagA\x02") == 3552231
+    assert tags_code(b"XTAGS\x01tagA\x02") == 0
 
 
 @given(
@@ -74,8 +79,8 @@ def test_a_record_survives_the_round_trip(
     topic: str, body: bytes, properties: dict[str, str], born_host: bytes, store_host: bytes, numbers: tuple[int, ...]
 ) -> None:
     queue_id, flag, reconsume_times, queue_offset, physical_offset, born, store, prepared = numbers
-    encoded_properties = message.encode_properties(properties)
-    encoded = message.encode_record(
+    encoded_properties = encode_properties(properties)
+    encoded = encode_record(
         topic=topic.encode(),
         queue_id=queue_id,
         queue_offset=queue_offset,
@@ -90,10 +95,10 @@ def test_a_record_survives_the_round_trip(
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared,
     )
-    assert len(encoded) == message.record_size(
+    assert len(encoded) == record_size(
         len(topic.encode()), len(body), len(encoded_properties), len(born_host), len(store_host)
     )
-    [record] = message.decode_records(encoded)
+    [record] = decode_records(encoded)
     assert (record.topic, record.body, record.property_map()) == (topic, body, properties)
     assert (record.born_host, record.store_host) == (born_host, store_host)
     assert (record.queue_id, record.flag, record.reconsume_times) == (queue_id, flag, reconsume_times)
@@ -104,17 +109,17 @@ def test_a_record_survives_the_round_trip(
 
 
 def test_a_record_with_other_parts_is_encoded_with_what_follows_from_them() -> None:
-    record = message.decode_record(golden())
-    changed = message.decode_record(record._replace(topic="T" * 130, body=b"longer", store_host=bytes(20)).encode())
+    record = decode_record(golden())
+    changed = decode_record(record._replace(topic="T" * 130, body=b"longer", store_host=bytes(20)).encode())
     assert (changed.topic, changed.body, changed.store_host) == ("T" * 130, b"longer", bytes(20))
-    assert (changed.size, changed.sys_flag) == (record.size + 124 + 1 + 1 + 12, message.SYS_STORE_HOST_V6)
-    assert message.body_is_intact(changed)
+    assert (changed.size, changed.sys_flag) == (record.size + 124 + 1 + 1 + 12, SYS_STORE_HOST_V6)
+    assert body_is_intact(changed)
     assert changed._replace(topic="TopicA", body=b"hello", store_host=record.store_host).encode() == golden()
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_but_a_protocol_error(data: bytes) -> None:
-    for decode in (message.decode_record, message.decode_batch_body):
+    for decode in (decode_record, decode_batch_body):
         with contextlib.suppress(ProtocolError):
             decode(data)
 
@@ -124,41 +129,41 @@ def test_a_damaged_record_raises_nothing_but_a_protocol_error(position: int, val
     damaged = bytearray(GOLDEN_RECORD)
     damaged[position] = value
     with contextlib.suppress(ProtocolError):
-        list(message.decode_records(bytes(damaged)))
+        list(decode_records(bytes(damaged)))
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=50), st.binary(max_size=50)), max_size=8))
 def test_a_batch_body_survives_the_round_trip(items: list[tuple[int, bytes, bytes]]) -> None:
-    decoded = message.decode_batch_body(message.encode_batch_body(items))
+    decoded = decode_batch_body(encode_batch_body(items))
     assert [(item.flag, bytes(item.body), item.properties) for item in decoded] == items
 
 
 def test_a_batch_is_bounded() -> None:
-    body = message.encode_batch_body([(0, b"x", b"")] * 5)
+    body = encode_batch_body([(0, b"x", b"")] * 5)
     with pytest.raises(ProtocolError, match="more than 4"):
-        message.decode_batch_body(body, max_count=4)
+        decode_batch_body(body, max_count=4)
 
 
 def test_properties_tolerate_what_clients_send() -> None:
-    assert message.decode_properties(b"A\x011\x02B\x012") == {"A": "1", "B": "2"}
-    assert message.decode_properties(b"A\x01\x02\x01x\x02A\x012\x02A\x013\x02") == {"A": "3"}
-    assert message.encode_properties({"A": "1", "B": ""}) == b"A\x011\x02"
+    assert decode_properties(b"A\x011\x02B\x012") == {"A": "1", "B": "2"}
+    assert decode_properties(b"A\x01\x02\x01x\x02A\x012\x02A\x013\x02") == {"A": "3"}
+    assert encode_properties({"A": "1", "B": ""}) == b"A\x011\x02"
 
 
 def test_an_ipv4_address_in_ipv6_form_is_unmapped() -> None:
-    assert message.pack_host("::ffff:10.0.0.1", 5) == message.pack_host("10.0.0.1", 5)
-    assert message.unpack_host(message.pack_host("fe80::1", 5)) == ("fe80::1", 5)
+    assert pack_host("::ffff:10.0.0.1", 5) == pack_host("10.0.0.1", 5)
+    assert unpack_host(pack_host("fe80::1", 5)) == ("fe80::1", 5)
 
 
 @pytest.mark.parametrize("text", ["", "zz", "00" * 15, "00" * 17])
 def test_what_is_no_message_id_is_refused(text: str) -> None:
     with pytest.raises(ProtocolError):
-        message.decode_offset_message_id(text)
+        decode_offset_message_id(text)
 
 
 def test_an_oversized_record_is_refused() -> None:
     with pytest.raises(ValueError, match="limit"):
-        message.encode_record(
+        encode_record(
             topic=b"T",
             queue_id=0,
             queue_offset=0,
