@@ -313,7 +313,10 @@ def test_the_readme_shows_the_shortest_program_as_it_is() -> None:
     assert f"```python\n{program}```" in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/ARCHITECTURE.md"])
+DECISIONS = sorted(str(path) for path in tracked() if path.match("docs/decisions/*.md"))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/ARCHITECTURE.md", *DECISIONS])
 def test_what_the_documents_tell_to_run_exists(page: str) -> None:
     text = (ROOT / page).read_text()
     targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -326,8 +329,15 @@ def test_what_the_documents_tell_to_run_exists(page: str) -> None:
     findings += [f"manage.py {name}" for name in re.findall(r"manage\.py ([a-z_]+)", text) if name not in commands]
     findings += [
         f"file {name}"
-        for name in re.findall(r"\]\(([^)#:]+)\)|`(docs/[\w./-]+\w)`", text)
+        for name in re.findall(rf"\]\(([^)#:]+)\)|`((?:docs|{'|'.join(OURS)})/[\w./-]+\w)`", text)
         for name in name
         if name and not (ROOT / page).parent.joinpath(name).exists() and not (ROOT / name).exists()
     ]
     report(f"{page} promises what is not there", findings)
+
+
+def test_every_decision_is_found_from_the_architecture() -> None:
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    report(
+        "a page that nothing leads to", (page for page in DECISIONS if f"]({page.removeprefix('docs/')})" not in text)
+    )
