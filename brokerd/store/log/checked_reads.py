@@ -108,7 +108,7 @@ class RecordReads:
                 return b"".join([self._read(offset, size) for offset, size, _ in units])
             start, source = first, memoryview(self._read(first, span))
         else:
-            source = memoryview(view)
+            source = view.memory()
         with source:
             return b"".join([source[offset - start : offset - start + size] for offset, size, _ in units])
 
