@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from remoting.names import BUILT_IN_GROUPS, LEGAL_NAME, RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX
+from remoting.names import BUILT_IN_GROUPS, LEGAL_NAME
 from webapp.errors import InvalidInput
 
 NAME_RULE = "letters, digits and the characters % | _ - only"
@@ -24,11 +24,6 @@ PERMISSION_BITS = {2: "write only", 4: "read only", 6: "read and write"}
 MAX_INT64 = 2**63 - 1
 
 RESERVED_GROUPS = {*BUILT_IN_GROUPS, "DEFAULT_CONSUMER", "DEFAULT_PRODUCER"}
-
-
-def is_system_topic(name: str) -> bool:
-    """Whether the cluster keeps this topic for itself."""
-    return name in RESERVED_TOPICS or name.lower().startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(name: str) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from remoting.names import DEAD_LETTER_PREFIX, MAX_TOPIC_LENGTH, RETRY_PREFIX
+from remoting.names import MAX_TOPIC_LENGTH, is_dead_letter_topic, is_retry_topic, is_system_topic
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, InvalidInput, NotFound
 from webapp.operations.kinds import Kind, Parameters
-from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, PERMISSION_BITS, Rules, is_system_topic
+from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, PERMISSION_BITS, Rules
 
 DEFAULT_QUEUES = 8
 
@@ -25,7 +25,7 @@ def _validate(parameters: Parameters) -> Parameters:
         rules.refuse(
             "name", "is reserved: names that start with rmq_sys_ and the protocol's own topics belong to the cluster"
         )
-    if cleaned["name"].startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+    if is_retry_topic(cleaned["name"]) or is_dead_letter_topic(cleaned["name"]):
         rules.refuse("name", "must not start with %RETRY% or %DLQ%: the cluster makes those topics itself")
     groups = {group["name"] for group in snapshot.current().list("groups")}
     if cleaned["group"] is not None and groups and cleaned["group"] not in groups:
