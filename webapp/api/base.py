@@ -75,7 +75,7 @@ class OperationSerializer(serializers.Serializer):
     id = serializers.CharField(allow_null=True)
     kind = serializers.CharField()
     target = serializers.CharField(allow_blank=True)
-    state = serializers.ChoiceField(choices=["planned", *Operation.State.values])
+    state = serializers.ChoiceField(choices=["planned", *(state.value for state in Operation.STATES)])
     parameters = serializers.DictField()
     plan = serializers.ListField(child=PlanStepSerializer(), required=False)
     progress = serializers.DictField()

@@ -28,6 +28,7 @@ from webapp.api.base import (
     reads,
 )
 from webapp.errors import InvalidInput, NotFound
+from webapp.lifecycle import State
 from webapp.reports import catalogue, cron
 from webapp.reports.changes import find_run
 from webapp.reports.downloads import download
@@ -146,7 +147,7 @@ class StartRunSerializer(serializers.Serializer):
 
 
 class ProgressSerializer(serializers.Serializer):
-    state = serializers.ChoiceField(choices=ReportRun.State.values)
+    state = serializers.ChoiceField(choices=State.values)
     reason = serializers.CharField(allow_blank=True)
     progress = serializers.JSONField()
     last_seq = Int64Field()
@@ -161,7 +162,7 @@ class RowSerializer(serializers.Serializer):
 
 
 class RowsSerializer(serializers.Serializer):
-    state = serializers.ChoiceField(choices=ReportRun.State.values)
+    state = serializers.ChoiceField(choices=State.values)
     items = RowSerializer(many=True)
     last_seq = Int64Field(help_text="Ask again with after=<this> for what came later.")
     complete = serializers.BooleanField(help_text="False: there are more rows now; ask again after the last seq given.")

@@ -7,8 +7,7 @@ from typing import Any
 from channels.db import database_sync_to_async
 from django.template.loader import render_to_string
 
-from webapp.operations import progress
-from webapp.operations.models import Operation
+from webapp.operations.models import GROUP, Operation
 from webapp.push import PushConsumer
 
 
@@ -18,7 +17,7 @@ class OperationConsumer(PushConsumer):
     permission = "operations.read"
 
     def announcement_groups(self) -> list[str]:
-        return [progress.GROUP]
+        return [GROUP]
 
     async def open(self) -> bool:
         self._id = self.scope["url_route"]["kwargs"]["operation_id"]

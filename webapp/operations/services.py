@@ -15,9 +15,9 @@ from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
 from webapp.accounts.permissions import Actor
-from webapp.announce import announce_after_commit
 from webapp.audit import services as audit
 from webapp.errors import Conflict, InvalidInput, NotFound, PermissionRefused, Problem
+from webapp.lifecycle import State, WorkOver
 from webapp.operations import progress
 from webapp.operations.kinds import Kind, Parameters, kinds
 from webapp.operations.models import Operation
@@ -25,7 +25,6 @@ from webapp.queue import RUN_OPERATION, task_queue
 
 log = logging.getLogger(__name__)
 
-State = Operation.State
 WAIT_POLL_S = 0.05
 MAX_WAIT_S = 10.0
 
@@ -106,7 +105,7 @@ def cancel(actor: Actor, operation: Operation) -> Operation:
         with transaction.atomic():
             cancelled = progress.request_cancel(operation.pk)
             audit.record(actor, "operation.cancel", target=operation.target, operation_id=str(operation.pk))
-    except progress.OperationFinished as error:
+    except WorkOver as error:
         raise Conflict(f"The operation is already over: it {operation.state}.", code="operation-finished") from error
     return cancelled
 
@@ -141,9 +140,7 @@ def _make(actor: Actor, kind: Kind, operation: Operation, cleaned: Parameters) -
             parameters=operation.parameters,
             operation_id=str(operation.pk),
         )
-        announce_after_commit(
-            progress.GROUP, {"type": "operation.changed", "id": str(operation.pk), "state": str(operation.state)}
-        )
+        operation.announce_after_commit()
     return once
 
 

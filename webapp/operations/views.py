@@ -23,9 +23,9 @@ def operations(request: HttpRequest) -> HttpResponse:
     kind, state = request.GET.get("kind", ""), request.GET.get("state", "")
     if kind in kinds():
         rows = rows.filter(kind=kind)
-    if state in Operation.State.values:
+    if state in Operation.STATES:
         rows = rows.filter(state=state)
-    context = {"page": paged(rows[:2000], request.GET), "kinds": kinds(), "states": Operation.State.values}
+    context = {"page": paged(rows[:2000], request.GET), "kinds": kinds(), "states": Operation.STATES}
     template = "operations/_list.html" if request.htmx and request.htmx.target == "list" else "operations/list.html"
     return page(request, template, context)
 

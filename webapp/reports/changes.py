@@ -10,6 +10,7 @@ from django.db import transaction
 
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, NotFound, Problem
+from webapp.lifecycle import WorkOver
 from webapp.operations.kinds import Done, Kind, Parameters
 from webapp.queue import CANCEL_REPORT, RUN_REPORT, task_queue
 from webapp.reports import catalogue, cron, schedules, stream
@@ -63,7 +64,7 @@ def _validate_cancel(actor: Actor, parameters: Parameters) -> Parameters:
 def _cancel(actor: Actor, parameters: Parameters) -> Done:
     try:
         run = stream.request_cancel(parameters["run_id"])
-    except stream.RunFinished as error:
+    except WorkOver as error:
         raise Conflict("The run ended a moment ago.", code="run-finished") from error
     if not run.finished:
         # The worker that runs it also looks at cancel_requested; this task interrupts Spark at once.

@@ -11,8 +11,7 @@ from typing import Any
 from channels.db import database_sync_to_async
 
 from webapp.push import PushConsumer
-from webapp.reports import stream
-from webapp.reports.models import ReportRun
+from webapp.reports.models import ReportRun, group_name
 
 MAX_ROWS = 1000
 
@@ -23,7 +22,7 @@ class RunConsumer(PushConsumer):
     permission = "reports.read"
 
     def announcement_groups(self) -> list[str]:
-        return [stream.group_name(self._id)]
+        return [group_name(self._id)]
 
     async def open(self) -> bool:
         self._id = self.scope["url_route"]["kwargs"]["run_id"]
