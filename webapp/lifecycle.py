@@ -75,13 +75,14 @@ class Work(models.Model):
     def number_change(self) -> None:
         """Called on the locked row before each change; for kinds that count their changes."""
 
-    def announcement(self) -> tuple[str, dict[str, Any]]:
-        """The channels group that hears of this work, and what it hears after a change."""
-        raise NotImplementedError
+    @classmethod
+    def group_of(cls, key: uuid.UUID | str) -> str:
+        """The channels group that hears of one piece of work; the event `work.changed` says no more than its name."""
+        return f"{cls.NOUN}.{key}"
 
     def announce_after_commit(self) -> None:
         """Tell whoever follows this work to look at its row, once the surrounding transaction is durable."""
-        announce_after_commit(*self.announcement())
+        announce_after_commit(self.group_of(self.pk), {"type": "work.changed"})
 
 
 SomeWork = TypeVar("SomeWork", bound=Work)

@@ -14,7 +14,8 @@ from django.urls import reverse
 from webapp import live, snapshot
 from webapp.accounts.permissions import actor_of
 from webapp.errors import Problem
-from webapp.operations.services import Submitted, submit, wait
+from webapp.operations.services import Submitted, submit
+from webapp.operations.waiting import wait
 
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")

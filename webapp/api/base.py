@@ -20,7 +20,8 @@ from rest_framework.response import Response
 from webapp.accounts.permissions import actor_of
 from webapp.errors import InvalidInput
 from webapp.operations.models import Operation
-from webapp.operations.services import Submitted, submit, wait
+from webapp.operations.services import Submitted, submit
+from webapp.operations.waiting import wait
 from webapp.rules import Rules
 
 View = TypeVar("View", bound=Callable[..., Any])

@@ -25,6 +25,7 @@ from webapp.api.base import (
 from webapp.errors import NotFound
 from webapp.operations import services
 from webapp.operations.models import Operation
+from webapp.operations.waiting import wait
 from webapp.rules import Rules
 
 OperationPage = listed("OperationPage", OperationSerializer)
@@ -64,7 +65,7 @@ class OperationView(APIView):
 
     @reads("operation", "One operation", OperationSerializer, [PREFER])
     def get(self, request: Request, operation_id: UUID) -> Response:
-        return Response(operation_document(services.wait(_operation(operation_id), preferred_wait_s(request))))
+        return Response(operation_document(wait(_operation(operation_id), preferred_wait_s(request))))
 
 
 class CancelOperationView(APIView):

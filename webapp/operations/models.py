@@ -9,14 +9,10 @@ The row is the truth about a change, whichever process works on it. The web proc
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.conf import settings
 from django.db import models
 
 from webapp.lifecycle import State, Work, state_field
-
-GROUP = "operations"  # the channels group that hears of every operation
 
 
 class NodeOutcome(models.TextChoices):
@@ -58,6 +54,3 @@ class Operation(Work):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.target} ({self.state})"
-
-    def announcement(self) -> tuple[str, dict[str, Any]]:
-        return GROUP, {"type": "operation.changed", "id": str(self.pk), "state": str(self.state)}

@@ -1,7 +1,7 @@
 """How an operation moves on; called by whoever works on it (the worker, or the web process for what it does itself).
 
-Each call stores first and announces afterwards to the channels group `operations` with
-`{"type": "operation.changed", "id": str, "state": str}`; pages then read the row. What is over raises `lifecycle.WorkOver`.
+Each call stores first and announces afterwards; pages, and whoever waits for the end, then read the row. What is over raises
+`lifecycle.WorkOver`.
 """
 
 from __future__ import annotations

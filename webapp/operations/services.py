@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from dataclasses import dataclass, field
 
 from django.db import IntegrityError, transaction
@@ -24,9 +23,6 @@ from webapp.operations.models import Operation
 from webapp.queue import RUN_OPERATION, task_queue
 
 log = logging.getLogger(__name__)
-
-WAIT_POLL_S = 0.05
-MAX_WAIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -84,15 +80,6 @@ def submit(
         _queue(operation)
     operation.refresh_from_db()
     return Submitted(operation, plan, once)
-
-
-def wait(operation: Operation, seconds: float) -> Operation:
-    """Wait until the operation is finished, at most so long; a fresh copy of it either way."""
-    deadline = time.monotonic() + min(seconds, MAX_WAIT_S)
-    while not operation.finished and time.monotonic() < deadline:
-        time.sleep(WAIT_POLL_S)
-        operation.refresh_from_db()
-    return operation
 
 
 def cancel(actor: Actor, operation: Operation) -> Operation:

@@ -19,18 +19,10 @@ writing the same key again replaces its data and gives it a new `seq`. `seq` cou
 
 from __future__ import annotations
 
-from typing import Any
-from uuid import UUID
-
 from django.conf import settings
 from django.db import models
 
 from webapp.lifecycle import Work
-
-
-def group_name(run_id: UUID | str) -> str:
-    """The channels group that hears of this run."""
-    return f"report.{run_id}"
 
 
 class ReportSchedule(models.Model):
@@ -81,9 +73,6 @@ class ReportRun(Work):
 
     def number_change(self) -> None:
         self.last_seq += 1
-
-    def announcement(self) -> tuple[str, dict[str, Any]]:
-        return group_name(self.pk), {"type": "report.tick", "seq": self.last_seq}
 
 
 class ReportRow(models.Model):

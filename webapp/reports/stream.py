@@ -1,8 +1,7 @@
 """How a report's progress and rows reach the tables and then the viewers; called by the worker.
 
-Everything is stored before it is announced. The announcement on the channels group `report.<run id>` is only
-`{"type": "report.tick", "seq": n}`: a consumer reads what is new from the tables, so a lost announcement loses nothing and
-a burst of them costs one read. What is over raises `lifecycle.WorkOver`.
+Everything is stored before it is announced, and the announcement says only that there is something new: a consumer reads it from
+the tables, so a lost announcement loses nothing and a burst of them costs one read. What is over raises `lifecycle.WorkOver`.
 """
 
 from __future__ import annotations
