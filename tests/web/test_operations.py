@@ -17,8 +17,8 @@ from webapp.audit.models import AuditEntry
 from webapp.errors import Conflict, InvalidInput, PermissionRefused, Unavailable
 from webapp.lifecycle import State
 from webapp.operations import progress, services
-from webapp.operations.kinds import kinds
 from webapp.operations.models import Operation
+from webapp.operations.registry import KINDS
 
 NEW = {"name": "payments", "type": "NORMAL", "queues": 4}
 
@@ -183,7 +183,7 @@ def test_two_requests_with_one_key_at_the_same_moment_make_one_operation(actor: 
 
 
 def test_every_kind_names_a_known_permission_and_refuses_nobody_else(actor: Callable[[str], Actor]) -> None:
-    for kind in kinds().values():
+    for kind in KINDS.values():
         with pytest.raises(PermissionRefused):
             services.submit(actor(""), kind.name, {})
 

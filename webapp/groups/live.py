@@ -9,7 +9,7 @@ from django.http import QueryDict
 from webapp.accounts.permissions import Actor
 from webapp.groups.returns import returns
 from webapp.live import live
-from webapp.pages import paged, sorted_by
+from webapp.paging import paged, sorted_by
 from webapp.rules import is_system_group
 from webapp.snapshot import Snapshot
 

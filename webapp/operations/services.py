@@ -18,8 +18,9 @@ from webapp.audit import services as audit
 from webapp.errors import Conflict, InvalidInput, NotFound, PermissionRefused, Problem
 from webapp.lifecycle import State, WorkOver
 from webapp.operations import progress
-from webapp.operations.kinds import Kind, Parameters, kinds
+from webapp.operations.kinds import Kind, Parameters
 from webapp.operations.models import Operation
+from webapp.operations.registry import KINDS
 from webapp.queue import RUN_OPERATION, task_queue
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ def submit(
     idempotency_key: str | None = None,
 ) -> Submitted:
     """Make the change that is asked for, or raise the Problem that says why not. A dry run leaves no trace."""
-    kind = kinds()[kind_name]
+    kind = KINDS[kind_name]
     _require(actor, kind, parameters, dry_run)
     digest = _digest(kind, parameters)
     if idempotency_key is not None and not dry_run:
@@ -84,7 +85,7 @@ def submit(
 
 def cancel(actor: Actor, operation: Operation) -> Operation:
     """Ask for a stop. Whoever may ask for a change may ask for its end."""
-    kind = kinds().get(operation.kind)
+    kind = KINDS.get(operation.kind)
     if kind is None:
         raise NotFound(f"Operations of the kind {operation.kind} are no longer known here.")
     _require(actor, kind, {}, dry_run=False, action="operation.cancel")

@@ -16,7 +16,8 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from webapp import snapshot
 from webapp.errors import NotFound
 from webapp.operations.services import Submitted
-from webapp.pages import change, form_page, go_to, needs, page, paged
+from webapp.pages import change, form_page, go_to, needs, page
+from webapp.paging import paged
 from webapp.reports import catalogue, cron, results
 from webapp.reports.changes import find_run
 from webapp.reports.downloads import download as download_section

@@ -8,7 +8,7 @@ from django.http import QueryDict
 
 from webapp.accounts.permissions import Actor
 from webapp.live import live
-from webapp.pages import paged, sorted_by
+from webapp.paging import paged, sorted_by
 from webapp.snapshot import Snapshot
 from webapp.topics.purpose import DELAYED, HALF, purpose
 
