@@ -31,6 +31,14 @@ def is_system_group(name: str) -> bool:
     return name in RESERVED_GROUPS
 
 
+def check_confirmation(parameters: Mapping[str, Any], name: str, what: str) -> None:
+    """Raise InvalidInput when somebody was asked to confirm by typing the name of the `what` and typed something else."""
+    if "confirmation" in parameters and parameters["confirmation"] != name:
+        raise InvalidInput(
+            f"Type the {what}'s name to confirm.", fields={"confirmation": [f"must be the {what}'s name, {name}"]}
+        )
+
+
 class Rules:
     """Checks the fields of one input and remembers what is wrong with each."""
 

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from django.db.models import Q, QuerySet
@@ -162,6 +163,14 @@ def preferred_wait_s(request: Request) -> float:
 # ---- lists
 
 
+def filtered(request: Request, rows: QuerySet, **longest: int) -> QuerySet:
+    """The rows with the values that the query string asks for; of the fields named, each with the length of its longest value."""
+    rules = Rules(request.query_params)
+    asked = {name: rules.text(name, most=most) for name, most in longest.items()}
+    rules.finish()
+    return rows.filter(**{name: value for name, value in asked.items() if value})
+
+
 def limit_of(request: Request) -> int:
     """The page size that was asked for."""
     rules = Rules(request.query_params)
@@ -207,8 +216,9 @@ def page_by_time(request: Request, rows: QuerySet) -> tuple[list[Any], str | Non
 
 
 def page_by_name(request: Request, items: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:
-    """One page of a list that is sorted by `name`, and the cursor to the next one."""
+    """One page of a list in the order of `name`, and the cursor to the next one."""
     limit, cursor = limit_of(request), read_cursor(request)
+    items = sorted(items, key=itemgetter("name"))
     if cursor is not None:
         items = [item for item in items if item["name"] > str(cursor)]
     if len(items) <= limit:

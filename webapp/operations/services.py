@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -81,6 +82,14 @@ def submit(
         _queue(operation)
     operation.refresh_from_db()
     return Submitted(operation, plan, once)
+
+
+def find(operation_id: UUID) -> Operation:
+    """The operation of that id, or NotFound."""
+    found = Operation.objects.filter(pk=operation_id).first()
+    if found is None:
+        raise NotFound("There is no such operation.", code="operation-not-found")
+    return found
 
 
 def cancel(actor: Actor, operation: Operation) -> Operation:

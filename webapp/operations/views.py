@@ -9,7 +9,6 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from webapp.accounts.permissions import actor_of
-from webapp.errors import NotFound
 from webapp.operations import services
 from webapp.operations.models import Operation
 from webapp.operations.registry import KINDS
@@ -34,19 +33,12 @@ def operations(request: HttpRequest) -> HttpResponse:
 @require_GET
 @needs("operations.read")
 def operation(request: HttpRequest, operation_id: UUID) -> HttpResponse:
-    found = _find(operation_id)
+    found = services.find(operation_id)
     return page(request, "operations/operation.html", {"operation": found, "kind": KINDS.get(found.kind)})
 
 
 @require_POST
 @needs("operations.read")
 def cancel(request: HttpRequest, operation_id: UUID) -> HttpResponse:
-    services.cancel(actor_of(request), _find(operation_id))
+    services.cancel(actor_of(request), services.find(operation_id))
     return HttpResponseRedirect(reverse("operation", args=[operation_id]))
-
-
-def _find(operation_id: UUID) -> Operation:
-    found = Operation.objects.filter(pk=operation_id).first()
-    if found is None:
-        raise NotFound("There is no such operation.", code="operation-not-found")
-    return found

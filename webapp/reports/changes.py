@@ -25,7 +25,7 @@ MAX_SCHEDULES = 200
 
 def _validate_run(actor: Actor, parameters: Parameters) -> Parameters:
     if parameters.get("schedule_id") is not None:
-        schedule = _schedule(parameters)
+        schedule = find_schedule(parameters.get("schedule_id"))
         return {"report": schedule.report, "parameters": schedule.parameters, "schedule_id": schedule.pk}
     rules = Rules(parameters)
     chosen = catalogue.report(parameters.get("report"))
@@ -90,7 +90,7 @@ def _validate_schedule(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_schedule_change(actor: Actor, parameters: Parameters) -> Parameters:
-    schedule = _schedule(parameters)
+    schedule = find_schedule(parameters.get("schedule_id"))
     present = {
         "name": schedule.name,
         "report": schedule.report,
@@ -143,7 +143,7 @@ def _change_schedule(actor: Actor, parameters: Parameters) -> Done:
 
 
 def _validate_schedule_deletion(actor: Actor, parameters: Parameters) -> Parameters:
-    schedule = _schedule(parameters)
+    schedule = find_schedule(parameters.get("schedule_id"))
     return {"schedule_id": schedule.pk, "name": schedule.name}
 
 
@@ -153,8 +153,8 @@ def _delete_schedule(actor: Actor, parameters: Parameters) -> Done:
     return Done({"schedule_id": parameters["schedule_id"]})
 
 
-def _schedule(parameters: Parameters) -> ReportSchedule:
-    schedule_id = parameters.get("schedule_id")
+def find_schedule(schedule_id: object) -> ReportSchedule:
+    """The schedule of that id, or NotFound."""
     found = ReportSchedule.objects.filter(pk=schedule_id).first() if isinstance(schedule_id, int) else None
     if found is None:
         raise NotFound("There is no such schedule.", code="schedule-not-found")

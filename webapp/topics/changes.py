@@ -7,7 +7,7 @@ from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, InvalidInput, NotFound
 from webapp.operations.kinds import Kind, Parameters
-from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, PERMISSION_BITS, Rules
+from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, PERMISSION_BITS, Rules, check_confirmation
 
 DEFAULT_QUEUES = 8
 
@@ -65,19 +65,13 @@ def configuration(name: str) -> Parameters:
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
     name = str(_existing(parameters)["name"])
-    if "confirmation" in parameters and parameters["confirmation"] != name:
-        raise InvalidInput(
-            "Type the topic's name to confirm.", fields={"confirmation": [f"must be the topic's name, {name}"]}
-        )
+    check_confirmation(parameters, name, "topic")
     return {"name": name}
 
 
 def _existing(parameters: Parameters) -> dict[str, object]:
     name = parameters.get("name")
-    present = snapshot.current()
-    topic = present.topics.get(name) if isinstance(name, str) else None
-    if topic is None:
-        raise NotFound(f"There is no topic {name}.", code="topic-not-found")
+    topic = snapshot.current().topic(name)
     if topic.get("system"):
         raise InvalidInput(f"{name} is a system topic; the cluster keeps it for itself.", code="system-topic")
     return topic
