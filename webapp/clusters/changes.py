@@ -52,8 +52,6 @@ def _next(epoch: int | None) -> str:
     return "one higher" if epoch is None else str(epoch + 1)
 
 
-def _target(parameters: Parameters) -> str:
-    return f"{parameters['cluster']}/{parameters['group']}/{parameters['broker_id']}"
-
-
-ELECT = Kind("election.elect", "Elect master", "elections.write", _validate, _target, _plan)
+ELECT = Kind(
+    "election.elect", "Elect master", "elections.write", _validate, _plan, target=("cluster", "group", "broker_id")
+)

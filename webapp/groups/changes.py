@@ -50,9 +50,5 @@ def _plan(verb: str):  # type: ignore[no-untyped-def]
     return plan
 
 
-def _target(parameters: Parameters) -> str:
-    return str(parameters["name"])
-
-
-CREATE = Kind("group.create", "Create consumer group", "groups.write", _validate_create, _target, _plan("create"))
-DELETE = Kind("group.delete", "Delete consumer group", "groups.write", _validate_delete, _target, _plan("delete"))
+CREATE = Kind("group.create", "Create consumer group", "groups.write", _validate_create, _plan("create"))
+DELETE = Kind("group.delete", "Delete consumer group", "groups.write", _validate_delete, _plan("delete"))

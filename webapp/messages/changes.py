@@ -130,10 +130,6 @@ def _plan(parameters: Parameters) -> list[dict[str, str]]:
     ]
 
 
-def _target(parameters: Parameters) -> str:
-    return str(parameters["topic"])
-
-
 def _audited(parameters: Parameters) -> Parameters:
     """The body itself is not kept in the audit trail, only its size."""
     size = len(base64.b64decode(parameters["body_base64"]))
@@ -141,5 +137,12 @@ def _audited(parameters: Parameters) -> Parameters:
 
 
 SEND = Kind(
-    "message.send", "Send test message", "messages.write", _validate, _target, _plan, inline=_send, audited=_audited
+    "message.send",
+    "Send test message",
+    "messages.write",
+    _validate,
+    _plan,
+    target=("topic",),
+    inline=_send,
+    audited=_audited,
 )

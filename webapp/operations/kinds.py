@@ -34,11 +34,15 @@ class Kind:
     title: str
     permission: str
     validate: Callable[[Actor, Parameters], Parameters]
-    target: Callable[[Parameters], str]
-    plan: Callable[[Parameters], list[dict[str, str]]]
+    plan: Callable[[Parameters], list[dict[str, str]]] = lambda parameters: []
+    target: tuple[str, ...] = ("name",)  # the parameters that together name what is changed
     record: Callable[[Actor, Parameters], Done] | None = None
     inline: Callable[[Actor, Parameters], Done] | None = None
     audited: Callable[[Parameters], Parameters] = lambda parameters: parameters  # what of them is stored
+
+    def target_of(self, parameters: Parameters) -> str:
+        """What is changed, as pages and the audit trail name it."""
+        return "/".join(str(parameters[name]) for name in self.target)
 
     @property
     def by_worker(self) -> bool:

@@ -57,7 +57,7 @@ def submit(
     cleaned = kind.validate(actor, parameters)
     operation = Operation(
         kind=kind.name,
-        target=kind.target(cleaned)[:300],
+        target=kind.target_of(cleaned)[:300],
         parameters=kind.audited(cleaned),
         requested_by=actor.user,
         requested_by_name=actor.name[:150],

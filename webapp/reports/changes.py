@@ -161,48 +161,20 @@ def find_schedule(schedule_id: object) -> ReportSchedule:
     return found
 
 
-def _no_plan(parameters: Parameters) -> list[dict[str, str]]:
-    return []
-
-
 def _run_plan(parameters: Parameters) -> list[dict[str, str]]:
     return [{"node": "Spark", "change": f"run the report {parameters['report']}"}]
 
 
-RUN = Kind("report.run", "Run report", "reports.write", _validate_run, lambda p: p["report"], _run_plan, record=_run)
+RUN = Kind("report.run", "Run report", "reports.write", _validate_run, _run_plan, target=("report",), record=_run)
 CANCEL = Kind(
-    "report.cancel",
-    "Cancel report run",
-    "reports.write",
-    _validate_cancel,
-    lambda p: p["run_id"],
-    _no_plan,
-    record=_cancel,
+    "report.cancel", "Cancel report run", "reports.write", _validate_cancel, target=("run_id",), record=_cancel
 )
 CREATE_SCHEDULE = Kind(
-    "schedule.create",
-    "Create schedule",
-    "reports.write",
-    _validate_schedule,
-    lambda p: p["name"],
-    _no_plan,
-    record=_create_schedule,
+    "schedule.create", "Create schedule", "reports.write", _validate_schedule, record=_create_schedule
 )
 CHANGE_SCHEDULE = Kind(
-    "schedule.change",
-    "Change schedule",
-    "reports.write",
-    _validate_schedule_change,
-    lambda p: p["name"],
-    _no_plan,
-    record=_change_schedule,
+    "schedule.change", "Change schedule", "reports.write", _validate_schedule_change, record=_change_schedule
 )
 DELETE_SCHEDULE = Kind(
-    "schedule.delete",
-    "Delete schedule",
-    "reports.write",
-    _validate_schedule_deletion,
-    lambda p: p["name"],
-    _no_plan,
-    record=_delete_schedule,
+    "schedule.delete", "Delete schedule", "reports.write", _validate_schedule_deletion, record=_delete_schedule
 )

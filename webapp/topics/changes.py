@@ -91,10 +91,6 @@ def _plan(verb: str):  # type: ignore[no-untyped-def]
     return plan
 
 
-def _target(parameters: Parameters) -> str:
-    return str(parameters["name"])
-
-
-CREATE = Kind("topic.create", "Create topic", "topics.write", _validate_create, _target, _plan("create"))
-UPDATE = Kind("topic.update", "Change topic", "topics.write", _validate_update, _target, _plan("change"))
-DELETE = Kind("topic.delete", "Delete topic", "topics.write", _validate_delete, _target, _plan("delete"))
+CREATE = Kind("topic.create", "Create topic", "topics.write", _validate_create, _plan("create"))
+UPDATE = Kind("topic.update", "Change topic", "topics.write", _validate_update, _plan("change"))
+DELETE = Kind("topic.delete", "Delete topic", "topics.write", _validate_delete, _plan("delete"))
