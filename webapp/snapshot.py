@@ -20,6 +20,9 @@ import redis
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+from webapp.errors import NotFound
+from webapp.rules import is_system_group
+
 log = logging.getLogger(__name__)
 
 KEY = "logboom:snapshot"
@@ -116,11 +119,53 @@ class Snapshot:
     def consumer_groups(self) -> dict[str, dict[str, Any]]:
         return {group["name"]: group for group in self.list("consumer_groups")}
 
-    def group(self, cluster: str, name: str) -> dict[str, Any] | None:
-        """One broker group."""
-        return next(
-            (group for group in self.list("groups") if (group["cluster"], group["name"]) == (cluster, name)), None
-        )
+    def topic(self, name: object) -> dict[str, Any]:
+        """One topic, or NotFound."""
+        found = self.topics.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise NotFound(f"There is no topic {name}.", code="topic-not-found")
+        return found
+
+    def consumer_group(self, name: object) -> dict[str, Any]:
+        """One consumer group, or NotFound."""
+        found = self.consumer_groups.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise NotFound(f"There is no consumer group {name}.", code="group-not-found")
+        return found
+
+    def group(self, cluster: str, name: str) -> dict[str, Any]:
+        """One broker group, or NotFound."""
+        for group in self.list("groups"):
+            if (group["cluster"], group["name"]) == (cluster, name):
+                return group
+        raise NotFound(f"There is no group {name} in the cluster {cluster}.", code="group-not-found")
+
+    def find_topics(self, part: str = "", *, with_system: bool = False) -> list[dict[str, Any]]:
+        """Those with the part in their name, in upper or lower case."""
+        wanted = part.lower()
+        return [
+            topic
+            for topic in self.list("topics")
+            if wanted in topic["name"].lower() and (with_system or not topic.get("system"))
+        ]
+
+    def find_consumer_groups(self, part: str = "", *, with_system: bool = False) -> list[dict[str, Any]]:
+        """Those with the part in their name, in upper or lower case."""
+        wanted = part.lower()
+        return [
+            group
+            for group in self.list("consumer_groups")
+            if wanted in group["name"].lower() and (with_system or not is_system_group(group["name"]))
+        ]
+
+    def consumers_of(self, topic: str) -> list[dict[str, Any]]:
+        """Who consumes a topic: each consumer `group`, and what it says of the `topic`."""
+        return [
+            {"group": group, "topic": each}
+            for group in self.list("consumer_groups")
+            for each in group.get("topics") or []
+            if each["topic"] == topic
+        ]
 
 
 class SnapshotReader:

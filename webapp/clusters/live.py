@@ -12,7 +12,6 @@ from webapp.accounts.permissions import Actor
 from webapp.live import live
 from webapp.reports import cron
 from webapp.reports.models import ReportRun, ReportSchedule
-from webapp.rules import is_system_group
 from webapp.snapshot import Snapshot
 
 TIMELINE_SHOWN = 12
@@ -24,7 +23,7 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
     """Everything on the landing page."""
     groups = snapshot.list("groups")
     controllers = snapshot.list("controllers")
-    consumer_groups = [group for group in snapshot.list("consumer_groups") if not is_system_group(group["name"])]
+    consumer_groups = snapshot.find_consumer_groups()
     lags = [group["lag"] for group in consumer_groups if group.get("lag") is not None]
     lagging = sorted((group for group in consumer_groups if group.get("lag")), key=lambda group: -group["lag"])
     return {
@@ -34,7 +33,7 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
         "groups": [_with_health(group) for group in groups],
         "groups_led": sum(1 for group in groups if group.get("master_id") is not None),
         "rates": snapshot.dict("rates"),
-        "topic_count": sum(1 for topic in snapshot.list("topics") if not topic.get("system")),
+        "topic_count": len(snapshot.find_topics()),
         "consumer_group_count": len(consumer_groups),
         "total_lag": sum(lags) if lags else None,
         "lagging": lagging[:LAGGING_SHOWN],

@@ -9,7 +9,7 @@ from django.http import QueryDict
 from webapp.accounts.permissions import Actor
 from webapp.groups.returns import returns
 from webapp.live import live
-from webapp.pages import paged, sorted_by
+from webapp.paging import paged, sorted_by
 from webapp.rules import is_system_group
 from webapp.snapshot import Snapshot
 
@@ -19,7 +19,7 @@ COLUMNS = ("name", "topic_count", "member_count", "lag", "in_flight")
 @live("groups", "groups/_list.html")
 def group_list(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
     """The consumer groups that the filter lets through, one page of them; the largest lag first."""
-    wanted, with_system = query.get("q", "").strip().lower(), query.get("system") == "on"
+    wanted = query.get("q", "").strip()
     found = [
         {
             **group,
@@ -27,8 +27,7 @@ def group_list(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, 
             "topic_count": len(group.get("topics") or []),
             "member_count": len(group.get("members") or []),
         }
-        for group in snapshot.list("consumer_groups")
-        if wanted in group["name"].lower() and (with_system or not is_system_group(group["name"]))
+        for group in snapshot.find_consumer_groups(wanted, with_system=query.get("system") == "on")
     ]
     return {
         "page": paged(sorted_by(found, query, COLUMNS, "-lag"), query),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.names import dead_letter_topic_of, group_of_retry_topic, is_retry_topic
 
 
 def returns(group: Mapping[str, Any], topics: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -16,13 +16,11 @@ def returns(group: Mapping[str, Any], topics: Mapping[str, Mapping[str, Any]]) -
     """
     name = str(group["name"])
     lags = {each["topic"]: each.get("lag") for each in group.get("topics") or ()}
-    plain, dead_letters = f"{RETRY_PREFIX}{name}", f"{DEAD_LETTER_PREFIX}{name}"
+    dead_letters = dead_letter_topic_of(name)
     own = [
         topic
         for topic in topics
-        if topic in {plain, dead_letters}
-        or topic.startswith(f"{plain}+")
-        or (topic.startswith(RETRY_PREFIX) and topic in lags)
+        if topic == dead_letters or (is_retry_topic(topic) and (group_of_retry_topic(topic) == name or topic in lags))
     ]
     return [
         {

@@ -8,7 +8,7 @@ from django.http import QueryDict
 
 from webapp.accounts.permissions import Actor
 from webapp.live import live
-from webapp.pages import paged, sorted_by
+from webapp.paging import paged, sorted_by
 from webapp.snapshot import Snapshot
 from webapp.topics.purpose import DELAYED, HALF, purpose
 
@@ -18,12 +18,11 @@ COLUMNS = ("name", "type", "queue_count", "message_count", "in_per_s", "lag")
 @live("topics", "topics/_list.html")
 def topic_list(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
     """The topics that the filter lets through, one page of them."""
-    wanted, with_system = query.get("q", "").strip().lower(), query.get("system") == "on"
+    wanted = query.get("q", "").strip()
     lags = _lag_by_topic(snapshot)
     found = [
         {**topic, "queue_count": len(topic.get("queues") or []), "lag": lags.get(topic["name"])}
-        for topic in snapshot.list("topics")
-        if wanted in topic["name"].lower() and (with_system or not topic.get("system"))
+        for topic in snapshot.find_topics(wanted, with_system=query.get("system") == "on")
     ]
     return {
         "page": paged(sorted_by(found, query, COLUMNS, "name"), query),
@@ -46,12 +45,7 @@ def topic(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
         "delaying": [group for group in snapshot.list("groups") if group.get("delays")] if name == DELAYED else [],
         "deciding": [group for group in snapshot.list("groups") if group.get("transactions")] if name == HALF else [],
         "queues": [{**queue, "count": _range(queue)} for queue in queues],
-        "consumers": [
-            {"group": group, "topic": each}
-            for group in snapshot.list("consumer_groups")
-            for each in group.get("topics") or []
-            if each["topic"] == name
-        ],
+        "consumers": snapshot.consumers_of(name),
         "may_browse": actor.may("messages.read"),
     }
 
