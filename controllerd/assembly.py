@@ -35,11 +35,11 @@ from controllerd.raft.node import RaftNode
 from controllerd.raft.peers import PeerEvents, Peers
 from controllerd.raft.quorum import Configuration
 from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
-from controllerd.replicas.state import Group
+from controllerd.replicas.state import ReplicasState
 from controllerd.settings import ControllerSettings
 from remoting.access.guard import Guard
+from remoting.access.model import AccessState
 from remoting.access.sealing import NONCE_BYTES, inner_credentials, seal
 from remoting.access.secret_file import load_secrets
 from remoting.disk import Disk
@@ -93,8 +93,7 @@ class Controller:
         self._client = RemotingClient(identity=identity)
         self._pushes = Pushes(self._client, self._counters, self._tasks)
         self._table = HeartbeatTable(**asdict(settings.liveness))
-        self._machine = ReplicasMachine(self._recorded)
-        self._replicated = ControllerMachine(self._machine, self._guard.update)
+        self._machine = ControllerMachine({"replicas": self._recorded, "access": self._access_changed})
         self._routes = RouteTable(self._committed_epoch)
         self._name_server = NameServer(
             self._routes, KvConfig(disk), lambda: live.nameserver, self._pushes.push, _now_ms
@@ -190,7 +189,7 @@ class Controller:
         )
         node = RaftNode(
             core,
-            self._replicated,
+            self._machine,
             compact_after_entries=settings.compact_after_entries,
             keep_entries=settings.keep_entries,
         )
@@ -241,14 +240,14 @@ class Controller:
             _now_ms,
             _wall_ms,
             self._counters,
-            lambda: self._replicated.access.version,
+            lambda: self._machine.access.version,
         )
         membership = MembershipProcessor(self._settings, self._driver, self._members, self._counters, self._tasks)
         self._access = AccessProcessor(
             self._guard,
             self._sealer,
             self._driver,
-            self._replicated,
+            self._machine,
             lambda: self._members.configuration.cluster,
             self._settings.raft.decide_timeout_ms,
             self._counters,
@@ -283,11 +282,15 @@ class Controller:
         self._look_for_users()
 
     def _committed_epoch(self, broker_name: str) -> int:
-        group = self._machine.state.groups.get(broker_name)
+        group = self._machine.replicas.groups.get(broker_name)
         return group.master_epoch if group else 0
 
-    def _recorded(self, record: Record, group: Group | None) -> None:
+    def _access_changed(self, _record: object, state: AccessState) -> None:
+        self._guard.update(state)
+
+    def _recorded(self, record: Record | None, state: ReplicasState) -> None:
         """A decided fact, on every controller; while the log is replayed at start, nobody needs to hear of it."""
+        group = state.groups.get(record.broker_name) if record is not None else None
         if isinstance(record, MasterElected) and group is not None and group.master is not None:
             self._routes.fence(record.broker_name, group.master.address)
         if not self._driver.is_serving or group is None:
@@ -329,7 +332,7 @@ class Controller:
         if not self._sealed_anew:
             self._sealed_anew = True
             self._tasks.spawn(self._seal_anew(), "seal secrets anew")
-        if self._guard.is_on and not self._replicated.access.version:
+        if self._guard.is_on and not self._machine.access.version:
             self._tasks.spawn(self._make_first_user(), "make the first user")
 
     async def _seal_anew(self) -> None:
