@@ -34,6 +34,7 @@ from controllerd.raft.messages import Message, SoftState
 from controllerd.raft.node import RaftNode
 from controllerd.raft.peers import PeerEvents, Peers
 from controllerd.raft.quorum import Configuration
+from controllerd.raising import Raising
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
 from controllerd.replicas.state import ReplicasState
@@ -107,8 +108,13 @@ class Controller:
             lambda: self._driver.fail(MemberRemoved()),
             lambda: self._driver.node.core.log.last_index > 0,
         )
-        self._peers = Peers(settings.raft.group, self._members, events, self._tasks, identity)
+        self._peers = Peers(
+            settings.raft.group, self._members, events, self._tasks, identity, self._machine.highest_level
+        )
         self._driver = self._make_driver(disk)
+        self._raising = Raising(
+            self._driver, self._machine, self._peers.level, settings.raft.decide_timeout_ms, self._tasks
+        )
         self._notifier = Notifier(self._pushes, self._table, _now_ms)
         self._elections = Elections(
             live, self._driver, self._machine, self._table, _now_ms, self._counters, self._tasks
@@ -323,6 +329,7 @@ class Controller:
     def _expire(self) -> None:
         self._expiry = asyncio.get_running_loop().call_later(_EXPIRE_MS / 1000, self._expire)
         self._name_server.expire()
+        self._raising.look()
         self._look_for_users()
 
     def _look_for_users(self) -> None:
