@@ -15,6 +15,7 @@ from controllerd.records.subject import Subjects, UnknownFormat
 from remoting.errors import ProtocolError
 
 FORMAT: Final = 2
+_MAX_STATE_BYTES: Final = 64 << 20
 _HEAD: Final = struct.Struct(">BB")
 _NAME: Final = struct.Struct(">B")
 _STATE: Final = struct.Struct(">I")
@@ -40,12 +41,12 @@ def decode_snapshot(content: bytes, subjects: Subjects) -> dict[str, Any]:
         raise ProtocolError(f"a snapshot of format {format}, which was never written")
     position = _HEAD.size
     for _ in range(count):
-        name, position = _section(content, position, _NAME)
+        text, position = _section(content, position, _NAME)
         state, position = _section(content, position, _STATE)
-        subject = subjects.get(name.decode("utf-8", "replace"))
-        if subject is None:
-            raise UnknownFormat(f"the subject {name[:80]!r}")
-        states[subject.name] = subject.decode_state(state)
+        name = text.decode("utf-8", "replace")
+        if name not in subjects:
+            raise UnknownFormat(f"the subject {name!r}")
+        states[name] = subjects[name].decode_state(state)
     if position != len(content):
         raise ProtocolError(f"{len(content) - position} bytes follow a snapshot")
     return states
@@ -54,6 +55,8 @@ def decode_snapshot(content: bytes, subjects: Subjects) -> dict[str, Any]:
 def _section(content: bytes, position: int, length: struct.Struct) -> tuple[bytes, int]:
     start = position + length.size
     (size,) = length.unpack(_take(content, position, length.size))
+    if size > _MAX_STATE_BYTES:
+        raise ProtocolError(f"a state of {size} bytes in a snapshot, where {_MAX_STATE_BYTES} are the limit")
     return _take(content, start, size), start + size
 
 
