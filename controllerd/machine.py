@@ -111,7 +111,7 @@ class ControllerMachine:
 
     def _read(self, data: bytes) -> tuple[Subject[Any, Any, Any], Decision[Any]]:
         request = former_request(data)
-        if request is not None:
+        if request is not None:  # written when everybody decided for itself, so nobody else has decided it
             subject = self._by_request[type(request)]
             return subject, subject.decide(self._states[subject.name], request)
         entry = decode_entry(data, self._subjects)

@@ -24,7 +24,7 @@ MAX_EPOCH: Final = 2**31 - 1
 MAX_GROUPS: Final = 4096
 MAX_REPLICAS: Final = 64
 MAX_REPLICAS_IN_ALL: Final = 16384
-MAX_UNCLEAN_ELECTIONS: Final = 16
+MAX_UNCLEAN_ELECTIONS: Final = 16  # part of what MasterElected means, so it never changes
 _FORMAT: Final = 1
 _MAX_STATE_BYTES: Final = 64 << 20
 
