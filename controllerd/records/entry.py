@@ -48,19 +48,19 @@ def decode_entry(content: bytes, subjects: Subjects) -> LogEntry:
     except ValueError as error:
         raise ProtocolError(f"an entry that is no JSON: {error}") from error
     match fields:
-        case {"format": int(number)} if number > FORMAT:
-            raise UnknownFormat(f"an entry of format {number}")
+        case {"format": int(format)} if format > FORMAT:
+            raise UnknownFormat(f"an entry of format {format}")
         case {
-            "format": 2,
+            "format": int(format),
             "subject": str(name),
             "records": [*records],
             "reply": [int(code), str() | None as remark],
-        } if len(fields) == 4 and len(records) <= MAX_RECORDS:
+        } if format == FORMAT and len(fields) == 4 and len(records) <= MAX_RECORDS:
             if name not in subjects:
                 raise UnknownFormat(f"the subject {name[:80]!r}")
             found = tuple(_decode(subjects[name], each) for each in records)
             return LogEntry(name, Decision(found, Reply(code, remark)))
-    raise ProtocolError(f"an entry must have format, subject, records and reply, and is {content[:80]!r}")
+    raise ProtocolError(f"an entry has format, subject, records and reply, and is not {content[:80]!r}")
 
 
 def _newest(formats: Sequence[Format[Any]], record: type, level: int) -> Format[Any]:
@@ -85,4 +85,4 @@ def _decode(subject: Subject[Any, Any, Any], content: object) -> Any:
                 if (format.kind, format.version) == (kind, version):
                     return format.decode(fields)
             raise UnknownFormat(f"version {version} of the record {kind[:80]!r} about {subject.name}")
-    raise ProtocolError(f"a record must have kind, version and fields, and is {repr(content)[:80]}")
+    raise ProtocolError(f"a record has kind, version and fields, and is not {repr(content)[:80]}")
