@@ -295,8 +295,10 @@ class Controller:
         self._guard.update(state)
 
     def _recorded(self, record: Record | None, state: ReplicasState) -> None:
-        """A decided fact, on every controller; while the log is replayed at start, nobody needs to hear of it."""
-        group = state.groups.get(record.broker_name) if record is not None else None
+        """A decided fact, on every controller; of a snapshot, or while the log is replayed at start, nobody needs to hear."""
+        if record is None:
+            return
+        group = state.groups.get(record.broker_name)
         if isinstance(record, MasterElected) and group is not None and group.master is not None:
             self._routes.fence(record.broker_name, group.master.address)
         if not self._driver.is_serving or group is None:
