@@ -34,12 +34,13 @@ from controllerd.raft.messages import Message, SoftState
 from controllerd.raft.node import RaftNode
 from controllerd.raft.peers import PeerEvents, Peers
 from controllerd.raft.quorum import Configuration
+from controllerd.raising import Raising
 from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
-from controllerd.replicas.state import Group
+from controllerd.replicas.state import ReplicasState
 from controllerd.settings import ControllerSettings
 from remoting.access.guard import Guard
+from remoting.access.model import AccessState
 from remoting.access.sealing import NONCE_BYTES, inner_credentials, seal
 from remoting.access.secret_file import load_secrets
 from remoting.disk import Disk
@@ -93,8 +94,7 @@ class Controller:
         self._client = RemotingClient(identity=identity)
         self._pushes = Pushes(self._client, self._counters, self._tasks)
         self._table = HeartbeatTable(**asdict(settings.liveness))
-        self._machine = ReplicasMachine(self._recorded)
-        self._replicated = ControllerMachine(self._machine, self._guard.update)
+        self._machine = ControllerMachine({"replicas": self._recorded, "access": self._access_changed})
         self._routes = RouteTable(self._committed_epoch)
         self._name_server = NameServer(
             self._routes, KvConfig(disk), lambda: live.nameserver, self._pushes.push, _now_ms
@@ -108,8 +108,13 @@ class Controller:
             lambda: self._driver.fail(MemberRemoved()),
             lambda: self._driver.node.core.log.last_index > 0,
         )
-        self._peers = Peers(settings.raft.group, self._members, events, self._tasks, identity)
+        self._peers = Peers(
+            settings.raft.group, self._members, events, self._tasks, identity, self._machine.highest_level
+        )
         self._driver = self._make_driver(disk)
+        self._raising = Raising(
+            self._driver, self._machine, self._peers.level, settings.raft.decide_timeout_ms, self._tasks
+        )
         self._notifier = Notifier(self._pushes, self._table, _now_ms)
         self._elections = Elections(
             live, self._driver, self._machine, self._table, _now_ms, self._counters, self._tasks
@@ -190,7 +195,7 @@ class Controller:
         )
         node = RaftNode(
             core,
-            self._replicated,
+            self._machine,
             compact_after_entries=settings.compact_after_entries,
             keep_entries=settings.keep_entries,
         )
@@ -241,14 +246,14 @@ class Controller:
             _now_ms,
             _wall_ms,
             self._counters,
-            lambda: self._replicated.access.version,
+            lambda: self._machine.access.version,
         )
         membership = MembershipProcessor(self._settings, self._driver, self._members, self._counters, self._tasks)
         self._access = AccessProcessor(
             self._guard,
             self._sealer,
             self._driver,
-            self._replicated,
+            self._machine,
             lambda: self._members.configuration.cluster,
             self._settings.raft.decide_timeout_ms,
             self._counters,
@@ -283,11 +288,17 @@ class Controller:
         self._look_for_users()
 
     def _committed_epoch(self, broker_name: str) -> int:
-        group = self._machine.state.groups.get(broker_name)
+        group = self._machine.replicas.groups.get(broker_name)
         return group.master_epoch if group else 0
 
-    def _recorded(self, record: Record, group: Group | None) -> None:
-        """A decided fact, on every controller; while the log is replayed at start, nobody needs to hear of it."""
+    def _access_changed(self, _record: object, state: AccessState) -> None:
+        self._guard.update(state)
+
+    def _recorded(self, record: Record | None, state: ReplicasState) -> None:
+        """A decided fact, on every controller; of a snapshot, or while the log is replayed at start, nobody needs to hear."""
+        if record is None:
+            return
+        group = state.groups.get(record.broker_name)
         if isinstance(record, MasterElected) and group is not None and group.master is not None:
             self._routes.fence(record.broker_name, group.master.address)
         if not self._driver.is_serving or group is None:
@@ -320,6 +331,7 @@ class Controller:
     def _expire(self) -> None:
         self._expiry = asyncio.get_running_loop().call_later(_EXPIRE_MS / 1000, self._expire)
         self._name_server.expire()
+        self._raising.look()
         self._look_for_users()
 
     def _look_for_users(self) -> None:
@@ -329,7 +341,7 @@ class Controller:
         if not self._sealed_anew:
             self._sealed_anew = True
             self._tasks.spawn(self._seal_anew(), "seal secrets anew")
-        if self._guard.is_on and not self._replicated.access.version:
+        if self._guard.is_on and not self._machine.access.version:
             self._tasks.spawn(self._make_first_user(), "make the first user")
 
     async def _seal_anew(self) -> None:

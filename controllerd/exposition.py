@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters, Operations
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.messages import Role
 from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.state import Group
 from controllerd.settings import ControllerSettings
 from remoting.access.exposition import access_families
@@ -31,7 +31,7 @@ class Exposition:
         self,
         settings: ControllerSettings,
         driver: RaftDriver,
-        machine: ReplicasMachine,
+        machine: ControllerMachine,
         table: HeartbeatTable,
         counters: Counters,
         now_ms: Callable[[], int],
@@ -75,7 +75,7 @@ class Exposition:
     def _active_brokers(self) -> Family:
         family = Family("active_broker_num", "gauge", "live replicas of each broker set")
         now_ms = self._now_ms()
-        for group in self._machine.state.groups.values():
+        for group in self._machine.replicas.groups.values():
             alive = sum(self._table.is_alive(group, broker_id, now_ms) for broker_id in group.replicas)
             family.add(alive, **_labels(group))
         return family
@@ -92,7 +92,7 @@ class Exposition:
             "logboom_controller_sync_state_set_size", "gauge", "replicas that hold every acknowledged message"
         )
         masterless = Family("logboom_controller_without_master", "gauge", "1 for broker sets that have no master")
-        for group in self._machine.state.groups.values():
+        for group in self._machine.replicas.groups.values():
             epoch.add(group.master_epoch, **_labels(group))
             members.add(len(group.sync_state_set), **_labels(group))
             masterless.add(int(group.master_broker_id is None), **_labels(group))
@@ -110,7 +110,7 @@ class Exposition:
             "phi: 10^-phi is the chance that a living broker is so silent",
         )
         now_ms = self._now_ms()
-        for group in self._machine.state.groups.values():
+        for group in self._machine.replicas.groups.values():
             for broker_id in group.replicas:
                 silence = self._table.silence(group, broker_id)
                 if silence is not None:

@@ -12,20 +12,14 @@ from typing import Any, Final
 
 import orjson
 
-from controllerd.access.commands import (
-    AccessCommand,
-    CreateUser,
-    DeleteUser,
-    PutEntries,
-    RemoveEntries,
-    UpdateUser,
-    encode_access,
-)
-from controllerd.machine import AccessReply, ControllerMachine
+from controllerd.access.records import Record
+from controllerd.access.requests import CreateUser, DeleteUser, PutEntries, RemoveEntries, Request, UpdateUser
+from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters
 from controllerd.processors.leading import only_leading
 from controllerd.processors.measure import AsyncHandle
 from controllerd.raft.driver import RaftDriver
+from controllerd.records.decision import Applied
 from remoting import codes
 from remoting.access.answers import answer_query
 from remoting.access.guard import Guard
@@ -33,6 +27,7 @@ from remoting.access.model import (
     ENABLE,
     NORMAL,
     SUPER,
+    AccessState,
     User,
     encode_state,
     policy_type,
@@ -136,8 +131,8 @@ class AccessProcessor:
 
     async def create_first(self, name: str, password: str) -> bool:
         """Create the first user, a super user; False when there is one already. Raises as proposals do."""
-        command = CreateUser(name, self._sealer.seal(name, password), SUPER, ENABLE, by_super=True, only_first=True)
-        return (await self._propose(command)).remark is None
+        wanted = CreateUser(name, self._sealer.seal(name, password), SUPER, ENABLE, by_super=True, only_first=True)
+        return (await self._propose(wanted)).reply.remark is None
 
     async def seal_anew(self) -> None:
         """While the cluster's secret is being changed: seal what was sealed under an earlier one. Raises as proposals do."""
@@ -171,18 +166,18 @@ class AccessProcessor:
         password, present = _password(body), self._machine.access.users.get(name)
         if password is not None and present is not None and self._sealer.open(present) == password:
             password = None
-        command = UpdateUser(
+        wanted = UpdateUser(
             name,
             None if password is None else self._sealer.seal(name, password),
             user_type(body["userType"]) if body.get("userType") else None,
             user_status(body["userStatus"]) if body.get("userStatus") else None,
             self._is_super(request),
         )
-        await self._answer(connection, request, command)
+        await self._answer(connection, request, wanted)
 
     async def _delete_user(self, connection: RemotingConnection, request: Command) -> None:
-        command = DeleteUser(user_name(request.ext.get("username")), self._is_super(request))
-        await self._answer(connection, request, command)
+        wanted = DeleteUser(user_name(request.ext.get("username")), self._is_super(request))
+        await self._answer(connection, request, wanted)
 
     async def _put_acl(self, connection: RemotingConnection, request: Command) -> None:
         name, body = subject_name(request.ext.get("subject")), _object(request)
@@ -190,23 +185,23 @@ class AccessProcessor:
 
     async def _delete_acl(self, connection: RemotingConnection, request: Command) -> None:
         ext = request.ext
-        wanted = resource(ext["resource"]) if ext.get("resource") else None
-        command = RemoveEntries(subject_name(ext.get("subject")), policy_type(ext.get("policyType")), wanted)
-        await self._answer(connection, request, command)
+        target = resource(ext["resource"]) if ext.get("resource") else None
+        wanted = RemoveEntries(subject_name(ext.get("subject")), policy_type(ext.get("policyType")), target)
+        await self._answer(connection, request, wanted)
 
-    async def _answer(self, connection: RemotingConnection, request: Command, command: AccessCommand) -> None:
-        reply = await self._propose(command)
+    async def _answer(self, connection: RemotingConnection, request: Command, wanted: Request) -> None:
+        applied = await self._propose(wanted)
+        reply, version = applied.reply, applied.state.version
         if reply.code != codes.SUCCESS:
             raise RequestError(reply.code, reply.remark or f"refused with code {reply.code}")
         who = self._caller(request) or f"a component at {connection.peer}"
-        log.info("%s: %s %s (version %d)", who, type(command).__name__, command.name, reply.version)
-        connection.respond(request, ext={"accessVersion": str(reply.version)}, remark=reply.remark)
+        log.info("%s: %s %s (version %d)", who, type(wanted).__name__, wanted.name, version)
+        connection.respond(request, ext={"accessVersion": str(version)}, remark=reply.remark)
 
-    async def _propose(self, command: AccessCommand) -> AccessReply:
+    async def _propose(self, wanted: Request) -> Applied[AccessState, Record]:
         self._counters.proposals += 1
-        reply = await self._driver.propose(encode_access(command), self._timeout_ms)
-        assert isinstance(reply, AccessReply)
-        return reply
+        applied: Applied[AccessState, Record] = await self._driver.propose(wanted, self._timeout_ms)
+        return applied
 
     # ---- questions
 

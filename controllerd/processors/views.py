@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from controllerd.live_settings import CONTROLLER_NAMES, NAME_SERVER_NAMES, LiveSettings
+from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters
 from controllerd.nameserver.records import MASTER_ID, Registration
 from controllerd.nameserver.routes import RouteTable
@@ -23,7 +24,6 @@ from controllerd.raft.messages import Role
 from controllerd.raft.quorum import NodeId
 from controllerd.replicas.elect import explain_eligibility
 from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.state import Group, UncleanElection
 from controllerd.replicas.triggers import observe_for_request
 from remoting import codes
@@ -40,7 +40,7 @@ class ViewsProcessor:
         settings: LiveSettings,
         driver: RaftDriver,
         members: Members,
-        machine: ReplicasMachine,
+        machine: ControllerMachine,
         table: HeartbeatTable,
         routes: RouteTable,
         now_ms: Callable[[], int],
@@ -97,7 +97,7 @@ class ViewsProcessor:
         connection.respond(request)
 
     def _cluster_view(self, connection: RemotingConnection, request: Command) -> None:
-        groups = self._machine.state.groups
+        groups = self._machine.replicas.groups
         view = {
             "asOf": self._wall_ms(),
             "leaderId": self._known_leader(),
@@ -166,7 +166,7 @@ class ViewsProcessor:
 
     def _fixed_groups(self) -> list[dict[str, Any]]:
         """Groups that only the name server knows: nobody elects there, and who is not registered is not seen."""
-        names = [name for name in self._routes.groups() if name not in self._machine.state.groups]
+        names = [name for name in self._routes.groups() if name not in self._machine.replicas.groups]
         return [_fixed_group(name, members) for name in names if (members := self._routes.members(name))]
 
     def _replica(self, group: Group, broker_id: int, now_ms: int) -> dict[str, Any]:

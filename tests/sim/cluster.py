@@ -16,7 +16,7 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
 from brokerd.store.settings import StoreSettings
-from controllerd.replicas.state import ReplicasState
+from controllerd.machine import ControllerMachine
 from remoting.errors import RequestError
 from tests.sim.administration import Administrator, TopicOwner
 from tests.sim.broker import SimBroker
@@ -279,14 +279,14 @@ class SimCluster:
     def answered(self, broker: SimBroker, drafts: list[Draft], outcomes: list[SendOutcome]) -> None:
         self.promises.answered(broker, drafts, outcomes)
 
-    def decided(self, controller: SimController, index: int, is_command: bool, data: bytes) -> None:
-        self.truth.decided(controller, index, is_command, data)
+    def decided(self, controller: SimController, index: int, is_decision: bool, data: bytes) -> None:
+        self.truth.decided(controller, index, is_decision, data)
         for broker in self.brokers:
             if broker.is_up and broker.engine.core.broker_id is not None:
                 self._identify(broker)
 
-    def applied(self, controller: SimController, index: int, state: ReplicasState) -> None:
-        self.truth.applied(controller, index, state)
+    def applied(self, controller: SimController, index: int, machine: ControllerMachine) -> None:
+        self.truth.applied(controller, index, machine)
 
     def stopped_itself(self, node: SimBroker | SimController) -> None:
         """Its disk refused; the supervisor starts it again."""

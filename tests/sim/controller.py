@@ -1,4 +1,4 @@
-"""A controller in the simulator: real Raft node, log file, replicas machine, processors and election triggers.
+"""A controller in the simulator: real Raft node, log file, state machine, processors and election triggers.
 
 The processors are coroutines that wait for decisions only; `Steps` runs them without an event loop.
 """
@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
@@ -23,11 +24,9 @@ from controllerd.raft.membership import MemberChange, Transition
 from controllerd.raft.messages import EntryKind, Message, MessageKind, Ready, Role
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration
-from controllerd.replicas.commands import encode_command
 from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.records import MasterElected, Record
-from controllerd.replicas.state import Group
+from controllerd.replicas.state import ReplicasState
 from controllerd.replicas.triggers import due_elections
 from controllerd.settings import ControllerSettings
 from remoting import codes
@@ -147,7 +146,7 @@ class SimController(Node):
         self._term = 0
         self._connections: dict[tuple[str, int], Connection] = {}
         self.table = HeartbeatTable(**asdict(self.settings.liveness))
-        self.machine = ReplicasMachine(self._recorded)
+        self.machine = ControllerMachine({"replicas": self._recorded})
         try:
             self._build()
         except PowerLost:
@@ -261,9 +260,9 @@ class SimController(Node):
         self._carry_out_soon()
         await decision
 
-    async def propose(self, data: bytes, timeout_ms: int) -> Any:
+    async def propose(self, request: Any, timeout_ms: int) -> Any:
         decision = Decision()
-        self.node.propose(data, decision.answered)
+        self.node.propose(request, decision.answered)
         self._carry_out_soon()
         return await decision
 
@@ -278,13 +277,15 @@ class SimController(Node):
     def look(self, names: Any = None) -> None:
         if not self.node.is_serving:
             return
-        for command in due_elections(self.machine.state, self.table, self.monotonic_ms(), unclean=False, names=names):
-            if command.broker_name in self._under_way:
+        for request in due_elections(
+            self.machine.replicas, self.table, self.monotonic_ms(), unclean=False, names=names
+        ):
+            if request.broker_name in self._under_way:
                 continue
-            name = command.broker_name
+            name = request.broker_name
             self._under_way.add(name)
             with contextlib.suppress(LogboomError):
-                self.node.propose(encode_command(command), lambda _, name=name: self._under_way.discard(name))  # type: ignore[misc]
+                self.node.propose(request, lambda _, name=name: self._under_way.discard(name))  # type: ignore[misc]
                 self._carry_out_soon()
                 continue
             self._under_way.discard(name)
@@ -293,8 +294,9 @@ class SimController(Node):
         self.table.scan(self.monotonic_ms())
         self.look()
 
-    def _recorded(self, record: Record, group: Group | None) -> None:
-        if isinstance(record, MasterElected) and group is not None and self.node.is_serving:
+    def _recorded(self, record: Record | None, state: ReplicasState) -> None:
+        if isinstance(record, MasterElected) and self.node.is_serving:
+            group = state.groups[record.broker_name]
             self.world.note(f"{self.name}: broker {record.broker_id} is master of epoch {record.master_epoch}")
             for replica in group.replicas.values():
                 broker = self._brokers.get(replica.address)
@@ -357,10 +359,10 @@ class SimController(Node):
         for message in ready.send_after_persist:
             self._send(message)
         for entry in ready.committed:
-            self.cluster.decided(self, entry.index, entry.kind is EntryKind.COMMAND, entry.data)
+            self.cluster.decided(self, entry.index, entry.kind is EntryKind.DECISION, entry.data)
         self.node.finish()
         if ready.committed or ready.restore is not None:
-            self.cluster.applied(self, self.node.core.log.applied, self.machine.state)
+            self.cluster.applied(self, self.node.core.log.applied, self.machine)
         self._report()
         compaction = self.node.compaction()
         if compaction is not None:

@@ -30,7 +30,9 @@ from brokerd.store.log.commitlog import CommitLog, SyncMark
 from brokerd.store.put_status import PutStatus
 from brokerd.store.store import MessageStore
 from brokerd.transactions.table import OpenTransactions
+from controllerd.machine import ControllerMachine
 from controllerd.raft.log_file import RaftLogFile
+from controllerd.replicas import decide as replicas_rules
 from controllerd.replicas.state import ReplicasState
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.light import STEPS, LightStory
@@ -303,6 +305,31 @@ def _nothing(*_: Any) -> None:
     return None
 
 
+_decide = ControllerMachine.decide
+_apply = ControllerMachine.apply
+_REQUESTS: dict[bytes, Any] = {}  # what each entry came of
+
+
+def _decide_and_tell(self: ControllerMachine, request: Any) -> bytes:
+    entry = _decide(self, request)
+    _REQUESTS[entry] = request
+    return entry
+
+
+def _decide_again(self: ControllerMachine, data: bytes) -> Any:
+    """Who did not decide an entry itself does so when it applies it, by the limits of another version."""
+    request = _REQUESTS.get(data)
+    if request is None or self._tail is not None:
+        return _apply(self, data)
+    with patch.object(replicas_rules, "MAX_REPLICAS", 2):
+        return _apply(self, _decide(self, request))
+
+
+def _decide_by_what_is_committed(self: ControllerMachine, request: Any) -> bytes:
+    self.forget()
+    return _decide(self, request)
+
+
 FULL = (
     Mutant(
         "weak mode",
@@ -339,6 +366,31 @@ FULL = (
         light=False,
         within=60,
         mood="machines",
+        is_quick=False,
+    ),
+    Mutant(
+        "a follower decides again",
+        "Entries of the controllers' log are decided once more where they are applied, by a version that has another limit.",
+        ((ControllerMachine, "decide", _decide_and_tell), (ControllerMachine, "apply", _decide_again)),
+        light=False,
+        within=20,
+        mood="processes",
+    ),
+    Mutant(
+        "decides by what is committed",
+        "A leader among the controllers does not see what it decided before, as long as that is not committed.",
+        ((ControllerMachine, "decide", _decide_by_what_is_committed),),
+        light=False,
+        within=60,
+        mood="processes",
+    ),
+    Mutant(
+        "a tail that stays",
+        "A leader among the controllers that was replaced goes on to decide by what it had appended.",
+        ((ControllerMachine, "forget", _nothing),),
+        light=False,
+        within=60,
+        mood="network",
         is_quick=False,
     ),
     Mutant(

@@ -1,20 +1,13 @@
-"""What is written into the Raft log: requests, together with what the leader observed when it took them (pure)
+"""What may be asked about replicas, together with what the leader observed when it took the request (pure)
 
-Every node decides a command again when it applies it, from the command and the state alone: no clock, no liveness table, no
-chance. So the leader's observations (who is alive, with which epoch and offset) travel inside.
+The leader alone decides, from the request and the state: no clock, no liveness table, no chance. So its observations (who is
+alive, with which epoch and offset) are part of the request.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
-
-import orjson
-
-from remoting.errors import ProtocolError
-
-_FORMAT: Final = 1
 
 
 class Trigger(StrEnum):
@@ -113,39 +106,4 @@ class CleanBroker:
     alive: tuple[int, ...]
 
 
-Command = ApplyBrokerId | RegisterBroker | AlterSyncStateSet | ElectMaster | CleanBroker
-
-_KINDS: dict[str, type[Any]] = {
-    "apply_broker_id": ApplyBrokerId,
-    "register_broker": RegisterBroker,
-    "alter_sync_state_set": AlterSyncStateSet,
-    "elect_master": ElectMaster,
-    "clean_broker": CleanBroker,
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
-_TUPLES = ("proposed", "not_alive", "alive", "broker_ids")
-
-
-def encode_command(command: Command) -> bytes:
-    """A command as a log entry."""
-    return orjson.dumps({"format": _FORMAT, "kind": _NAMES[type(command)], **asdict(command)})
-
-
-def decode_command(content: bytes) -> Command:
-    """A command as written by `encode_command`. Raises ProtocolError for anything else."""
-    try:
-        fields: dict[str, Any] = orjson.loads(content)
-        version, kind = fields.pop("format"), fields.pop("kind")
-        if version != _FORMAT or kind not in _KINDS:
-            raise ProtocolError(f"a command {kind!r} of format {version} is not understood")
-        for name in _TUPLES:
-            if fields.get(name) is not None:
-                fields[name] = tuple(fields[name])
-        if kind == "elect_master":
-            fields["trigger"] = Trigger(fields["trigger"])
-            for name in ("observed", "last_known"):
-                fields[name] = tuple(Observation(**observation) for observation in fields.get(name, ()))
-        command: Command = _KINDS[kind](**fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"undecodable command: {error}") from error
-    return command
+Request = ApplyBrokerId | RegisterBroker | AlterSyncStateSet | ElectMaster | CleanBroker
