@@ -24,21 +24,21 @@ from typing import Any
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.replication.controllers.controller_link import ControllerLink
-from brokerd.replication.controllers.controller_session import BrokerNames, BrokerPosition, ControlCore
-from brokerd.replication.controllers.fixed_session import MASTER_ID, FixedRoles
+from brokerd.replication.controllers.controller_session import BrokerNames, BrokerPosition, ControllerSession
+from brokerd.replication.controllers.fixed_session import MASTER_ID, FixedSession
 from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
 from brokerd.replication.controllers.name_server_link import NameServerLink
 from brokerd.replication.controllers.session import Session
 from brokerd.replication.epochs.epoch_file import EpochFile
-from brokerd.replication.epochs.log_lineage import Lineage
+from brokerd.replication.epochs.log_lineage import LogLineage
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.required_set.quorum import weaknesses
 from brokerd.replication.required_set.sync_state import Proposal
-from brokerd.replication.roles.driver import ReplicaEngine, RoleListener
+from brokerd.replication.roles.driver import ReplicationDriver, RoleListener
 from brokerd.replication.roles.effects import Role
-from brokerd.replication.roles.followership import Stage
+from brokerd.replication.roles.followership import CopyStage
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.sockets.dialled_connection import MasterConnection
+from brokerd.replication.sockets.dialled_connection import DialledConnection
 from brokerd.replication.sockets.hub import Hub
 from brokerd.replication.sockets.listener import ReplicationListener
 from brokerd.replication.tool_requests import ToolRequests
@@ -135,7 +135,7 @@ class Replica:
         requests = _Control()
         incarnation = next_incarnation(disk)
         group = f"{names.cluster}#{names.broker_name}".encode()
-        self._engine = ReplicaEngine(
+        self._driver = ReplicationDriver(
             settings,
             replicated_log,
             EpochFile(disk),
@@ -147,37 +147,37 @@ class Replica:
             confirm_offset=confirm_offset,
             now_ms=self._now_ms(),
         )
-        self._hub.attach(self._engine, MasterConnection)
+        self._hub.attach(self._driver, DialledConnection)
         self._control: Session
         if settings.roles == "fixed":
-            lineage = Lineage(disk)
+            lineage = LogLineage(disk)
 
             def keep(name: str) -> None:
                 lineage.keep(name)
-                self._engine.channels.prove_group(group + b"#" + name.encode())
+                self._driver.channels.prove_group(group + b"#" + name.encode())
 
-            fixed = FixedRoles(
+            fixed = FixedSession(
                 settings,
                 names,
                 controllers,
-                self._engine,
-                self._engine.core.highest_epoch,
+                self._driver,
+                self._driver.machine.highest_epoch,
                 lineage.load(draw=settings.broker_id == MASTER_ID),
                 keep,
                 self._now_ms(),
             )
             fixed.on_acting_changed(self._acting_changed)
             if fixed.lineage:
-                self._engine.channels.prove_group(group + b"#" + fixed.lineage.encode())
+                self._driver.channels.prove_group(group + b"#" + fixed.lineage.encode())
             self._control = fixed
         else:
             files = IdentityFiles(disk, names.cluster, names.broker_name)
-            self._control = ControlCore(
+            self._control = ControllerSession(
                 settings,
                 names,
                 controllers,
                 Registration(files, names.address, wall_ms()),
-                self._engine,
+                self._driver,
                 self._position,
                 incarnation=incarnation,
                 now_ms=self._now_ms(),
@@ -191,7 +191,7 @@ class Replica:
             settings.controller_heartbeat_timeout_ms,
             self._now_ms,
             wall_ms,
-            lambda reason: self._engine.break_down(reason, self._now_ms()),
+            lambda reason: self._driver.break_down(reason, self._now_ms()),
             identity,
         )
         requests.step_soon = self._link.step_soon
@@ -204,13 +204,13 @@ class Replica:
             acting_master=settings.roles == "fixed" and settings.acting_master,
         )
         self._link.on_connected(self._name_servers.connected)
-        self._tools = ToolRequests(self._engine, self._control, names, self._hub.peer_of, self._now_ms, wall_ms)
+        self._tools = ToolRequests(self._driver, self._control, names, self._hub.peer_of, self._now_ms, wall_ms)
         self._listener: ReplicationListener | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._names = names
         # What the fast path calls, without a layer in between
-        self._on_appended = self._engine.on_appended
-        self._wait = self._engine.wait
+        self._on_appended = self._driver.on_appended
+        self._wait = self._driver.wait
 
     # Start and end
 
@@ -218,11 +218,11 @@ class Replica:
         """Listen for replicas and begin to talk to the controllers. Raises SettingsError when the address is taken."""
         for weakness in weaknesses(self._settings):
             log.warning("weaker than the default: %s", weakness)
-        self._engine.add_role_listener(self._tell_name_servers)
+        self._driver.add_role_listener(self._tell_name_servers)
         self._listener = ReplicationListener(host, port, self._hub, self._tls)
         await self._listener.start()
         if self._settings.classic_master:
-            self._engine.follow_classic(self._settings.classic_master, self._now_ms())
+            self._driver.follow_classic(self._settings.classic_master, self._now_ms())
         else:
             self._link.start()
         self._tick()
@@ -233,7 +233,7 @@ class Replica:
         await self._drain()
         if self._ticker is not None:
             self._ticker.cancel()
-        self._engine.stop("this broker stops", self._now_ms())
+        self._driver.stop("this broker stops", self._now_ms())
         if self._listener is not None:
             await self._listener.close()
         await self._hub.close_all()
@@ -241,11 +241,11 @@ class Replica:
 
     async def _drain(self) -> None:
         """Take nothing new, and give the replicas a moment to acknowledge what producers wait for."""
-        self._engine.draining = True
-        if not self._engine.is_master or not len(self._engine.acks):
+        self._driver.draining = True
+        if not self._driver.is_master or not len(self._driver.acks):
             return
         answered = asyncio.Event()
-        self._engine.wait(self._engine.core.log.end_offset, lambda status: answered.set(), self._now_ms())
+        self._driver.wait(self._driver.machine.log.end_offset, lambda status: answered.set(), self._now_ms())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_S):
                 await answered.wait()
@@ -262,48 +262,48 @@ class Replica:
 
     @property
     def role(self) -> Role:
-        return self._engine.core.role
+        return self._driver.machine.role
 
     @property
     def master_epoch(self) -> int:
         """The epoch of the present role; 0 before the first."""
-        return self._engine.core.master_epoch
+        return self._driver.machine.master_epoch
 
     @property
     def broker_id(self) -> int | None:
         """The persistent id; None until a controller assigned it."""
-        return self._engine.core.broker_id
+        return self._driver.machine.broker_id
 
     @property
     def is_master(self) -> bool:
-        return self._engine.is_master
+        return self._driver.is_master
 
     @property
     def is_connected_to_master(self) -> bool:
         """Whether this replica copies its master's log right now: the master is there, and clients can reach it too."""
-        following = self._engine.core.following
-        return following is not None and following.stage is Stage.TRANSFER
+        followership = self._driver.machine.followership
+        return followership is not None and followership.stage is CopyStage.TRANSFER
 
     @property
     def accepts_messages(self) -> bool:
-        return self._engine.accepts_messages
+        return self._driver.accepts_messages
 
     @property
     def refusal(self) -> PutStatus:
-        return self._engine.refusal
+        return self._driver.refusal
 
     @property
     def acknowledged_offset(self) -> int:
-        return self._engine.core.acknowledged_offset
+        return self._driver.machine.acknowledged_offset
 
     @property
     def confirm_offset(self) -> int:
-        return self._engine.core.confirm_offset
+        return self._driver.machine.confirm_offset
 
     def held_offset(self) -> int | None:
         """From where on connected replicas of the group still need the log; None without any."""
-        leading = self._engine.core.leading
-        return leading.held_offset() if leading is not None else None
+        mastership = self._driver.machine.mastership
+        return mastership.held_offset() if mastership is not None else None
 
     @property
     def master_address(self) -> str:
@@ -319,7 +319,7 @@ class Replica:
         try:
             self._on_appended(end_offset, int(self._loop.time() * 1000))
         except Exception as error:
-            self._engine.break_down(f"replication broke: {error}", self._now_ms())
+            self._driver.break_down(f"replication broke: {error}", self._now_ms())
             raise
 
     def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
@@ -328,25 +328,25 @@ class Replica:
 
     def on_flushed(self) -> None:
         """A flush of the log ended."""
-        self._hub.tell(self._engine.on_flushed)
+        self._hub.tell(self._driver.on_flushed)
 
     def on_failure(self, listener: Callable[[str], None]) -> None:
         """Called once when the disk refused what replication had to write: the broker must stop."""
-        self._engine.on_failure(listener)
+        self._driver.on_failure(listener)
 
     def add_role_listener(self, listener: RoleListener) -> None:
         """Called at every change of role (role, master epoch); MASTER when the log is settled, before anybody is told."""
-        self._engine.add_role_listener(listener)
+        self._driver.add_role_listener(listener)
 
     def add_confirm_listener(self, listener: Callable[[int], None]) -> None:
         """Called with the confirm offset when it rose, before the sends below it are answered."""
-        self._engine.add_confirm_listener(listener)
+        self._driver.add_confirm_listener(listener)
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """An administrator changed settings: use these from now on."""
         self._settings = settings
         self._control.reconfigure(settings)
-        self._hub.tell(lambda now_ms: self._engine.reconfigure(settings, now_ms))
+        self._hub.tell(lambda now_ms: self._driver.reconfigure(settings, now_ms))
         for weakness in weaknesses(settings):
             log.warning("weaker than the default: %s", weakness)
 
@@ -364,9 +364,9 @@ class Replica:
     def state(self) -> dict[str, Any]:
         """The facts for a person, as JSON values."""
         control = self._control
-        state = self._engine.state(self._now_ms())
-        state["registration"] = control.registration.step.value if isinstance(control, ControlCore) else "fixed"
-        state["actsAsMaster"] = isinstance(control, FixedRoles) and control.acts_as_master
+        state = self._driver.state(self._now_ms())
+        state["registration"] = control.registration.step.value if isinstance(control, ControllerSession) else "fixed"
+        state["actsAsMaster"] = isinstance(control, FixedSession) and control.acts_as_master
         state["controllers"] = {
             "connected": self._link.connected,
             "leader": control.leader,
@@ -384,14 +384,14 @@ class Replica:
     def _tick(self) -> None:
         now_ms = self._now_ms()
         try:
-            self._engine.tick(now_ms, TICK_MS)
+            self._driver.tick(now_ms, TICK_MS)
             if not self._settings.classic_master:
                 self._link.step()
                 self._name_servers.tick(now_ms)
             self._tools.tick(now_ms)
         except Exception as error:  # the outermost edge: without its clock the broker must not go on
             log.exception("replication broke")
-            self._engine.break_down(f"replication broke: {error}", now_ms)
+            self._driver.break_down(f"replication broke: {error}", now_ms)
             return
         self._ticker = self._loop.call_later(TICK_MS / 1000, self._tick)
 
@@ -399,7 +399,7 @@ class Replica:
         self._name_servers.register(self._now_ms())
 
     def _position(self) -> BrokerPosition:
-        core = self._engine.core
+        core = self._driver.machine
         return BrokerPosition(
             core.epochs.last_epoch, core.highest_epoch, core.log.end_offset, max(core.confirm_offset, 0)
         )
@@ -409,7 +409,7 @@ class Replica:
         self._link.step_soon()  # heartbeats and views should not wait for the next tick either
 
     def _of_master(self, field: str) -> str:
-        view = self._engine.core.view
+        view = self._driver.machine.view
         return getattr(view, field) if view is not None and view.master_id is not None else ""
 
     # Requests
@@ -428,7 +428,7 @@ class Replica:
             code = codes.SERVICE_NOT_AVAILABLE if reason else codes.SUCCESS
             connection.respond(request, code, {"maxOffset": str(end_offset)}, remark=reason or None)
 
-        self._engine.hand_over(successor, epoch, wait_ms, hold_ms, self._now_ms(), told)
+        self._driver.hand_over(successor, epoch, wait_ms, hold_ms, self._now_ms(), told)
 
 
 def _number(request: Command, name: str) -> int:

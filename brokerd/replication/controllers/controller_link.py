@@ -1,4 +1,4 @@
-"""One long-lived connection to every controller: what `control` wants sent goes out here, what comes back is handed to it.
+"""One long-lived connection to every controller: what a session wants sent goes out here, what comes back is handed to it.
 
 The connections are also how controllers notice a death: a closed one is noticed at once. They are therefore made as early and
 as often as possible (one over a cut network is given up and dialled anew), and nothing that a slow or frozen controller does may
@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from brokerd.replication.controllers.controller_session import ControlRequest
+from brokerd.replication.controllers.controller_session import SessionRequest
 from brokerd.replication.controllers.session import Session
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError
@@ -37,7 +37,7 @@ class ControllerLink:
     def __init__(
         self,
         addresses: Sequence[str],
-        control: Session,
+        session: Session,
         request_timeout_ms: int,
         unreachable_ms: int,
         now_ms: Callable[[], int],
@@ -52,7 +52,7 @@ class ControllerLink:
         self._broken = broken
         self._identity = identity
         self.addresses = tuple(addresses)
-        self._control = control
+        self._session = session
         self._request_timeout_ms = request_timeout_ms
         self._unreachable_ms = unreachable_ms
         self._now_ms = now_ms
@@ -102,18 +102,18 @@ class ControllerLink:
                 self._connections[address].close()
 
     def step_soon(self) -> None:
-        """Let the control core send what became due, before the loop's next wait."""
+        """Let the session send what became due, before the loop's next wait."""
         if not self._step_scheduled:
             self._step_scheduled = True
             asyncio.get_running_loop().call_soon(self.step)
 
     def step(self) -> None:
-        """Let the control core send what is due now."""
+        """Let the session send what is due now."""
         self._step_scheduled = False
-        self._control.tick(self._now_ms(), self._wall_ms())
-        if self._control.addresses != self.addresses:
-            self._follow_membership(self._control.addresses)
-        for request in self._control.take_requests():
+        self._session.tick(self._now_ms(), self._wall_ms())
+        if self._session.addresses != self.addresses:
+            self._follow_membership(self._session.addresses)
+        for request in self._session.take_requests():
             self._send(request)
 
     def request(
@@ -126,7 +126,7 @@ class ControllerLink:
         else:
             connection.request(code, ext, body, timeout_ms, answered)
 
-    def _send(self, request: ControlRequest) -> None:
+    def _send(self, request: SessionRequest) -> None:
         connection = self._connections.get(request.address)
         if not request.token:
             if connection is not None:
@@ -136,9 +136,9 @@ class ControllerLink:
         def answered(result: Command | LogboomError) -> None:
             try:
                 if isinstance(result, LogboomError):
-                    self._control.failed(request.token, str(result), self._now_ms())
+                    self._session.failed(request.token, str(result), self._now_ms())
                 else:
-                    self._control.answered(request.token, result.code, result.ext, bytes(result.body), self._now_ms())
+                    self._session.answered(request.token, result.code, result.ext, bytes(result.body), self._now_ms())
             except Exception as error:  # the outermost edge of an answer
                 log.exception("replication broke")
                 self._broken(f"replication broke: {error}")
@@ -165,7 +165,7 @@ class ControllerLink:
             else:
                 log.info("connected to controller %s", address)
                 self._connections[address] = connection
-                self._control.connected(address, self._now_ms())
+                self._session.connected(address, self._now_ms())
                 for listener in self._connected_listeners:
                     listener(address)
                 self.step()
@@ -173,7 +173,7 @@ class ControllerLink:
                 retry_s = _FIRST_RETRY_S
                 del self._connections[address]
                 log.warning("the connection to controller %s closed", address)
-                self._control.disconnected(address, self._now_ms())
+                self._session.disconnected(address, self._now_ms())
                 self.step()
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, _LONGEST_RETRY_S)

@@ -6,11 +6,11 @@ names all controllers, so that one that was added later is heard of, too. Whoeve
 leader no more until discovery says so again. A leader that owes an answer may be slow, or frozen: meanwhile the others are asked,
 and one that says that it leads itself is believed before the slow one's time is up.
 
-A request is sent once. If its outcome is not known (no answer, connection lost) that is what the core is told: it must not be
-sent again behind the core's back, because a later refusal of the copy would prove nothing about the original.
+A request is sent once. If its outcome is not known (no answer, connection lost) that is what the driver is told: it must not
+be sent again behind its back, because a later refusal of the copy would prove nothing about the original.
 
 `now_ms` and wall time come in; requests go out through `take_requests`; the shell answers each with `answered` or `failed`.
-Nothing here decides about roles: views go to the `ControlSink`, which is the engine.
+Nothing here decides about roles: views go to the `SessionObserver`, which is the driver.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MAX_LEARNED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ControlRequest:
+class SessionRequest:
     """A request for the shell to send to one controller; `token` 0 = one-way."""
 
     token: int
@@ -67,8 +67,8 @@ class BrokerNames:
     grpc_address: str
 
 
-class ControlSink(Protocol):
-    """Who learns what the controllers said (the replication engine)."""
+class SessionObserver(Protocol):
+    """Who learns what the controllers said (the replication driver)."""
 
     def identified(self, broker_id: int) -> None: ...
 
@@ -93,7 +93,7 @@ class BrokerPosition:
     confirm_offset: int
 
 
-class ControlCore:
+class ControllerSession:
     """One broker's session with its controllers."""
 
     def __init__(
@@ -102,7 +102,7 @@ class ControlCore:
         names: BrokerNames,
         addresses: Sequence[str],
         registration: Registration,
-        sink: ControlSink,
+        sink: SessionObserver,
         position: Callable[[], BrokerPosition],
         *,
         incarnation: int,
@@ -123,9 +123,9 @@ class ControlCore:
         self._position = position
         self._incarnation = incarnation
         self._tail_kept = tail_kept
-        self._requests: list[ControlRequest] = []
+        self._requests: list[SessionRequest] = []
         self._next_token = 1
-        self._pending: ControlRequest | None = None
+        self._pending: SessionRequest | None = None
         self._pending_proposal: Proposal | None = None
         self._discovering: set[int] = set()
         self._discover_at_ms = now_ms
@@ -144,7 +144,7 @@ class ControlCore:
         if registration.broker_id is not None:
             sink.identified(registration.broker_id)
 
-    def take_requests(self) -> list[ControlRequest]:
+    def take_requests(self) -> list[SessionRequest]:
         """What is to be sent, in order."""
         requests = self._requests[:]
         self._requests.clear()
@@ -154,7 +154,7 @@ class ControlCore:
         """Use these settings from now on."""
         self._settings = settings
 
-    # What the core wants (ControlRequests)
+    # What the driver wants (RoleAuthority)
 
     def request_sync(self) -> None:
         self._wants_sync = True
@@ -338,7 +338,7 @@ class ControlCore:
             "heartbeatTimeoutMills": str(self._settings.controller_heartbeat_timeout_ms),
             "electionPriority": str(self._settings.election_priority),
         }
-        self._requests.append(ControlRequest(0, address, codes.BROKER_HEARTBEAT, fields))
+        self._requests.append(SessionRequest(0, address, codes.BROKER_HEARTBEAT, fields))
 
     def _discover(self, now_ms: int) -> None:
         self._discover_at_ms = now_ms + _DISCOVERY_MS
@@ -351,7 +351,7 @@ class ControlCore:
         for address in addresses:
             token = self._token()
             self._discovering.add(token)
-            self._requests.append(ControlRequest(token, address, codes.CONTROLLER_GET_METADATA_INFO, {}))
+            self._requests.append(SessionRequest(token, address, codes.CONTROLLER_GET_METADATA_INFO, {}))
 
     def _discovered(self, code: int, ext: Mapping[str, str], now_ms: int) -> None:
         if code != codes.SUCCESS:
@@ -384,14 +384,14 @@ class ControlCore:
 
     def _send(self, address: str, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         assert self._pending is None
-        self._pending = ControlRequest(self._token(), address, code, ext, body)
+        self._pending = SessionRequest(self._token(), address, code, ext, body)
         self._requests.append(self._pending)
 
     def _token(self) -> int:
         self._next_token += 1
         return self._next_token
 
-    def _take_pending(self, token: int) -> ControlRequest | None:
+    def _take_pending(self, token: int) -> SessionRequest | None:
         request = self._pending
         if request is None or request.token != token:
             return None
@@ -404,7 +404,7 @@ class ControlCore:
 
     # Answers
 
-    def _digest(self, request: ControlRequest, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
+    def _digest(self, request: SessionRequest, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         if code not in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST):
             self.last_error = f"controller {request.address} answered {code} to request {request.code}"
         match request.code:
@@ -485,7 +485,7 @@ class ControlCore:
         if view is not None:
             self._sink.observed(view, now_ms)
 
-    def _unanswered(self, request: ControlRequest, now_ms: int) -> None:
+    def _unanswered(self, request: SessionRequest, now_ms: int) -> None:
         """The outcome is unknown: tell who must know, ask again for the rest."""
         proposal, self._pending_proposal = self._pending_proposal, None
         if proposal is not None:

@@ -1,6 +1,6 @@
 """The session of a group whose roles are fixed by settings: broker 0 is the master, the others copy it, nobody is elected (pure).
 
-It stands where `control` stands in a group with controllers, and keeps the same promises with less:
+It stands where `controller_session` stands in a group with controllers, and keeps the same promises with less:
 
 - every start of the master is a new master epoch, one above the highest it has persisted: replicas can tell its lives apart;
 - a log has a lineage, drawn at random when its master first starts. Replicas keep it, and it is part of what both ends of a
@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 
-from brokerd.replication.controllers.controller_session import BrokerNames, ControlRequest, ControlSink
+from brokerd.replication.controllers.controller_session import BrokerNames, SessionObserver, SessionRequest
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.roles.effects import RoleView
 from brokerd.replication.settings import ReplicationSettings
@@ -36,7 +36,7 @@ _GROUP_POLL_MS = 1000
 _MAX_MEMBERS = 1000
 
 
-class FixedRoles:
+class FixedSession:
     """One broker's session with its fixed group."""
 
     def __init__(
@@ -44,7 +44,7 @@ class FixedRoles:
         settings: ReplicationSettings,
         names: BrokerNames,
         name_servers: Sequence[str],
-        sink: ControlSink,
+        sink: SessionObserver,
         highest_epoch: int,
         lineage: str,
         keep_lineage: Callable[[str], None],
@@ -69,7 +69,7 @@ class FixedRoles:
         self._epoch = highest_epoch + 1 if self.is_master else highest_epoch
         self._members = frozenset({MASTER_ID}) if self.is_master else frozenset()
         self._set_epoch = 1
-        self._requests: list[ControlRequest] = []
+        self._requests: list[SessionRequest] = []
         self._next_token = 1
         self._proposals: list[Proposal] = []
         self._pending: int | None = None  # the token of the question to the master
@@ -93,7 +93,7 @@ class FixedRoles:
         """Called when this replica began, or ended, to stand in for its master."""
         self._acting_listener = listener
 
-    def take_requests(self) -> list[ControlRequest]:
+    def take_requests(self) -> list[SessionRequest]:
         requests, self._requests = self._requests, []
         return requests
 
@@ -101,7 +101,7 @@ class FixedRoles:
         """Use these settings from now on."""
         self._settings = settings
 
-    # What the core wants (ControlRequests)
+    # What the driver wants (RoleAuthority)
 
     def request_sync(self) -> None:
         self._wants_sync = True
@@ -277,7 +277,7 @@ class FixedRoles:
 
     def _send(self, address: str, code: int, ext: dict[str, str]) -> int:
         self._next_token += 1
-        self._requests.append(ControlRequest(self._next_token, address, code, ext))
+        self._requests.append(SessionRequest(self._next_token, address, code, ext))
         return self._next_token
 
 

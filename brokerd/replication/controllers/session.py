@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from brokerd.replication.controllers.controller_session import ControlRequest
+from brokerd.replication.controllers.controller_session import SessionRequest
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.settings import ReplicationSettings
 from remoting.disk import Bytes
@@ -23,7 +23,7 @@ class Session(Protocol):
 
     def reconfigure(self, settings: ReplicationSettings) -> None: ...
 
-    def take_requests(self) -> list[ControlRequest]: ...
+    def take_requests(self) -> list[SessionRequest]: ...
 
     def request_sync(self) -> None: ...
 

@@ -16,7 +16,7 @@ R contains the controller's set at every instant, so whoever is elected has all 
    again proves nothing, the request may still be on its way.
 4. A member leaves R only when the controller has accepted a set without it.
 
-One object per mastership, owned by `leading`.
+One object per mastership, owned by `mastership`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ replicas have may be gone here), so it asks for an election instead.
 The order of a switch is always the same, and it is the order of the effects: the role flips (at once, this object is asked by
 everyone), every waiting send fails, replication connections close, the epoch is persisted, and only then is the log touched.
 
-`now_ms` comes in, effects go out through `take_effects`, in the order in which they must be carried out. `engine` is the
+`now_ms` comes in, effects go out through `take_effects`, in the order in which they must be carried out. `driver` is the
 one caller (and the simulator). Frames of connections that this role does not know are ignored: they were closed and are late.
 """
 
@@ -37,8 +37,8 @@ from brokerd.replication.roles.effects import (
     RoleView,
     SettleLog,
 )
-from brokerd.replication.roles.followership import Following
-from brokerd.replication.roles.mastership import Leading, Transfer
+from brokerd.replication.roles.followership import Followership
+from brokerd.replication.roles.mastership import Mastership, Transfer
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Piece, Reply
 from remoting.liveness import Awake
@@ -46,7 +46,7 @@ from remoting.liveness import Awake
 _TOLERATED_DELAY_MS = 200  # a tick that is later than this means that the process stood still
 
 
-class ReplicaCore:
+class RoleMachine:
     """The replication state of one broker."""
 
     def __init__(
@@ -67,8 +67,8 @@ class ReplicaCore:
         self.role = Role.FENCED
         self.master_epoch = 0  # of the present role
         self.view: RoleView | None = None  # the newest that a controller told
-        self.leading: Leading | None = None
-        self.following: Following | None = None
+        self.mastership: Mastership | None = None
+        self.followership: Followership | None = None
         self.stale_view = ""  # what is wrong with the controllers' view; "" = nothing
         self.failure = ""  # why this broker serves no more; "" = it does
         self._confirm_offset = min(max(confirm_offset, log.min_offset), log.end_offset)
@@ -92,16 +92,16 @@ class ReplicaCore:
     @property
     def confirm_offset(self) -> int:
         """Up to where consumers may read: all of the required set have it."""
-        if self.leading is not None:
-            return self.leading.confirm_offset
-        if self.following is not None:
-            return self.following.confirm_offset
+        if self.mastership is not None:
+            return self.mastership.confirm_offset
+        if self.followership is not None:
+            return self.followership.confirm_offset
         return self._confirm_offset
 
     @property
     def acknowledged_offset(self) -> int:
         """Up to where producers may be told that their messages are safe; only a master acknowledges."""
-        return self.leading.acknowledged_offset if self.leading is not None else 0
+        return self.mastership.acknowledged_offset if self.mastership is not None else 0
 
     # What the controllers say
 
@@ -141,7 +141,7 @@ class ReplicaCore:
         self._leave_role(f"this broker copies the master at {address}")
         self.role = Role.REPLICA
         self._outbox.append(RoleChanged(Role.REPLICA, self.master_epoch))
-        self.following = Following(
+        self.followership = Followership(
             self.settings,
             -1,
             0,
@@ -159,47 +159,47 @@ class ReplicaCore:
     def members_known(self, broker_ids: frozenset[int], learners: frozenset[int], now_ms: int) -> None:
         """The ids that a controller has registered in this group, and which of them it knows to be learners."""
         self._registered.update(broker_ids)
-        if self.leading is not None:
-            self.leading.members_known(broker_ids, learners, now_ms)
+        if self.mastership is not None:
+            self.mastership.members_known(broker_ids, learners, now_ms)
 
     def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None:
-        if self.leading is not None:
-            self.leading.sync.accepted(token, members, set_epoch)
-            self._after_answer(self.leading, now_ms)
+        if self.mastership is not None:
+            self.mastership.sync.accepted(token, members, set_epoch)
+            self._after_answer(self.mastership, now_ms)
 
     def proposal_answered(self, token: int, code: int, now_ms: int) -> None:
         """Any other answer than success; only those that prove that nothing happened count as refusals."""
-        if self.leading is not None:
+        if self.mastership is not None:
             if code in REFUSALS:
-                self.leading.sync.refused(token, code, now_ms)
+                self.mastership.sync.refused(token, code, now_ms)
             else:
-                self.leading.sync.unknown(token, now_ms)
-            self._after_answer(self.leading, now_ms)
+                self.mastership.sync.unknown(token, now_ms)
+            self._after_answer(self.mastership, now_ms)
 
     def proposal_unanswered(self, token: int, now_ms: int) -> None:
-        if self.leading is not None:
-            self.leading.sync.unknown(token, now_ms)
-            self._after_answer(self.leading, now_ms)
+        if self.mastership is not None:
+            self.mastership.sync.unknown(token, now_ms)
+            self._after_answer(self.mastership, now_ms)
 
     # The own log
 
     def appended(self, end_offset: int) -> None:
         """The master appended; once for everything that one read event brought."""
-        assert self.leading is not None, "only a master appends"
+        assert self.mastership is not None, "only a master appends"
         assert end_offset >= self.log.end_offset
         self.log.end_offset = end_offset
         if not self.settings.ack_after_flush:
-            self.leading.advance()
+            self.mastership.advance()
 
     def flushed(self, flushed_offset: int, now_ms: int) -> None:
         """What the log says is durable, after a flush."""
         assert flushed_offset <= self.log.end_offset
         self.log.flushed_offset = flushed_offset
-        if self.leading is not None:
+        if self.mastership is not None:
             if self.settings.ack_after_flush:
-                self.leading.advance()
-        elif self.following is not None:
-            self.following.flushed(now_ms)
+                self.mastership.advance()
+        elif self.followership is not None:
+            self.followership.flushed(now_ms)
 
     def prefix_removed(self, min_offset: int) -> None:
         """Retention removed the files below `min_offset`."""
@@ -230,7 +230,7 @@ class ReplicaCore:
             first_token=self.master_epoch << 32,
         )
         self._registered |= sync.required
-        self.leading = Leading(
+        self.mastership = Mastership(
             self.settings,
             self.master_epoch,
             end_offset,
@@ -249,95 +249,95 @@ class ReplicaCore:
         self, log: LogPosition, entries: Sequence[EpochEntry], reason: str, full: bool, now_ms: int
     ) -> None:
         """The log took less than it was given, or could not be cut: work on from what it and the epoch file really hold."""
-        assert self.following is not None, "only a master's bytes can be refused"
+        assert self.followership is not None, "only a master's bytes can be refused"
         self.log.min_offset, self.log.end_offset = log.min_offset, log.end_offset
         self.log.flushed_offset = log.flushed_offset
         self.epochs.replace(entries)
         if self.epochs.drop_beyond(log.end_offset):
             self._outbox.append(PersistEpochs(tuple(self.epochs.entries)))
-        self.following.refused(reason, full, now_ms)
+        self.followership.refused(reason, full, now_ms)
 
     # Connections of replicas to this broker
 
     def accepted(self, connection: int, now_ms: int) -> None:
-        if self.leading is None:
+        if self.mastership is None:
             self._outbox.append(CloseConnection(connection, "this broker is not the master"))
         else:
-            self.leading.accepted(connection, now_ms)
+            self.mastership.accepted(connection, now_ms)
 
     def handshake(self, connection: int, handshake: Handshake, now_ms: int) -> None:
         if handshake.highest_epoch > self.master_epoch:
             self.saw_newer_epoch(connection, handshake.highest_epoch)
-        elif self.leading is not None:
-            self.leading.handshake(connection, handshake, now_ms)
+        elif self.mastership is not None:
+            self.mastership.handshake(connection, handshake, now_ms)
 
     def acked(self, connection: int, offset: int, now_ms: int) -> None:
-        if self.leading is not None:
-            self.leading.acked(connection, offset, now_ms)
+        if self.mastership is not None:
+            self.mastership.acked(connection, offset, now_ms)
 
     def saw_newer_epoch(self, connection: int, epoch: int) -> None:
         """A replica has proven itself and persisted a newer master epoch: this mastership is over, whoever knows it."""
-        if self.leading is None:
+        if self.mastership is None:
             return
         self._leave_role(f"connection {connection} is of a replica that has seen master epoch {epoch}")
         self._outbox.append(RequestSync())
 
     def next_transfer(self, connection: int) -> Transfer | None:
-        return self.leading.next_transfer(connection) if self.leading is not None else None
+        return self.mastership.next_transfer(connection) if self.mastership is not None else None
 
     def transferred(self, connection: int, length: int, now_ms: int) -> None:
-        assert self.leading is not None
-        self.leading.transferred(connection, length, now_ms)
+        assert self.mastership is not None
+        self.mastership.transferred(connection, length, now_ms)
 
     # This broker's connection to its master
 
     def connected(self, attempt: int, connection: int, now_ms: int) -> None:
-        if self.following is None:
+        if self.followership is None:
             self._outbox.append(CloseConnection(connection, "no longer wanted"))
         else:
-            self.following.connected(attempt, connection, now_ms)
+            self.followership.connected(attempt, connection, now_ms)
 
     def connect_failed(self, attempt: int, reason: str, now_ms: int) -> None:
-        if self.following is not None:
-            self.following.connect_failed(attempt, reason, now_ms)
+        if self.followership is not None:
+            self.followership.connect_failed(attempt, reason, now_ms)
 
     def replied(self, connection: int, reply: Reply, now_ms: int) -> None:
-        if self.following is not None:
-            self.following.replied(connection, reply, now_ms)
+        if self.followership is not None:
+            self.followership.replied(connection, reply, now_ms)
 
     def received(self, connection: int, pieces: Sequence[Piece], now_ms: int) -> None:
-        if self.following is not None:
-            self.following.received(connection, pieces, now_ms)
+        if self.followership is not None:
+            self.followership.received(connection, pieces, now_ms)
 
     def lost(self, connection: int, now_ms: int, reason: str = "") -> None:
         """A connection, of either kind, is gone."""
-        if self.leading is not None:
-            self.leading.lost(connection, now_ms)
-        elif self.following is not None:
-            self.following.lost(connection, now_ms, reason)
+        if self.mastership is not None:
+            self.mastership.lost(connection, now_ms)
+        elif self.followership is not None:
+            self.followership.lost(connection, now_ms, reason)
 
     # Time and end
 
     def tick(self, now_ms: int, interval_ms: int) -> None:
         """Called every `interval_ms`; a call that comes much later means that this process stood still, not the others."""
         pause_ms = self.awake.tick(now_ms, interval_ms)
-        if self.leading is not None:
+        if self.mastership is not None:
             if pause_ms:
-                self.leading.forgive(pause_ms, now_ms)
+                self.mastership.forgive(pause_ms, now_ms)
                 self._outbox.append(RequestSync())  # the group may have gone on without us
-            self.leading.tick(now_ms)
-        elif self.following is not None:
+            self.mastership.tick(now_ms)
+        elif self.followership is not None:
             if pause_ms:
-                self.following.forgive(pause_ms)
-            self.following.tick(now_ms)
+                self.followership.forgive(pause_ms)
+            self.followership.tick(now_ms)
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """An administrator changed settings; those that say how roles are found do not change while a broker runs."""
         self.settings = settings
-        if self.leading is not None:
-            self.leading.reconfigure(settings)
-        elif self.following is not None:
-            self.following.reconfigure(settings)
+        if self.mastership is not None:
+            self.mastership.reconfigure(settings)
+        elif self.followership is not None:
+            self.followership.reconfigure(settings)
 
     def fail(self, reason: str) -> None:
         """The disk refused, or the broker stops: no role any more in this life."""
@@ -362,28 +362,28 @@ class ReplicaCore:
         if self.view is not None and view.master_id != self.view.master_id:
             return  # an epoch has one master for ever; whoever tells another one is wrong
         self.view = view if self.view is None or view.set_epoch >= self.view.set_epoch else self.view
-        if self.leading is not None:
-            self.leading.sync.observed(view.members, view.set_epoch)
+        if self.mastership is not None:
+            self.mastership.sync.observed(view.members, view.set_epoch)
             self._registered |= view.members
-            self._after_answer(self.leading, now_ms)
-        elif self.following is not None:
-            self.following.update(view.master_ha_address, in_set=self.broker_id in self.view.members, now_ms=now_ms)
+            self._after_answer(self.mastership, now_ms)
+        elif self.followership is not None:
+            self.followership.update(view.master_ha_address, in_set=self.broker_id in self.view.members, now_ms=now_ms)
 
-    def _after_answer(self, leading: Leading, now_ms: int) -> None:
-        leading.propose(now_ms)
-        leading.advance()
+    def _after_answer(self, mastership: Mastership, now_ms: int) -> None:
+        mastership.propose(now_ms)
+        mastership.advance()
 
     def _leave_role(self, reason: str) -> None:
         self._confirm_offset = self.confirm_offset
         was_fenced = self.role is Role.FENCED
-        leading, following = self.leading, self.following
+        mastership, followership = self.mastership, self.followership
         self.role = Role.FENCED
-        self.leading = self.following = None
+        self.mastership = self.followership = None
         self._outbox.append(FailWaiters())
-        if leading is not None:
-            self._outbox.extend(CloseConnection(peer.connection, reason) for peer in leading.peers)
-        if following is not None:
-            following.stop(reason)
+        if mastership is not None:
+            self._outbox.extend(CloseConnection(follower.connection, reason) for follower in mastership.followers)
+        if followership is not None:
+            followership.stop(reason)
         if not was_fenced:
             self._outbox.append(RoleChanged(Role.FENCED, self.master_epoch))
 
@@ -406,7 +406,7 @@ class ReplicaCore:
         self._persist(view.master_epoch)
         self.role = Role.REPLICA
         self._outbox.append(RoleChanged(Role.REPLICA, view.master_epoch))
-        self.following = Following(
+        self.followership = Followership(
             self.settings,
             self.broker_id,
             view.master_id,

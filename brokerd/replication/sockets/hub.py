@@ -1,6 +1,6 @@
-"""The sockets between brokers: the replication listener, the connection to the master, and the engine's `Outlet` over both.
+"""The sockets between brokers: the replication listener, the connection to the master, and the driver's `Outlet` over both.
 
-Connections have numbers here, and the engine knows only those. A connection that was closed from this side is forgotten at once:
+Connections have numbers here, and the driver knows only those. A connection that was closed from this side is forgotten at once:
 whatever still arrives on it reaches nobody. Closing is always abrupt, since what would be waiting to be sent belongs to a role
 that has ended, and a peer that hangs must not be waited for.
 """
@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from brokerd.replication.roles.driver import ReplicaEngine
+from brokerd.replication.roles.driver import ReplicationDriver
 from remoting.disk import Bytes
 from remoting.errors import LogboomError
 from remoting.transport.client import split_address
@@ -34,7 +34,7 @@ class Link(Protocol):
 
 
 class Hub:
-    """All replication connections of this broker; implements `engine.Outlet`."""
+    """All replication connections of this broker; implements `driver.Outlet`."""
 
     def __init__(self, now_ms: Callable[[], int], tls: ssl.SSLContext | None = None) -> None:
         """`tls`: what masters are dialled with, None = in plaintext."""
@@ -45,26 +45,26 @@ class Hub:
         self._drained: asyncio.Event | None = None
         self._next = 1
         self._tasks = TaskOwner("replication")
-        self._engine: ReplicaEngine | None = None
+        self._driver: ReplicationDriver | None = None
         self._dial: Callable[[Hub, int], asyncio.BaseProtocol] | None = None
 
-    def attach(self, engine: ReplicaEngine, dial: Callable[[Hub, int], asyncio.BaseProtocol]) -> None:
-        """The engine that is told what happens, and the maker of a protocol for a dialled connection (hub, attempt)."""
-        self._engine = engine
+    def attach(self, driver: ReplicationDriver, dial: Callable[[Hub, int], asyncio.BaseProtocol]) -> None:
+        """The driver that is told what happens, and the maker of a protocol for a dialled connection (hub, attempt)."""
+        self._driver = driver
         self._dial = dial
 
     @property
-    def engine(self) -> ReplicaEngine:
-        assert self._engine is not None
-        return self._engine
+    def driver(self) -> ReplicationDriver:
+        assert self._driver is not None
+        return self._driver
 
     def tell(self, event: Callable[..., None], *arguments: Any) -> None:
-        """Tell the engine of an event. An unexpected error means that an invariant broke: the broker must not go on."""
+        """Tell the driver of an event. An unexpected error means that an invariant broke: the broker must not go on."""
         try:
             event(*arguments, self.now_ms())
         except Exception as error:  # the outermost edge of every socket event
             log.exception("replication broke")
-            self.engine.break_down(f"replication broke: {error}", self.now_ms())
+            self.driver.break_down(f"replication broke: {error}", self.now_ms())
 
     def register(self, link: Link) -> int:
         number = self._next
@@ -88,9 +88,9 @@ class Hub:
         if self._drained is not None and not self._sockets:
             self._drained.set()
         if self._links.pop(number, None) is not None:
-            self.tell(self.engine.lost, number)
+            self.tell(self.driver.lost, number)
 
-    # engine.Outlet
+    # driver.Outlet
 
     def connect(self, address: str, attempt: int) -> None:
         self._tasks.spawn(self._connect(address, attempt), f"connect to {address}")
@@ -130,4 +130,4 @@ class Hub:
                 await loop.create_connection(lambda: dial(self, attempt), host, port, ssl=self._tls)
         except (OSError, TimeoutError, LogboomError) as error:
             reason = f"cannot connect to the master's replication at {address}: {error or 'no answer'}"
-            self.tell(self.engine.connect_failed, attempt, reason)
+            self.tell(self.driver.connect_failed, attempt, reason)

@@ -24,7 +24,7 @@ from remoting.transport.client import RemotingClient
 from remoting.transport.server import RemotingServer
 from tests.support.disks import MemoryDisk
 from tests.support.ports import free_ports
-from tests.unit.brokerd.replication.fake_controller import FakeController
+from tests.unit.brokerd.replication.controllers.fake_controller import FakeController
 from tests.unit.brokerd.replication.group import Fuse, MemoryLog
 
 DEADLINE_S = 60.0
@@ -214,7 +214,7 @@ async def test_a_cut_connection_is_dialled_again_without_leaving_the_set() -> No
         set_epoch = group.controller.set_epoch
         replicas = [broker for broker in group.brokers if not broker.is_master]
         for broker in replicas:
-            connection = broker.replica._engine.core.following.connection
+            connection = broker.replica._driver.machine.followership.connection
             broker.replica._hub._links[connection].transport.abort()
         await group.acknowledge(20)
         await group.equal_logs()

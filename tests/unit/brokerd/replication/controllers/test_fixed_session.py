@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.replication.controllers.controller_session import BrokerNames, ControlRequest
-from brokerd.replication.controllers.fixed_session import FixedRoles
-from brokerd.replication.epochs.log_lineage import LINEAGE_FILE, Lineage
+from brokerd.replication.controllers.controller_session import BrokerNames, SessionRequest
+from brokerd.replication.controllers.fixed_session import FixedSession
+from brokerd.replication.epochs.log_lineage import LINEAGE_FILE, LogLineage
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.roles.effects import Role, RoleView
 from brokerd.replication.settings import ReplicationSettings
@@ -32,7 +32,7 @@ ASK_MASTER, ASK_GROUP = codes.EXCHANGE_BROKER_HA_INFO, codes.GET_BROKER_MEMBER_G
 
 
 class Sink:
-    """Records what the engine would be told."""
+    """Records what the driver would be told."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -70,8 +70,8 @@ class Session:
         )  # fmt: skip
         self.kept: list[str] = []
         lineage = LINEAGE if broker_id == 0 or highest else ""
-        self.core = FixedRoles(settings, names, [NS], self.sink, highest, lineage, self.kept.append, 0)
-        self.waiting: list[ControlRequest] = []
+        self.core = FixedSession(settings, names, [NS], self.sink, highest, lineage, self.kept.append, 0)
+        self.waiting: list[SessionRequest] = []
 
     def tick(self, milliseconds: int = 0) -> list[tuple[str, int]]:
         self.now_ms += milliseconds
@@ -200,7 +200,7 @@ def test_settings_that_cannot_be_are_refused_with_what_to_do() -> None:
         names = BrokerNames("c", "b", "", "", "")
         chosen = ReplicationSettings(roles="fixed", **settings)
         with pytest.raises(SettingsError, match=words):
-            FixedRoles(chosen, names, [NS], Sink(), 0, LINEAGE, [].append, 0)
+            FixedSession(chosen, names, [NS], Sink(), 0, LINEAGE, [].append, 0)
 
 
 # ---- over sockets
@@ -319,15 +319,15 @@ async def test_a_master_with_another_data_directory_is_refused_by_its_replicas()
 
 def test_a_lineage_is_drawn_once_and_a_damaged_one_is_refused() -> None:
     disk = MemoryDisk()
-    assert Lineage(disk).load(draw=False) == ""
-    name = Lineage(disk).load(draw=True)
-    assert Lineage(disk).load(draw=False) == Lineage(disk).load(draw=True) == name
-    assert Lineage(MemoryDisk()).load(draw=True) != name
+    assert LogLineage(disk).load(draw=False) == ""
+    name = LogLineage(disk).load(draw=True)
+    assert LogLineage(disk).load(draw=False) == LogLineage(disk).load(draw=True) == name
+    assert LogLineage(MemoryDisk()).load(draw=True) != name
     disk.replace_bytes(LINEAGE_FILE, b"x")
     with pytest.raises(CorruptedFile, match="copy the file"):
-        Lineage(disk).load(draw=True)
+        LogLineage(disk).load(draw=True)
     with pytest.raises(CorruptedFile, match="cannot be a name"):
-        Lineage(disk).keep("../x")
+        LogLineage(disk).keep("../x")
 
 
 async def test_a_replica_names_its_topics_to_stand_in_and_clients_requests_are_answered() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from brokerd.replication.controllers.controller_session import BrokerNames, BrokerPosition, ControlCore, ControlRequest
+from brokerd.replication.controllers.controller_session import (
+    BrokerNames,
+    BrokerPosition,
+    ControllerSession,
+    SessionRequest,
+)
 from brokerd.replication.controllers.identity import IDENTITY_FILE, IdentityFiles, Registration, Step
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.roles.effects import RoleView
@@ -24,7 +29,7 @@ INFO, ELECT, ALTER = (
 
 
 class Sink:
-    """Records what the engine would be told."""
+    """Records what the driver would be told."""
 
     def __init__(self) -> None:
         self.broker_id: int | None = None
@@ -54,7 +59,7 @@ class Sink:
 
 
 class Session:
-    """A control core whose requests a test answers one by one."""
+    """A session whose requests a test answers one by one."""
 
     def __init__(self, *, known_id: int | None = 2, tail_kept: bool = True, **settings: object) -> None:
         self.now_ms = 0
@@ -63,13 +68,13 @@ class Session:
         if known_id is not None:
             self.disk.replace_bytes(IDENTITY_FILE, b"c#b#%d" % known_id)
         registration = Registration(IdentityFiles(self.disk, "c", "b"), "127.0.0.1:9", 77)
-        self.core = ControlCore(
+        self.core = ControllerSession(
             ReplicationSettings(**settings), BrokerNames("c", "b", "127.0.0.1:9", "ha", "grpc"), [A, B], registration,
             self.sink, lambda: BrokerPosition(3, 5, 1000, 900), incarnation=4, now_ms=0,
             tail_kept=tail_kept,
         )  # fmt: skip
-        self.waiting: list[ControlRequest] = []
-        self.oneway: list[ControlRequest] = []
+        self.waiting: list[SessionRequest] = []
+        self.oneway: list[SessionRequest] = []
 
     def tick(self, milliseconds: int = 0) -> list[int]:
         """Let time pass; the codes of the requests that want an answer."""
@@ -83,7 +88,7 @@ class Session:
 
     def answer(
         self, code: int, ext: dict[str, str] | None = None, body: object = None, *, status: int = 0
-    ) -> ControlRequest:
+    ) -> SessionRequest:
         """Answer the oldest waiting request of a code."""
         request = next(request for request in self.waiting if request.code == code)
         self.waiting.remove(request)

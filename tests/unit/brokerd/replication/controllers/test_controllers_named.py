@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.brokerd.replication.test_control import BEAT, METADATA, A, B, Session
+from tests.unit.brokerd.replication.controllers.test_controller_session import BEAT, METADATA, A, B, Session
 
 C = "127.0.0.1:3"
 ALL = {"peers": f"n0:{A};n1:{B};n3:{C}"}

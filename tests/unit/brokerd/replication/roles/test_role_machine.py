@@ -19,14 +19,14 @@ from brokerd.replication.roles.effects import (
     RoleView,
     SettleLog,
 )
-from brokerd.replication.roles.role_machine import ReplicaCore
+from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake
-from tests.unit.brokerd.replication.test_epochs import epochs, text
+from tests.unit.brokerd.replication.epochs.test_epochs import epochs, text
 
 
-def core(entries: str = "", *, end: int = 0, highest: int = 0, minimum: int = 0, **settings: object) -> ReplicaCore:
-    made = ReplicaCore(ReplicationSettings(**settings), epochs(entries), highest, LogPosition(minimum, end, end), 0, 0)
+def machine(entries: str = "", *, end: int = 0, highest: int = 0, minimum: int = 0, **settings: object) -> RoleMachine:
+    made = RoleMachine(ReplicationSettings(**settings), epochs(entries), highest, LogPosition(minimum, end, end), 0, 0)
     made.identify(1)
     return made
 
@@ -36,8 +36,8 @@ def view(master: int | None, epoch: int, members: set[int] | None = None, set_ep
     return RoleView(master, epoch, frozenset(members or ({master} if master else ())), set_epoch, address, address)
 
 
-def promoted(entries: str = "", *, end: int = 0, epoch: int = 3) -> ReplicaCore:
-    made = core(entries, end=end)
+def promoted(entries: str = "", *, end: int = 0, epoch: int = 3) -> RoleMachine:
+    made = machine(entries, end=end)
     made.observe(view(1, epoch), 0)
     made.log_settled(end, 0)
     made.take_effects()
@@ -49,10 +49,10 @@ def kinds(effects: list[Effect]) -> list[type]:
 
 
 def test_promotion_settles_the_log_before_the_epoch_begins() -> None:
-    made = core("1@0", end=120)
+    made = machine("1@0", end=120)
     made.observe(view(1, 3), 0)
     assert made.role is Role.PROMOTING
-    assert not made.leading
+    assert not made.mastership
     assert made.take_effects() == [FailWaiters(), PersistMasterEpoch(3), SettleLog()]
     made.log_settled(117, 0)  # three bytes were no whole record
     assert made.take_effects() == [PersistEpochs(((1, 0), (3, 117))), RoleChanged(Role.MASTER, 3)]
@@ -60,7 +60,7 @@ def test_promotion_settles_the_log_before_the_epoch_begins() -> None:
 
 
 def test_an_epoch_that_this_broker_has_served_is_not_served_again() -> None:
-    made = core("1@0 3@100", end=120, highest=3)
+    made = machine("1@0 3@100", end=120, highest=3)
     made.observe(view(1, 3), 0)
     assert made.role is Role.FENCED
     assert made.take_effects() == [RequestElection()]
@@ -69,7 +69,7 @@ def test_an_epoch_that_this_broker_has_served_is_not_served_again() -> None:
 
 
 def test_the_highest_epoch_outlives_the_process_whoever_tells_an_older_one() -> None:
-    made = core("1@0", end=120, highest=9)
+    made = machine("1@0", end=120, highest=9)
     for old in (view(2, 8), view(1, 8)):
         made.observe(old, 0)
         assert (made.role, made.take_effects()) == (Role.FENCED, [])
@@ -130,25 +130,25 @@ def test_no_master_known_means_no_role_and_a_wish() -> None:
 
 
 def test_a_learner_wishes_nothing() -> None:
-    made = core(learner=True)
+    made = machine(learner=True)
     made.observe(view(None, 0), 0)
     assert made.take_effects() == []
 
 
 def test_the_same_master_again_changes_nothing_but_the_set() -> None:
-    made = core("1@0", end=120)
+    made = machine("1@0", end=120)
     made.observe(view(2, 4, {2}), 0)
     made.take_effects()
     made.observe(view(2, 4, {1, 2}, 2), 0)
     assert made.take_effects() == []
-    assert made.following is not None
-    assert made.following.in_set
+    assert made.followership is not None
+    assert made.followership.in_set
     made.observe(view(3, 4), 0)  # an epoch has one master for ever
-    assert made.following.master_id == 2
+    assert made.followership.master_id == 2
 
 
 def test_a_replica_follows_the_next_master_on_a_new_connection() -> None:
-    made = core("1@0", end=120)
+    made = machine("1@0", end=120)
     made.observe(view(2, 4), 0)
     first = next(effect for effect in made.take_effects() if isinstance(effect, Connect))
     made.connected(first.attempt, 5, 0)
@@ -162,7 +162,7 @@ def test_a_replica_follows_the_next_master_on_a_new_connection() -> None:
 
 
 def test_the_listener_refuses_everybody_unless_master() -> None:
-    made = core("1@0", end=120)
+    made = machine("1@0", end=120)
     made.accepted(7, 0)
     assert made.take_effects() == [CloseConnection(7, "this broker is not the master")]
     made.observe(view(1, 3), 0)
@@ -172,18 +172,18 @@ def test_the_listener_refuses_everybody_unless_master() -> None:
 
 
 def test_data_without_epochs_gets_number_0_when_its_holder_is_elected() -> None:
-    made = core("", end=120, minimum=64)
+    made = machine("", end=120, minimum=64)
     made.observe(view(1, 1), 0)
     made.log_settled(120, 0)
     assert text(made.epochs) == "0@64 1@120"
-    empty = core()
+    empty = machine()
     empty.observe(view(1, 1), 0)
     empty.log_settled(0, 0)
     assert text(empty.epochs) == "1@0"
 
 
 def test_epochs_beyond_the_recovered_log_are_forgotten() -> None:
-    made = core("1@0 3@100 4@130", end=120)
+    made = machine("1@0 3@100 4@130", end=120)
     assert made.take_effects() == [PersistEpochs(((1, 0), (3, 100)))]
 
 
@@ -221,7 +221,7 @@ def test_a_failure_ends_every_role_for_good() -> None:
 
 
 def test_answers_and_frames_for_a_role_that_ended_are_nothing() -> None:
-    made = core("1@0", end=120)
+    made = machine("1@0", end=120)
     made.observe(view(2, 4), 0)
     made.take_effects()
     made.proposal_accepted(1, {1, 2}, 9, 0)
