@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from brokerd.replication.required_set.quorum import ALL, kind_of, weaknesses
+from brokerd.replication.roles.driver import ReplicationDriver
 from brokerd.replication.roles.followership import Followership
 from brokerd.replication.roles.mastership import Mastership
 from brokerd.replication.roles.role_machine import RoleMachine
@@ -40,7 +41,19 @@ def quorum_facts(mastership: Mastership, settings: ReplicationSettings, now_ms: 
     }
 
 
-def core_facts(machine: RoleMachine, settings: ReplicationSettings, now_ms: int) -> dict[str, Any]:
+def driver_facts(driver: ReplicationDriver, now_ms: int) -> dict[str, Any]:
+    """All of it, with the sends that wait and whom this broker refused."""
+    acks = driver.acks
+    return _machine_facts(driver.machine, driver.machine.settings, now_ms) | {
+        "waitingSends": len(acks),
+        "waitedMs": now_ms - (acks.waiting_since_ms or now_ms),
+        "unacknowledged": {status.name: count for status, count in acks.ended.items()},
+        "lastErrors": driver.last_errors[-5:],
+        "refusedPeers": dict(driver.channels.refused),
+    }
+
+
+def _machine_facts(machine: RoleMachine, settings: ReplicationSettings, now_ms: int) -> dict[str, Any]:
     """The role, the log, and whoever is followed or follows."""
     position = machine.log
     facts: dict[str, Any] = {

@@ -31,6 +31,7 @@ from brokerd.replication.controllers.name_server_link import NameServerLink
 from brokerd.replication.controllers.session import Session
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.epochs.log_lineage import LogLineage
+from brokerd.replication.facts import driver_facts
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.required_set.quorum import weaknesses
 from brokerd.replication.required_set.sync_state import Proposal
@@ -364,7 +365,7 @@ class Replica:
     def state(self) -> dict[str, Any]:
         """The facts for a person, as JSON values."""
         control = self._control
-        state = self._driver.state(self._now_ms())
+        state = driver_facts(self._driver, self._now_ms())
         state["registration"] = control.registration.step.value if isinstance(control, ControllerSession) else "fixed"
         state["actsAsMaster"] = isinstance(control, FixedSession) and control.acts_as_master
         state["controllers"] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerd.replication.wire.rocketmq_peers import RocketmqPeers, host_of
+from brokerd.replication.rocketmq_peers import RocketmqPeers, host_of
 from remoting.errors import SettingsError
 from remoting.settings import check, setting
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from brokerd.replication.epochs.epoch_file import EpochFile
-from brokerd.replication.facts import core_facts
 from brokerd.replication.log import LogPosition, ReplicatedLog
 from brokerd.replication.required_set.ack_queue import AckQueue, Callback
 from brokerd.replication.required_set.quorum import overdue, patience_ms
 from brokerd.replication.required_set.sync_state import Proposal
+from brokerd.replication.rocketmq_peers import host_of
 from brokerd.replication.roles import effects
 from brokerd.replication.roles.effects import Effect, Role, RoleView
 from brokerd.replication.roles.hand_over import HandOver, Told
@@ -28,7 +28,6 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.channels import Channels
 from brokerd.replication.wire.frames import Ack, FromMaster, FromReplica, Handshake, Piece
 from brokerd.replication.wire.proof import Credentials
-from brokerd.replication.wire.rocketmq_peers import host_of
 from brokerd.store.put_status import PutStatus
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError, StorageError
@@ -103,7 +102,6 @@ class ReplicationDriver:
         self.draining = False  # the broker is about to stop: nothing new is accepted
         self.last_errors: list[str] = []
         self._hand_over: HandOver | None = None
-        self._settings = settings
         self._log = replicated_log
         self._epoch_file = epoch_file
         self._outlet = outlet
@@ -136,7 +134,7 @@ class ReplicationDriver:
         acks = self.acks
         if acks.is_full:
             return True
-        return bool(acks) and self._log.end_offset - acks.acknowledged > self._settings.max_waiting_bytes
+        return bool(acks) and self._log.end_offset - acks.acknowledged > self.machine.settings.max_waiting_bytes
 
     @property
     def refusal(self) -> PutStatus:
@@ -322,25 +320,24 @@ class ReplicationDriver:
             self.machine.prefix_removed(self._log.min_offset)
         self.machine.tick(now_ms, interval_ms)
         self._finish(now_ms)
-        if self._settings.max_transfer_bytes_per_s and self.machine.mastership is not None:
+        if self.machine.settings.max_transfer_bytes_per_s and self.machine.mastership is not None:
             for follower in self.machine.mastership.followers:  # those that had used up what they may be sent
                 self._pump(follower.connection, now_ms)
         since_ms = self.acks.waiting_since_ms
         mastership = self.machine.mastership
-        if since_ms is None or mastership is None or now_ms - since_ms < patience_ms(self._settings):
+        if since_ms is None or mastership is None or now_ms - since_ms < patience_ms(self.machine.settings):
             return
         own_position, replicas_position = mastership.own_position, mastership.replicas_position()
 
         def verdict(position: int, waited_ms: int) -> PutStatus | None:
             flushed, replicated = position <= own_position, mastership.enough_replicas and position <= replicas_position
-            return overdue(self._settings, waited_ms, flushed=flushed, replicated=replicated)
+            return overdue(self.machine.settings, waited_ms, flushed=flushed, replicated=replicated)
 
         self.acks.expire(now_ms, verdict)
         self._finish(now_ms)
 
     def reconfigure(self, settings: ReplicationSettings, now_ms: int) -> None:
         """Use these settings from now on."""
-        self._settings = settings
         self.machine.reconfigure(settings)
         self._finish(now_ms)
 
@@ -528,15 +525,3 @@ class ReplicationDriver:
         log.log(level, "%s", sentence)
         self.last_errors.append(sentence)
         del self.last_errors[:-20]
-
-    # For the console
-
-    def state(self, now_ms: int) -> dict[str, Any]:
-        """The facts that a person wants to see, as JSON values."""
-        return core_facts(self.machine, self._settings, now_ms) | {
-            "waitingSends": len(self.acks),
-            "waitedMs": now_ms - (self.acks.waiting_since_ms or now_ms),
-            "unacknowledged": {status.name: count for status, count in self.acks.ended.items()},
-            "lastErrors": self.last_errors[-5:],
-            "refusedPeers": dict(self.channels.refused),
-        }

@@ -23,6 +23,7 @@ from enum import Enum
 
 from brokerd.replication.epochs.epoch_list import EpochList
 from brokerd.replication.log import LogPosition
+from brokerd.replication.rocketmq_peers import RocketmqPeers, host_of
 from brokerd.replication.roles.effects import (
     AppendReplicated,
     CloseConnection,
@@ -38,7 +39,6 @@ from brokerd.replication.roles.effects import (
 )
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Layout, Piece, Reply, TransferHeader
-from brokerd.replication.wire.rocketmq_peers import RocketmqPeers, host_of
 from remoting.disk import Bytes
 
 _FIRST_RETRY_MS = 20

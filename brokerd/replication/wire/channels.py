@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from brokerd.replication.rocketmq_peers import RocketmqPeers
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.accepted_end import AcceptedEnd
 from brokerd.replication.wire.dialled_end import DialledEnd
 from brokerd.replication.wire.frames import FromMaster, FromReplica, Handshake
 from brokerd.replication.wire.proof import Credentials
-from brokerd.replication.wire.rocketmq_peers import RocketmqPeers
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
 

@@ -51,13 +51,13 @@ def a_master_that_misses_one() -> dict[str, Any]:
     group[1].driver.accepted(99, group.now_ms, host="203.0.113.9")
     group[1].driver.received(99, b"an ack, believe me", group.now_ms)
     group.settle(30)
-    return group[1].driver.state(group.now_ms)
+    return group[1].state()
 
 
 def a_replica() -> dict[str, Any]:
     group = Group(2)
     group.elect(1)
-    return group[2].driver.state(group.now_ms)
+    return group[2].state()
 
 
 def names(samples: Samples) -> set[str]:

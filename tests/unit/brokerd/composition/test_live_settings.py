@@ -124,7 +124,7 @@ def test_a_running_master_takes_over_what_changed() -> None:
     assert group.outcomes == [PutStatus.PUT_OK] * 2, "who waits already is let go"
     driver.reconfigure(ReplicationSettings(min_in_sync_replicas=3), group.now_ms)
     assert not driver.accepts_messages
-    assert driver.state(group.now_ms)["quorum"]["refused"]
+    assert group[1].state()["quorum"]["refused"]
     driver.reconfigure(ReplicationSettings(), group.now_ms)
     assert driver.accepts_messages
 

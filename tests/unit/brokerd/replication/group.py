@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from brokerd.replication.epochs.epoch_file import EpochFile
+from brokerd.replication.facts import driver_facts
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.roles.driver import ReplicationDriver
 from brokerd.replication.roles.effects import Role, RoleView
@@ -309,6 +310,10 @@ class Node:
     @property
     def machine(self):
         return self.driver.machine
+
+    def state(self):
+        """What a person is told."""
+        return driver_facts(self.driver, self.group.now_ms)
 
     @property
     def is_master(self) -> bool:

@@ -144,7 +144,7 @@ def test_a_full_disk_of_a_replica_is_waited_out() -> None:
     group.settle(40)
     assert group.controller.members == {1, 3}
     assert group.outcomes[-1] is PutStatus.PUT_OK
-    assert group[2].driver.state(group.now_ms)["following"]["stuck"] == "full"
+    assert group[2].state()["following"]["stuck"] == "full"
     assert group[2].failures == []
     group[2].log.append_replicated = append
     group.settle(200)
@@ -370,14 +370,14 @@ def test_restart_of_all_at_once_keeps_everything_acknowledged() -> None:
 
 def test_the_state_has_what_a_person_asks() -> None:
     group = healthy()
-    master = group[1].driver.state(group.now_ms)
+    master = group[1].state()
     assert master["role"] == "master"
     assert master["syncStateSet"] == [1, 2, 3]
     assert {replica["brokerId"]: replica["gapBytes"] for replica in master["replicas"]} == {2: 0, 3: 0}
     quorum = master["quorum"]
     assert (quorum["copies"], quorum["wantedCopies"], quorum["downgraded"], quorum["missing"]) == (3, 3, False, [])
     assert (master["weaknesses"], master["learner"]) == ([], False)
-    replica = group[2].driver.state(group.now_ms)
+    replica = group[2].state()
     assert "quorum" not in replica
     assert replica["role"] == "replica"
     assert replica["masterId"] == 1
@@ -389,7 +389,7 @@ def test_a_downgrade_is_told_with_who_why_and_since_when_and_ends_by_itself() ->
     group = healthy()
     group.crash(group[3])
     group.settle(20)
-    quorum = group[1].driver.state(group.now_ms)["quorum"]
+    quorum = group[1].state()["quorum"]
     assert (quorum["copies"], quorum["wantedCopies"], quorum["downgraded"]) == (2, 3, True)
     (missing,) = quorum["missing"]
     assert (missing["brokerId"], missing["reason"], missing["stalls"]) == (3, "it is not connected", False)
@@ -397,5 +397,5 @@ def test_a_downgrade_is_told_with_who_why_and_since_when_and_ends_by_itself() ->
     group[3].start()
     group.push(group[3])
     group.settle(20)
-    quorum = group[1].driver.state(group.now_ms)["quorum"]
+    quorum = group[1].state()["quorum"]
     assert (quorum["copies"], quorum["downgraded"], quorum["missing"]) == (3, False, [])

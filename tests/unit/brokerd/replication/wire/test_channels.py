@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.replication.rocketmq_peers import RocketmqPeers, host_of
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.channels import Budget, Channels
-from brokerd.replication.wire.rocketmq_peers import RocketmqPeers, host_of
 from remoting.access.secret_file import load_secrets
 from remoting.errors import ProtocolError, SettingsError
 from tests.unit.brokerd.replication.group import credentials
