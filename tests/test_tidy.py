@@ -35,7 +35,7 @@ MAY_IMPORT = {
 # A file beside the rooms is a room of its own.
 LAYERS: dict[str, list[list[str]]] = {
     "remoting": [
-        ["checksum", "codes", "exit_codes", "exposition", "java_hash", "liveness", "names"],
+        ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "liveness", "names"],
         ["errors"],
         ["disk", "settings"],
         ["bare_json", "frame", "properties_text", "record"],

@@ -223,7 +223,7 @@ class Replica:
         self._listener = ReplicationListener(host, port, self._hub, self._tls)
         await self._listener.start()
         if self._settings.classic_master:
-            self._driver.follow_classic(self._settings.classic_master, self._now_ms())
+            self._driver.follow_classic(self._now_ms())
         else:
             self._link.start()
         self._tick()

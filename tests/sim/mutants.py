@@ -190,7 +190,7 @@ def _observe_in_place(self: RoleMachine, view: RoleView, now_ms: int) -> None:
     """W11: a master that starts again takes up its epoch, at the log's new end."""
     if view.master_id == self.broker_id and view.master_epoch == self.highest_epoch and self.role is Role.FENCED:
         self.view = view
-        self._promote(view.master_epoch)
+        self._switch(role_machine.Event.ELECTED, now_ms)
     else:
         _observe(self, view, now_ms)
 

@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from remoting import codes
+from remoting.invariants import monotonic
 
 # Answers to an alteration that prove that it was not, and will not be, applied.
 REFUSALS = frozenset(
@@ -189,7 +190,7 @@ class SyncState:
         if set_epoch <= self.set_epoch:
             return
         self.local = frozenset(members)
-        self.set_epoch = set_epoch
+        self.set_epoch = monotonic(self.set_epoch, set_epoch, "the epoch of the sync-state set")
         self._joining -= self.local
         self._unknown = {(attempt, base) for attempt, base in self._unknown if base >= set_epoch}
         self._recompute()

@@ -234,7 +234,7 @@ class ReplicationDriver:
             elif isinstance(frame, Handshake):
                 self.machine.handshake(connection, frame, now_ms)
             else:
-                self.machine.saw_newer_epoch(connection, frame.epoch)
+                self.machine.saw_newer_epoch(connection, frame.epoch, now_ms)
         self._finish(now_ms)
         self._pump(connection, now_ms)
 
@@ -281,9 +281,9 @@ class ReplicationDriver:
         self._pump(connection, now_ms)
         self._finish(now_ms)
 
-    def follow_classic(self, address: str, now_ms: int) -> None:
+    def follow_classic(self, now_ms: int) -> None:
         """Copy the log of a master that knows no controllers, and do nothing else."""
-        self.machine.follow_classic(address, now_ms)
+        self.machine.follow_classic(now_ms)
         self._finish(now_ms)
 
     # From the session
@@ -343,14 +343,14 @@ class ReplicationDriver:
 
     def stop(self, reason: str, now_ms: int) -> None:
         """The broker stops: no role, no connection, no waiter is left."""
-        self.machine.fail(reason)
+        self.machine.fail(reason, now_ms)
         self._finish(now_ms)
 
     def break_down(self, reason: str, now_ms: int) -> None:
         """Something that must hold does not (a disk refused, or a shell caught an unexpected error of a call above): end the
         role and have the broker stopped."""
         already = bool(self.machine.failure)
-        self.machine.fail(reason)
+        self.machine.fail(reason, now_ms)
         self._finish(now_ms)
         if not already and self._failure_listener is not None:
             self._failure_listener(reason)

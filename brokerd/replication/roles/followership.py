@@ -19,16 +19,14 @@ Owned by `role_machine`, whose outbox receives the effects.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
-from brokerd.replication.epochs.epoch_list import EpochList
-from brokerd.replication.log import LogPosition
 from brokerd.replication.rocketmq_peers import RocketmqPeers, host_of
 from brokerd.replication.roles.effects import (
     AppendReplicated,
     CloseConnection,
     Connect,
-    Effect,
     PersistEpochs,
     RequestFlush,
     RequestSync,
@@ -37,6 +35,7 @@ from brokerd.replication.roles.effects import (
     SendHandshake,
     TruncateLog,
 )
+from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Layout, Piece, Reply, TransferHeader
 from remoting.disk import Bytes
@@ -55,30 +54,27 @@ class CopyStage(Enum):
     TRANSFER = "transfer"
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedMaster:
+    """Who is followed. `is_ours`: the controllers know it as one of ours; `is_classic`: it knows no controllers."""
+
+    broker_id: int
+    epoch: int
+    address: str  # of its replication
+    is_ours: bool = True
+    is_classic: bool = False
+
+
 class Followership:
     """One replica's relation to one master epoch."""
 
     def __init__(
-        self,
-        settings: ReplicationSettings,
-        self_id: int,
-        master_id: int,
-        master_epoch: int,
-        address: str,
-        epochs: EpochList,
-        log: LogPosition,
-        *,
-        in_set: bool,
-        confirm_offset: int,
-        outbox: list[Effect],
-        now_ms: int,
-        is_ours: bool = True,
-        is_classic: bool = False,
+        self, context: RoleContext, master: FollowedMaster, *, in_set: bool, confirm_offset: int, now_ms: int
     ) -> None:
-        """`is_ours`: the controllers know the master as one of ours; `is_classic`: it knows no controllers."""
-        self.master_id = master_id
-        self.master_epoch = master_epoch
-        self.address = address
+        settings = context.settings
+        self.master_id = master.broker_id
+        self.master_epoch = master.epoch
+        self.address = master.address
         self.in_set = in_set  # as the controllers say; grows only by our acks
         self.confirm_offset = confirm_offset
         self.stage = CopyStage.IDLE
@@ -86,14 +82,14 @@ class Followership:
         self.stuck = ""  # why this replica cannot follow without a person; "" = it can
         self.copies = 0  # how often the whole log was dropped and copied again
         self.cuts = 0
-        self.layout = Layout.CLASSIC if is_classic else Layout.OWN
-        self._is_ours = is_ours
+        self.layout = Layout.CLASSIC if master.is_classic else Layout.OWN
+        self._is_ours = master.is_ours
         self._rocketmq_peers = RocketmqPeers(settings.plain_peers)
         self._settings = settings
-        self._self_id = self_id
-        self._epochs = epochs
-        self._log = log
-        self._outbox = outbox
+        self._self_id = context.self_id
+        self._epochs = context.epochs
+        self._log = context.log
+        self._outbox = context.outbox
         self._connection: int | None = None
         self._attempt = 0
         self._retry_ms = _FIRST_RETRY_MS
@@ -437,9 +433,8 @@ class Followership:
 
     def _advance_confirm(self) -> None:
         own = self._log.flushed_offset if self._settings.ack_after_flush else self._log.end_offset
-        confirmed = min(self._master_confirm, own)
-        if confirmed > self.confirm_offset:
-            self.confirm_offset = confirmed
+        assert own <= self._log.end_offset
+        self.confirm_offset = max(self.confirm_offset, min(self._master_confirm, own))
 
     def _send_ack(self, offset: int, now_ms: int) -> None:
         assert self._connection is not None

@@ -15,21 +15,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerd.replication.epochs.epoch_list import EpochList
-from brokerd.replication.log import LogPosition
+from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.required_set.missing_copies import Finding, MissingCopies
 from brokerd.replication.required_set.quorum import ALL, Quorum, decide, position_of
 from brokerd.replication.required_set.replica_progress import ConnectionStage, Follower, Progress
 from brokerd.replication.required_set.sync_state import SyncState
 from brokerd.replication.roles.effects import (
     CloseConnection,
-    Effect,
     ProposeSyncStateSet,
     RequestMembers,
     RequestSync,
     SendHeartbeat,
     SendReply,
 )
+from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Layout, Reply, TransferHeader
 from brokerd.replication.wire.rocketmq_layouts import MAX_BODY_BYTES_SENT
@@ -54,28 +53,25 @@ class Mastership:
 
     def __init__(
         self,
-        settings: ReplicationSettings,
-        epoch: int,
-        epoch_start: int,
-        epochs: EpochList,
-        log: LogPosition,
+        context: RoleContext,
+        began: EpochEntry,
         sync: SyncState,
         registered: set[int],
         confirm_offset: int,
-        outbox: list[Effect],
         now_ms: int,
     ) -> None:
-        self.epoch = epoch
+        """`began` is the mastership's epoch and where in the log it starts; `registered` grows as the group does."""
+        settings = context.settings
+        self.epoch, self._epoch_start = began
         self.sync = sync
         self.confirm_offset = confirm_offset
         self.acknowledged_offset = confirm_offset
         self._settings = settings
         self._self_id = sync.self_id
-        self._epoch_start = epoch_start
-        self._epochs = epochs
-        self._log = log
+        self._epochs = context.epochs
+        self._log = context.log
         self._registered = registered
-        self._outbox = outbox
+        self._outbox = context.outbox
         self._patience = Patience(settings.heartbeat_ms, settings.silence_floor_ms, settings.silence_limit_ms)
         self._followers: dict[int, Follower] = {}
         self._by_id: dict[int, Follower] = {}
@@ -386,6 +382,7 @@ class Mastership:
                 position = self._position(broker_id)
                 if position < low:
                     low = position
+        assert self.confirm_offset <= own <= self._log.end_offset
         if low > self.confirm_offset:
             self.confirm_offset = low
         quorum = self.quorum

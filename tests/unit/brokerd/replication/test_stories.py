@@ -16,7 +16,7 @@ from brokerd.replication.epochs.epoch_list import EpochList
 from brokerd.replication.roles.effects import PersistEpochs, Role, RoleView, TruncateLog
 from brokerd.replication.roles.followership import CopyStage, Followership
 from brokerd.replication.roles.mastership import Mastership, Transfer
-from brokerd.replication.roles.role_machine import RoleMachine
+from brokerd.replication.roles.role_machine import Event, RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Piece
 from remoting.errors import ProtocolError
@@ -134,7 +134,7 @@ def test_stories_find_a_restarted_master_that_goes_on_with_its_epoch(monkeypatch
     def observe_again(self: RoleMachine, view: RoleView, now_ms: int) -> None:
         if self.role is Role.FENCED and view.master_id == self.broker_id and view.master_epoch == self.highest_epoch:
             self.view = view
-            self._promote(view.master_epoch)
+            self._switch(Event.ELECTED, now_ms)
         else:
             observe(self, view, now_ms)
 

@@ -17,6 +17,7 @@ from brokerd.replication.log import LogPosition
 from brokerd.replication.required_set.sync_state import REFUSALS, Proposal, SyncState
 from brokerd.replication.roles.effects import Effect, ProposeSyncStateSet
 from brokerd.replication.roles.mastership import Mastership
+from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake
 from remoting import codes
@@ -54,7 +55,8 @@ class Game:
         settings = ReplicationSettings(not_caught_up_ms=300, reconnect_grace_ms=30)
         registered = set(range(1, replicas + 1))
         epochs = EpochList([EpochEntry(1, 0), EpochEntry(3, 100)])
-        self.mastership = Mastership(settings, 3, 100, epochs, self.log, sync, registered, 0, self.outbox, 0)
+        context = RoleContext(settings, 1, epochs, self.log, self.outbox)
+        self.mastership = Mastership(context, EpochEntry(3, 100), sync, registered, 0, 0)
 
     def play(self, moves: int) -> None:
         for name in self.rng.choices(list(MOVES), list(MOVES.values()), k=moves):

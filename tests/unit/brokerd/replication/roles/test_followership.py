@@ -18,7 +18,8 @@ from brokerd.replication.roles.effects import (
     SendHandshake,
     TruncateLog,
 )
-from brokerd.replication.roles.followership import CopyStage, Followership
+from brokerd.replication.roles.followership import CopyStage, FollowedMaster, Followership
+from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Piece, Reply, TransferHeader
 from tests.unit.brokerd.replication.epochs.test_epochs import epochs, text
@@ -45,10 +46,9 @@ class Replica:
         self.effects: list[Effect] = []
         self.epochs = epochs(entries)
         self.log = LogPosition(minimum, end, end if flushed is None else flushed)
-        self.followership = Followership(
-            settings or ReplicationSettings(), 2, 1, epoch, address, self.epochs, self.log,
-            in_set=in_set, confirm_offset=minimum, outbox=self.effects, now_ms=0, is_ours=is_ours, is_classic=is_classic,
-        )  # fmt: skip
+        context = RoleContext(settings or ReplicationSettings(), 2, self.epochs, self.log, self.effects)
+        master = FollowedMaster(1, epoch, address, is_ours, is_classic)
+        self.followership = Followership(context, master, in_set=in_set, confirm_offset=minimum, now_ms=0)
         self.wire = 0
 
     def dial(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.log import LogPosition
 from brokerd.replication.required_set.replica_progress import ConnectionStage
 from brokerd.replication.required_set.sync_state import SyncState
@@ -17,6 +18,7 @@ from brokerd.replication.roles.effects import (
     SendReply,
 )
 from brokerd.replication.roles.mastership import Mastership
+from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, TransferHeader
 from remoting import codes
@@ -31,10 +33,8 @@ class Master:
         self.effects: list[Effect] = []
         self.log = LogPosition(minimum, end, end)
         self.sync = SyncState(1, {1, *members}, 7, retry_ms=250, rejoin_delay_ms=1000)
-        self.mastership = Mastership(
-            ReplicationSettings(**settings), 3, 100, epochs("1@0 3@100"), self.log, self.sync, {1, 2, 3, 4},
-            0, self.effects, 0,
-        )  # fmt: skip
+        context = RoleContext(ReplicationSettings(**settings), 1, epochs("1@0 3@100"), self.log, self.effects)
+        self.mastership = Mastership(context, EpochEntry(3, 100), self.sync, {1, 2, 3, 4}, 0, 0)
 
     def join(self, broker_id: int, ack: int | None, *, learner: bool = False, connection: int | None = None) -> int:
         """Connect a replica; `ack` is its first one, None = it has not acked yet."""

@@ -266,7 +266,7 @@ def test_the_epoch_that_it_has_itself_changes_nothing() -> None:
 def test_a_newer_epoch_does_not_concern_a_replica() -> None:
     made = machine("1@0", end=120)
     made.observe(view(2, 3), 0)
-    made.saw_newer_epoch(7, 9)
+    made.saw_newer_epoch(7, 9, 0)
     assert made.role is Role.REPLICA
 
 
@@ -398,8 +398,8 @@ def test_a_log_that_controllers_knew_is_not_continued_from_a_classic_master() ->
 
 
 def test_a_broker_that_copies_a_classic_master_asks_no_controller() -> None:
-    made = machine("", end=0)
-    made.follow_classic(ADDRESS, 0)
+    made = machine("", end=0, classic_master=ADDRESS, plain_peers="127.0.0.1")
+    made.follow_classic(0)
     assert made.role is Role.REPLICA
     assert isinstance(made.followership, Followership)
     assert made.followership.layout is Layout.CLASSIC

@@ -19,7 +19,7 @@ from brokerd.replication.roles.effects import (
     RoleView,
     SettleLog,
 )
-from brokerd.replication.roles.role_machine import RoleMachine
+from brokerd.replication.roles.role_machine import SWITCHES, Event, RoleMachine, Step
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake
 from tests.unit.brokerd.replication.epochs.test_epochs import epochs, text
@@ -213,7 +213,7 @@ def test_the_confirm_offset_survives_a_switch_of_roles() -> None:
 
 def test_a_failure_ends_every_role_for_good() -> None:
     made = promoted(end=120)
-    made.fail("the disk broke")
+    made.fail("the disk broke", 0)
     assert kinds(made.take_effects()) == [FailWaiters, RoleChanged]
     made.observe(view(1, 9), 0)
     made.observe(view(2, 10), 0)
@@ -233,3 +233,83 @@ def test_answers_and_frames_for_a_role_that_ended_are_nothing() -> None:
     assert made.next_transfer(3) is None
     assert made.take_effects() == []
     assert made.role is Role.REPLICA
+
+
+def in_role(role: Role) -> RoleMachine:
+    """A broker of this role that has seen epoch 3, and the views of it."""
+    made = machine("1@0", end=100)
+    if role is Role.FENCED:
+        made.observe(view(None, 3), 0)
+    elif role is Role.REPLICA:
+        made.observe(view(2, 3), 0)
+    else:
+        made.observe(view(1, 3), 0)
+        if role is Role.MASTER:
+            made.log_settled(100, 0)
+    made.take_effects()
+    assert made.role is role
+    return made
+
+
+NEXT_VIEW = {
+    Event.MASTER_LOST: view(None, 4),
+    Event.OTHER_ELECTED: view(2, 4),
+    Event.ELECTED: view(1, 4),
+    Event.SERVED_BEFORE: view(1, 3),
+}
+# What a step leaves in the outbox of a broker that has nobody connected and no master's address that anybody answers at.
+EFFECTS = {
+    Step.FAIL_WAITERS: [FailWaiters],
+    Step.CLOSE_CONNECTIONS: [],
+    Step.TELL_FENCED: [RoleChanged],
+    Step.TELL_ROLE: [RoleChanged],
+    Step.SETTLE_LOG: [SettleLog],
+    Step.BEGIN_EPOCH: [PersistEpochs],
+    Step.FOLLOW: [Connect],
+    Step.FOLLOW_CLASSIC: [],
+    Step.ASK_ELECTION: [RequestElection],
+    Step.ASK_SYNC: [RequestSync],
+}
+
+
+@pytest.mark.parametrize("event", Event, ids=lambda event: event.name.lower())
+@pytest.mark.parametrize("role", Role, ids=lambda role: role.value)
+def test_a_role_changes_as_the_table_says_and_not_otherwise(role: Role, event: Event) -> None:
+    made = in_role(role)
+    made.view = NEXT_VIEW.get(event, made.view)
+    switch = SWITCHES.get((role, event))
+    if switch is None:
+        with pytest.raises(AssertionError, match="cannot happen"):
+            made._switch(event, 0)
+        assert (made.role, made.take_effects()) == (role, [])
+        return
+    made._switch(event, 0)
+    assert made.role is switch.to
+    assert (made.mastership is not None) == (switch.to is Role.MASTER)
+    assert (made.followership is not None) == (switch.to is Role.REPLICA)
+    persisted = [PersistMasterEpoch] if event in NEXT_VIEW and event is not Event.SERVED_BEFORE else []
+    expected = [kind for step in switch.steps for kind in (persisted if step is Step.PERSIST_EPOCH else EFFECTS[step])]
+    assert kinds(made.take_effects()) == expected
+
+
+def test_what_cannot_happen_in_a_role_is_not_taken_for_a_mistake_when_others_say_it() -> None:
+    for role in Role:
+        made = in_role(role)
+        before = made.role
+        if role is not Role.MASTER:
+            made.saw_newer_epoch(7, 9, 0)
+        if role is not Role.PROMOTING:
+            made.log_settled(100, 0)
+        made.observe(view(2, 2), 0)  # an older epoch
+        assert made.role is before
+
+
+def test_a_switch_that_breaks_half_way_leaves_the_broker_fenced_and_does_nothing_more() -> None:
+    made = in_role(Role.MASTER)
+    made.accepted(7, 0)
+    made.view = view(2, 2)  # no controller gets that far
+    with pytest.raises(AssertionError, match="fell from 3 to 2"):
+        made._switch(Event.OTHER_ELECTED, 0)
+    made.fail("an invariant broke", 0)
+    assert made.role is Role.FENCED
+    assert kinds(made.take_effects()) == [FailWaiters, CloseConnection, RoleChanged, FailWaiters]
