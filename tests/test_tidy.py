@@ -76,7 +76,7 @@ LAYERS: dict[str, list[list[str]]] = {
         ["required_set"],
         ["roles"],
         ["controllers", "facts", "sockets"],
-        ["tool_requests"],
+        ["controller_requests", "tool_requests"],
         ["replica"],
     ],
     "controllerd": [

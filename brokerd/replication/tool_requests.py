@@ -11,11 +11,10 @@ from typing import Any, Final
 
 import orjson
 
-from brokerd.replication.controllers.controller_session import BrokerNames
 from brokerd.replication.controllers.fixed_session import FixedSession
-from brokerd.replication.controllers.session import Session
-from brokerd.replication.roles.driver import ReplicationDriver
+from brokerd.replication.controllers.session import BrokerNames, Session
 from brokerd.replication.roles.followership import CopyStage
+from brokerd.replication.sockets.hub import Hub
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command
@@ -51,22 +50,18 @@ class TransferRates:
 
 
 class ToolRequests:
-    """The handlers. `peer_of` gives the address of a replication connection; `wall_ms` is for display."""
+    """The handlers. `wall_ms` is for display."""
 
     def __init__(
         self,
-        driver: ReplicationDriver,
+        hub: Hub,
         session: Session,
         names: BrokerNames,
-        peer_of: Callable[[int], str],
-        now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
     ) -> None:
-        self._driver = driver
+        self._hub = hub
         self._session = session
         self._names = names
-        self._peer_of = peer_of
-        self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._rates = TransferRates()
 
@@ -82,7 +77,7 @@ class ToolRequests:
 
     def tick(self, now_ms: int) -> None:
         """Sample how far the bytes have come."""
-        machine = self._driver.machine
+        machine = self._hub.driver.machine
         if machine.mastership is not None:
             positions = {follower.connection: follower.next_offset for follower in machine.mastership.followers}
         else:
@@ -92,9 +87,9 @@ class ToolRequests:
     def _min_id_changed(self, connection: RemotingConnection, request: Command) -> None:
         """905: the smallest id of the group is another one. Anybody can say that, so it is only a reason to look."""
         if isinstance(self._session, FixedSession):
-            self._session.min_id_changed(self._now_ms())
+            self._hub.tell(self._session.min_id_changed)
         else:
-            self._session.notified(self._now_ms())
+            self._hub.tell(self._session.notified)
         connection.respond(request)
 
     def _exchange(self, connection: RemotingConnection, request: Command) -> None:
@@ -105,7 +100,7 @@ class ToolRequests:
                 "this broker learns where its master is from its controllers, or from replication.fixed_master; "
                 "it cannot be told by request 906",
             )
-        machine = self._driver.machine
+        machine = self._hub.driver.machine
         if machine.mastership is None:
             connection.respond(request)
         elif isinstance(self._session, FixedSession):
@@ -125,7 +120,7 @@ class ToolRequests:
         )
 
     def _epoch_cache(self, connection: RemotingConnection, request: Command) -> None:
-        machine = self._driver.machine
+        machine = self._hub.driver.machine
         entries = machine.epochs.entries
         ends = [entry.start_offset for entry in entries[1:]] + [machine.log.end_offset]
         body = {
@@ -145,7 +140,7 @@ class ToolRequests:
 
     def ha_status(self) -> dict[str, Any]:
         """HARuntimeInfo. Connections that have not proven themselves are none yet."""
-        machine = self._driver.machine
+        machine = self._hub.driver.machine
         body: dict[str, Any] = {
             "master": machine.mastership is not None,
             "masterCommitLogMaxOffset": machine.log.end_offset if machine.mastership is not None else 0,
@@ -157,7 +152,7 @@ class ToolRequests:
             body["inSyncSlaveNums"] = len(members) - 1
             body["haConnectionInfo"] = [
                 {
-                    "addr": follower.address or self._peer_of(follower.connection),
+                    "addr": follower.address or self._hub.peer_of(follower.connection),
                     "slaveAckOffset": follower.ack_offset,
                     "diff": machine.log.end_offset - follower.ack_offset,
                     "inSync": follower.broker_id in members,
@@ -169,7 +164,7 @@ class ToolRequests:
             ]
         elif machine.followership is not None:
             followership = machine.followership
-            since_wall_ms = self._wall_ms() - self._now_ms()
+            since_wall_ms = self._wall_ms() - self._hub.now_ms()
             activated = followership.stage is CopyStage.TRANSFER
             body["haClientRuntimeInfo"] = {
                 "masterAddr": followership.address,

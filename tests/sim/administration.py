@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from brokerd.metadata.configs import TopicConfig
-from brokerd.replication.controllers.controller_session import SessionRequest
+from brokerd.replication.controllers.session import SessionRequest
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.put_status import PutStatus
 from remoting import codes

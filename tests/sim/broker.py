@@ -7,21 +7,19 @@ a failure of the disk ends the process, and somebody starts it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from brokerd.composition.core import BrokerCore, BrokerIdentity
 from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
-from brokerd.replication.controllers.controller_session import (
-    BrokerNames,
-    BrokerPosition,
-    ControllerSession,
-    SessionRequest,
-)
+from brokerd.replication.controllers.controller_session import ControllerSession
 from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
+from brokerd.replication.controllers.request_fields import Speaker, broker_position
+from brokerd.replication.controllers.session import BrokerNames, SessionRequest
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.log import ReplicatedLog
-from brokerd.replication.roles.driver import ReplicationDriver
+from brokerd.replication.roles.driver import ReplicationDriver, Seams
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
@@ -164,11 +162,8 @@ class SimBroker(Node):
         def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> SimReplica:
             self.driver = ReplicationDriver(
                 self.settings,
-                replicated,
-                EpochFile(self.disk),
-                self,
-                self,
-                credentials=Credentials(b"known to this cluster only", GROUP.encode(), self.life, nonces),
+                Seams(replicated, EpochFile(self.disk), self, self),
+                Credentials(b"known to this cluster only", GROUP.encode(), self.life, nonces),
                 confirm_offset=confirm_offset,
                 now_ms=self.monotonic_ms(),
             )
@@ -191,13 +186,15 @@ class SimBroker(Node):
         core.transactions.checks.producers = Producers(self)
         self.session = ControllerSession(
             self.settings,
-            BrokerNames(CLUSTER, GROUP, self.address, self.ha_address, ""),
+            Speaker(
+                BrokerNames(CLUSTER, GROUP, self.address, self.ha_address, ""),
+                registration,
+                next_incarnation(self.disk),
+                partial(broker_position, self.driver.machine),
+            ),
             list(self._controllers),
-            registration,
             self.driver,
-            self._position,
-            incarnation=next_incarnation(self.disk),
-            now_ms=self.monotonic_ms(),
+            self.monotonic_ms(),
         )
         core.store.position_holders.append(lambda: 0)
         core.store.failure_listeners.append(lambda error: self.after(0, lambda: self.stop_process(str(error))))
@@ -305,12 +302,6 @@ class SimBroker(Node):
         )
         assert not decision.remove
         store.apply_retention(decision)
-
-    def _position(self) -> BrokerPosition:
-        machine = self.driver.machine
-        return BrokerPosition(
-            machine.epochs.last_epoch, machine.highest_epoch, machine.log.end_offset, max(machine.confirm_offset, 0)
-        )
 
     def _role_changed(self, life: int, role: Role, epoch: int) -> None:
         if life == self.life:

@@ -37,7 +37,7 @@ from tests.sim.world import Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
 
 if TYPE_CHECKING:
-    from brokerd.replication.controllers.controller_session import SessionRequest
+    from brokerd.replication.controllers.session import SessionRequest
     from tests.sim.broker import SimBroker
     from tests.sim.cluster import SimCluster
 

@@ -16,11 +16,12 @@ The shell is the same `ControllerLink`; the name servers are among its addresses
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 
-from brokerd.replication.controllers.controller_session import BrokerNames, SessionObserver, SessionRequest
+from brokerd.replication.controllers.session import BrokerNames, SessionObserver, SessionRequest
+from brokerd.replication.epochs.log_lineage import LogLineage
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.roles.effects import RoleView
 from brokerd.replication.settings import ReplicationSettings
@@ -44,28 +45,25 @@ class FixedSession:
         settings: ReplicationSettings,
         names: BrokerNames,
         name_servers: Sequence[str],
-        sink: SessionObserver,
+        observer: SessionObserver,
+        lineage: LogLineage,
         highest_epoch: int,
-        lineage: str,
-        keep_lineage: Callable[[str], None],
-        now_ms: int,
     ) -> None:
-        """`highest_epoch` is the highest master epoch that this broker has persisted, `lineage` that of its log ("" = a replica
-        that has not heard of it yet; `keep_lineage` persists it then). Raises SettingsError."""
+        """`highest_epoch` is the highest master epoch that this broker has persisted. Raises SettingsError or CorruptedFile."""
         _check(settings)
         self.is_master = settings.broker_id == MASTER_ID
         self.last_error = ""
         self.answered_ms: int | None = None
-        self.acts_as_master = False
+        self.acts_as_master = False  # this replica stands in for its master
         self.name_servers = tuple(name_servers)
-        self.lineage = lineage
-        self._keep_lineage = keep_lineage
-        assert lineage or not self.is_master
+        self._lineage_file = lineage
+        self.lineage = lineage.load(draw=self.is_master)  # "" = a replica that has not heard of it yet
+        assert self.lineage or not self.is_master
         master = () if self.is_master or settings.fixed_master in self.name_servers else (settings.fixed_master,)
         self.addresses = (*self.name_servers, *master)
         self._settings = settings
         self._names = names
-        self._sink = sink
+        self._observer = observer
         self._epoch = highest_epoch + 1 if self.is_master else highest_epoch
         self._members = frozenset({MASTER_ID}) if self.is_master else frozenset()
         self._set_epoch = 1
@@ -78,20 +76,15 @@ class FixedSession:
         self._is_told = False
         self._wants_sync = False
         self._wants_members = self.is_master
-        self._poll_at_ms = now_ms
-        self._sync_at_ms = now_ms
-        self._group_at_ms = now_ms
-        self._acting_listener: Callable[[], None] | None = None
-        sink.identified(settings.broker_id)
+        self._poll_at_ms = self._sync_at_ms = self._group_at_ms = 0
+        observer.identified(settings.broker_id)
+        if self.lineage:
+            observer.lineage_known(self.lineage)
 
     @property
     def leader(self) -> str | None:
         """Whom a person would look at: the master."""
         return self._names.address if self.is_master else self._settings.fixed_master
-
-    def on_acting_changed(self, listener: Callable[[], None]) -> None:
-        """Called when this replica began, or ended, to stand in for its master."""
-        self._acting_listener = listener
 
     def take_requests(self) -> list[SessionRequest]:
         requests, self._requests = self._requests, []
@@ -127,15 +120,15 @@ class FixedSession:
         if not self._is_told:
             self._is_told = True
             if self.is_master or self._epoch > 0:
-                self._sink.observed(self._own_view(), now_ms)
+                self._observer.observed(self._own_view(), now_ms)
         if self._wants_members:
             self._wants_members = False
-            self._sink.members_known(frozenset(range(self._settings.total_replicas)), frozenset(), now_ms)
+            self._observer.members_known(frozenset(range(self._settings.total_replicas)), frozenset(), now_ms)
         if self.is_master:
             self._settle_proposals(now_ms)
             if self._wants_sync:
                 self._wants_sync = False
-                self._sink.observed(self._own_view(), now_ms)
+                self._observer.observed(self._own_view(), now_ms)
             return
         if self._pending is None and (now_ms >= self._poll_at_ms or (self._wants_sync and now_ms >= self._sync_at_ms)):
             self._wants_sync = False
@@ -215,7 +208,7 @@ class FixedSession:
         for proposal in proposals:
             self._members = proposal.members
             self._set_epoch = max(self._set_epoch, proposal.base_epoch) + 1
-            self._sink.proposal_accepted(proposal.token, self._members, self._set_epoch, now_ms)
+            self._observer.proposal_accepted(proposal.token, self._members, self._set_epoch, now_ms)
 
     def _master_answered(self, code: int, ext: Mapping[str, str], now_ms: int) -> None:
         master = self._settings.fixed_master
@@ -254,9 +247,10 @@ class FixedSession:
         else:
             self._epoch, self.last_error, self.answered_ms = epoch, "", now_ms
         if not self.lineage:
+            self._lineage_file.keep(lineage)
             self.lineage = lineage
-            self._keep_lineage(lineage)
-        self._sink.observed(view, now_ms)
+            self._observer.lineage_known(lineage)
+        self._observer.observed(view, now_ms)
 
     def _ask_for_the_group(self, now_ms: int) -> None:
         self._group_at_ms = now_ms + _GROUP_POLL_MS
@@ -272,8 +266,6 @@ class FixedSession:
         if acts != self.acts_as_master:
             self.acts_as_master = acts
             log.warning("this replica %s for its master", "stands in" if acts else "no longer stands in")
-            if self._acting_listener is not None:
-                self._acting_listener()
 
     def _send(self, address: str, code: int, ext: dict[str, str]) -> int:
         self._next_token += 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from brokerd.replication.epochs.epoch_file import EpochFile
@@ -73,23 +74,31 @@ class RoleAuthority(Protocol):
     def propose(self, proposal: Proposal, master_epoch: int) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What a driver carries out effects on."""
+
+    log: ReplicatedLog
+    epoch_file: EpochFile
+    outlet: Outlet
+    authority: RoleAuthority
+
+
 class ReplicationDriver:
     """One broker's replication, without its sockets."""
 
     def __init__(
         self,
         settings: ReplicationSettings,
-        replicated_log: ReplicatedLog,
-        epoch_file: EpochFile,
-        outlet: Outlet,
-        control: RoleAuthority,
-        *,
+        seams: Seams,
         credentials: Credentials,
+        *,
         confirm_offset: int,
         now_ms: int,
     ) -> None:
         """`confirm_offset` is the last one known to be on disk (a lower bound is fine). Raises CorruptedFile."""
-        epochs, highest_epoch = epoch_file.load()
+        epochs, highest_epoch = seams.epoch_file.load()
+        replicated_log = seams.log
         position = LogPosition(
             replicated_log.min_offset,
             replicated_log.end_offset,
@@ -99,19 +108,19 @@ class ReplicationDriver:
         self.channels = Channels(settings, credentials)
         self.machine = RoleMachine(settings, epochs, highest_epoch, position, confirm_offset, now_ms)
         self.acks = AckQueue(settings.max_waiting_acks)
-        self.draining = False  # the broker is about to stop: nothing new is accepted
+        self._is_draining = False  # the broker is about to stop: nothing new is accepted
         self.last_errors: list[str] = []
         self._hand_over: HandOver | None = None
         self._log = replicated_log
-        self._epoch_file = epoch_file
-        self._outlet = outlet
-        self._control = control
+        self._epoch_file = seams.epoch_file
+        self._outlet = seams.outlet
+        self._authority = seams.authority
         self._listeners: list[RoleListener] = []
         self._confirm_listeners: list[Callable[[int], None]] = []
         self._confirm_told = -1
-        self._failure_listener: Callable[[str], None] | None = None
+        self._failure_listeners: list[Callable[[str], None]] = []
         self._running = False
-        self._sender = LogSender(self.machine, replicated_log, self.channels, outlet)
+        self._sender = LogSender(self.machine, replicated_log, self.channels, seams.outlet)
         self._finish(now_ms)
 
     # For the rest of the broker
@@ -124,7 +133,7 @@ class ReplicationDriver:
     def accepts_messages(self) -> bool:
         """A master with enough replicas and room for another waiting append."""
         mastership = self.machine.mastership
-        if self.draining or self._hand_over is not None:
+        if self._is_draining or self._hand_over is not None:
             return False
         return mastership is not None and mastership.enough_replicas and not self._is_crowded
 
@@ -154,7 +163,11 @@ class ReplicationDriver:
 
     def on_failure(self, listener: Callable[[str], None]) -> None:
         """Called once when the disk refused something: the broker has no role any more and must stop."""
-        self._failure_listener = listener
+        self._failure_listeners.append(listener)
+
+    def drain(self) -> None:
+        """The broker is about to stop: accept nothing new."""
+        self._is_draining = True
 
     def wait(self, position: int, callback: Callback, now_ms: int) -> None:
         """Complete `callback` when everything below `position` is acknowledged, or the wait is over; exactly once."""
@@ -178,7 +191,7 @@ class ReplicationDriver:
             self.machine.flushed(self._log.flushed_offset, now_ms)
             self._finish(now_ms)
 
-    def hand_over(self, successor: int, master_epoch: int, wait_ms: int, hold_ms: int, now_ms: int, told: Told) -> None:
+    def hand_over(self, successor: int, master_epoch: int, wait_ms: int, hold_ms: int, told: Told, now_ms: int) -> None:
         """A planned switch to `successor` is about to be decided: accept nothing new until it has the whole log, then tell, and
         wait `hold_ms` for the change of role before going on as master."""
         mastership = self.machine.mastership
@@ -291,6 +304,10 @@ class ReplicationDriver:
     def identified(self, broker_id: int) -> None:
         self.machine.identify(broker_id)
 
+    def lineage_known(self, name: str) -> None:
+        """In a group with fixed roles: the name of the log, which is part of what is proven from now on."""
+        self.channels.prove_lineage(name)
+
     def observed(self, view: RoleView, now_ms: int) -> None:
         self.machine.observe(view, now_ms)
         self._finish(now_ms)
@@ -352,8 +369,9 @@ class ReplicationDriver:
         already = bool(self.machine.failure)
         self.machine.fail(reason, now_ms)
         self._finish(now_ms)
-        if not already and self._failure_listener is not None:
-            self._failure_listener(reason)
+        if not already:
+            for listener in self._failure_listeners:
+                listener(reason)
 
     # Carrying out
 
@@ -441,14 +459,14 @@ class ReplicationDriver:
             case effects.CloseConnection(connection, reason):
                 self._close(connection, reason)
             case effects.RequestSync():
-                self._control.request_sync()
+                self._authority.request_sync()
             case effects.RequestElection():
-                self._control.request_election()
+                self._authority.request_election()
             case effects.RequestMembers():
-                self._control.request_members()
+                self._authority.request_members()
             case effects.ProposeSyncStateSet(proposal, master_epoch):
                 log.info("proposing the sync-state set %s", sorted(proposal.members))
-                self._control.propose(proposal, master_epoch)
+                self._authority.propose(proposal, master_epoch)
             case _:
                 self._switch(effect, now_ms)
 

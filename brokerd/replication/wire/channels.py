@@ -58,6 +58,7 @@ class Channels:
             str, int
         ] = {}  # host -> how many of its connections broke the protocol or did not prove themselves
         self._settings = settings
+        self._group = credentials.group
         self._credentials = credentials
         self._rocketmq_peers = RocketmqPeers(settings.plain_peers)
         self._hosts: dict[int, str] = {}
@@ -68,9 +69,9 @@ class Channels:
     def __len__(self) -> int:
         return len(self._hosts)
 
-    def prove_group(self, group: bytes) -> None:
-        """On connections from now on, prove and ask for proof of this group."""
-        self._credentials = replace(self._credentials, group=group)
+    def prove_lineage(self, name: str) -> None:
+        """On connections from now on, prove, and ask for proof of, being of the group with this log."""
+        self._credentials = replace(self._credentials, group=self._group + b"#" + name.encode())
 
     def accept(self, connection: int, host: str, now_ms: int) -> None:
         """A peer at `host` connected."""

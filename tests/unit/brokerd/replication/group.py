@@ -15,7 +15,7 @@ from random import Random
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.facts import driver_facts
 from brokerd.replication.required_set.sync_state import Proposal
-from brokerd.replication.roles.driver import ReplicationDriver
+from brokerd.replication.roles.driver import ReplicationDriver, Seams
 from brokerd.replication.roles.effects import Role, RoleView
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
@@ -295,11 +295,8 @@ class Node:
         self.fuse.blown = False
         self.driver = ReplicationDriver(
             self.settings,
-            self.log,
-            EpochFile(self.disk),
-            self,
-            self,
-            credentials=credentials(self.life),
+            Seams(self.log, EpochFile(self.disk), self, self),
+            credentials(self.life),
             confirm_offset=0,
             now_ms=self.group.now_ms,
         )

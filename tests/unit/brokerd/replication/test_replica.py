@@ -11,9 +11,9 @@ import pytest
 import uvloop
 
 from brokerd.metadata.configs import TopicConfig
-from brokerd.replication.controllers.controller_session import BrokerNames
+from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.epochs.epoch_file import EpochFile
-from brokerd.replication.replica import Replica
+from brokerd.replication.replica import Replica, Surroundings
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake
@@ -78,12 +78,8 @@ class Broker:
         topics = {"t": TopicConfig("t")}
         self.replica = Replica(
             self.settings,
-            names,
-            self.controllers,
-            self.disk,
+            Surroundings(names, self.controllers, self.disk, lambda: topics, self.secrets),
             self.log,
-            lambda: topics,
-            secrets=self.secrets,
             confirm_offset=0,
         )
         self.log.flushed_callback = self.replica.on_flushed
@@ -215,7 +211,7 @@ async def test_a_cut_connection_is_dialled_again_without_leaving_the_set() -> No
         replicas = [broker for broker in group.brokers if not broker.is_master]
         for broker in replicas:
             connection = broker.replica._driver.machine.followership.connection
-            broker.replica._hub._links[connection].transport.abort()
+            broker.replica._hub._connections[connection].transport.abort()
         await group.acknowledge(20)
         await group.equal_logs()
         assert group.controller.set_epoch == set_epoch

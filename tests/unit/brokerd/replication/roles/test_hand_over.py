@@ -22,7 +22,7 @@ def ask(
 ) -> Told:
     told = Told()
     master_epoch = group[1].machine.master_epoch if epoch is None else epoch
-    group[1].driver.hand_over(successor, master_epoch, wait_ms, hold_ms, group.now_ms, told)
+    group[1].driver.hand_over(successor, master_epoch, wait_ms, hold_ms, told, group.now_ms)
     return told
 
 
@@ -99,7 +99,7 @@ def test_only_the_master_of_that_epoch_hands_over() -> None:
     group = healthy()
     assert ask(group, epoch=7).answers == [("this broker is not the master of epoch 7", 0)]
     told = Told()
-    group[2].driver.hand_over(3, 1, 1000, 1000, group.now_ms, told)
+    group[2].driver.hand_over(3, 1, 1000, 1000, told, group.now_ms)
     assert told.answers == [("this broker is not the master of epoch 1", 0)]
 
 
