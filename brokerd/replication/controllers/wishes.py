@@ -6,6 +6,8 @@ Made before either of them: the driver is told by the session, and the session a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from operator import methodcaller
 
 from brokerd.replication.controllers.session import Session
 from brokerd.replication.required_set.sync_state import Proposal
@@ -16,36 +18,26 @@ class Wishes:
 
     def __init__(self) -> None:
         self.are_there = asyncio.Event()
-        self._wants_sync = False
-        self._wants_election = False
-        self._wants_members = False
-        self._proposals: list[tuple[Proposal, int]] = []
+        self._wishes: dict[str, Callable[[Session], None]] = {}  # the newest of each kind
 
     def request_sync(self) -> None:
-        self._wants_sync = True
-        self.are_there.set()
+        self._add("request_sync")
 
     def request_election(self) -> None:
-        self._wants_election = True
-        self.are_there.set()
+        self._add("request_election")
 
     def request_members(self) -> None:
-        self._wants_members = True
-        self.are_there.set()
+        self._add("request_members")
 
     def propose(self, proposal: Proposal, master_epoch: int) -> None:
-        self._proposals.append((proposal, master_epoch))
-        self.are_there.set()
+        self._add("propose", proposal, master_epoch)
 
     def pass_on(self, session: Session) -> None:
-        """Ask the session for everything that was wanted since the last time."""
-        if self._wants_sync:
-            session.request_sync()
-        if self._wants_election:
-            session.request_election()
-        if self._wants_members:
-            session.request_members()
-        self._wants_sync = self._wants_election = self._wants_members = False
-        proposals, self._proposals = self._proposals, []
-        for proposal, master_epoch in proposals:
-            session.propose(proposal, master_epoch)
+        """Ask the session for what was wanted since the last time. Of two proposals the older is of an ended mastership."""
+        wishes, self._wishes = self._wishes, {}
+        for ask in wishes.values():
+            ask(session)
+
+    def _add(self, kind: str, *arguments: object) -> None:
+        self._wishes[kind] = methodcaller(kind, *arguments)
+        self.are_there.set()

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from brokerd.replication.epochs.epoch_file import EpochFile
-from brokerd.replication.log import LogPosition, ReplicatedLog
+from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.required_set.ack_queue import AckQueue, Callback
 from brokerd.replication.required_set.quorum import overdue, patience_ms
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.rocketmq_peers import host_of
 from brokerd.replication.roles import effects
+from brokerd.replication.roles.disk_effects import DiskEffects, LogRefusedError
 from brokerd.replication.roles.effects import Effect, Role, RoleView
 from brokerd.replication.roles.hand_over import HandOver, Told
 from brokerd.replication.roles.log_sender import LogSender
@@ -34,14 +35,6 @@ from remoting.disk import Bytes
 from remoting.errors import ProtocolError, StorageError
 
 log = logging.getLogger(__name__)
-
-
-class _LogRefusedError(Exception):
-    """The log is well but did not take a master's bytes or cut: no room, or they do not belong there."""
-
-    def __init__(self, reason: str, *, full: bool) -> None:
-        super().__init__(reason)
-        self.full = full
 
 
 RoleListener = Callable[[Role, int], None]
@@ -98,21 +91,14 @@ class ReplicationDriver:
     ) -> None:
         """`confirm_offset` is the last one known to be on disk (a lower bound is fine). Raises CorruptedFile."""
         epochs, highest_epoch = seams.epoch_file.load()
-        replicated_log = seams.log
-        position = LogPosition(
-            replicated_log.min_offset,
-            replicated_log.end_offset,
-            replicated_log.flushed_offset,
-            replicated_log.segment_size_bytes,
-        )
+        self._disk = DiskEffects(seams.log, seams.epoch_file, self._note)
         self.channels = Channels(settings, credentials)
-        self.machine = RoleMachine(settings, epochs, highest_epoch, position, confirm_offset, now_ms)
+        self.machine = RoleMachine(settings, epochs, highest_epoch, self._disk.position(), confirm_offset, now_ms)
         self.acks = AckQueue(settings.max_waiting_acks)
         self._is_draining = False  # the broker is about to stop: nothing new is accepted
         self.last_errors: list[str] = []
         self._hand_over: HandOver | None = None
-        self._log = replicated_log
-        self._epoch_file = seams.epoch_file
+        self._log = seams.log
         self._outlet = seams.outlet
         self._authority = seams.authority
         self._listeners: list[RoleListener] = []
@@ -120,7 +106,7 @@ class ReplicationDriver:
         self._confirm_told = -1
         self._failure_listeners: list[Callable[[str], None]] = []
         self._running = False
-        self._sender = LogSender(self.machine, replicated_log, self.channels, seams.outlet)
+        self._sender = LogSender(self.machine, seams.log, self.channels, seams.outlet)
         self._finish(now_ms)
 
     # For the rest of the broker
@@ -399,7 +385,7 @@ class ReplicationDriver:
                     break
             if self._hand_over is not None:
                 self._look_at_hand_over(self._hand_over, now_ms)
-        except _LogRefusedError as error:
+        except LogRefusedError as error:
             self._running = False
             self._refused(error, now_ms)
         except StorageError as error:
@@ -418,17 +404,16 @@ class ReplicationDriver:
                 for listener in self._confirm_listeners:
                     listener(confirm_offset)
 
-    def _refused(self, error: _LogRefusedError, now_ms: int) -> None:
+    def _refused(self, error: LogRefusedError, now_ms: int) -> None:
         """The log did not take what a master sent, and the effects behind that were not carried out: go on from what is
         really there."""
         log.error("the log does not take the master's bytes: %s", error)
         try:
-            entries = self._epoch_file.load()[0].entries
+            entries = self._disk.entries()
         except StorageError as again:
             self._failed(again, now_ms)
             return
-        position = LogPosition(self._log.min_offset, self._log.end_offset, self._log.flushed_offset)
-        self.machine.log_refused(position, entries, str(error), error.full, now_ms)
+        self.machine.log_refused(self._disk.position(), entries, str(error), error.full, now_ms)
         self._finish(now_ms)
 
     def _failed(self, error: StorageError, now_ms: int) -> None:
@@ -438,8 +423,8 @@ class ReplicationDriver:
 
     def _carry_out(self, effect: Effect, now_ms: int) -> None:
         match effect:
-            case effects.AppendReplicated(offset, buffers):
-                self._append_replicated(offset, buffers)
+            case effects.AppendReplicated():
+                self._disk.carry_out(effect)
             case effects.RequestFlush():
                 self._log.request_flush()
             case effects.SendAck(connection, offset):
@@ -475,24 +460,14 @@ class ReplicationDriver:
         match effect:
             case effects.FailWaiters():
                 self.acks.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
-            case effects.PersistMasterEpoch(epoch):
-                self._epoch_file.save_master_epoch(epoch)
-            case effects.PersistEpochs(entries):
-                self._epoch_file.save_entries(entries)
-            case effects.TruncateLog(offset):
-                self._note(f"cutting the log from {self._log.end_offset} to {offset}, where the master's differs")
+            case effects.PersistMasterEpoch() | effects.PersistEpochs():
+                self._disk.carry_out(effect)
+            case effects.TruncateLog() | effects.ResetLog():
                 self._sender.forget()
-                self._change(lambda: self._log.truncate(offset))
-                assert self._log.end_offset == offset
-            case effects.ResetLog(offset):
-                if self._log.end_offset > self._log.min_offset:
-                    self._note("dropping the whole log, to copy the master's")
-                self._sender.forget()
-                self._change(lambda: self._log.reset(offset))
-                assert self._log.min_offset == self._log.end_offset == offset
+                self._disk.carry_out(effect)
             case effects.SettleLog():
                 self._sender.forget()
-                self._log.settle()
+                self._disk.carry_out(effect)
                 self.machine.log_settled(self._log.end_offset, now_ms)
             case effects.RoleChanged(role, master_epoch):
                 log.info("role %s, master epoch %d, log end %d", role.value, master_epoch, self._log.end_offset)
@@ -502,24 +477,6 @@ class ReplicationDriver:
                     listener(role, master_epoch)
             case _:
                 raise AssertionError(f"nobody carries out {effect}")
-
-    def _append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
-        try:
-            self._log.append_replicated(offset, buffers)
-        except ProtocolError as error:
-            raise _LogRefusedError(str(error), full=False) from error
-        except StorageError as error:
-            if error.is_out_of_space:
-                raise _LogRefusedError(str(error), full=True) from error
-            raise
-        assert self._log.end_offset == offset + sum(map(len, buffers))
-
-    @staticmethod
-    def _change(change: Callable[[], None]) -> None:
-        try:
-            change()
-        except ProtocolError as error:
-            raise _LogRefusedError(str(error), full=False) from error
 
     def _greet(self, connection: int, handshake: Handshake, now_ms: int) -> None:
         followership = self.machine.followership

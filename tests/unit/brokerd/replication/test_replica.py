@@ -15,6 +15,7 @@ from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.replica import Replica, Surroundings
 from brokerd.replication.roles.effects import Role
+from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake
 from brokerd.replication.wire.rocketmq_layouts import encode_ack, encode_handshake
@@ -378,6 +379,21 @@ async def test_a_broken_invariant_stops_the_broker() -> None:
         assert failures == ["replication broke: a bug"]
         assert not master.is_master
         assert master.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
+
+
+async def test_an_assertion_that_fails_in_a_role_change_stops_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(machine: RoleMachine, now_ms: int) -> None:
+        raise AssertionError("the master epoch fell from 3 to 2")
+
+    monkeypatch.setattr(RoleMachine, "_begin_epoch", broken)
+    async with cluster(size=1) as group:
+        failures: list[str] = []
+        (broker,) = group.brokers
+        broker.replica.on_failure(failures.append)
+        await until(lambda: failures, "the failure")
+        assert failures == ["replication broke: the master epoch fell from 3 to 2"]
+        assert broker.replica.role is Role.FENCED
+        assert Role.MASTER not in broker.roles
 
 
 async def test_a_fresh_replica_copies_a_long_log() -> None:

@@ -110,7 +110,7 @@ def test_an_epoch_that_cannot_be_saved_is_not_served(method: str, monkeypatch: p
     def fail(*_: object) -> None:
         raise StorageError("no")
 
-    monkeypatch.setattr(group[2].driver._epoch_file, method, fail)
+    monkeypatch.setattr(group[2].driver._disk._epoch_file, method, fail)
     group.push(group[2])
     assert group[2].failures == ["no"]
     assert group[2].machine.role is Role.FENCED
