@@ -41,8 +41,8 @@ from brokerd.processors.send import SendProcessor
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy
-from brokerd.replication.controllers.controller_session import BrokerNames
-from brokerd.replication.replica import Replica
+from brokerd.replication.controllers.session import BrokerNames
+from brokerd.replication.replica import Replica, Surroundings
 from brokerd.replication.roles.effects import Role
 from brokerd.store.log.flusher import Flusher
 from brokerd.store.upkeep.housekeeping import Housekeeper
@@ -91,16 +91,12 @@ class Broker:
         def make_replica(replicated_log: StoreReplicatedLog, confirm_offset: int) -> Replica:
             return Replica(
                 self._live.replication,
-                names,
-                settings.controllers,
-                self._disk,
+                Surroundings(
+                    names, settings.controllers, self._disk, self._topics, secrets, identity=identity, tls=tls
+                ),
                 replicated_log,
-                self._topics,
-                secrets=secrets,
                 confirm_offset=confirm_offset,
                 tail_kept=replicated_log.keeps_tail(acked_after_flush=settings.replication.ack_after_flush),
-                identity=identity,
-                tls=tls,
             )
 
         self.core = core = BrokerCore(

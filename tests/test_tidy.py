@@ -31,6 +31,119 @@ MAY_IMPORT = {
     "docs": set(),
 }
 
+# The rooms of a package, lowest layer first: a room imports from lower layers and from itself, never sideways, never up.
+# A file beside the rooms is a room of its own.
+LAYERS: dict[str, list[list[str]]] = {
+    "remoting": [
+        ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "liveness", "names"],
+        ["errors"],
+        ["disk", "settings"],
+        ["bare_json", "frame", "properties_text", "record"],
+        ["live_settings", "transport"],
+        ["access", "exporter"],
+        ["client"],
+    ],
+    "brokerd": [
+        ["filters", "loop"],
+        ["store"],
+        ["journal"],
+        ["members", "metadata", "statistics"],
+        ["delay"],
+        ["pop"],
+        ["consuming", "retry", "sending"],
+        ["transactions"],
+        ["replication"],
+        ["cluster"],
+        ["processors", "proxy"],
+        ["config"],
+        ["composition"],
+        ["assembly"],
+        ["__main__"],
+    ],
+    "brokerd/store": [
+        ["draft", "put_status", "settings"],
+        ["log"],
+        ["queues"],
+        ["derived"],
+        ["drafts", "start", "store_reads"],
+        ["index", "upkeep"],
+        ["store"],
+    ],
+    "brokerd/replication": [
+        ["log", "rocketmq_peers"],
+        ["epochs", "settings"],
+        ["wire"],
+        ["required_set"],
+        ["roles"],
+        ["controllers", "facts", "sockets"],
+        ["controller_requests", "tool_requests"],
+        ["replica"],
+    ],
+    "controllerd": [
+        ["access", "metrics", "nameserver", "raft", "replicas"],
+        ["machine", "pushes", "settings"],
+        ["exposition", "live_settings"],
+        ["elections"],
+        ["processors"],
+        ["assembly"],
+        ["__main__"],
+    ],
+    "webapp": [
+        ["announce", "converters", "display", "errors", "snapshot"],
+        ["gateway", "middleware", "queue", "rules"],
+        ["accounts"],
+        ["appliance", "context", "live", "push"],
+        ["pages"],
+        ["access", "audit", "groups", "messages", "palette"],
+        ["operations"],
+        ["reports"],
+        ["api"],
+        ["clusters", "topics"],
+        ["settings", "sockets", "urls"],
+        ["asgi"],
+    ],
+    "tasks": [
+        ["changes", "claims", "heartbeat_file", "snapshot", "stopping"],
+        ["controller_changes", "heartbeat", "refresh", "spark"],
+        ["app", "collector"],
+        ["operations", "reports"],
+        ["schedule"],
+    ],
+}
+
+# The arrows that still run sideways or up. One that is gone has to leave this table, so it can only get shorter.
+STILL_UP: dict[str, set[tuple[str, str]]] = {
+    "remoting": {("transport", "access")},
+    "brokerd": {
+        ("config", "composition"),
+        ("delay", "pop"),
+        ("metadata", "delay"),
+        ("sending", "transactions"),
+        ("store", "delay"),
+    },
+    "brokerd/store": {("index", "store"), ("log", "derived"), ("queues", "derived"), ("upkeep", "store")},
+    "controllerd": {("elections", "processors")},
+    "webapp": {
+        ("access", "operations"),
+        ("accounts", "audit"),
+        ("accounts", "context"),
+        ("accounts", "operations"),
+        ("accounts", "pages"),
+        ("api", "topics"),
+        ("audit", "operations"),
+        ("groups", "api"),
+        ("groups", "operations"),
+        ("live", "clusters"),
+        ("live", "groups"),
+        ("live", "topics"),
+        ("messages", "operations"),
+        ("operations", "clusters"),
+        ("operations", "reports"),
+        ("operations", "topics"),
+        ("pages", "operations"),
+    },
+}
+
 # The shared package loads in every program, so what it may need from outside is counted.
 REMOTING_MAY_NEED = {"orjson", "uvloop", "lz4", "zstandard", "zlib_ng"}
 LOADED_WHEN_USED = {"remoting/access/sealing.py": "cryptography"}  # by those who have secrets to open
@@ -147,6 +260,38 @@ def test_tasks_use_of_the_console_ends_at_its_models_and_services() -> None:
         if re.match(r"webapp\.(.+\.)?(views|urls|forms|consumers|asgi|api)\b", name)
     ]
     report("pages and their plumbing are the web process's own", findings)
+
+
+def _rooms(package: str) -> dict[str, dict[str, str]]:
+    """Of every room of a package: the other rooms that it imports from, each with one place where it does."""
+    stem = package.replace("/", ".") + "."
+    found: dict[str, dict[str, str]] = {}
+    for path in python_files(stem.partition(".")[0]):
+        module = module_name(path)
+        if not module.startswith(stem):
+            continue
+        room = first(module.removeprefix(stem))
+        others = found.setdefault(room, {})
+        for line, name in imports(path):
+            if name.startswith(stem) and (other := first(name.removeprefix(stem))) != room:
+                others.setdefault(other, f"{path}:{line} imports {name}")
+    return found
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_rooms_import_downwards(package: str) -> None:
+    level = {room: number for number, layer in enumerate(LAYERS[package]) for room in layer}
+    rooms = _rooms(package)
+    report(f"LAYERS has to name the rooms of {package} as they are", level.keys() ^ rooms.keys())
+    up = {
+        (room, other): place
+        for room, others in rooms.items()
+        for other, place in others.items()
+        if other in level and level[other] >= level[room]
+    }
+    allowed = STILL_UP.get(package, set())
+    report("move down what both rooms need", (place for arrow, place in up.items() if arrow not in allowed))
+    report("these arrows are gone: take them from STILL_UP", map(" -> ".join, allowed - up.keys()))
 
 
 def test_the_shared_package_needs_little() -> None:

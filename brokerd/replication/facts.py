@@ -8,17 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 from brokerd.replication.required_set.quorum import ALL, kind_of, weaknesses
-from brokerd.replication.roles.followership import Following
-from brokerd.replication.roles.mastership import Leading
-from brokerd.replication.roles.role_machine import ReplicaCore
+from brokerd.replication.roles.driver import ReplicationDriver
+from brokerd.replication.roles.followership import Followership
+from brokerd.replication.roles.mastership import Mastership
+from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 
 
-def quorum_facts(leading: Leading, settings: ReplicationSettings, now_ms: int) -> dict[str, Any]:
+def quorum_facts(mastership: Mastership, settings: ReplicationSettings, now_ms: int) -> dict[str, Any]:
     """How many copies an acknowledgement means, how many it should mean, and who is missing, why, and for how long."""
-    quorum = leading.quorum
-    copies, wanted = leading.copies
-    missing = leading.missing.all
+    quorum = mastership.quorum
+    copies, wanted = mastership.copies
+    missing = mastership.missing.all
     return {
         "kind": kind_of(settings).value,
         "all": quorum.needed == ALL,
@@ -36,78 +37,94 @@ def quorum_facts(leading: Leading, settings: ReplicationSettings, now_ms: int) -
             }
             for each in missing
         ],
-        "learners": sorted(leading.learners),
+        "learners": sorted(mastership.learners),
     }
 
 
-def core_facts(core: ReplicaCore, settings: ReplicationSettings, now_ms: int) -> dict[str, Any]:
+def driver_facts(driver: ReplicationDriver, now_ms: int) -> dict[str, Any]:
+    """All of it, with the sends that wait and whom this broker refused."""
+    acks = driver.acks
+    return _machine_facts(driver.machine, driver.machine.settings, now_ms) | {
+        "waitingSends": len(acks),
+        "waitedMs": now_ms - (acks.waiting_since_ms or now_ms),
+        "unacknowledged": {status.name: count for status, count in acks.ended.items()},
+        "lastErrors": driver.last_errors[-5:],
+        "refusedPeers": dict(driver.channels.refused),
+    }
+
+
+def _machine_facts(machine: RoleMachine, settings: ReplicationSettings, now_ms: int) -> dict[str, Any]:
     """The role, the log, and whoever is followed or follows."""
-    position = core.log
+    position = machine.log
     facts: dict[str, Any] = {
-        "role": core.role.value,
-        "brokerId": core.broker_id,
-        "masterEpoch": core.master_epoch,
-        "highestEpochSeen": core.highest_epoch,
+        "role": machine.role.value,
+        "brokerId": machine.broker_id,
+        "masterEpoch": machine.master_epoch,
+        "highestEpochSeen": machine.highest_epoch,
         "minOffset": position.min_offset,
         "maxOffset": position.end_offset,
         "flushedOffset": position.flushed_offset,
-        "confirmOffset": core.confirm_offset,
-        "acknowledgedOffset": core.acknowledged_offset,
-        "failure": core.failure,
-        "staleView": core.stale_view,
+        "confirmOffset": machine.confirm_offset,
+        "acknowledgedOffset": machine.acknowledged_offset,
+        "failure": machine.failure,
+        "staleView": machine.stale_view,
         "learner": settings.learner,
         "weaknesses": weaknesses(settings),
-        "epochs": [{"epoch": entry.epoch, "startOffset": entry.start_offset} for entry in core.epochs.entries],
-        "loop": core.awake.as_json(),
+        "epochs": [{"epoch": entry.epoch, "startOffset": entry.start_offset} for entry in machine.epochs.entries],
+        "loop": machine.awake.as_json(),
     }
-    if core.view is not None:
-        facts["masterId"] = core.view.master_id
-        facts["masterAddress"] = core.view.master_address
-        facts["syncStateSet"] = sorted(core.view.members)
-        facts["syncStateSetEpoch"] = core.view.set_epoch
-    if core.leading is not None:
-        facts |= _leading_facts(core.leading, settings, position.end_offset, now_ms)
-        facts["quorum"] = quorum_facts(core.leading, settings, now_ms)
-    if core.following is not None:
-        facts["following"] = _following_facts(core.following)
+    if machine.view is not None:
+        facts["masterId"] = machine.view.master_id
+        facts["masterAddress"] = machine.view.master_address
+        facts["syncStateSet"] = sorted(machine.view.members)
+        facts["syncStateSetEpoch"] = machine.view.set_epoch
+    if machine.mastership is not None:
+        facts |= _leading_facts(machine.mastership, settings, position.end_offset, now_ms)
+        facts["quorum"] = quorum_facts(machine.mastership, settings, now_ms)
+    if machine.followership is not None:
+        facts["following"] = _following_facts(machine.followership)
     return facts
 
 
-def _leading_facts(leading: Leading, settings: ReplicationSettings, end_offset: int, now_ms: int) -> dict[str, Any]:
-    sync = leading.sync
+def _leading_facts(
+    mastership: Mastership, settings: ReplicationSettings, end_offset: int, now_ms: int
+) -> dict[str, Any]:
+    sync = mastership.sync
     return {
         "syncStateSet": sorted(sync.local),
         "syncStateSetEpoch": sync.set_epoch,
         "requiredSet": sorted(sync.required),
-        "enoughReplicas": leading.enough_replicas,
+        "enoughReplicas": mastership.enough_replicas,
         "replicas": [
             {
-                "brokerId": peer.broker_id,
-                "stage": peer.stage.value,
-                "learner": peer.learner,
-                "layout": peer.layout.value,
-                "address": peer.address,
-                "ackOffset": peer.ack_offset,
-                "sentOffset": peer.next_offset,
-                "gapBytes": end_offset - peer.ack_offset if peer.ack_offset >= 0 else None,
-                "inSync": peer.broker_id in sync.local,
-                "silentMs": peer.silence.silent_ms(now_ms),
-                "silenceLimitMs": settings.plain_silence_limit_ms if peer.layout.is_plain else peer.silence.limit_ms,
-                "longestSilenceMs": peer.silence.worst_ms,
+                "brokerId": follower.broker_id,
+                "stage": follower.stage.value,
+                "learner": follower.learner,
+                "layout": follower.layout.value,
+                "address": follower.address,
+                "ackOffset": follower.ack_offset,
+                "sentOffset": follower.next_offset,
+                "gapBytes": end_offset - follower.ack_offset if follower.ack_offset >= 0 else None,
+                "inSync": follower.broker_id in sync.local,
+                "silentMs": follower.silence.silent_ms(now_ms),
+                "silenceLimitMs": settings.plain_silence_limit_ms
+                if follower.layout.is_rocketmq
+                else follower.silence.limit_ms,
+                "longestSilenceMs": follower.silence.worst_ms,
             }
-            for peer in leading.peers
+            for follower in mastership.followers
         ],
     }
 
 
-def _following_facts(following: Following) -> dict[str, Any]:
+def _following_facts(followership: Followership) -> dict[str, Any]:
     return {
-        "masterId": following.master_id,
-        "address": following.address,
-        "stage": following.stage.value,
-        "layout": following.layout.value,
-        "lastError": following.last_error,
-        "stuck": following.stuck,
-        "cuts": following.cuts,
-        "copies": following.copies,
+        "masterId": followership.master_id,
+        "address": followership.address,
+        "stage": followership.stage.value,
+        "layout": followership.layout.value,
+        "lastError": followership.last_error,
+        "stuck": followership.stuck,
+        "cuts": followership.cuts,
+        "copies": followership.copies,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerd.replication.wire.rocketmq_peers import PlainPeers, host_of
+from brokerd.replication.rocketmq_peers import RocketmqPeers, host_of
 from remoting.errors import SettingsError
 from remoting.settings import check, setting
 
@@ -125,8 +125,8 @@ class ReplicationSettings:
 
     def __post_init__(self) -> None:
         check("replication", self)
-        PlainPeers(self.plain_peers)
-        if self.classic_master and not PlainPeers(self.plain_peers).allows(host_of(self.classic_master)):
+        RocketmqPeers(self.plain_peers)
+        if self.classic_master and not RocketmqPeers(self.plain_peers).allows(host_of(self.classic_master)):
             raise SettingsError(
                 f"replication.classic_master={self.classic_master} cannot prove itself: list its host in replication.plain_peers"
             )

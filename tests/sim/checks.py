@@ -130,7 +130,7 @@ class Promises:
         if not acknowledged:
             return
         require = self._cluster.world.require
-        epoch = broker.engine.core.master_epoch
+        epoch = broker.driver.machine.master_epoch
         first = self._ackers.setdefault(epoch, broker.name)
         require(first == broker.name, f"{first} and {broker.name} both acknowledged in epoch {epoch}")
         group = self._cluster.truth.group
@@ -312,7 +312,7 @@ def _check_replicas(cluster: SimCluster) -> None:
     first, *others = cluster.brokers
     for other in others:
         require(read_log(first) == read_log(other), f"the logs of {first.name} and {other.name} differ")
-        entries = first.engine.core.epochs.entries, other.engine.core.epochs.entries
+        entries = first.driver.machine.epochs.entries, other.driver.machine.epochs.entries
         require(entries[0] == entries[1], f"the epochs of {first.name} and {other.name} differ: {entries}")
         rows = [sorted(map(repr, each.core.metadata.tables.snapshot_rows())) for each in (first, other)]
         require(rows[0] == rows[1], f"the tables of {first.name} and {other.name} differ: {rows}")

@@ -36,7 +36,7 @@ from tests.sim.world import Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
 
 if TYPE_CHECKING:
-    from brokerd.replication.controllers.controller_session import ControlRequest
+    from brokerd.replication.controllers.session import SessionRequest
     from tests.sim.broker import SimBroker
     from tests.sim.cluster import SimCluster
 
@@ -412,7 +412,7 @@ class SimController(Node):
 
     # ---- brokers
 
-    def handle(self, client: Node, life: int, request: ControlRequest, answer: Answer) -> None:
+    def handle(self, client: Node, life: int, request: SessionRequest, answer: Answer) -> None:
         """A request of a broker or an administrator, in one of its lives."""
         connection = self._connections.setdefault((client.name, life), Connection(client))
         flag = codes.FLAG_ONEWAY if not request.token else 0

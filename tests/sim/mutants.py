@@ -22,9 +22,9 @@ from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
 from brokerd.replication.required_set.sync_state import Proposal, SyncState
 from brokerd.replication.roles import role_machine
 from brokerd.replication.roles.effects import Role, RoleView
-from brokerd.replication.roles.followership import Following
-from brokerd.replication.roles.mastership import Leading, Transfer
-from brokerd.replication.roles.role_machine import ReplicaCore
+from brokerd.replication.roles.followership import Followership
+from brokerd.replication.roles.mastership import Mastership, Transfer
+from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.log.commitlog import CommitLog, SyncMark
 from brokerd.store.put_status import PutStatus
@@ -147,22 +147,22 @@ class LetsGoTooSoon(SyncState):
         return proposal
 
 
-_advance = Leading.advance
-_next_transfer = Leading.next_transfer
+_advance = Mastership.advance
+_next_transfer = Mastership.next_transfer
 _begin = EpochList.begin
-_observe = ReplicaCore.observe
-_position = Leading._position
+_observe = RoleMachine.observe
+_position = Mastership._position
 _elect = Controller.elect
 
 
-def _advance_alone(self: Leading) -> None:
+def _advance_alone(self: Mastership) -> None:
     """W7: with a set of one, everything is confirmed that this broker has."""
     _advance(self)
     if len(self.sync.local) == 1:
         self.confirm_offset = max(self.confirm_offset, self.own_position)
 
 
-def _position_or_ignore(self: Leading, broker_id: int) -> int:
+def _position_or_ignore(self: Mastership, broker_id: int) -> int:
     """W8: a member that has not acked on this connection yet is left out."""
     position = _position(self, broker_id)
     return position if position >= 0 else self._log.end_offset
@@ -175,7 +175,7 @@ def _begin_unless_equal(self: EpochList, epoch: int, start_offset: int) -> None:
         _begin(self, epoch, start_offset)
 
 
-def _label_with_next(self: Leading, connection: int) -> Transfer | None:
+def _label_with_next(self: Mastership, connection: int) -> Transfer | None:
     """W10: the last batch of an epoch is labelled with the next epoch."""
     transfer = _next_transfer(self, connection)
     if transfer is None:
@@ -188,11 +188,11 @@ def _label_with_next(self: Leading, connection: int) -> Transfer | None:
     return Transfer(connection, header, transfer.length)
 
 
-def _observe_in_place(self: ReplicaCore, view: RoleView, now_ms: int) -> None:
+def _observe_in_place(self: RoleMachine, view: RoleView, now_ms: int) -> None:
     """W11: a master that starts again takes up its epoch, at the log's new end."""
     if view.master_id == self.broker_id and view.master_epoch == self.highest_epoch and self.role is Role.FENCED:
         self.view = view
-        self._promote(view.master_epoch)
+        self._switch(role_machine.Event.ELECTED, now_ms)
     else:
         _observe(self, view, now_ms)
 
@@ -203,7 +203,7 @@ def _begin_again(self: EpochList, epoch: int, start_offset: int) -> None:
     _begin(self, epoch, start_offset)
 
 
-def _accept_all(self: Following, header: Any) -> str:
+def _accept_all(self: Followership, header: Any) -> str:
     return ""
 
 
@@ -240,13 +240,13 @@ LIGHT = (
     ),
     Mutant("W5", ForgetsUnanswered.__doc__ or "", ((role_machine, "SyncState", ForgetsUnanswered),)),
     Mutant("W6", ChecksThenActs.__doc__ or "", ((role_machine, "SyncState", ChecksThenActs),)),
-    Mutant("W7", _advance_alone.__doc__ or "", ((Leading, "advance", _advance_alone),)),
-    Mutant("W8", _position_or_ignore.__doc__ or "", ((Leading, "_position", _position_or_ignore),)),
+    Mutant("W7", _advance_alone.__doc__ or "", ((Mastership, "advance", _advance_alone),)),
+    Mutant("W8", _position_or_ignore.__doc__ or "", ((Mastership, "_position", _position_or_ignore),)),
     Mutant("W9", _begin_unless_equal.__doc__ or "", ((EpochList, "begin", _begin_unless_equal),), heals=True),
     Mutant(
         "W10",
         _label_with_next.__doc__ or "",
-        ((Leading, "next_transfer", _label_with_next), (Following, "_epoch_problem", _accept_all)),
+        ((Mastership, "next_transfer", _label_with_next), (Followership, "_epoch_problem", _accept_all)),
         heals=False,  # so that the divergence itself is found, and not only an epoch list that begins too late
         within=6000,
         first=300,
@@ -256,7 +256,7 @@ LIGHT = (
     Mutant(
         "W11",
         _observe_in_place.__doc__ or "",
-        ((ReplicaCore, "observe", _observe_in_place), (EpochList, "begin", _begin_again)),
+        ((RoleMachine, "observe", _observe_in_place), (EpochList, "begin", _begin_again)),
         heals=True,
     ),
     Mutant("removal too soon", LetsGoTooSoon.__doc__ or "", ((role_machine, "SyncState", LetsGoTooSoon),)),
@@ -268,7 +268,7 @@ LIGHT = (
     Mutant(
         "acknowledged in memory",
         "The master counts its own bytes before they are on its disk.",
-        ((Leading, "own_position", property(lambda self: self._log.end_offset)),),
+        ((Mastership, "own_position", property(lambda self: self._log.end_offset)),),
     ),
 )
 

@@ -48,16 +48,16 @@ def a_master_that_misses_one() -> dict[str, Any]:
     group.append(group[1])
     group.settle(5)
     group.crash(group[3])
-    group[1].engine.accepted(99, group.now_ms, host="203.0.113.9")
-    group[1].engine.received(99, b"an ack, believe me", group.now_ms)
+    group[1].driver.accepted(99, group.now_ms, host="203.0.113.9")
+    group[1].driver.received(99, b"an ack, believe me", group.now_ms)
     group.settle(30)
-    return group[1].engine.state(group.now_ms)
+    return group[1].state()
 
 
 def a_replica() -> dict[str, Any]:
     group = Group(2)
     group.elect(1)
-    return group[2].engine.state(group.now_ms)
+    return group[2].state()
 
 
 def names(samples: Samples) -> set[str]:

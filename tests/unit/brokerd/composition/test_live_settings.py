@@ -116,17 +116,17 @@ def test_a_running_master_takes_over_what_changed() -> None:
     group.append(group[1])
     group.settle(5)
     group.crash(group[2])
-    engine = group[1].engine
+    driver = group[1].driver
     group.append(group[1])
     group.flush(group[1])
     assert group.outcomes == [PutStatus.PUT_OK], "the dead replica is still required"
-    engine.reconfigure(ReplicationSettings(all_ack_in_sync_state_set=False), group.now_ms)
+    driver.reconfigure(ReplicationSettings(all_ack_in_sync_state_set=False), group.now_ms)
     assert group.outcomes == [PutStatus.PUT_OK] * 2, "who waits already is let go"
-    engine.reconfigure(ReplicationSettings(min_in_sync_replicas=3), group.now_ms)
-    assert not engine.accepts_messages
-    assert engine.state(group.now_ms)["quorum"]["refused"]
-    engine.reconfigure(ReplicationSettings(), group.now_ms)
-    assert engine.accepts_messages
+    driver.reconfigure(ReplicationSettings(min_in_sync_replicas=3), group.now_ms)
+    assert not driver.accepts_messages
+    assert group[1].state()["quorum"]["refused"]
+    driver.reconfigure(ReplicationSettings(), group.now_ms)
+    assert driver.accepts_messages
 
 
 def test_transactions_take_over_what_changed() -> None:

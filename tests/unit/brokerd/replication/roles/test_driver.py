@@ -27,10 +27,10 @@ def healthy(size: int = 3, **settings: object) -> Group:
 def test_a_send_is_answered_when_all_have_flushed_it_and_consumers_can_see_it() -> None:
     group = healthy()
     seen: list[tuple[str, int]] = []
-    group[1].engine.add_confirm_listener(lambda offset: seen.append(("confirmed", offset)))
+    group[1].driver.add_confirm_listener(lambda offset: seen.append(("confirmed", offset)))
     end = group[1].log.append_record(b"x")
-    group[1].engine.on_appended(end, group.now_ms)
-    group[1].engine.wait(end, lambda status: seen.append((status.name, end)), group.now_ms)
+    group[1].driver.on_appended(end, group.now_ms)
+    group[1].driver.wait(end, lambda status: seen.append((status.name, end)), group.now_ms)
     group.flush(group[1])
     assert seen == []
     group.settle_now()
@@ -47,7 +47,7 @@ def test_a_change_of_role_answers_every_waiter_once_and_never_ok() -> None:
     assert group.outcomes[-3:] == [PutStatus.SERVICE_NOT_AVAILABLE] * 3
     assert group.waiting == 0
     statuses: list[PutStatus] = []
-    group[1].engine.wait(1, statuses.append, group.now_ms)
+    group[1].driver.wait(1, statuses.append, group.now_ms)
     assert statuses == [PutStatus.SERVICE_NOT_AVAILABLE], "not even for what is long safe: this broker no longer knows"
 
 
@@ -72,34 +72,34 @@ def test_without_enough_replicas_nothing_is_accepted() -> None:
     group = Group(2, ReplicationSettings(min_in_sync_replicas=2))
     group.controller.elect(1)
     group.push(group[1])
-    assert group[1].engine.is_master
-    assert not group[1].engine.accepts_messages
-    assert group[1].engine.refusal is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+    assert group[1].driver.is_master
+    assert not group[1].driver.accepts_messages
+    assert group[1].driver.refusal is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
     group.push_all()
     group.settle(5)
-    assert group[1].engine.accepts_messages
-    assert not group[2].engine.accepts_messages
-    assert group[2].engine.refusal is PutStatus.SERVICE_NOT_AVAILABLE
+    assert group[1].driver.accepts_messages
+    assert not group[2].driver.accepts_messages
+    assert group[2].driver.refusal is PutStatus.SERVICE_NOT_AVAILABLE
 
 
 def test_too_many_waiters_are_refused() -> None:
     group = healthy(max_waiting_acks=2)
     group.append(group[1])
-    assert group[1].engine.accepts_messages
+    assert group[1].driver.accepts_messages
     group.append(group[1])
-    assert not group[1].engine.accepts_messages
+    assert not group[1].driver.accepts_messages
 
 
 def test_too_many_bytes_that_wait_are_refused_until_they_are_acknowledged() -> None:
     group = healthy(max_waiting_bytes=4096)
     taken = 0
-    while group[1].engine.accepts_messages:
+    while group[1].driver.accepts_messages:
         group.append(group[1], bytes(250))
         taken += 1
     assert taken == 4096 // 251 + 1
     group.push_all()
     group.settle(5)
-    assert group[1].engine.accepts_messages
+    assert group[1].driver.accepts_messages
 
 
 @pytest.mark.parametrize("method", ["save_master_epoch", "save_entries"])
@@ -110,14 +110,14 @@ def test_an_epoch_that_cannot_be_saved_is_not_served(method: str, monkeypatch: p
     def fail(*_: object) -> None:
         raise StorageError("no")
 
-    monkeypatch.setattr(group[2].engine._epoch_file, method, fail)
+    monkeypatch.setattr(group[2].driver._disk._epoch_file, method, fail)
     group.push(group[2])
     assert group[2].failures == ["no"]
-    assert group[2].core.role is Role.FENCED
+    assert group[2].machine.role is Role.FENCED
     assert Role.MASTER not in [role for role, _ in group[2].roles]
     group.push(group[2])
     group.settle(2)
-    assert group[2].core.role is Role.FENCED
+    assert group[2].machine.role is Role.FENCED
 
 
 def test_a_read_error_ends_the_mastership() -> None:
@@ -144,13 +144,13 @@ def test_a_full_disk_of_a_replica_is_waited_out() -> None:
     group.settle(40)
     assert group.controller.members == {1, 3}
     assert group.outcomes[-1] is PutStatus.PUT_OK
-    assert group[2].engine.state(group.now_ms)["following"]["stuck"] == "full"
+    assert group[2].state()["following"]["stuck"] == "full"
     assert group[2].failures == []
     group[2].log.append_replicated = append
     group.settle(200)
     assert group.controller.members == {1, 2, 3}
     assert group[2].log.data == group[1].log.data
-    assert group[2].core.following.copies == 0
+    assert group[2].machine.followership.copies == 0
 
 
 def test_bytes_that_cannot_be_a_log_there_lead_to_a_new_copy() -> None:
@@ -166,7 +166,7 @@ def test_bytes_that_cannot_be_a_log_there_lead_to_a_new_copy() -> None:
     assert group.controller.members == {1, 3}
     group[2].log.append_replicated = append
     group.settle(250)
-    assert group[2].core.following.copies == 1
+    assert group[2].machine.followership.copies == 1
     assert group.controller.members == {1, 2, 3}
     assert group[2].log.data == group[1].log.data
 
@@ -179,7 +179,7 @@ def test_a_listener_that_appends_at_promotion_is_not_overtaken() -> None:
         if role is Role.MASTER:
             group.append(node, b"first record of epoch %d" % epoch)
 
-    node.engine.add_role_listener(on_role)
+    node.driver.add_role_listener(on_role)
     group.elect(1)
     assert node.log.records() == [b"first record of epoch 1"]
     assert group.outcomes == [PutStatus.PUT_OK]
@@ -194,12 +194,12 @@ def test_a_callback_that_sends_again_is_served() -> None:
         done.append(status)
         if len(done) < 5:
             end = node.log.append_record(b"again")
-            node.engine.on_appended(end, group.now_ms)
-            node.engine.wait(end, again, group.now_ms)
+            node.driver.on_appended(end, group.now_ms)
+            node.driver.wait(end, again, group.now_ms)
 
     end = node.log.append_record(b"again")
-    node.engine.on_appended(end, group.now_ms)
-    node.engine.wait(end, again, group.now_ms)
+    node.driver.on_appended(end, group.now_ms)
+    node.driver.wait(end, again, group.now_ms)
     group.settle(5)
     assert done == [PutStatus.PUT_OK] * 5
 
@@ -224,7 +224,7 @@ def test_a_full_connection_is_pumped_when_it_has_room() -> None:
     group.append(group[1])
     assert wire.to_replica == []
     group[1].full_connections.clear()
-    group[1].engine.pump(wire.number, group.now_ms)
+    group[1].driver.pump(wire.number, group.now_ms)
     assert wire.to_replica
     group.settle(2)
     assert group.outcomes[-1] is PutStatus.PUT_OK
@@ -286,7 +286,7 @@ def test_a_deposed_master_that_does_not_know_it_acknowledges_nothing() -> None:
             if node.log.flush_requested:
                 group.flush(node)
         group.tick()
-    assert group[1].engine.is_master
+    assert group[1].driver.is_master
     assert len(group.acknowledged) == acked
     assert not group.outcomes.count(PutStatus.PUT_OK) > acked
     group.push_all()
@@ -322,7 +322,7 @@ def test_two_switches_without_writes_then_divergence() -> None:
     assert group[1].log.data == group[2].log.data == group[3].log.data
     entries = EpochFile(group[1].disk).load()[0].entries
     assert entries[-1] == (4, start)
-    assert group[1].core.following.cuts == 1
+    assert group[1].machine.followership.cuts == 1
 
 
 def test_a_longer_diverged_tail_is_cut() -> None:
@@ -344,7 +344,7 @@ def test_a_longer_diverged_tail_is_cut() -> None:
     group.push_all()
     group.settle(40)
     assert group[1].log.data == group[2].log.data
-    assert group[1].core.following.cuts == 1
+    assert group[1].machine.followership.cuts == 1
     assert group.controller.members == {1, 2, 3}
 
 
@@ -370,14 +370,14 @@ def test_restart_of_all_at_once_keeps_everything_acknowledged() -> None:
 
 def test_the_state_has_what_a_person_asks() -> None:
     group = healthy()
-    master = group[1].engine.state(group.now_ms)
+    master = group[1].state()
     assert master["role"] == "master"
     assert master["syncStateSet"] == [1, 2, 3]
     assert {replica["brokerId"]: replica["gapBytes"] for replica in master["replicas"]} == {2: 0, 3: 0}
     quorum = master["quorum"]
     assert (quorum["copies"], quorum["wantedCopies"], quorum["downgraded"], quorum["missing"]) == (3, 3, False, [])
     assert (master["weaknesses"], master["learner"]) == ([], False)
-    replica = group[2].engine.state(group.now_ms)
+    replica = group[2].state()
     assert "quorum" not in replica
     assert replica["role"] == "replica"
     assert replica["masterId"] == 1
@@ -389,7 +389,7 @@ def test_a_downgrade_is_told_with_who_why_and_since_when_and_ends_by_itself() ->
     group = healthy()
     group.crash(group[3])
     group.settle(20)
-    quorum = group[1].engine.state(group.now_ms)["quorum"]
+    quorum = group[1].state()["quorum"]
     assert (quorum["copies"], quorum["wantedCopies"], quorum["downgraded"]) == (2, 3, True)
     (missing,) = quorum["missing"]
     assert (missing["brokerId"], missing["reason"], missing["stalls"]) == (3, "it is not connected", False)
@@ -397,5 +397,5 @@ def test_a_downgrade_is_told_with_who_why_and_since_when_and_ends_by_itself() ->
     group[3].start()
     group.push(group[3])
     group.settle(20)
-    quorum = group[1].engine.state(group.now_ms)["quorum"]
+    quorum = group[1].state()["quorum"]
     assert (quorum["copies"], quorum["downgraded"], quorum["missing"]) == (3, False, [])

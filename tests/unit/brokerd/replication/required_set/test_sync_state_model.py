@@ -16,7 +16,8 @@ from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
 from brokerd.replication.log import LogPosition
 from brokerd.replication.required_set.sync_state import REFUSALS, Proposal, SyncState
 from brokerd.replication.roles.effects import Effect, ProposeSyncStateSet
-from brokerd.replication.roles.mastership import Leading
+from brokerd.replication.roles.mastership import Mastership
+from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake
 from remoting import codes
@@ -54,7 +55,8 @@ class Game:
         settings = ReplicationSettings(not_caught_up_ms=300, reconnect_grace_ms=30)
         registered = set(range(1, replicas + 1))
         epochs = EpochList([EpochEntry(1, 0), EpochEntry(3, 100)])
-        self.leading = Leading(settings, 3, 100, epochs, self.log, sync, registered, 0, self.outbox, 0)
+        context = RoleContext(settings, 1, epochs, self.log, self.outbox)
+        self.mastership = Mastership(context, EpochEntry(3, 100), sync, registered, 0, 0)
 
     def play(self, moves: int) -> None:
         for name in self.rng.choices(list(MOVES), list(MOVES.values()), k=moves):
@@ -68,10 +70,10 @@ class Game:
                 self.requests.append(effect.proposal)
         self.outbox.clear()
         for broker_id, connection in list(self.connections.items()):
-            if connection not in {peer.connection for peer in self.leading.peers}:
+            if connection not in {peer.connection for peer in self.mastership.followers}:
                 del self.connections[broker_id]
-        assert self.leading.acknowledged_offset >= self.acknowledged
-        self.acknowledged = self.leading.acknowledged_offset
+        assert self.mastership.acknowledged_offset >= self.acknowledged
+        self.acknowledged = self.mastership.acknowledged_offset
         for broker_id in self.members - {1}:
             if self.held[broker_id] < self.acknowledged:
                 raise Loss(f"b{broker_id} has {self.held[broker_id]} of {self.acknowledged} acknowledged bytes")
@@ -79,7 +81,7 @@ class Game:
     def append(self) -> bool:
         self.log.end_offset += 10
         self.log.flushed_offset = self.log.end_offset
-        self.leading.advance()
+        self.mastership.advance()
         return True
 
     def catch_up(self) -> bool:
@@ -88,11 +90,11 @@ class Game:
             return False
         broker_id = self.rng.choice(list(self.connections))
         connection = self.connections[broker_id]
-        while (transfer := self.leading.next_transfer(connection)) is not None:
-            self.leading.transferred(connection, transfer.length, self.now_ms)
+        while (transfer := self.mastership.next_transfer(connection)) is not None:
+            self.mastership.transferred(connection, transfer.length, self.now_ms)
         missing = self.log.end_offset - self.held[broker_id]
         self.held[broker_id] += missing if self.rng.random() < 0.7 else self.rng.randint(0, missing)
-        self.leading.acked(connection, self.held[broker_id], self.now_ms)
+        self.mastership.acked(connection, self.held[broker_id], self.now_ms)
         return True
 
     def connect(self) -> bool:
@@ -102,21 +104,21 @@ class Game:
         broker_id, connection = self.rng.choice(absent), self.next_connection
         self.next_connection += 1
         self.connections[broker_id] = connection
-        self.leading.accepted(connection, self.now_ms)
-        self.leading.handshake(connection, Handshake(broker_id), self.now_ms)
-        self.leading.acked(connection, self.held[broker_id], self.now_ms)
+        self.mastership.accepted(connection, self.now_ms)
+        self.mastership.handshake(connection, Handshake(broker_id), self.now_ms)
+        self.mastership.acked(connection, self.held[broker_id], self.now_ms)
         return True
 
     def disconnect(self) -> bool:
         if not self.connections:
             return False
         broker_id = self.rng.choice(list(self.connections))
-        self.leading.lost(self.connections.pop(broker_id), self.now_ms)
+        self.mastership.lost(self.connections.pop(broker_id), self.now_ms)
         return True
 
     def tick(self) -> bool:
         self.now_ms += self.rng.choice((10, 40, 150))
-        self.leading.tick(self.now_ms)
+        self.mastership.tick(self.now_ms)
         return True
 
     def process(self) -> bool:
@@ -145,9 +147,9 @@ class Game:
             return False
         token, code, members, set_epoch = self.answers.pop(self.rng.randrange(len(self.answers)))
         if code == codes.SUCCESS:
-            self.leading.sync.accepted(token, members, set_epoch)
+            self.mastership.sync.accepted(token, members, set_epoch)
         elif code in REFUSALS:
-            self.leading.sync.refused(token, code, self.now_ms)
+            self.mastership.sync.refused(token, code, self.now_ms)
         self._go_on()
         return True
 
@@ -156,7 +158,7 @@ class Game:
         if not self.answers:
             return False
         token, *_ = self.answers.pop(self.rng.randrange(len(self.answers)))
-        self.leading.sync.unknown(token, self.now_ms)
+        self.mastership.sync.unknown(token, self.now_ms)
         self._go_on()
         return True
 
@@ -166,18 +168,18 @@ class Game:
             return False
         proposal = self.requests.pop(self.rng.randrange(len(self.requests)))
         self.abandoned.append(proposal)
-        self.leading.sync.unknown(proposal.token, self.now_ms)
+        self.mastership.sync.unknown(proposal.token, self.now_ms)
         self._go_on()
         return True
 
     def read(self) -> bool:
-        self.leading.sync.observed(self.members, self.set_epoch)
+        self.mastership.sync.observed(self.members, self.set_epoch)
         self._go_on()
         return True
 
     def _go_on(self) -> None:
-        self.leading.propose(self.now_ms)
-        self.leading.advance()
+        self.mastership.propose(self.now_ms)
+        self.mastership.advance()
 
 
 def losses(replicas: int, schedules: int = SCHEDULES) -> tuple[int, Counter[str]]:
@@ -244,7 +246,7 @@ def test_the_game_catches_all_three_rules_of_the_usual_design_together(
         self._answered(token)
 
     monkeypatch.setattr(SyncState, "unknown", unknown)
-    monkeypatch.setattr(Leading, "_join_floor", lambda self: self._epoch_start)
+    monkeypatch.setattr(Mastership, "_join_floor", lambda self: self._epoch_start)
     assert losses(replicas)[0] > SCHEDULES * share
 
 
@@ -285,14 +287,14 @@ def test_the_game_catches_a_member_that_leaves_before_the_controller_agreed(monk
 
 
 def test_the_game_catches_an_expansion_that_only_looks_at_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Leading, "_join_floor", lambda self: self._epoch_start)
+    monkeypatch.setattr(Mastership, "_join_floor", lambda self: self._epoch_start)
     assert losses(3)[0] > 0
 
 
 def test_the_game_catches_a_master_that_ignores_members_without_an_ack(monkeypatch: pytest.MonkeyPatch) -> None:
-    def position(self: Leading, broker_id: int) -> int:
+    def position(self: Mastership, broker_id: int) -> int:
         peer = self._by_id.get(broker_id)
         return peer.ack_offset if peer is not None and peer.ack_offset > 0 else self._log.end_offset
 
-    monkeypatch.setattr(Leading, "_position", position)
+    monkeypatch.setattr(Mastership, "_position", position)
     assert losses(3)[0] > SCHEDULES / 20

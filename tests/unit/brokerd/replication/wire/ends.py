@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from brokerd.replication.wire.accepted_end import MasterEnd
-from brokerd.replication.wire.dialled_end import ReplicaEnd
+from brokerd.replication.wire.accepted_end import AcceptedEnd
+from brokerd.replication.wire.dialled_end import DialledEnd
 from brokerd.replication.wire.frames import FromMaster, FromReplica, Handshake
 from remoting.disk import Bytes
 from tests.unit.brokerd.replication.group import credentials
@@ -13,8 +13,8 @@ class Pair:
     """A connection without a network. `at_master` and `at_replica` are the frames that arrived."""
 
     def __init__(self, handshake: Handshake, *, piece_bytes: int = 1 << 30, plain: bool = False) -> None:
-        self.master = MasterEnd(credentials(1), allows_plain=plain, allows_classic=plain)
-        self.replica = ReplicaEnd(credentials(9), handshake)
+        self.master = AcceptedEnd(credentials(1), allows_rocketmq=plain, allows_classic=plain)
+        self.replica = DialledEnd(credentials(9), handshake)
         self.at_master: list[FromReplica] = []
         self.at_replica: list[FromMaster] = []
         self._piece_bytes = piece_bytes

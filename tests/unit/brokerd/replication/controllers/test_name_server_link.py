@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from brokerd.metadata.configs import TopicConfig
-from brokerd.replication.controllers.controller_session import BrokerNames
 from brokerd.replication.controllers.name_server_link import NameServerLink
+from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.roles.effects import Role
 from remoting import codes
 from remoting.disk import Bytes

@@ -12,7 +12,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class PlainPeers:
+class RocketmqPeers:
     """Addresses and networks, and names, which only count for a master that is dialled by them."""
 
     def __init__(self, text: str) -> None:

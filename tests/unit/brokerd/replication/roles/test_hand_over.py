@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brokerd.store.put_status import PutStatus
 from tests.unit.brokerd.replication.group import Group
-from tests.unit.brokerd.replication.test_engine import healthy
+from tests.unit.brokerd.replication.roles.test_driver import healthy
 
 
 class Told:
@@ -21,8 +21,8 @@ def ask(
     group: Group, successor: int = 2, *, epoch: int | None = None, wait_ms: int = 1000, hold_ms: int = 2000
 ) -> Told:
     told = Told()
-    master_epoch = group[1].core.master_epoch if epoch is None else epoch
-    group[1].engine.hand_over(successor, master_epoch, wait_ms, hold_ms, group.now_ms, told)
+    master_epoch = group[1].machine.master_epoch if epoch is None else epoch
+    group[1].driver.hand_over(successor, master_epoch, wait_ms, hold_ms, told, group.now_ms)
     return told
 
 
@@ -31,7 +31,7 @@ def test_what_nobody_had_acknowledged_yet_is_on_the_new_master_too() -> None:
     for _ in range(5):
         group.append(group[1])
     told = ask(group)
-    assert not group[1].engine.accepts_messages
+    assert not group[1].driver.accepts_messages
     assert told.answers == [], "the successor has nothing of it yet"
     group.settle(2)
     end = group[1].log.end_offset
@@ -81,14 +81,14 @@ def test_a_successor_that_lags_is_refused_and_the_master_goes_on() -> None:
     group.settle(2)
     [(reason, _)] = told.answers
     assert reason.startswith("broker 2 still lacks ")
-    assert group[1].engine.accepts_messages
+    assert group[1].driver.accepts_messages
 
 
 def test_who_is_not_in_sync_cannot_take_over() -> None:
     group = healthy()
     [(reason, _)] = ask(group, successor=4).answers
     assert reason == "broker 4 is not in sync with this master"
-    assert group[1].engine.accepts_messages
+    assert group[1].driver.accepts_messages
     for wire in [each for each in group.wires.values() if each.replica is group[2]]:
         group.cut(wire)
     [(reason, _)] = ask(group).answers
@@ -99,7 +99,7 @@ def test_only_the_master_of_that_epoch_hands_over() -> None:
     group = healthy()
     assert ask(group, epoch=7).answers == [("this broker is not the master of epoch 7", 0)]
     told = Told()
-    group[2].engine.hand_over(3, 1, 1000, 1000, group.now_ms, told)
+    group[2].driver.hand_over(3, 1, 1000, 1000, told, group.now_ms)
     assert told.answers == [("this broker is not the master of epoch 1", 0)]
 
 
@@ -108,9 +108,9 @@ def test_when_nobody_decides_the_master_goes_on_after_the_hold() -> None:
     told = ask(group, hold_ms=300)
     assert told.answers == [("", group[1].log.end_offset)]
     group.settle(5)
-    assert not group[1].engine.accepts_messages
+    assert not group[1].driver.accepts_messages
     group.settle(2)
-    assert group[1].engine.accepts_messages
+    assert group[1].driver.accepts_messages
     group.append(group[1])
     group.settle(5)
     assert group.outcomes[-1] is PutStatus.PUT_OK
@@ -133,4 +133,4 @@ def test_an_absurd_wait_is_bounded() -> None:
     told = ask(group, hold_ms=10**12)
     assert len(told.answers) == 1
     group.settle(10_000 // 50 + 2)
-    assert group[1].engine.accepts_messages
+    assert group[1].driver.accepts_messages

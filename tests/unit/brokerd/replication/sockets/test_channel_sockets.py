@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.wire import rocketmq_layouts as plain
+from brokerd.replication.wire import rocketmq_layouts
 from tests.unit.brokerd.replication.test_replica import DEADLINE_S, Broker, Cluster, cluster, until
 
 HERE = "127.0.0.1"
@@ -51,14 +51,14 @@ async def test_a_slave_in_the_current_layout_is_greeted_served_and_counted() -> 
             assert (state, end, epoch) == (1, group.master.log.end_offset, group.master.replica.master_epoch)
             assert entries[-1][0] == epoch
             log = bytearray()
-            writer.write(plain.encode_ack(0))
+            writer.write(rocketmq_layouts.encode_ack(0))
 
             async def read() -> tuple[int, bytes]:
                 state, size, offset, *_ = struct.unpack(">iiqiqq", await reader.readexactly(36))
                 assert state == 2
                 return offset, await reader.readexactly(size)
 
-            await copy(read, lambda offset: writer.write(plain.encode_ack(offset)), log, end)
+            await copy(read, lambda offset: writer.write(rocketmq_layouts.encode_ack(offset)), log, end)
             assert log == group.master.log.data
             (peer,) = group.master.state()["replicas"]
             assert (peer["brokerId"], peer["layout"]) == (7, "current")
@@ -71,14 +71,17 @@ async def test_a_classic_slave_copies_and_is_a_guest() -> None:
         await group.acknowledge(50)
         async with dialled(group.master) as (reader, writer):
             log = bytearray()
-            writer.write(plain.encode_classic_ack(0))
+            writer.write(rocketmq_layouts.encode_classic_ack(0))
 
             async def read() -> tuple[int, bytes]:
                 offset, size = struct.unpack(">qi", await reader.readexactly(12))
                 return offset, await reader.readexactly(size)
 
             await copy(
-                read, lambda offset: writer.write(plain.encode_classic_ack(offset)), log, group.master.log.end_offset
+                read,
+                lambda offset: writer.write(rocketmq_layouts.encode_classic_ack(offset)),
+                log,
+                group.master.log.end_offset,
             )
             assert log == group.master.log.data
             while (await read())[1]:
@@ -187,7 +190,7 @@ async def test_a_broker_that_is_not_master_refuses_everybody() -> None:
         await group.has_master()
         await group.all_in_sync()
         replica = next(broker for broker in group.brokers if not broker.is_master)
-        for opening in (struct.pack(">ihhq", 1, 0, 0, 7), plain.encode_classic_ack(0), b"LBHA"):
+        for opening in (struct.pack(">ihhq", 1, 0, 0, 7), rocketmq_layouts.encode_classic_ack(0), b"LBHA"):
             async with dialled(replica) as (reader, writer):
                 writer.write(opening)
                 with suppress(ConnectionResetError):

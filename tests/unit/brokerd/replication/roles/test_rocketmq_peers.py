@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.replication.required_set.replica_progress import Stage as PeerStage
+from brokerd.replication.required_set.replica_progress import ConnectionStage
 from brokerd.replication.roles.effects import (
     AppendReplicated,
     CloseConnection,
@@ -15,7 +15,7 @@ from brokerd.replication.roles.effects import (
     SendHeartbeat,
     SendReply,
 )
-from brokerd.replication.roles.followership import Following, Stage
+from brokerd.replication.roles.followership import CopyStage, Followership
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.dialled_end import UNLIMITED
 from brokerd.replication.wire.frames import Handshake, Layout, Piece, Reply, TransferHeader
@@ -24,25 +24,25 @@ from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.settings import StoreSettings
 from remoting.errors import ProtocolError
 from tests.support.disks import MemoryDisk
+from tests.unit.brokerd.replication.epochs.test_epochs import epochs, text
 from tests.unit.brokerd.replication.group import FusedDisk, Group, MemoryLog
-from tests.unit.brokerd.replication.test_core import core, promoted, view
-from tests.unit.brokerd.replication.test_epochs import epochs, text
-from tests.unit.brokerd.replication.test_following import Replica
-from tests.unit.brokerd.replication.test_leading import Master
+from tests.unit.brokerd.replication.roles.test_followership import Replica
+from tests.unit.brokerd.replication.roles.test_mastership import Master
+from tests.unit.brokerd.replication.roles.test_role_machine import machine, promoted, view
 
 PLAIN = ReplicationSettings(plain_peers="127.0.0.1")
 ADDRESS = "127.0.0.1:10912"
 
 
 def greet(master: Master, connection: int, handshake: Handshake, ack: int | None = None) -> None:
-    master.leading.accepted(connection, master.now_ms)
-    master.leading.handshake(connection, handshake, master.now_ms)
+    master.mastership.accepted(connection, master.now_ms)
+    master.mastership.handshake(connection, handshake, master.now_ms)
     if ack is not None:
-        master.leading.acked(connection, ack, master.now_ms)
+        master.mastership.acked(connection, ack, master.now_ms)
 
 
 def peer_of(master: Master, connection: int):
-    return next(peer for peer in master.leading.peers if peer.connection == connection)
+    return next(peer for peer in master.mastership.followers if peer.connection == connection)
 
 
 def slave(broker_id: int = 2, **more: object) -> Handshake:
@@ -80,7 +80,7 @@ def test_a_slave_that_is_silent_as_the_original_is_keeps_its_place() -> None:
     greet(master, 20, slave(), 100)
     for now_ms in range(0, 20_000, 50):
         if now_ms % 5000 == 0:
-            master.leading.acked(20, 100, now_ms)
+            master.mastership.acked(20, 100, now_ms)
         master.tick(now_ms)
     assert master.sync.local == {1, 2}
     assert master.sync.in_flight is None
@@ -146,8 +146,8 @@ def test_from_the_last_file_on(learner: bool) -> None:
     master.log.segment_size_bytes = 64
     greet(master, 20, slave(from_last_file=True, learner=learner), 0)
     assert [header.offset for header, _ in master.send_all(20)] == [64]
-    master.leading.acked(20, 0, 0)  # its heartbeat before it took anything
-    master.leading.acked(20, 100, 0)
+    master.mastership.acked(20, 0, 0)  # its heartbeat before it took anything
+    master.mastership.acked(20, 100, 0)
     assert peer_of(master, 20).ack_offset == 100
 
 
@@ -170,11 +170,11 @@ def test_the_newest_life_of_a_broker_wins_whatever_order_connections_come_in() -
     master = Master()
     greet(master, 20, Handshake(2, incarnation=5), 100)
     greet(master, 21, Handshake(2, incarnation=4))
-    assert [peer.connection for peer in master.leading.peers] == [20]
+    assert [peer.connection for peer in master.mastership.followers] == [20]
     greet(master, 22, Handshake(2, incarnation=6))
-    assert [peer.connection for peer in master.leading.peers] == [22]
+    assert [peer.connection for peer in master.mastership.followers] == [22]
     greet(master, 23, Handshake(2, incarnation=6))
-    assert [peer.connection for peer in master.leading.peers] == [23], "the same life may dial again"
+    assert [peer.connection for peer in master.mastership.followers] == [23], "the same life may dial again"
 
 
 # Guests
@@ -185,7 +185,7 @@ def test_a_guest_is_sent_the_log_and_counted_nowhere(handshake: Handshake) -> No
     master = Master(min_in_sync_replicas=1)
     greet(master, 20, handshake, 0)
     assert sum(length for _, length in master.send_all(20)) == 100
-    master.leading.acked(20, 100, 0)
+    master.mastership.acked(20, 100, 0)
     master.append(50)
     master.ack(20, 150)
     assert not master.sync.joining
@@ -193,7 +193,7 @@ def test_a_guest_is_sent_the_log_and_counted_nowhere(handshake: Handshake) -> No
     for now_ms in range(0, 4000, 50):
         master.tick(now_ms)
     assert master.sync.in_flight is None
-    assert peer_of(master, 20).stage is PeerStage.STREAMING
+    assert peer_of(master, 20).stage is ConnectionStage.STREAMING
     replies = [effect for effect in master.effects if isinstance(effect, SendReply)]
     assert len(replies) == (handshake.layout is Layout.SEED)
 
@@ -204,16 +204,16 @@ def test_a_guests_ack_acknowledges_nothing() -> None:
     greet(master, 30, Handshake(2), 100)
     master.append(50)
     master.ack(20, 150)
-    assert master.leading.acknowledged_offset == 100
+    assert master.mastership.acknowledged_offset == 100
     master.ack(30, 150)
-    assert master.leading.acknowledged_offset == 150
+    assert master.mastership.acknowledged_offset == 150
 
 
 def test_a_guest_ahead_of_the_master_is_closed() -> None:
     """The original would count the ack and never send a byte."""
     master = Master()
     greet(master, 20, CLASSIC, 101)
-    assert not master.leading.peers
+    assert not master.mastership.followers
 
 
 @pytest.mark.parametrize("offset", [-1, 99, 151])
@@ -222,8 +222,8 @@ def test_a_guest_that_acks_nonsense_is_closed(offset: int) -> None:
     greet(master, 20, CLASSIC, 100)
     master.append(50)
     master.send_all(20)
-    master.leading.acked(20, offset, 0)
-    assert not master.leading.peers
+    master.mastership.acked(20, offset, 0)
+    assert not master.mastership.followers
 
 
 def test_a_guest_dials_again() -> None:
@@ -231,12 +231,12 @@ def test_a_guest_dials_again() -> None:
     greet(master, 20, seed(), 100)
     greet(master, 21, seed("10.0.0.8:10911"), 100)
     greet(master, 22, seed(), 100)
-    assert [peer.connection for peer in master.leading.peers] == [21, 22]
+    assert [peer.connection for peer in master.mastership.followers] == [21, 22]
     greet(master, 23, CLASSIC, 100)
     greet(master, 24, CLASSIC, 100)
-    assert len(master.leading.peers) == 4, "nothing tells one classic slave from another"
-    master.leading.handshake(22, seed(), 0)
-    assert [peer.connection for peer in master.leading.peers] == [21, 23, 24], "one greeting is enough"
+    assert len(master.mastership.followers) == 4, "nothing tells one classic slave from another"
+    master.mastership.handshake(22, seed(), 0)
+    assert [peer.connection for peer in master.mastership.followers] == [21, 23, 24], "one greeting is enough"
 
 
 # A replica that has seen more than the master
@@ -264,9 +264,9 @@ def test_the_epoch_that_it_has_itself_changes_nothing() -> None:
 
 
 def test_a_newer_epoch_does_not_concern_a_replica() -> None:
-    made = core("1@0", end=120)
+    made = machine("1@0", end=120)
     made.observe(view(2, 3), 0)
-    made.saw_newer_epoch(7, 9)
+    made.saw_newer_epoch(7, 9, 0)
     assert made.role is Role.REPLICA
 
 
@@ -279,7 +279,7 @@ def handshakes(replica: Replica) -> list[Layout]:
 
 def retry(replica: Replica) -> None:
     replica.now_ms += 2000
-    replica.following.tick(replica.now_ms)
+    replica.followership.tick(replica.now_ms)
     replica.dial()
 
 
@@ -287,12 +287,12 @@ def test_a_master_of_unknown_kind_is_tried_in_both_layouts_in_turn() -> None:
     replica = Replica("1@0", end=80, settings=PLAIN, address=ADDRESS, is_ours=False)
     replica.dial()
     for _ in range(3):
-        replica.following.lost(replica.wire, replica.now_ms)
+        replica.followership.lost(replica.wire, replica.now_ms)
         retry(replica)
     assert handshakes(replica) == [Layout.OWN, Layout.CURRENT, Layout.OWN, Layout.CURRENT]
-    replica.following.replied(replica.wire, Reply(80, 3, epochs("1@0 3@80").entries), replica.now_ms)
-    assert replica.following.stage is Stage.TRANSFER
-    replica.following.lost(replica.wire, replica.now_ms)
+    replica.followership.replied(replica.wire, Reply(80, 3, epochs("1@0 3@80").entries), replica.now_ms)
+    assert replica.followership.stage is CopyStage.TRANSFER
+    replica.followership.lost(replica.wire, replica.now_ms)
     replica.dial()
     assert handshakes(replica)[-1] is Layout.CURRENT, "what worked is kept"
 
@@ -301,8 +301,8 @@ def test_silence_is_no_answer_either() -> None:
     replica = Replica("1@0", end=80, settings=PLAIN, address=ADDRESS, is_ours=False)
     replica.dial()
     replica.now_ms = 10_000
-    replica.following.tick(replica.now_ms)
-    assert replica.following.connection is None
+    replica.followership.tick(replica.now_ms)
+    assert replica.followership.connection is None
     retry(replica)
     assert handshakes(replica) == [Layout.OWN, Layout.CURRENT]
 
@@ -315,24 +315,24 @@ def test_nobody_else_is_spoken_to_plainly(settings: ReplicationSettings, is_ours
     replica = Replica("1@0", end=80, settings=settings, address=ADDRESS, is_ours=is_ours)
     replica.dial()
     for _ in range(5):
-        replica.following.lost(replica.wire, replica.now_ms)
+        replica.followership.lost(replica.wire, replica.now_ms)
         retry(replica)
     assert set(handshakes(replica)) == {Layout.OWN}
-    assert ("replication.plain_peers" in replica.following.last_error) == (not is_ours)
+    assert ("replication.plain_peers" in replica.followership.last_error) == (not is_ours)
 
 
 def test_the_original_may_be_silent_for_as_long_as_it_is() -> None:
     replica = Replica("1@0", end=80, settings=PLAIN, address=ADDRESS, is_ours=False)
     replica.dial()
-    replica.following.lost(replica.wire, 0)
+    replica.followership.lost(replica.wire, 0)
     retry(replica)
-    replica.following.replied(replica.wire, Reply(80, 3, epochs("1@0 3@80").entries), replica.now_ms)
+    replica.followership.replied(replica.wire, Reply(80, 3, epochs("1@0 3@80").entries), replica.now_ms)
     start_ms = replica.now_ms
     for replica.now_ms in range(start_ms, start_ms + 20_000, 50):
-        replica.following.tick(replica.now_ms)
-        assert replica.following.connection is not None
-    replica.following.tick(start_ms + 20_000)
-    assert replica.following.connection is None
+        replica.followership.tick(replica.now_ms)
+        assert replica.followership.connection is not None
+    replica.followership.tick(start_ms + 20_000)
+    assert replica.followership.connection is None
 
 
 @pytest.mark.parametrize(("last", "sentence"), [("1@0 2@50", "a stale master"), ("1@0 4@50", "a newer master")])
@@ -340,15 +340,15 @@ def test_the_greeting_of_the_original_must_have_the_epoch_that_a_controller_name
     replica = Replica("1@0", end=80, settings=PLAIN, address=ADDRESS, is_ours=False)
     replica.greet(last, end=80)
     assert not replica.all(SendAck)
-    assert sentence in replica.following.last_error
+    assert sentence in replica.followership.last_error
     assert replica.all(RequestSync)
 
 
 def test_a_master_whose_log_begins_behind_ours_ends_is_known_by_its_greeting() -> None:
     replica = Replica("1@0", end=80)
     replica.dial()
-    replica.following.replied(replica.wire, Reply(500, 3, epochs("1@0 3@400").entries, 200), 0)
-    assert replica.following.copies == 1
+    replica.followership.replied(replica.wire, Reply(500, 3, epochs("1@0 3@400").entries, 200), 0)
+    assert replica.followership.copies == 1
     assert replica.log.end_offset == 0
     assert text(replica.epochs) == ""
 
@@ -365,19 +365,19 @@ def test_a_classic_master_is_acked_at_once_and_copied_as_epoch_0() -> None:
     replica.dial()
     assert handshakes(replica) == [Layout.CLASSIC]
     assert replica.last(SendAck).offset == 0
-    replica.following.received(replica.wire, [Piece(TransferHeader(1024, 0, -1, UNLIMITED), b"x" * 10)], 0)
+    replica.followership.received(replica.wire, [Piece(TransferHeader(1024, 0, -1, UNLIMITED), b"x" * 10)], 0)
     assert text(replica.epochs) == "0@1024"
     assert replica.last(AppendReplicated).offset == 1024
     replica.flush()
     assert replica.last(SendAck).offset == 1034
-    assert replica.following.confirm_offset == 1034
+    assert replica.followership.confirm_offset == 1034
 
 
 def test_a_classic_copy_goes_on_where_it_ended() -> None:
     replica = classic("0@1024", minimum=1024, end=1034)
     replica.dial()
     assert replica.last(SendAck).offset == 1034
-    replica.following.received(replica.wire, [Piece(TransferHeader(1034, 0, -1, UNLIMITED), b"y")], 0)
+    replica.followership.received(replica.wire, [Piece(TransferHeader(1034, 0, -1, UNLIMITED), b"y")], 0)
     assert text(replica.epochs) == "0@1024"
     assert replica.log.end_offset == 1035
 
@@ -385,24 +385,24 @@ def test_a_classic_copy_goes_on_where_it_ended() -> None:
 def test_a_classic_master_that_sends_from_elsewhere_is_left() -> None:
     replica = classic("0@0", end=80)
     replica.dial()
-    replica.following.received(replica.wire, [Piece(TransferHeader(60, 0, -1, UNLIMITED), b"y")], 0)
-    assert replica.following.connection is None
+    replica.followership.received(replica.wire, [Piece(TransferHeader(60, 0, -1, UNLIMITED), b"y")], 0)
+    assert replica.followership.connection is None
     assert replica.log.end_offset == 80
 
 
 def test_a_log_that_controllers_knew_is_not_continued_from_a_classic_master() -> None:
     replica = classic("0@0 2@50", end=80)
     replica.dial()
-    assert "empty data directory" in replica.following.stuck
+    assert "empty data directory" in replica.followership.stuck
     assert not replica.all(SendAck)
 
 
 def test_a_broker_that_copies_a_classic_master_asks_no_controller() -> None:
-    made = core("", end=0)
-    made.follow_classic(ADDRESS, 0)
+    made = machine("", end=0, classic_master=ADDRESS, plain_peers="127.0.0.1")
+    made.follow_classic(0)
     assert made.role is Role.REPLICA
-    assert isinstance(made.following, Following)
-    assert made.following.layout is Layout.CLASSIC
+    assert isinstance(made.followership, Followership)
+    assert made.followership.layout is Layout.CLASSIC
 
 
 def test_a_copy_that_would_begin_inside_a_file_is_refused_by_name() -> None:
@@ -429,7 +429,7 @@ def test_an_empty_replica_may_begin_at_the_masters_last_file() -> None:
     group[3].log = MemoryLog(group[3].fuse)
     group[3].log.segment_bytes = 64
     group.settle(40)
-    start = group[1].core.log.last_file_start
+    start = group[1].machine.log.last_file_start
     assert 0 < start < group[1].log.end_offset
     group[3].start()
     group.push(group[3])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from brokerd.replication.epochs.epoch_list import EpochEntry
-from brokerd.replication.wire import own_layout as own
-from brokerd.replication.wire.accepted_end import MasterEnd
-from brokerd.replication.wire.dialled_end import ReplicaEnd
+from brokerd.replication.wire import own_layout
+from brokerd.replication.wire.accepted_end import AcceptedEnd
+from brokerd.replication.wire.dialled_end import DialledEnd
 from brokerd.replication.wire.frames import Ack, Handshake, NewerEpoch, Piece, Reply, TransferHeader
 from brokerd.replication.wire.proof import Credentials, NotProven, prove_master, prove_replica
 from remoting.errors import ProtocolError
-from tests.unit.brokerd.replication.ends import Pair
 from tests.unit.brokerd.replication.group import credentials
+from tests.unit.brokerd.replication.wire.ends import Pair
 
 HELLO = Handshake(2, highest_epoch=7)
 REPLY = Reply(5000, 7, (EpochEntry(3, 0), EpochEntry(7, 4000)), 0)
@@ -66,8 +66,8 @@ def test_ten_thousand_epochs_are_greeted_with() -> None:
 
 
 def test_another_secret_proves_nothing() -> None:
-    master = MasterEnd(credentials())
-    replica = ReplicaEnd(credentials(secret=b"of another cluster"), HELLO)
+    master = AcceptedEnd(credentials())
+    replica = DialledEnd(credentials(secret=b"of another cluster"), HELLO)
     master.receive(replica.output[0])
     replica.output.clear()
     replica.receive(master.output[0])
@@ -78,39 +78,39 @@ def test_another_secret_proves_nothing() -> None:
 
 
 def test_a_master_that_cannot_prove_itself_is_left() -> None:
-    replica = ReplicaEnd(credentials(), HELLO)
-    replica.receive(own.CHALLENGE_MAGIC + bytes(32))
+    replica = DialledEnd(credentials(), HELLO)
+    replica.receive(own_layout.CHALLENGE_MAGIC + bytes(32))
     with pytest.raises(NotProven, match="the master does not know"):
-        replica.receive(own.WELCOME_MAGIC + bytes(32))
+        replica.receive(own_layout.WELCOME_MAGIC + bytes(32))
     assert not replica.is_proven
 
 
 def test_a_proof_sent_back_is_no_welcome() -> None:
-    replica = ReplicaEnd(credentials(), HELLO)
+    replica = DialledEnd(credentials(), HELLO)
     replica.output.clear()
-    replica.receive(own.CHALLENGE_MAGIC + bytes(32))
+    replica.receive(own_layout.CHALLENGE_MAGIC + bytes(32))
     proof = replica.output[0]
     with pytest.raises(NotProven):
-        replica.receive(own.WELCOME_MAGIC + proof[4:])
+        replica.receive(own_layout.WELCOME_MAGIC + proof[4:])
 
 
 def test_a_recorded_proof_does_not_answer_a_new_challenge() -> None:
-    replica = ReplicaEnd(credentials(), HELLO)
+    replica = DialledEnd(credentials(), HELLO)
     hello = replica.output.pop()
-    first = MasterEnd(Credentials(b"known to this group only", b"c#b", 1, lambda: b"1" * 32))
+    first = AcceptedEnd(Credentials(b"known to this group only", b"c#b", 1, lambda: b"1" * 32))
     first.receive(hello)
     replica.receive(first.output[0])
     proof = replica.output.pop()
     assert first.receive(proof)
-    second = MasterEnd(Credentials(b"known to this group only", b"c#b", 1, lambda: b"2" * 32))
+    second = AcceptedEnd(Credentials(b"known to this group only", b"c#b", 1, lambda: b"2" * 32))
     second.receive(hello)
     with pytest.raises(NotProven):
         second.receive(proof)
 
 
 def test_a_hello_changed_on_the_way_is_not_proven() -> None:
-    replica = ReplicaEnd(credentials(), HELLO)
-    master = MasterEnd(credentials())
+    replica = DialledEnd(credentials(), HELLO)
+    master = AcceptedEnd(credentials())
     hello = bytearray(replica.output.pop())
     hello[15] ^= 1  # another broker id
     master.receive(hello)
@@ -127,10 +127,10 @@ def test_the_two_proofs_of_one_conversation_differ() -> None:
 
 def test_without_a_secret_nobody_is_answered_and_nobody_dialled() -> None:
     with pytest.raises(NotProven, match="--cluster-secret"):
-        ReplicaEnd(credentials(secret=None), HELLO)
-    master = MasterEnd(credentials(secret=None))
+        DialledEnd(credentials(secret=None), HELLO)
+    master = AcceptedEnd(credentials(secret=None))
     with pytest.raises(NotProven, match="--cluster-secret"):
-        master.receive(ReplicaEnd(credentials(), HELLO).output[0])
+        master.receive(DialledEnd(credentials(), HELLO).output[0])
     assert not master.output
 
 
@@ -141,27 +141,27 @@ def test_the_secret_is_not_shown() -> None:
 def test_another_group_is_refused_by_name() -> None:
     other = Credentials(b"known to this group only", b"c#other", 1, lambda: b"n" * 32)
     with pytest.raises(NotProven, match="another group"):
-        MasterEnd(credentials()).receive(ReplicaEnd(other, HELLO).output[0])
+        AcceptedEnd(credentials()).receive(DialledEnd(other, HELLO).output[0])
 
 
 def test_another_version_is_refused_by_name() -> None:
-    hello = bytearray(ReplicaEnd(credentials(), HELLO).output[0])
+    hello = bytearray(DialledEnd(credentials(), HELLO).output[0])
     hello[5] = 2
     with pytest.raises(ProtocolError, match="version 2"):
-        MasterEnd(credentials()).receive(hello)
+        AcceptedEnd(credentials()).receive(hello)
 
 
 def test_a_group_name_is_bounded_before_it_is_awaited() -> None:
-    hello = bytearray(ReplicaEnd(credentials(), HELLO).output[0])
-    hello[own.HELLO.size - 2 : own.HELLO.size] = b"\xff\xff"
+    hello = bytearray(DialledEnd(credentials(), HELLO).output[0])
+    hello[own_layout.HELLO.size - 2 : own_layout.HELLO.size] = b"\xff\xff"
     with pytest.raises(ProtocolError, match="65535 bytes"):
-        MasterEnd(credentials()).receive(hello[: own.HELLO.size])
+        AcceptedEnd(credentials()).receive(hello[: own_layout.HELLO.size])
 
 
 @pytest.mark.parametrize("cut", range(1, 32))
 def test_nothing_is_answered_before_a_hello_is_whole(cut: int) -> None:
-    master = MasterEnd(credentials())
-    hello = ReplicaEnd(credentials(), HELLO).output[0]
+    master = AcceptedEnd(credentials())
+    hello = DialledEnd(credentials(), HELLO).output[0]
     assert master.receive(hello[:-cut]) == []
     assert not master.output
     master.receive(hello[-cut:])
@@ -172,9 +172,9 @@ def test_nothing_is_answered_before_a_hello_is_whole(cut: int) -> None:
 
 
 def test_an_ack_cannot_be_sent_along_with_the_hello_or_the_proof() -> None:
-    ack = own.encode_ack(7, 5000)
+    ack = own_layout.encode_ack(7, 5000)
     with pytest.raises(ProtocolError, match="before it was challenged"):
-        MasterEnd(credentials()).receive(ReplicaEnd(credentials(), HELLO).output[0] + ack)
+        AcceptedEnd(credentials()).receive(DialledEnd(credentials(), HELLO).output[0] + ack)
     pair = Pair(HELLO)
     pair.master.receive(pair.replica.output.pop())
     pair.replica.receive(pair.master.output.pop())
@@ -184,11 +184,11 @@ def test_an_ack_cannot_be_sent_along_with_the_hello_or_the_proof() -> None:
 
 def test_an_ack_of_an_older_epoch_ends_the_connection() -> None:
     with pytest.raises(ProtocolError, match="master epoch 6"):
-        greeted().master.receive(own.encode_ack(6, 100))
+        greeted().master.receive(own_layout.encode_ack(6, 100))
 
 
 def test_an_ack_of_a_newer_epoch_tells_of_it() -> None:
-    assert greeted().master.receive(own.encode_ack(8, 100)) == [NewerEpoch(8)]
+    assert greeted().master.receive(own_layout.encode_ack(8, 100)) == [NewerEpoch(8)]
 
 
 @pytest.mark.parametrize("state", [0, 1, 3, 4, 5, -1, 1 << 30])
@@ -203,7 +203,7 @@ def test_unknown_states_end_the_connection(state: int) -> None:
 
 @pytest.mark.parametrize("master_epoch", [6, 8])
 def test_bytes_of_another_master_epoch_are_refused(master_epoch: int) -> None:
-    raw = own.encode_transfer_header(TransferHeader(0, 3, 0, 0), 10, master_epoch)
+    raw = own_layout.encode_transfer_header(TransferHeader(0, 3, 0, 0), 10, master_epoch)
     with pytest.raises(ProtocolError, match=f"master epoch {master_epoch}"):
         greeted().replica.receive(raw)
 
@@ -211,7 +211,7 @@ def test_bytes_of_another_master_epoch_are_refused(master_epoch: int) -> None:
 @pytest.mark.parametrize("size", [-1, (64 << 20) + 1])
 def test_bodies_are_bounded_before_they_are_awaited(size: int) -> None:
     with pytest.raises(ProtocolError, match="the limit is"):
-        greeted().replica.receive(own.encode_transfer_header(TransferHeader(0, 3, 0, 0), size, 7))
+        greeted().replica.receive(own_layout.encode_transfer_header(TransferHeader(0, 3, 0, 0), size, 7))
 
 
 @pytest.mark.parametrize(
@@ -231,26 +231,26 @@ def test_contradicting_replies_are_refused(reply: Reply) -> None:
     pair = Pair(HELLO)
     pair.exchange()
     with pytest.raises(ProtocolError):
-        pair.replica.receive(own.encode_reply(reply))
+        pair.replica.receive(own_layout.encode_reply(reply))
 
 
 @pytest.mark.parametrize("size", [-1, 7, 12 * 10_001, 2**31 - 1])
 def test_reply_bodies_are_bounded_before_they_are_awaited(size: int) -> None:
     pair = Pair(HELLO)
     pair.exchange()
-    raw = bytearray(own.encode_reply(REPLY))
+    raw = bytearray(own_layout.encode_reply(REPLY))
     raw[4:8] = size.to_bytes(4, "big", signed=True)
     with pytest.raises(ProtocolError):
-        pair.replica.receive(raw[: own.REPLY.size])
+        pair.replica.receive(raw[: own_layout.REPLY.size])
 
 
 def test_neither_reply_nor_transfer_is_read_before_it_is_whole() -> None:
     pair = Pair(HELLO)
     pair.exchange()
-    for byte in own.encode_reply(REPLY)[:-1]:
+    for byte in own_layout.encode_reply(REPLY)[:-1]:
         assert pair.replica.receive(bytes((byte,))) == []
-    assert pair.replica.receive(own.encode_reply(REPLY)[-1:]) == [REPLY]
-    header = own.encode_transfer_header(TransferHeader(10, 7, 4, 9), 3, 7)
+    assert pair.replica.receive(own_layout.encode_reply(REPLY)[-1:]) == [REPLY]
+    header = own_layout.encode_transfer_header(TransferHeader(10, 7, 4, 9), 3, 7)
     for byte in header:
         assert pair.replica.receive(bytes((byte,))) == []
     (piece,) = pair.replica.receive(b"abc")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.replication.epochs.epoch_list import EpochEntry
-from brokerd.replication.wire import rocketmq_layouts as plain
-from brokerd.replication.wire.accepted_end import MasterEnd
-from brokerd.replication.wire.dialled_end import UNLIMITED, ReplicaEnd
+from brokerd.replication.wire import rocketmq_layouts
+from brokerd.replication.wire.accepted_end import AcceptedEnd
+from brokerd.replication.wire.dialled_end import UNLIMITED, DialledEnd
 from brokerd.replication.wire.frames import Ack, Handshake, Layout, Piece, Reply, TransferHeader
 from brokerd.replication.wire.proof import NotProven
 from remoting.errors import ProtocolError
@@ -26,11 +26,11 @@ GUEST = Handshake(-1, True, True, Layout.SEED, acks_flushed=False, address=ADDRE
 CLASSIC_GUEST = Handshake(-1, learner=True, layout=Layout.CLASSIC, acks_flushed=False)
 
 
-def master(*, classic: bool = False) -> MasterEnd:
-    return MasterEnd(credentials(), allows_plain=True, allows_classic=classic)
+def master(*, classic: bool = False) -> AcceptedEnd:
+    return AcceptedEnd(credentials(), allows_rocketmq=True, allows_classic=classic)
 
 
-def fed(end: MasterEnd, data: bytes, size: int) -> list[object]:
+def fed(end: AcceptedEnd, data: bytes, size: int) -> list[object]:
     frames: list[object] = []
     for start in range(0, len(data), size):
         frames += end.receive(data[start : start + size])
@@ -61,7 +61,7 @@ def without_superseded(frames: list[object]) -> list[object]:
 )
 def test_the_layout_is_told_by_the_first_bytes(opening: bytes, layout: Layout, handshake: Handshake, size: int) -> None:
     end = master(classic=True)
-    acks = plain.encode_ack(100) + plain.encode_ack(200)
+    acks = rocketmq_layouts.encode_ack(100) + rocketmq_layouts.encode_ack(200)
     assert without_superseded(fed(end, opening + acks, size)) == [handshake, Ack(200)]
     assert end.layout is layout
     assert not end.output
@@ -75,7 +75,9 @@ def test_a_seed_address_of_any_length_is_padded_or_not(padding: int, size: int) 
         address = b"h:1"
     head = bytes.fromhex("00000001 0000 0000") + len(address).to_bytes(4, "big") + address
     for tail in (b"", bytes(50 - len(address))):
-        frames = fed(master(), head + tail + plain.encode_ack(9) + head + plain.encode_ack(10), size)
+        frames = fed(
+            master(), head + tail + rocketmq_layouts.encode_ack(9) + head + rocketmq_layouts.encode_ack(10), size
+        )
         assert [type(frame) for frame in without_superseded(frames)] == [Handshake, Ack, Handshake, Ack]
 
 
@@ -136,41 +138,41 @@ def test_a_seed_address_must_be_one_and_its_padding_zeros() -> None:
 @pytest.mark.parametrize("first", [CURRENT, SEED, bytes(8), b"\1", b"GET / HTTP/1.1\r\n"])
 def test_who_is_not_listed_must_prove_himself(first: bytes) -> None:
     with pytest.raises(NotProven, match=r"replication\.plain_peers"):
-        MasterEnd(credentials()).receive(first)
+        AcceptedEnd(credentials()).receive(first)
 
 
 def test_the_master_answers_in_the_same_layout() -> None:
     end = master()
     end.receive(CURRENT)
-    assert end.encode_reply(REPLY) == plain.encode_reply(REPLY)
+    assert end.encode_reply(REPLY) == rocketmq_layouts.encode_reply(REPLY)
     header = TransferHeader(1, 2, 3, 4)
-    assert end.encode_transfer_header(header, 5) == plain.encode_transfer_header(header, 5)
+    assert end.encode_transfer_header(header, 5) == rocketmq_layouts.encode_transfer_header(header, 5)
     classic = master(classic=True)
     classic.receive(bytes(8))
-    assert classic.encode_transfer_header(header, 5) == plain.encode_classic_transfer_header(header, 5)
+    assert classic.encode_transfer_header(header, 5) == rocketmq_layouts.encode_classic_transfer_header(header, 5)
 
 
 # The replica's end
 
 
-def replica(layout: Layout = Layout.CURRENT) -> ReplicaEnd:
-    return ReplicaEnd(credentials(secret=None), Handshake(2, layout=layout, highest_epoch=7))
+def replica(layout: Layout = Layout.CURRENT) -> DialledEnd:
+    return DialledEnd(credentials(secret=None), Handshake(2, layout=layout, highest_epoch=7))
 
 
 def test_a_plain_replica_needs_no_secret_and_says_the_documented_bytes() -> None:
     end = replica()
-    assert end.output == [plain.encode_handshake(Handshake(2))]
+    assert end.output == [rocketmq_layouts.encode_handshake(Handshake(2))]
     assert not end.is_proven
-    assert end.encode_ack(7) == plain.encode_ack(7)
+    assert end.encode_ack(7) == rocketmq_layouts.encode_ack(7)
     classic = replica(Layout.CLASSIC)
     assert classic.output == []
-    assert classic.encode_ack(7) == plain.encode_classic_ack(7)
+    assert classic.encode_ack(7) == rocketmq_layouts.encode_classic_ack(7)
 
 
 def test_a_transfer_header_is_not_read_before_it_is_whole() -> None:
     end = replica()
-    end.receive(plain.encode_reply(REPLY))
-    data = plain.encode_transfer_header(TransferHeader(4010, 7, 4000, 9), 3) + b"abc"
+    end.receive(rocketmq_layouts.encode_reply(REPLY))
+    data = rocketmq_layouts.encode_transfer_header(TransferHeader(4010, 7, 4000, 9), 3) + b"abc"
     for position in range(36):
         assert end.receive(data[position : position + 1]) == []
     (piece,) = end.receive(data[36:])
@@ -186,10 +188,14 @@ def test_a_transfer_header_is_not_read_before_it_is_whole() -> None:
 def test_any_split_gives_the_same_bytes_at_the_same_offsets(
     bodies: list[bytes], cuts: list[int], layout: Layout
 ) -> None:
-    stream, log = (plain.encode_reply(REPLY) if layout is Layout.CURRENT else b""), b""
+    stream, log = (rocketmq_layouts.encode_reply(REPLY) if layout is Layout.CURRENT else b""), b""
     for body in bodies:
         header = TransferHeader(4100 + len(log), 7, 4000, 9)
-        encode = plain.encode_transfer_header if layout is Layout.CURRENT else plain.encode_classic_transfer_header
+        encode = (
+            rocketmq_layouts.encode_transfer_header
+            if layout is Layout.CURRENT
+            else rocketmq_layouts.encode_classic_transfer_header
+        )
         stream += encode(header, len(body)) + body
         log += body
     end = replica(layout)
@@ -214,17 +220,19 @@ def test_any_split_gives_the_same_bytes_at_the_same_offsets(
 def test_the_last_bytes_of_an_epoch_are_not_taken_for_the_next_ones() -> None:
     """The original's master moves its cursor before it writes the header of the batch that ends an epoch."""
     end = replica()
-    end.receive(plain.encode_reply(REPLY))
+    end.receive(rocketmq_layouts.encode_reply(REPLY))
     mislabelled = TransferHeader(3990, 7, 4000, 0)
-    (piece,) = end.receive(plain.encode_transfer_header(mislabelled, 10) + b"x" * 10)
+    (piece,) = end.receive(rocketmq_layouts.encode_transfer_header(mislabelled, 10) + b"x" * 10)
     assert isinstance(piece, Piece)
     assert piece.header == TransferHeader(3990, 3, 0, 0)
 
 
 def test_a_batch_over_the_border_of_epochs_is_taken_apart() -> None:
     end = replica()
-    end.receive(plain.encode_reply(REPLY))
-    pieces = end.receive(plain.encode_transfer_header(TransferHeader(3990, 3, 0, 0), 30) + b"a" * 10 + b"b" * 20)
+    end.receive(rocketmq_layouts.encode_reply(REPLY))
+    pieces = end.receive(
+        rocketmq_layouts.encode_transfer_header(TransferHeader(3990, 3, 0, 0), 30) + b"a" * 10 + b"b" * 20
+    )
     assert [(piece.header.epoch, piece.header.offset, bytes(piece.body)) for piece in pieces] == [
         (3, 3990, b"a" * 10),
         (7, 4000, b"b" * 20),
@@ -233,16 +241,16 @@ def test_a_batch_over_the_border_of_epochs_is_taken_apart() -> None:
 
 def test_an_epoch_that_began_after_the_greeting_ends_the_connection() -> None:
     end = replica()
-    end.receive(plain.encode_reply(REPLY))
+    end.receive(rocketmq_layouts.encode_reply(REPLY))
     with pytest.raises(ProtocolError, match="did not have when it greeted"):
-        end.receive(plain.encode_transfer_header(TransferHeader(5000, 8, 5000, 0), 3) + b"abc")
+        end.receive(rocketmq_layouts.encode_transfer_header(TransferHeader(5000, 8, 5000, 0), 3) + b"abc")
 
 
 def test_bytes_before_the_first_epoch_end_the_connection() -> None:
     end = replica()
-    end.receive(plain.encode_reply(Reply(5000, 7, (EpochEntry(7, 4000),))))
+    end.receive(rocketmq_layouts.encode_reply(Reply(5000, 7, (EpochEntry(7, 4000),))))
     with pytest.raises(ProtocolError, match="before the master's first epoch"):
-        end.receive(plain.encode_transfer_header(TransferHeader(3000, 7, 4000, 0), 3) + b"abc")
+        end.receive(rocketmq_layouts.encode_transfer_header(TransferHeader(3000, 7, 4000, 0), 3) + b"abc")
 
 
 def test_a_classic_master_confirms_nothing_and_has_no_epochs() -> None:
@@ -251,18 +259,22 @@ def test_a_classic_master_confirms_nothing_and_has_no_epochs() -> None:
     assert piece.header == TransferHeader(77, 0, -1, UNLIMITED)
 
 
-@pytest.mark.parametrize("size", [-1, plain.MAX_BODY_BYTES + 1])
+@pytest.mark.parametrize("size", [-1, rocketmq_layouts.MAX_BODY_BYTES + 1])
 @pytest.mark.parametrize("layout", [Layout.CURRENT, Layout.CLASSIC])
 def test_bodies_are_bounded(size: int, layout: Layout) -> None:
     header = TransferHeader(0, 1, 0, 0)
-    encode = plain.encode_transfer_header if layout is Layout.CURRENT else plain.encode_classic_transfer_header
+    encode = (
+        rocketmq_layouts.encode_transfer_header
+        if layout is Layout.CURRENT
+        else rocketmq_layouts.encode_classic_transfer_header
+    )
     with pytest.raises(ProtocolError):
         replica(layout).receive(encode(header, size))
 
 
 @pytest.mark.parametrize("size", [-1, 7, 12 * 10_001, 2**31 - 1])
 def test_reply_bodies_are_bounded_before_they_are_awaited(size: int) -> None:
-    data = bytearray(plain.encode_reply(REPLY))
+    data = bytearray(rocketmq_layouts.encode_reply(REPLY))
     data[4:8] = size.to_bytes(4, "big", signed=True)
     with pytest.raises(ProtocolError):
         replica().receive(data)

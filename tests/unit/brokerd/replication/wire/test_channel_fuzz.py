@@ -8,18 +8,17 @@ from random import Random
 import pytest
 
 from brokerd.replication.epochs.epoch_list import EpochEntry
-from brokerd.replication.required_set.replica_progress import Stage
+from brokerd.replication.required_set.replica_progress import ConnectionStage
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.wire import own_layout as own
-from brokerd.replication.wire import rocketmq_layouts as plain
-from brokerd.replication.wire.accepted_end import MasterEnd
-from brokerd.replication.wire.dialled_end import ReplicaEnd
+from brokerd.replication.wire import own_layout, rocketmq_layouts
+from brokerd.replication.wire.accepted_end import AcceptedEnd
+from brokerd.replication.wire.dialled_end import DialledEnd
 from brokerd.replication.wire.frames import Ack, Handshake, Layout, NewerEpoch, Piece, Reply, TransferHeader
 from brokerd.store.put_status import PutStatus
 from remoting.errors import ProtocolError
-from tests.unit.brokerd.replication.ends import Pair
 from tests.unit.brokerd.replication.group import Group, credentials
+from tests.unit.brokerd.replication.wire.ends import Pair
 
 ROUNDS = 1500
 HELLO = Handshake(2, highest_epoch=7)
@@ -38,24 +37,26 @@ def conversation() -> tuple[bytes, bytes]:
         pair.replica.receive(said)
         down += said
     down += pair.master.encode_reply(REPLY) + pair.master.encode_transfer_header(TransferHeader(0, 3, 0, 0), 40)
-    return up + own.encode_ack(7, 100) + own.encode_ack(7, 200), down + bytes(40)
+    return up + own_layout.encode_ack(7, 100) + own_layout.encode_ack(7, 200), down + bytes(40)
 
 
 def plain_replica(rng: Random) -> bytes:
     seed = b"h:%d" % rng.randrange(10**6)
     openings = (
-        plain.HANDSHAKE.pack(1, rng.randrange(3), rng.randrange(3), rng.randrange(9)),
-        plain.HANDSHAKE_HEAD.pack(1, 0, 0, len(seed)) + seed + bytes(rng.choice((0, 50 - len(seed)))),
-        plain.CLASSIC_ACK.pack(rng.randrange(1 << rng.randrange(1, 63))),
+        rocketmq_layouts.HANDSHAKE.pack(1, rng.randrange(3), rng.randrange(3), rng.randrange(9)),
+        rocketmq_layouts.HANDSHAKE_HEAD.pack(1, 0, 0, len(seed)) + seed + bytes(rng.choice((0, 50 - len(seed)))),
+        rocketmq_layouts.CLASSIC_ACK.pack(rng.randrange(1 << rng.randrange(1, 63))),
     )
-    return rng.choice(openings) + b"".join(plain.encode_ack(rng.randrange(9999)) for _ in range(rng.randrange(4)))
+    return rng.choice(openings) + b"".join(
+        rocketmq_layouts.encode_ack(rng.randrange(9999)) for _ in range(rng.randrange(4))
+    )
 
 
 def plain_master(rng: Random) -> bytes:
-    offset, data = 0, plain.encode_reply(REPLY)
+    offset, data = 0, rocketmq_layouts.encode_reply(REPLY)
     for _ in range(rng.randrange(5)):
         body = rng.randbytes(rng.randrange(100))
-        data += plain.encode_transfer_header(TransferHeader(offset, 3, 0, 0), len(body)) + body
+        data += rocketmq_layouts.encode_transfer_header(TransferHeader(offset, 3, 0, 0), len(body)) + body
         offset += len(body)
     return data
 
@@ -88,7 +89,7 @@ def split(rng: Random, data: bytes) -> list[bytes]:
     return pieces
 
 
-def feed(end: MasterEnd | ReplicaEnd, pieces: list[bytes]) -> tuple[list[object], bool]:
+def feed(end: AcceptedEnd | DialledEnd, pieces: list[bytes]) -> tuple[list[object], bool]:
     """The frames, and whether the end refused to go on. Any other error than ours is the test's."""
     frames: list[object] = []
     for piece in pieces:
@@ -103,7 +104,7 @@ def test_what_a_replica_may_send() -> None:
     rng = Random(1)
     refused = opened = 0
     for _ in range(ROUNDS):
-        end = MasterEnd(credentials(), allows_plain=rng.random() < 0.7, allows_classic=rng.random() < 0.5)
+        end = AcceptedEnd(credentials(), allows_rocketmq=rng.random() < 0.7, allows_classic=rng.random() < 0.5)
         data = damaged(rng, conversation()[0] if rng.random() < 0.5 else plain_replica(rng))
         frames, failed = feed(end, split(rng, data))
         refused += failed
@@ -124,7 +125,7 @@ def test_what_a_proven_replica_may_send() -> None:
         pair = Pair(HELLO)
         pair.exchange()
         pair.master.encode_reply(REPLY)
-        data = b"".join(own.encode_ack(7, rng.randrange(9999)) for _ in range(rng.randrange(1, 6)))
+        data = b"".join(own_layout.encode_ack(7, rng.randrange(9999)) for _ in range(rng.randrange(1, 6)))
         frames, failed = feed(pair.master, split(rng, damaged(rng, data)))
         refused += failed
         heard += bool(frames)
@@ -145,7 +146,7 @@ def test_what_a_master_may_send(layout: Layout) -> None:
             data = pair.master.encode_reply(REPLY)
             data += pair.master.encode_transfer_header(TransferHeader(0, 3, 0, 0), 40) + bytes(40)
         else:
-            end = ReplicaEnd(credentials(), HELLO._replace(layout=layout))
+            end = DialledEnd(credentials(), HELLO._replace(layout=layout))
             data = conversation()[1] if layout is Layout.OWN else plain_master(rng)
         frames, failed = feed(end, split(rng, damaged(rng, data)))
         refused += failed
@@ -167,16 +168,20 @@ def followed(**settings: object) -> Group:
 
 def forged(rng: Random, group: Group, recorded: bytes) -> bytes:
     """What somebody on the port might try: offsets, ids and epochs that would count, were they proven."""
-    end = group[1].core.log.end_offset
+    end = group[1].machine.log.end_offset
     tries: list[Callable[[], bytes]] = [
-        lambda: plain.encode_ack(end),
-        lambda: plain.encode_classic_ack(end),
-        lambda: plain.HANDSHAKE.pack(1, 0, 0, rng.randrange(1, 5)) + plain.encode_ack(end),
-        lambda: plain.HANDSHAKE_HEAD.pack(1, 0, 0, 4) + b"b2:1" + plain.encode_ack(end),
-        lambda: own.encode_ack(group[1].core.master_epoch, end),
-        lambda: own.encode_ack(99, end),
-        lambda: recorded + own.encode_ack(group[1].core.master_epoch, end),
-        lambda: own.encode_hello(Handshake(2, highest_epoch=99), b"c#b", bytes(32)) + own.PROOF_MAGIC + bytes(32),
+        lambda: rocketmq_layouts.encode_ack(end),
+        lambda: rocketmq_layouts.encode_classic_ack(end),
+        lambda: rocketmq_layouts.HANDSHAKE.pack(1, 0, 0, rng.randrange(1, 5)) + rocketmq_layouts.encode_ack(end),
+        lambda: rocketmq_layouts.HANDSHAKE_HEAD.pack(1, 0, 0, 4) + b"b2:1" + rocketmq_layouts.encode_ack(end),
+        lambda: own_layout.encode_ack(group[1].machine.master_epoch, end),
+        lambda: own_layout.encode_ack(99, end),
+        lambda: recorded + own_layout.encode_ack(group[1].machine.master_epoch, end),
+        lambda: (
+            own_layout.encode_hello(Handshake(2, highest_epoch=99), b"c#b", bytes(32))
+            + own_layout.PROOF_MAGIC
+            + bytes(32)
+        ),
         lambda: rng.randbytes(rng.randrange(200)),
     ]
     data = rng.choice(tries)()
@@ -188,26 +193,28 @@ def test_nobody_who_proves_nothing_makes_an_ack_count() -> None:
     master = group[1]
     rng = Random(4)
     recorded = conversation()[0]
-    master.engine.on_appended(master.log.append_record(b"not acknowledged"), group.now_ms)
+    master.driver.on_appended(master.log.append_record(b"not acknowledged"), group.now_ms)
     group.flush(master)
-    before = master.core.acknowledged_offset
-    assert before < master.core.log.end_offset
+    before = master.machine.acknowledged_offset
+    assert before < master.machine.log.end_offset
     refused = 0
     for connection in range(10_000, 10_000 + ROUNDS):
-        master.engine.accepted(connection, group.now_ms, host="203.0.113.9")
+        master.driver.accepted(connection, group.now_ms, host="203.0.113.9")
         for piece in split(rng, forged(rng, group, recorded)):
-            master.engine.received(connection, piece, group.now_ms)
-        intruder = [peer for peer in master.core.leading.peers if peer.connection == connection]
-        assert all(peer.stage is Stage.ACCEPTED for peer in intruder), "it got no further than the door"
+            master.driver.received(connection, piece, group.now_ms)
+        intruder = [peer for peer in master.machine.mastership.followers if peer.connection == connection]
+        assert all(peer.stage is ConnectionStage.ACCEPTED for peer in intruder), "it got no further than the door"
         refused += not intruder
-        master.engine.lost(connection, group.now_ms)
-        assert master.core.acknowledged_offset == before
-        assert master.core.role is Role.MASTER
+        master.driver.lost(connection, group.now_ms)
+        assert master.machine.acknowledged_offset == before
+        assert master.machine.role is Role.MASTER
     assert refused > ROUNDS // 2
-    assert sum(master.engine.channels.refused.values()) >= refused
-    assert set(master.engine.channels.refused) == {"203.0.113.9"}
+    assert sum(master.driver.channels.refused.values()) >= refused
+    assert set(master.driver.channels.refused) == {"203.0.113.9"}
     group.settle(20)
-    assert master.core.acknowledged_offset == master.core.log.end_offset, "and those who prove themselves are heard"
+    assert master.machine.acknowledged_offset == master.machine.log.end_offset, (
+        "and those who prove themselves are heard"
+    )
 
 
 def test_plain_peers_break_nothing_either() -> None:
@@ -216,14 +223,14 @@ def test_plain_peers_break_nothing_either() -> None:
     master = group[1]
     rng = Random(5)
     for connection in range(10_000, 10_000 + ROUNDS):
-        master.engine.accepted(connection, group.now_ms, host="203.0.113.9")
+        master.driver.accepted(connection, group.now_ms, host="203.0.113.9")
         for piece in split(rng, damaged(rng, plain_replica(rng))):
-            master.engine.received(connection, piece, group.now_ms)
+            master.driver.received(connection, piece, group.now_ms)
         if rng.random() < 0.8:
-            master.engine.lost(connection, group.now_ms)
+            master.driver.lost(connection, group.now_ms)
         assert master.failures == []
-        assert master.core.role is Role.MASTER
-        assert len(master.core.leading.peers) <= group.settings.max_connections
+        assert master.machine.role is Role.MASTER
+        assert len(master.machine.mastership.followers) <= group.settings.max_connections
         if rng.random() < 0.02:
             group.settle_now()
     group.settle(100)
@@ -241,19 +248,19 @@ def test_a_replica_takes_nothing_from_a_master_that_lies() -> None:
         replica = group[2]
         (wire,) = [each for each in group.wires.values() if each.replica is replica]
         content = bytes(replica.log.data)
-        master_end = group[1].engine.channels.master_end(wire.number)
-        assert master_end is not None
+        accepted_end = group[1].driver.channels.accepted_end(wire.number)
+        assert accepted_end is not None
         stream = b""
         for _ in range(rng.randrange(1, 5)):
             offset = rng.choice((len(content), len(content), 0, 7))
             header = TransferHeader(offset, rng.choice((1, 1, 2)), rng.choice((0, 0, 5)), 10**6)
             body = rng.randbytes(rng.randrange(60))
-            stream += master_end.encode_transfer_header(header, len(body)) + body
+            stream += accepted_end.encode_transfer_header(header, len(body)) + body
         for piece in split(rng, damaged(rng, stream)):
-            replica.engine.received(wire.number, piece, group.now_ms)
+            replica.driver.received(wire.number, piece, group.now_ms)
         assert bytes(replica.log.data[: len(content)]) == content
-        assert replica.core.confirm_offset <= replica.core.log.end_offset == replica.log.end_offset
-        assert replica.core.epochs.last_epoch <= replica.core.master_epoch
+        assert replica.machine.confirm_offset <= replica.machine.log.end_offset == replica.log.end_offset
+        assert replica.machine.epochs.last_epoch <= replica.machine.master_epoch
         assert replica.failures == []
         kept += len(replica.log.data) > len(content)
     assert kept

@@ -19,14 +19,14 @@ from brokerd.replication.roles.effects import (
     RoleView,
     SettleLog,
 )
-from brokerd.replication.roles.role_machine import ReplicaCore
+from brokerd.replication.roles.role_machine import SWITCHES, Event, RoleMachine, Step
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake
-from tests.unit.brokerd.replication.test_epochs import epochs, text
+from tests.unit.brokerd.replication.epochs.test_epochs import epochs, text
 
 
-def core(entries: str = "", *, end: int = 0, highest: int = 0, minimum: int = 0, **settings: object) -> ReplicaCore:
-    made = ReplicaCore(ReplicationSettings(**settings), epochs(entries), highest, LogPosition(minimum, end, end), 0, 0)
+def machine(entries: str = "", *, end: int = 0, highest: int = 0, minimum: int = 0, **settings: object) -> RoleMachine:
+    made = RoleMachine(ReplicationSettings(**settings), epochs(entries), highest, LogPosition(minimum, end, end), 0, 0)
     made.identify(1)
     return made
 
@@ -36,8 +36,8 @@ def view(master: int | None, epoch: int, members: set[int] | None = None, set_ep
     return RoleView(master, epoch, frozenset(members or ({master} if master else ())), set_epoch, address, address)
 
 
-def promoted(entries: str = "", *, end: int = 0, epoch: int = 3) -> ReplicaCore:
-    made = core(entries, end=end)
+def promoted(entries: str = "", *, end: int = 0, epoch: int = 3) -> RoleMachine:
+    made = machine(entries, end=end)
     made.observe(view(1, epoch), 0)
     made.log_settled(end, 0)
     made.take_effects()
@@ -49,10 +49,10 @@ def kinds(effects: list[Effect]) -> list[type]:
 
 
 def test_promotion_settles_the_log_before_the_epoch_begins() -> None:
-    made = core("1@0", end=120)
+    made = machine("1@0", end=120)
     made.observe(view(1, 3), 0)
     assert made.role is Role.PROMOTING
-    assert not made.leading
+    assert not made.mastership
     assert made.take_effects() == [FailWaiters(), PersistMasterEpoch(3), SettleLog()]
     made.log_settled(117, 0)  # three bytes were no whole record
     assert made.take_effects() == [PersistEpochs(((1, 0), (3, 117))), RoleChanged(Role.MASTER, 3)]
@@ -60,7 +60,7 @@ def test_promotion_settles_the_log_before_the_epoch_begins() -> None:
 
 
 def test_an_epoch_that_this_broker_has_served_is_not_served_again() -> None:
-    made = core("1@0 3@100", end=120, highest=3)
+    made = machine("1@0 3@100", end=120, highest=3)
     made.observe(view(1, 3), 0)
     assert made.role is Role.FENCED
     assert made.take_effects() == [RequestElection()]
@@ -69,7 +69,7 @@ def test_an_epoch_that_this_broker_has_served_is_not_served_again() -> None:
 
 
 def test_the_highest_epoch_outlives_the_process_whoever_tells_an_older_one() -> None:
-    made = core("1@0", end=120, highest=9)
+    made = machine("1@0", end=120, highest=9)
     for old in (view(2, 8), view(1, 8)):
         made.observe(old, 0)
         assert (made.role, made.take_effects()) == (Role.FENCED, [])
@@ -130,25 +130,25 @@ def test_no_master_known_means_no_role_and_a_wish() -> None:
 
 
 def test_a_learner_wishes_nothing() -> None:
-    made = core(learner=True)
+    made = machine(learner=True)
     made.observe(view(None, 0), 0)
     assert made.take_effects() == []
 
 
 def test_the_same_master_again_changes_nothing_but_the_set() -> None:
-    made = core("1@0", end=120)
+    made = machine("1@0", end=120)
     made.observe(view(2, 4, {2}), 0)
     made.take_effects()
     made.observe(view(2, 4, {1, 2}, 2), 0)
     assert made.take_effects() == []
-    assert made.following is not None
-    assert made.following.in_set
+    assert made.followership is not None
+    assert made.followership.in_set
     made.observe(view(3, 4), 0)  # an epoch has one master for ever
-    assert made.following.master_id == 2
+    assert made.followership.master_id == 2
 
 
 def test_a_replica_follows_the_next_master_on_a_new_connection() -> None:
-    made = core("1@0", end=120)
+    made = machine("1@0", end=120)
     made.observe(view(2, 4), 0)
     first = next(effect for effect in made.take_effects() if isinstance(effect, Connect))
     made.connected(first.attempt, 5, 0)
@@ -162,7 +162,7 @@ def test_a_replica_follows_the_next_master_on_a_new_connection() -> None:
 
 
 def test_the_listener_refuses_everybody_unless_master() -> None:
-    made = core("1@0", end=120)
+    made = machine("1@0", end=120)
     made.accepted(7, 0)
     assert made.take_effects() == [CloseConnection(7, "this broker is not the master")]
     made.observe(view(1, 3), 0)
@@ -172,18 +172,18 @@ def test_the_listener_refuses_everybody_unless_master() -> None:
 
 
 def test_data_without_epochs_gets_number_0_when_its_holder_is_elected() -> None:
-    made = core("", end=120, minimum=64)
+    made = machine("", end=120, minimum=64)
     made.observe(view(1, 1), 0)
     made.log_settled(120, 0)
     assert text(made.epochs) == "0@64 1@120"
-    empty = core()
+    empty = machine()
     empty.observe(view(1, 1), 0)
     empty.log_settled(0, 0)
     assert text(empty.epochs) == "1@0"
 
 
 def test_epochs_beyond_the_recovered_log_are_forgotten() -> None:
-    made = core("1@0 3@100 4@130", end=120)
+    made = machine("1@0 3@100 4@130", end=120)
     assert made.take_effects() == [PersistEpochs(((1, 0), (3, 100)))]
 
 
@@ -213,7 +213,7 @@ def test_the_confirm_offset_survives_a_switch_of_roles() -> None:
 
 def test_a_failure_ends_every_role_for_good() -> None:
     made = promoted(end=120)
-    made.fail("the disk broke")
+    made.fail("the disk broke", 0)
     assert kinds(made.take_effects()) == [FailWaiters, RoleChanged]
     made.observe(view(1, 9), 0)
     made.observe(view(2, 10), 0)
@@ -221,7 +221,7 @@ def test_a_failure_ends_every_role_for_good() -> None:
 
 
 def test_answers_and_frames_for_a_role_that_ended_are_nothing() -> None:
-    made = core("1@0", end=120)
+    made = machine("1@0", end=120)
     made.observe(view(2, 4), 0)
     made.take_effects()
     made.proposal_accepted(1, {1, 2}, 9, 0)
@@ -233,3 +233,83 @@ def test_answers_and_frames_for_a_role_that_ended_are_nothing() -> None:
     assert made.next_transfer(3) is None
     assert made.take_effects() == []
     assert made.role is Role.REPLICA
+
+
+def in_role(role: Role) -> RoleMachine:
+    """A broker of this role that has seen epoch 3, and the views of it."""
+    made = machine("1@0", end=100)
+    if role is Role.FENCED:
+        made.observe(view(None, 3), 0)
+    elif role is Role.REPLICA:
+        made.observe(view(2, 3), 0)
+    else:
+        made.observe(view(1, 3), 0)
+        if role is Role.MASTER:
+            made.log_settled(100, 0)
+    made.take_effects()
+    assert made.role is role
+    return made
+
+
+NEXT_VIEW = {
+    Event.MASTER_LOST: view(None, 4),
+    Event.OTHER_ELECTED: view(2, 4),
+    Event.ELECTED: view(1, 4),
+    Event.SERVED_BEFORE: view(1, 3),
+}
+# What a step leaves in the outbox of a broker that has nobody connected and no master's address that anybody answers at.
+EFFECTS = {
+    Step.FAIL_WAITERS: [FailWaiters],
+    Step.CLOSE_CONNECTIONS: [],
+    Step.TELL_FENCED: [RoleChanged],
+    Step.TELL_ROLE: [RoleChanged],
+    Step.SETTLE_LOG: [SettleLog],
+    Step.BEGIN_EPOCH: [PersistEpochs],
+    Step.FOLLOW: [Connect],
+    Step.FOLLOW_CLASSIC: [],
+    Step.ASK_ELECTION: [RequestElection],
+    Step.ASK_SYNC: [RequestSync],
+}
+
+
+@pytest.mark.parametrize("event", Event, ids=lambda event: event.name.lower())
+@pytest.mark.parametrize("role", Role, ids=lambda role: role.value)
+def test_a_role_changes_as_the_table_says_and_not_otherwise(role: Role, event: Event) -> None:
+    made = in_role(role)
+    made.view = NEXT_VIEW.get(event, made.view)
+    switch = SWITCHES.get((role, event))
+    if switch is None:
+        with pytest.raises(AssertionError, match="cannot happen"):
+            made._switch(event, 0)
+        assert (made.role, made.take_effects()) == (role, [])
+        return
+    made._switch(event, 0)
+    assert made.role is switch.to
+    assert (made.mastership is not None) == (switch.to is Role.MASTER)
+    assert (made.followership is not None) == (switch.to is Role.REPLICA)
+    persisted = [PersistMasterEpoch] if event in NEXT_VIEW and event is not Event.SERVED_BEFORE else []
+    expected = [kind for step in switch.steps for kind in (persisted if step is Step.PERSIST_EPOCH else EFFECTS[step])]
+    assert kinds(made.take_effects()) == expected
+
+
+def test_what_cannot_happen_in_a_role_is_not_taken_for_a_mistake_when_others_say_it() -> None:
+    for role in Role:
+        made = in_role(role)
+        before = made.role
+        if role is not Role.MASTER:
+            made.saw_newer_epoch(7, 9, 0)
+        if role is not Role.PROMOTING:
+            made.log_settled(100, 0)
+        made.observe(view(2, 2), 0)  # an older epoch
+        assert made.role is before
+
+
+def test_a_switch_that_breaks_half_way_leaves_the_broker_fenced_and_does_nothing_more() -> None:
+    made = in_role(Role.MASTER)
+    made.accepted(7, 0)
+    made.view = view(2, 2)  # no controller gets that far
+    with pytest.raises(AssertionError, match="fell from 3 to 2"):
+        made._switch(Event.OTHER_ELECTED, 0)
+    made.fail("an invariant broke", 0)
+    assert made.role is Role.FENCED
+    assert kinds(made.take_effects()) == [FailWaiters, CloseConnection, RoleChanged, FailWaiters]

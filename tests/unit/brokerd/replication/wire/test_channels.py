@@ -1,4 +1,4 @@
-"""Who may come, who was refused, and how fast the log leaves; the list of plain peers; the file with the secret."""
+"""Who may come, who was refused, and how fast the log leaves; the list of RocketMQ peers; the file with the secret."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.replication.rocketmq_peers import RocketmqPeers, host_of
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.channels import Budget, Channels
-from brokerd.replication.wire.rocketmq_peers import PlainPeers, host_of
 from remoting.access.secret_file import load_secrets
 from remoting.errors import ProtocolError, SettingsError
 from tests.unit.brokerd.replication.group import credentials
@@ -94,7 +94,7 @@ def test_refusals_of_many_hosts_are_bounded() -> None:
     ],
 )
 def test_plain_peers(text: str, host: str, allowed: bool) -> None:
-    assert PlainPeers(text).allows(host) is allowed
+    assert RocketmqPeers(text).allows(host) is allowed
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0", "a b", "*", "256.1.1.1", "-x"])

@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.replication.controllers.controller_session import BrokerNames, ControlRequest
-from brokerd.replication.controllers.fixed_session import FixedRoles
-from brokerd.replication.epochs.log_lineage import LINEAGE_FILE, Lineage
+from brokerd.replication.controllers.fixed_session import FixedSession
+from brokerd.replication.controllers.session import BrokerNames, SessionRequest
+from brokerd.replication.epochs.log_lineage import LINEAGE_FILE, LogLineage
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.roles.effects import Role, RoleView
 from brokerd.replication.settings import ReplicationSettings
@@ -32,16 +32,20 @@ ASK_MASTER, ASK_GROUP = codes.EXCHANGE_BROKER_HA_INFO, codes.GET_BROKER_MEMBER_G
 
 
 class Sink:
-    """Records what the engine would be told."""
+    """Records what the driver would be told."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
+        self.lineages: list[str] = []
         self.views: list[RoleView] = []
         self.members: frozenset[int] = frozenset()
         self.accepted: list[tuple[int, frozenset[int], int]] = []
 
     def identified(self, broker_id: int) -> None:
         self.ids.append(broker_id)
+
+    def lineage_known(self, name: str) -> None:
+        self.lineages.append(name)
 
     def observed(self, view: RoleView, now_ms: int) -> None:
         self.views.append(view)
@@ -59,7 +63,21 @@ class Sink:
         raise AssertionError("a fixed group loses no answer")
 
 
-class Session:
+class Lineage:
+    """A file that nobody reads again."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.kept: list[str] = []
+
+    def load(self, *, draw: bool) -> str:
+        return self.name
+
+    def keep(self, name: str) -> None:
+        self.kept.append(name)
+
+
+class Talk:
     def __init__(self, broker_id: int, *, highest: int = 0, acting: bool = False, total: int = 3) -> None:
         self.now_ms = 0
         self.sink = Sink()
@@ -68,15 +86,14 @@ class Session:
             roles="fixed", broker_id=broker_id, total_replicas=total, acting_master=acting,
             fixed_master="" if broker_id == 0 else MASTER,
         )  # fmt: skip
-        self.kept: list[str] = []
-        lineage = LINEAGE if broker_id == 0 or highest else ""
-        self.core = FixedRoles(settings, names, [NS], self.sink, highest, lineage, self.kept.append, 0)
-        self.waiting: list[ControlRequest] = []
+        self.lineage = Lineage(LINEAGE if broker_id == 0 or highest else "")
+        self.session = FixedSession(settings, names, [NS], self.sink, self.lineage, highest)
+        self.waiting: list[SessionRequest] = []
 
     def tick(self, milliseconds: int = 0) -> list[tuple[str, int]]:
         self.now_ms += milliseconds
-        self.core.tick(self.now_ms, 0)
-        new = self.core.take_requests()
+        self.session.tick(self.now_ms, 0)
+        new = self.session.take_requests()
         self.waiting += new
         return [(request.address, request.code) for request in new]
 
@@ -84,7 +101,7 @@ class Session:
         request = next(each for each in self.waiting if each.code == code)
         self.waiting.remove(request)
         encoded = b"" if body is None else orjson.dumps(body)
-        self.core.answered(request.token, status, ext or {}, encoded, self.now_ms)
+        self.session.answered(request.token, status, ext or {}, encoded, self.now_ms)
 
 
 def told(epoch: int, *members: int, set_epoch: int = 4) -> dict[str, str]:
@@ -101,45 +118,45 @@ def told(epoch: int, *members: int, set_epoch: int = 4) -> dict[str, str]:
 
 
 def test_every_start_of_the_master_is_a_new_epoch() -> None:
-    session = Session(0, highest=6)
-    assert session.tick() == []
-    assert session.sink.views == [RoleView(0, 7, frozenset({0}), 1, MASTER, "m:2", "m:3")]
-    assert session.sink.members == {0, 1, 2}
-    session.core.request_sync()
-    session.tick(50)
-    assert session.sink.views[-1].master_epoch == 7
+    talk = Talk(0, highest=6)
+    assert talk.tick() == []
+    assert talk.sink.views == [RoleView(0, 7, frozenset({0}), 1, MASTER, "m:2", "m:3")]
+    assert talk.sink.members == {0, 1, 2}
+    talk.session.request_sync()
+    talk.tick(50)
+    assert talk.sink.views[-1].master_epoch == 7
 
 
 def test_what_the_master_proposes_is_the_set() -> None:
-    session = Session(0)
-    session.tick()
-    session.core.propose(Proposal(5, frozenset({0, 1}), 1), 1)
-    session.core.propose(Proposal(6, frozenset({0}), 9), 99)  # of an ended mastership
-    session.tick(50)
-    assert session.sink.accepted == [(5, frozenset({0, 1}), 2)]
-    assert session.core.exchange_fields(77)["syncStateSet"] == "0,1"
-    assert session.core.exchange_fields(77)["masterEpoch"] == "1"
+    talk = Talk(0)
+    talk.tick()
+    talk.session.propose(Proposal(5, frozenset({0, 1}), 1), 1)
+    talk.session.propose(Proposal(6, frozenset({0}), 9), 99)  # of an ended mastership
+    talk.tick(50)
+    assert talk.sink.accepted == [(5, frozenset({0, 1}), 2)]
+    assert talk.session.exchange_fields(77)["syncStateSet"] == "0,1"
+    assert talk.session.exchange_fields(77)["masterEpoch"] == "1"
 
 
 def test_a_replica_asks_its_master_now_and_then_and_when_wished() -> None:
-    session = Session(1)
-    assert session.tick() == [(MASTER, ASK_MASTER)]
-    assert session.sink.views == [], "it knows nothing yet"
-    session.answer(ASK_MASTER, told(3, 0, 2))
-    assert session.sink.views == [RoleView(0, 3, frozenset({0, 2}), 4, MASTER, "m:2", "m:3")]
-    assert session.kept == [LINEAGE]
-    assert session.tick(999) == []
-    assert session.tick(1) == [(MASTER, ASK_MASTER)]
-    assert session.tick(5000) == [], "one question at a time"
-    session.core.failed(session.waiting.pop().token, "no answer", session.now_ms)
-    session.core.request_sync()
-    assert session.tick() == [(MASTER, ASK_MASTER)]
+    talk = Talk(1)
+    assert talk.tick() == [(MASTER, ASK_MASTER)]
+    assert talk.sink.views == [], "it knows nothing yet"
+    talk.answer(ASK_MASTER, told(3, 0, 2))
+    assert talk.sink.views == [RoleView(0, 3, frozenset({0, 2}), 4, MASTER, "m:2", "m:3")]
+    assert talk.lineage.kept == talk.sink.lineages == [LINEAGE]
+    assert talk.tick(999) == []
+    assert talk.tick(1) == [(MASTER, ASK_MASTER)]
+    assert talk.tick(5000) == [], "one question at a time"
+    talk.session.failed(talk.waiting.pop().token, "no answer", talk.now_ms)
+    talk.session.request_sync()
+    assert talk.tick() == [(MASTER, ASK_MASTER)]
 
 
 def test_a_replica_that_starts_without_its_master_is_a_replica_of_what_it_knew() -> None:
-    session = Session(2, highest=5)
-    session.tick()
-    assert session.sink.views == [RoleView(0, 5, master_address=MASTER)]
+    talk = Talk(2, highest=5)
+    talk.tick()
+    assert talk.sink.views == [RoleView(0, 5, master_address=MASTER)]
 
 
 @pytest.mark.parametrize(
@@ -155,13 +172,13 @@ def test_a_replica_that_starts_without_its_master_is_a_replica_of_what_it_knew()
     ],
 )
 def test_a_master_that_is_none_is_said(ext: dict[str, str], status: int, words: str) -> None:
-    session = Session(1, highest=5)
-    session.tick()
-    session.answer(ASK_MASTER, ext, status=status)
-    assert words in session.core.last_error
-    session.tick(1000)
-    session.answer(ASK_MASTER, told(6, 0))
-    assert session.core.last_error == ""
+    talk = Talk(1, highest=5)
+    talk.tick()
+    talk.answer(ASK_MASTER, ext, status=status)
+    assert words in talk.session.last_error
+    talk.tick(1000)
+    talk.answer(ASK_MASTER, told(6, 0))
+    assert talk.session.last_error == ""
 
 
 def group(*ids: int) -> dict[str, Any]:
@@ -169,26 +186,25 @@ def group(*ids: int) -> dict[str, Any]:
 
 
 def test_the_smallest_replica_stands_in_while_no_name_server_knows_a_master() -> None:
-    session = Session(1, acting=True)
-    heard: list[bool] = []
-    session.core.on_acting_changed(lambda: heard.append(session.core.acts_as_master))
-    assert (NS, ASK_GROUP) in session.tick()
-    session.answer(ASK_GROUP, body=group(0, 1, 2))
-    assert not session.core.acts_as_master
-    session.core.min_id_changed(session.now_ms)
-    assert (NS, ASK_GROUP) in session.tick(10)
-    session.answer(ASK_GROUP, body=group(1, 2))
-    assert heard == [True]
-    session.tick(1000)
-    session.answer(ASK_GROUP, body=group(0, 1, 2))
-    assert heard == [True, False]
-    session.tick(1000)
-    session.answer(ASK_GROUP, body=group(2))
-    assert not session.core.acts_as_master, "it is not there itself, as far as clients can see"
-    session.tick(1000)
-    session.answer(ASK_GROUP, body=group(1))
-    session.core.disconnected(NS, session.now_ms)
-    assert heard == [True, False, True, False]
+    talk = Talk(1, acting=True)
+    assert (NS, ASK_GROUP) in talk.tick()
+    talk.answer(ASK_GROUP, body=group(0, 1, 2))
+    assert not talk.session.acts_as_master
+    talk.session.min_id_changed(talk.now_ms)
+    assert (NS, ASK_GROUP) in talk.tick(10)
+    talk.answer(ASK_GROUP, body=group(1, 2))
+    assert talk.session.acts_as_master
+    talk.tick(1000)
+    talk.answer(ASK_GROUP, body=group(0, 1, 2))
+    assert not talk.session.acts_as_master
+    talk.tick(1000)
+    talk.answer(ASK_GROUP, body=group(2))
+    assert not talk.session.acts_as_master, "it is not there itself, as far as clients can see"
+    talk.tick(1000)
+    talk.answer(ASK_GROUP, body=group(1))
+    assert talk.session.acts_as_master
+    talk.session.disconnected(NS, talk.now_ms)
+    assert not talk.session.acts_as_master
 
 
 def test_settings_that_cannot_be_are_refused_with_what_to_do() -> None:
@@ -200,7 +216,7 @@ def test_settings_that_cannot_be_are_refused_with_what_to_do() -> None:
         names = BrokerNames("c", "b", "", "", "")
         chosen = ReplicationSettings(roles="fixed", **settings)
         with pytest.raises(SettingsError, match=words):
-            FixedRoles(chosen, names, [NS], Sink(), 0, LINEAGE, [].append, 0)
+            FixedSession(chosen, names, [NS], Sink(), Lineage(LINEAGE), 0)
 
 
 # ---- over sockets
@@ -319,15 +335,15 @@ async def test_a_master_with_another_data_directory_is_refused_by_its_replicas()
 
 def test_a_lineage_is_drawn_once_and_a_damaged_one_is_refused() -> None:
     disk = MemoryDisk()
-    assert Lineage(disk).load(draw=False) == ""
-    name = Lineage(disk).load(draw=True)
-    assert Lineage(disk).load(draw=False) == Lineage(disk).load(draw=True) == name
-    assert Lineage(MemoryDisk()).load(draw=True) != name
+    assert LogLineage(disk).load(draw=False) == ""
+    name = LogLineage(disk).load(draw=True)
+    assert LogLineage(disk).load(draw=False) == LogLineage(disk).load(draw=True) == name
+    assert LogLineage(MemoryDisk()).load(draw=True) != name
     disk.replace_bytes(LINEAGE_FILE, b"x")
     with pytest.raises(CorruptedFile, match="copy the file"):
-        Lineage(disk).load(draw=True)
+        LogLineage(disk).load(draw=True)
     with pytest.raises(CorruptedFile, match="cannot be a name"):
-        Lineage(disk).keep("../x")
+        LogLineage(disk).keep("../x")
 
 
 async def test_a_replica_names_its_topics_to_stand_in_and_clients_requests_are_answered() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.log import LogPosition
-from brokerd.replication.required_set.replica_progress import Stage
+from brokerd.replication.required_set.replica_progress import ConnectionStage
 from brokerd.replication.required_set.sync_state import SyncState
 from brokerd.replication.roles.effects import (
     CloseConnection,
@@ -16,11 +17,12 @@ from brokerd.replication.roles.effects import (
     SendHeartbeat,
     SendReply,
 )
-from brokerd.replication.roles.mastership import Leading
+from brokerd.replication.roles.mastership import Mastership
+from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, TransferHeader
 from remoting import codes
-from tests.unit.brokerd.replication.test_epochs import epochs
+from tests.unit.brokerd.replication.epochs.test_epochs import epochs
 
 
 class Master:
@@ -31,51 +33,49 @@ class Master:
         self.effects: list[Effect] = []
         self.log = LogPosition(minimum, end, end)
         self.sync = SyncState(1, {1, *members}, 7, retry_ms=250, rejoin_delay_ms=1000)
-        self.leading = Leading(
-            ReplicationSettings(**settings), 3, 100, epochs("1@0 3@100"), self.log, self.sync, {1, 2, 3, 4},
-            0, self.effects, 0,
-        )  # fmt: skip
+        context = RoleContext(ReplicationSettings(**settings), 1, epochs("1@0 3@100"), self.log, self.effects)
+        self.mastership = Mastership(context, EpochEntry(3, 100), self.sync, {1, 2, 3, 4}, 0, 0)
 
     def join(self, broker_id: int, ack: int | None, *, learner: bool = False, connection: int | None = None) -> int:
         """Connect a replica; `ack` is its first one, None = it has not acked yet."""
         connection = connection or broker_id * 10
-        self.leading.accepted(connection, self.now_ms)
-        self.leading.handshake(connection, Handshake(broker_id, learner=learner), self.now_ms)
+        self.mastership.accepted(connection, self.now_ms)
+        self.mastership.handshake(connection, Handshake(broker_id, learner=learner), self.now_ms)
         if ack is not None:
-            self.leading.acked(connection, ack, self.now_ms)
+            self.mastership.acked(connection, ack, self.now_ms)
         return connection
 
     def append(self, size: int, *, flushed: bool = True) -> None:
         self.log.end_offset += size
         if flushed:
             self.log.flushed_offset = self.log.end_offset
-        self.leading.advance()
+        self.mastership.advance()
 
     def send_all(self, connection: int) -> list[tuple[TransferHeader, int]]:
         sent = []
-        while (transfer := self.leading.next_transfer(connection)) is not None:
+        while (transfer := self.mastership.next_transfer(connection)) is not None:
             sent.append((transfer.header, transfer.length))
-            self.leading.transferred(connection, transfer.length, self.now_ms)
+            self.mastership.transferred(connection, transfer.length, self.now_ms)
         return sent
 
     def ack(self, connection: int, offset: int) -> None:
         self.send_all(connection)
-        self.leading.acked(connection, offset, self.now_ms)
+        self.mastership.acked(connection, offset, self.now_ms)
 
     def accept(self, *members: int) -> None:
         proposal = self.sync.in_flight
         assert proposal is not None
         self.sync.accepted(proposal.token, members or proposal.members, proposal.base_epoch + 1)
-        self.leading.propose(self.now_ms)
-        self.leading.advance()
+        self.mastership.propose(self.now_ms)
+        self.mastership.advance()
 
     def tick(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self.leading.tick(now_ms)
+        self.mastership.tick(now_ms)
 
     @property
     def acknowledged(self) -> int:
-        return self.leading.acknowledged_offset
+        return self.mastership.acknowledged_offset
 
     @property
     def proposed(self) -> list[set[int]]:
@@ -113,30 +113,30 @@ def test_a_member_without_a_connection_confirms_nothing_new() -> None:
     master.append(50)
     master.ack(two, 150)
     master.ack(three, 120)
-    master.leading.lost(three, 0)
+    master.mastership.lost(three, 0)
     master.append(50)
     master.ack(two, 200)
-    assert (master.acknowledged, master.leading.confirm_offset) == (120, 120)
+    assert (master.acknowledged, master.mastership.confirm_offset) == (120, 120)
     master.join(3, 110, connection=31)  # back, with less than it had
-    assert (master.acknowledged, master.leading.confirm_offset) == (120, 120), "never back"
+    assert (master.acknowledged, master.mastership.confirm_offset) == (120, 120), "never back"
 
 
 def test_a_connection_that_has_not_proven_itself_acks_nothing() -> None:
     master = Master(2)
-    master.leading.accepted(50, 0)
-    master.leading.acked(50, 100, 0)
+    master.mastership.accepted(50, 0)
+    master.mastership.acked(50, 100, 0)
     assert "before the handshake" in master.closed[50]
-    master.leading.accepted(51, 0)
-    master.leading.handshake(51, Handshake(1), 0)
+    master.mastership.accepted(51, 0)
+    master.mastership.handshake(51, Handshake(1), 0)
     assert "itself" in master.closed[51]
-    master.leading.accepted(52, 0)
-    master.leading.handshake(52, Handshake(77), 0)
+    master.mastership.accepted(52, 0)
+    master.mastership.handshake(52, Handshake(77), 0)
     assert RequestMembers() in master.effects
     assert 52 not in master.closed
-    master.leading.members_known(frozenset({1, 2, 3, 4}), frozenset(), 0)
+    master.mastership.members_known(frozenset({1, 2, 3, 4}), frozenset(), 0)
     assert "registered" in master.closed[52]
     master.append(50)
-    master.leading.acked(52, 150, 0)
+    master.mastership.acked(52, 150, 0)
     assert master.acknowledged == 0
 
 
@@ -154,7 +154,7 @@ def test_an_ack_beyond_what_was_sent_is_impossible_too() -> None:
     master = Master(2)
     two = master.join(2, 100)
     master.append(50)
-    master.leading.acked(two, 150, 0)  # nothing was sent yet
+    master.mastership.acked(two, 150, 0)  # nothing was sent yet
     assert two in master.closed
 
 
@@ -170,9 +170,9 @@ def test_the_newest_connection_of_a_replica_counts() -> None:
     new = master.join(2, None, connection=21)
     assert "newer connection" in master.closed[old]
     master.append(50)
-    master.leading.acked(old, 100, 0)
+    master.mastership.acked(old, 100, 0)
     assert master.acknowledged == 100
-    master.leading.acked(new, 100, 0)
+    master.mastership.acked(new, 100, 0)
     master.ack(new, 150)
     assert master.acknowledged == 150
 
@@ -180,12 +180,12 @@ def test_the_newest_connection_of_a_replica_counts() -> None:
 def test_a_second_handshake_closes() -> None:
     master = Master(2)
     two = master.join(2, 100)
-    master.leading.handshake(two, Handshake(2), 0)
+    master.mastership.handshake(two, Handshake(2), 0)
     assert two in master.closed
     again = master.join(2, None, connection=22)
-    master.leading.handshake(again, Handshake(2), 0)  # sent again because the answer was late
+    master.mastership.handshake(again, Handshake(2), 0)  # sent again because the answer was late
     assert again not in master.closed
-    master.leading.handshake(again, Handshake(3), 0)
+    master.mastership.handshake(again, Handshake(3), 0)
     assert again in master.closed
 
 
@@ -222,7 +222,7 @@ def test_files_that_go_while_they_are_copied_close_the_connection() -> None:
     master = Master(end=200)
     two = master.join(2, 0)
     master.log.min_offset = 64
-    assert master.leading.next_transfer(two) is None
+    assert master.mastership.next_transfer(two) is None
     assert "gone" in master.closed[two]
 
 
@@ -246,7 +246,7 @@ def test_a_replica_joins_in_the_call_that_finds_it_caught_up() -> None:
 def test_a_replica_of_an_earlier_epoch_joins_only_behind_the_epochs_start() -> None:
     master = Master()
     master.log.flushed_offset = 50
-    master.leading.confirm_offset = master.leading.acknowledged_offset = 50
+    master.mastership.confirm_offset = master.mastership.acknowledged_offset = 50
     two = master.join(2, 60)
     assert master.proposed == []
     master.ack(two, 100)
@@ -276,7 +276,7 @@ def test_a_lost_member_leaves_after_the_grace_and_only_when_the_controller_agree
     master = Master(2)
     two = master.join(2, 100)
     master.append(10)
-    master.leading.lost(two, 0)
+    master.mastership.lost(two, 0)
     master.tick(99)
     assert master.proposed == []
     master.tick(100)
@@ -289,7 +289,7 @@ def test_a_lost_member_leaves_after_the_grace_and_only_when_the_controller_agree
 def test_a_member_that_is_back_in_time_stays() -> None:
     master = Master(2)
     two = master.join(2, 100)
-    master.leading.lost(two, 0)
+    master.mastership.lost(two, 0)
     master.now_ms = 90
     master.join(2, 100, connection=21)
     master.tick(100)
@@ -382,7 +382,7 @@ def test_a_pause_of_the_master_is_not_held_against_the_replicas() -> None:
     master = Master(2)
     two = master.join(2, 100)
     master.tick(50)
-    master.leading.forgive(14_000, 14_100)
+    master.mastership.forgive(14_000, 14_100)
     master.tick(14_100)
     assert master.proposed == []
     assert two not in master.closed
@@ -392,7 +392,7 @@ def test_a_silent_connection_is_closed() -> None:
     master = Master()
     two = master.join(2, None)
     master.tick(1500)
-    master.leading.accepted(50, 0)
+    master.mastership.accepted(50, 0)
     master.tick(7500)
     assert two not in master.closed, "it may be cutting and flushing"
     assert "silent" in master.closed[50]
@@ -404,32 +404,32 @@ def test_a_silent_connection_is_closed() -> None:
 def test_connections_are_bounded_and_silent_ones_go_first() -> None:
     master = Master(max_connections=2)
     two = master.join(2, 100)
-    master.leading.accepted(50, 0)
+    master.mastership.accepted(50, 0)
     three = master.join(3, 100)
     assert list(master.closed) == [50]
-    master.leading.accepted(51, 0)
+    master.mastership.accepted(51, 0)
     assert list(master.closed) == [50, 51]
-    assert {peer.connection for peer in master.leading.peers} == {two, three}
+    assert {peer.connection for peer in master.mastership.followers} == {two, three}
 
 
 def test_a_new_replica_waits_for_the_controllers_word() -> None:
     master = Master()
-    master.leading._registered.discard(4)
+    master.mastership._registered.discard(4)
     four = master.join(4, None)
-    master.leading._registered.add(4)
-    master.leading.members_known(frozenset({1, 2, 3, 4}), frozenset(), 0)
+    master.mastership._registered.add(4)
+    master.mastership.members_known(frozenset({1, 2, 3, 4}), frozenset(), 0)
     assert [effect.connection for effect in master.effects if isinstance(effect, SendReply)] == [four]
     assert four not in master.closed
 
 
 def test_too_few_replicas_stop_acknowledging_but_not_confirming() -> None:
     master = Master(min_in_sync_replicas=2)
-    assert not master.leading.enough_replicas
+    assert not master.mastership.enough_replicas
     master.append(10)
     assert master.acknowledged == 0
-    assert master.leading.confirm_offset == 110
+    assert master.mastership.confirm_offset == 110
     two = master.join(2, 110)
-    assert master.leading.enough_replicas
+    assert master.mastership.enough_replicas
     master.append(10)
     master.ack(two, 120)
     assert master.acknowledged == 120
@@ -443,20 +443,20 @@ def test_the_weak_mode_counts_members_and_never_learners() -> None:
     master.ack(four, 150)
     assert master.acknowledged == 100
     master.ack(two, 150)
-    assert (master.acknowledged, master.leading.confirm_offset) == (150, 100)
+    assert (master.acknowledged, master.mastership.confirm_offset) == (150, 100)
     master.ack(three, 120)
-    assert (master.acknowledged, master.leading.confirm_offset) == (150, 120)
+    assert (master.acknowledged, master.mastership.confirm_offset) == (150, 120)
 
 
 def test_the_weak_mode_asks_for_as_many_copies_when_members_are_missing() -> None:
     """Not even when all the others are gone: with controllers the number is never lowered."""
     master = Master(2, all_ack_in_sync_state_set=False, in_sync_replicas=3)
     two, four = master.join(2, 100), master.join(4, 100, learner=True)
-    assert not master.leading.quorum.refused
+    assert not master.mastership.quorum.refused
     master.append(50)
     master.ack(two, 150)
     master.ack(four, 150)
-    assert (master.acknowledged, master.leading.replicas_position()) == (0, -1)
+    assert (master.acknowledged, master.mastership.replicas_position()) == (0, -1)
     three = master.join(3, 150)
     assert master.acknowledged == 150
     master.append(10)
@@ -465,26 +465,26 @@ def test_the_weak_mode_asks_for_as_many_copies_when_members_are_missing() -> Non
 
 
 def missing(master: Master) -> dict[int, tuple[str, bool, int]]:
-    return {each.broker_id: (each.reason, each.stalls, each.since_ms) for each in master.leading.missing.all}
+    return {each.broker_id: (each.reason, each.stalls, each.since_ms) for each in master.mastership.missing.all}
 
 
 def test_who_is_missing_is_said_with_reason_and_time_until_it_is_back() -> None:
     master = Master(2, 3)
     two, three = master.join(2, 100), master.join(3, 100)
-    master.leading.members_known(frozenset({1, 2, 3, 4}), frozenset({4}), 0)
+    master.mastership.members_known(frozenset({1, 2, 3, 4}), frozenset({4}), 0)
     master.tick(10)
     assert missing(master) == {}, "a learner is not missed"
-    assert master.leading.copies == (3, 3)
-    master.leading.lost(three, 20)
+    assert master.mastership.copies == (3, 3)
+    master.mastership.lost(three, 20)
     master.tick(100)
     assert missing(master) == {}, "it may be back in a moment"
     master.tick(130)
     assert missing(master) == {3: ("it is not connected", True, 130)}
-    assert master.leading.copies == (3, 3), "still required: sends wait for it"
+    assert master.mastership.copies == (3, 3), "still required: sends wait for it"
     master.accept()
     master.tick(200)
     assert missing(master) == {3: ("it is not connected", False, 130)}
-    assert master.leading.copies == (2, 3)
+    assert master.mastership.copies == (2, 3)
     three = master.join(3, 50, connection=31)
     master.tick(250)
     assert missing(master) == {3: ("it is copying what it lacks", False, 130)}
@@ -493,7 +493,7 @@ def test_who_is_missing_is_said_with_reason_and_time_until_it_is_back() -> None:
     master.accept()
     master.tick(300)
     assert missing(master) == {}
-    assert master.leading.copies == (3, 3)
+    assert master.mastership.copies == (3, 3)
 
 
 def test_a_member_that_only_holds_up_is_named_too() -> None:
@@ -511,18 +511,18 @@ def test_a_member_that_only_holds_up_is_named_too() -> None:
 
 def test_a_learners_own_word_counts_before_the_controllers() -> None:
     master = Master(2)
-    master.leading.members_known(frozenset({1, 2, 4}), frozenset({4}), 0)
-    assert master.leading.learners == {4}
+    master.mastership.members_known(frozenset({1, 2, 4}), frozenset({4}), 0)
+    assert master.mastership.learners == {4}
     master.join(4, 50)
-    assert master.leading.learners == set()
+    assert master.mastership.learners == set()
     master.tick(10)
     assert 4 in missing(master)
 
 
 def test_the_weak_modes_downgrade_is_the_missing_number() -> None:
     master = Master(2, all_ack_in_sync_state_set=False, in_sync_replicas=3)
-    assert master.leading.copies == (3, 3)
-    assert Master(2, min_in_sync_replicas=3).leading.quorum.refused
+    assert master.mastership.copies == (3, 3)
+    assert Master(2, min_in_sync_replicas=3).mastership.quorum.refused
 
 
 def test_a_refused_replica_waits_before_it_joins_again() -> None:
@@ -542,37 +542,41 @@ def test_a_refused_replica_waits_before_it_joins_again() -> None:
 def test_stages() -> None:
     """Every input in every stage: what is not named here closes the connection."""
     inputs = {
-        "handshake": lambda master: master.leading.handshake(9, Handshake(2), 0),
-        "ack": lambda master: master.leading.acked(9, 100, 0),
+        "handshake": lambda master: master.mastership.handshake(9, Handshake(2), 0),
+        "ack": lambda master: master.mastership.acked(9, 100, 0),
     }
     allowed = {
-        (Stage.ACCEPTED, "handshake"): Stage.GREETED,
-        (Stage.GREETED, "handshake"): Stage.GREETED,
-        (Stage.GREETED, "ack"): Stage.STREAMING,
-        (Stage.STREAMING, "ack"): Stage.STREAMING,
+        (ConnectionStage.ACCEPTED, "handshake"): ConnectionStage.GREETED,
+        (ConnectionStage.GREETED, "handshake"): ConnectionStage.GREETED,
+        (ConnectionStage.GREETED, "ack"): ConnectionStage.STREAMING,
+        (ConnectionStage.STREAMING, "ack"): ConnectionStage.STREAMING,
     }
-    for stage, steps in ((Stage.ACCEPTED, []), (Stage.GREETED, ["handshake"]), (Stage.STREAMING, ["handshake", "ack"])):
+    for stage, steps in (
+        (ConnectionStage.ACCEPTED, []),
+        (ConnectionStage.GREETED, ["handshake"]),
+        (ConnectionStage.STREAMING, ["handshake", "ack"]),
+    ):
         for name, send in inputs.items():
             master = Master()
-            master.leading.accepted(9, 0)
+            master.mastership.accepted(9, 0)
             for step in steps:
                 inputs[step](master)
-            assert master.leading.peers[0].stage is stage
+            assert master.mastership.followers[0].stage is stage
             send(master)
             expected = allowed.get((stage, name))
-            assert (master.leading.peers[0].stage if master.leading.peers else None) is expected
+            assert (master.mastership.followers[0].stage if master.mastership.followers else None) is expected
             assert (9 in master.closed) is (expected is None)
 
 
 def test_the_log_is_held_for_replicas_that_copy_it() -> None:
     master = Master(2, end=1000)
-    assert master.leading.held_offset() is None
+    assert master.mastership.held_offset() is None
     master.join(2, None)
-    assert master.leading.held_offset() is None, "nobody knows yet what it has"
-    master.leading.acked(20, 400, 0)
+    assert master.mastership.held_offset() is None, "nobody knows yet what it has"
+    master.mastership.acked(20, 400, 0)
     master.join(3, 700)
-    assert master.leading.held_offset() == 400
+    assert master.mastership.held_offset() == 400
     master.ack(20, 900)
-    assert master.leading.held_offset() == 700
-    master.leading.lost(30, 0)
-    assert master.leading.held_offset() == 900, "who is not there holds nothing"
+    assert master.mastership.held_offset() == 700
+    master.mastership.lost(30, 0)
+    assert master.mastership.held_offset() == 900, "who is not there holds nothing"
