@@ -25,7 +25,6 @@ from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
-from brokerd.delay.levels import SCHEDULE_TOPIC
 from brokerd.loop.steady_clock import SteadyClock
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
@@ -53,6 +52,7 @@ from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
 from remoting.errors import StorageError
 from remoting.exporter import MetricsExporter
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.hosts import pack_host
 from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import RemotingConnection

@@ -12,10 +12,11 @@ MAX_GROUP_LENGTH: Final = 120
 RETRY_PREFIX: Final = "%RETRY%"  # of the topic from which a consumer group gets messages again
 DEAD_LETTER_PREFIX: Final = "%DLQ%"  # of the topic with the messages that a group was given too often
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # in which delayed messages wait
 RESERVED_TOPICS: Final = frozenset(
     {
         "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "BenchmarkTest",
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRACE_TOPIC",
@@ -38,3 +39,13 @@ BUILT_IN_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether the topic belongs to the system: nobody creates, changes or deletes it. Names are case-sensitive."""
+    return name.startswith(SYSTEM_TOPIC_PREFIX) or name in RESERVED_TOPICS
+
+
+def group_of_retry_topic(name: str) -> str | None:
+    """The group that gets messages again from this topic, `%RETRY%group` or `%RETRY%group+topic`; None for any other topic."""
+    return name[len(RETRY_PREFIX) :].partition("+")[0] if name.startswith(RETRY_PREFIX) else None

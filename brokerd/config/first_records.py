@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from brokerd.composition.log_access import ReplicaView
 from brokerd.config.takeover import Takeover, takeover_records
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata import records
@@ -24,6 +23,13 @@ _RETRY_S: Final = 0.2
 _ANY_END: Final = (1 << 63) - 1
 
 
+class MasterView(Protocol):
+    """What is needed of the replica."""
+
+    @property
+    def is_master(self) -> bool: ...
+
+
 class FirstRecords:
     """`begin` when this broker became the master and its store takes messages."""
 
@@ -32,7 +38,7 @@ class FirstRecords:
         store: MessageStore,
         metadata: MetadataService,
         takeover: Takeover,
-        replica: ReplicaView,
+        replica: MasterView,
         scheduler: Scheduler,
         now_ms: Callable[[], int],
     ) -> None:

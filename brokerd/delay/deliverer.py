@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.delay.destinations import DestinationMetadata, destination_of
 from brokerd.delay.figures import LevelState, ScheduleCounters, document
-from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC, Delays
+from brokerd.delay.levels import SCHEDULE_GROUP, Delays
 from brokerd.delay.rules import Target, deliver
 from brokerd.delay.settings import DelaySettings
 from brokerd.delay.waiting import WaitingLevel
@@ -28,6 +28,7 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.consume_queue import BLANK_SIZE
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, StorageError
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC, schedule_code
+from brokerd.delay.levels import DEFAULT_DELAYS, schedule_code
 from brokerd.journal.record_log import Unit
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
@@ -18,6 +18,7 @@ from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetS
 from brokerd.store.store import AppendResult
 from remoting.errors import LogboomError, NotMaster
 from remoting.java_hash import java_hash
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import decode_record
 from remoting.record.properties import encode_properties, tags_code
 

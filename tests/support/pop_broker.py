@@ -60,7 +60,7 @@ class PopBroker:
         self.turns = turns or Turns()
         self.log = log or MemoryLog(self.turns.wall_ms)
         self.alive: set[str] = set()
-        names = SystemNames("cluster", "broker-a", development=False)
+        names = SystemNames("cluster", "broker-a", development=False, delay_levels=18)
         self.metadata = MetadataService(self.log, names, self.turns, self.turns.wall_ms)
         self.pop_service = PopService(
             broker_name="broker-a",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_GROUP, SCHEDULE_TOPIC
+from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_GROUP
 from brokerd.delay.settings import DelaySettings
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.replication.roles.effects import Role
@@ -16,6 +16,7 @@ from brokerd.transactions.decide import EndTransaction, Outcome
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.java_hash import java_hash
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record
 from remoting.record.properties import encode_properties
 from tests.unit.brokerd.composition.test_core import Broker

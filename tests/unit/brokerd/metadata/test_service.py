@@ -43,7 +43,7 @@ def log() -> MemoryLog:
 
 
 def service(log: MemoryLog, turns: Turns) -> MetadataService:
-    made = MetadataService(log, SystemNames("c", "broker-a", development=True), turns, turns.wall_ms)
+    made = MetadataService(log, SystemNames("c", "broker-a", development=True, delay_levels=18), turns, turns.wall_ms)
     protocol: Metadata = made
     assert protocol is made
     return made
@@ -195,7 +195,7 @@ def test_system_topics_and_groups_are_there_without_records(log: MemoryLog, turn
         assert metadata.topic(name) is not None
         assert name in metadata.topics()
     assert metadata.group("TOOLS_CONSUMER") is not None
-    plain = MetadataService(log, SystemNames("c", "b", development=False), turns, turns.wall_ms)
+    plain = MetadataService(log, SystemNames("c", "b", development=False, delay_levels=18), turns, turns.wall_ms)
     assert plain.topic("TBW102") is None
 
 

@@ -24,7 +24,7 @@ class Follower:
     def __init__(self, log: MemoryLog, turns: Turns) -> None:
         self.log = log
         self.turns = turns
-        names = SystemNames("c", "broker-a", development=False)
+        names = SystemNames("c", "broker-a", development=False, delay_levels=18)
         self.metadata = MetadataService(log, names, turns, turns.wall_ms)
         self.service = TransactionService(
             broker_name="broker-a",
