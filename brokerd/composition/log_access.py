@@ -86,6 +86,10 @@ class StoreRecordLog:
         self._now_ms = now_ms
         self._born_host = born_host
 
+    @property
+    def end_offset(self) -> int:
+        return self._store.commitlog.end_offset
+
     def append(self, topic: str, kind: str, body: bytes) -> int:
         draft = Draft(topic, 0, body, encode_properties({"TAGS": kind}), self._now_ms(), self._born_host)
         return self.append_messages([draft])

@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from brokerd.journal.resident import Resident
 from brokerd.metadata.configs import GroupConfig, TopicConfig
-from brokerd.metadata.names import METADATA_TOPIC, SystemNames
+from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService
-from brokerd.pop.records import POP_TOPIC
 from brokerd.pop.requests import (
     AckStatus,
     InvisibleTimeOutcome,
@@ -67,7 +67,6 @@ class PopBroker:
             metadata=self.metadata,
             reads=self.log,
             record_log=self.log,
-            log_end=lambda: self.log.end_offset,
             is_alive=self.alive.__contains__,
             scheduler=self.turns,
             now_ms=self.turns.wall_ms,
@@ -76,29 +75,34 @@ class PopBroker:
         )
         self.metadata.unfinished = self.pop_service.unfinished
         self.metadata.listeners.append(self.pop_service.metadata_changed)
+        self.residents: list[Resident] = [self.metadata, self.pop_service]
         self.log.listeners.append(self.dispatched)
 
     def dispatched(self, arrivals: Sequence[Arrival]) -> None:
         topics = {arrival.topic for arrival in arrivals}
-        if METADATA_TOPIC in topics:
-            self.metadata.follow()
-        if POP_TOPIC in topics:
-            self.pop_service.follow()
+        for resident in self.residents:
+            if not topics.isdisjoint(resident.own_topics):
+                resident.dispatched(arrivals)
         self.pop_service.arrived(arrivals)
 
     def become_master(self) -> PopBroker:
-        self.metadata.rebuild()
-        self.pop_service.rebuild()
+        self.rebuild()
         self.log.is_master = True
-        self.metadata.catch_up()
-        self.pop_service.start_serving()
+        for resident in self.residents:
+            resident.catch_up()
+        for resident in self.residents:
+            resident.lead()
         return self
 
     def become_replica(self) -> None:
         self.log.is_master = False
-        self.pop_service.stop_serving()
-        self.metadata.rebuild()
-        self.pop_service.rebuild()
+        for resident in reversed(self.residents):
+            resident.step_down()
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        for resident in self.residents:
+            resident.rebuild()
 
     # ---- short forms
 

@@ -153,7 +153,7 @@ def test_a_message_waits_for_too_few_replicas_and_comes_when_they_are_there() ->
 
 
 def test_the_next_batch_waits_for_the_last_to_be_acknowledged() -> None:
-    broker = Broker(delay_settings=DelaySettings(batch_messages=4))
+    broker = Broker(delay=DelaySettings(batch_messages=4))
     for number in range(10):
         send(broker, b"%d" % number, 1)
     waits: list[Any] = []

@@ -89,7 +89,7 @@ def test_a_replica_refuses_and_follows(log: MemoryLog, turns: Turns) -> None:
     log.is_master = True
     master.put_topic(TopicConfig("t"), Answers())
     master.put_group(GroupConfig("g"), Answers())
-    replica.follow()
+    replica.dispatched(())
     assert replica.topic("t") == master.topic("t")
     assert [(change.topics_put, change.groups_put) for change in changes] == [(("t",), ()), ((), ("g",))]
     assert changes[-1].position == log.end_offset
@@ -223,11 +223,11 @@ def test_a_rolled_file_gets_a_snapshot_when_this_is_the_master(log: MemoryLog, t
     metadata = service(log, turns)
     metadata.put_topic(TopicConfig("t"), Answers())
     log.is_master = False
-    metadata.file_rolled()
+    metadata.rolled()
     turns.run()
     assert len(log.bodies(METADATA_TOPIC)) == 1
     log.is_master = True
-    metadata.file_rolled()
+    metadata.rolled()
     turns.run()
     last = decode_record(log.bodies(METADATA_TOPIC)[-1])
     assert last.property_map()["TAGS"] == "snapshot"

@@ -14,6 +14,7 @@ from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import HALF_TOPIC
 from brokerd.transactions.service import TransactionService
 from remoting.record.properties import encode_properties
+from tests.support.alone import Nobody
 from tests.support.memory_log import HOST, MemoryLog
 from tests.support.turns import Turns
 
@@ -30,7 +31,7 @@ class Follower:
             broker_name="broker-a",
             log=log,
             metadata=self.metadata,
-            log_end=lambda: log.end_offset,
+            producers=Nobody(),
             move_up_bytes=3000,
             scheduler=turns,
             now_ms=turns.wall_ms,
@@ -43,9 +44,9 @@ class Follower:
         self.metadata.rebuild()
         self.service.rebuild()
 
-    def _dispatched(self, _: Sequence[Arrival]) -> None:
-        self.metadata.follow()
-        self.service.follow()
+    def _dispatched(self, arrivals: Sequence[Arrival]) -> None:
+        self.metadata.dispatched(arrivals)
+        self.service.dispatched(arrivals)
 
     @property
     def open(self) -> list[tuple[int, int, int]]:
@@ -67,7 +68,8 @@ def tell_story(seed: int) -> tuple[Follower, dict[int, list[tuple[int, int, int]
     log.dispatches = False
     master = Follower(log, turns)
     master.metadata.catch_up()
-    master.service.start_serving()
+    master.service.catch_up()
+    master.service.lead()
     master.metadata.put_topic(TopicConfig("T"), lambda _: None)
     states: dict[int, list[tuple[int, int, int]]] = {}
     known: list[tuple[int, int]] = []
@@ -101,7 +103,7 @@ def test_a_replica_has_at_every_cut_what_its_master_had() -> None:
             twin = Follower(master.log.copy(end_offset, min(dispatched, end_offset)), master.turns)
             twin.log.is_master = False
             twin.metadata.catch_up()
-            twin.service._follower.catch_up()
+            twin.service.catch_up()
             assert twin.open == expected, f"seed {seed}, cut at {end_offset}, dispatched to {dispatched}"
             cuts += 1
     assert cuts > 300
