@@ -23,7 +23,7 @@ from brokerd.pop.service import PopService
 from brokerd.pop.settings import PopSettings
 from brokerd.store.derived.dispatcher import Arrival
 from remoting.record.codec import Record, decode_record
-from tests.support.memory_log import MemoryLog, draft
+from tests.support.memory_log import MemoryRecordLog, draft
 from tests.support.turns import Turns
 
 
@@ -56,9 +56,9 @@ class Receive:
 class PopBroker:
     """One broker. `log` may be one that another broker wrote."""
 
-    def __init__(self, log: MemoryLog | None = None, turns: Turns | None = None, **settings: Any) -> None:
+    def __init__(self, log: MemoryRecordLog | None = None, turns: Turns | None = None, **settings: Any) -> None:
         self.turns = turns or Turns()
-        self.log = log or MemoryLog(self.turns.wall_ms)
+        self.log = log or MemoryRecordLog(self.turns.wall_ms)
         self.alive: set[str] = set()
         names = SystemNames("cluster", "broker-a", development=False, delay_levels=18)
         self.metadata = MetadataService(self.log, names, self.turns, self.turns.wall_ms)

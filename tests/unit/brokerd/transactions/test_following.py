@@ -15,14 +15,14 @@ from brokerd.transactions.records import HALF_TOPIC
 from brokerd.transactions.service import TransactionService
 from remoting.record.properties import encode_properties
 from tests.support.alone import Nobody
-from tests.support.memory_log import HOST, MemoryLog
+from tests.support.memory_log import HOST, MemoryRecordLog
 from tests.support.turns import Turns
 
 
 class Follower:
     """A broker's transactions over a log in memory."""
 
-    def __init__(self, log: MemoryLog, turns: Turns) -> None:
+    def __init__(self, log: MemoryRecordLog, turns: Turns) -> None:
         self.log = log
         self.turns = turns
         names = SystemNames("c", "broker-a", development=False, delay_levels=18)
@@ -64,7 +64,7 @@ def begin(master: Follower, properties: dict[str, str]) -> tuple[int, int]:
 def tell_story(seed: int) -> tuple[Follower, dict[int, list[tuple[int, int, int]]]]:
     """A master's life, and what was open at each end of a record that changed it."""
     rng, turns = random.Random(seed), Turns()
-    log = MemoryLog(turns.wall_ms)
+    log = MemoryRecordLog(turns.wall_ms)
     log.dispatches = False
     master = Follower(log, turns)
     master.metadata.catch_up()
