@@ -18,14 +18,14 @@ from collections.abc import Mapping
 from brokerd.cluster.access_copy import AccessCopy, AccessFollower
 from brokerd.cluster.directory import Directory
 from brokerd.cluster.routes import Routes
-from brokerd.composition.core import BrokerCore, BrokerIdentity
+from brokerd.composition.core import BrokerCore
+from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
 from brokerd.composition.exposition import Exposition, Sources
 from brokerd.composition.handlers import build_processors, build_retry
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
-from brokerd.delay.levels import SCHEDULE_TOPIC
 from brokerd.loop.steady_clock import SteadyClock
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
@@ -53,6 +53,7 @@ from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
 from remoting.errors import StorageError
 from remoting.exporter import MetricsExporter
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.hosts import pack_host
 from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import RemotingConnection
@@ -106,19 +107,11 @@ class Broker:
                 pack_host(*store_host),
                 development=settings.send.auto_create_topics,
             ),
-            self._disk,
-            settings.store,
+            CoreSettings(settings.store, settings.journal, settings.pop, self._live.transactions, settings.delay),
+            Environment(self._disk, loop, _wall_ms, random.Random(), time.process_time),
+            self.clients,
             make_replica,
             request_flush=lambda: self._flusher.request(),
-            is_alive=self.clients.is_alive,
-            scheduler=loop,
-            wall_ms=_wall_ms,
-            rng=random.Random(),
-            pop_settings=settings.pop,
-            journal_settings=settings.journal,
-            transaction_settings=self._live.transactions,
-            delay_settings=settings.delay,
-            cpu_s=time.process_time,
         )
         assert isinstance(core.replica, Replica)
         self.replica = core.replica

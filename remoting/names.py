@@ -16,10 +16,11 @@ MAX_GROUP_LENGTH: Final = 120
 RETRY_PREFIX: Final = "%RETRY%"  # of the topic from which a consumer group gets messages again
 DEAD_LETTER_PREFIX: Final = "%DLQ%"  # of the topic with the messages that a group was given too often
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # in which delayed messages wait
 RESERVED_TOPICS: Final = frozenset(
     {
         "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "BenchmarkTest",
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRACE_TOPIC",
@@ -64,13 +65,12 @@ def dead_letter_topic_of(group: str) -> str:
     return f"{DEAD_LETTER_PREFIX}{group}"
 
 
-def group_of_retry_topic(name: str) -> str:
+def group_of_retry_topic(name: str) -> str | None:
     """Whose retry topic it is: `%RETRY%<group>`, or `%RETRY%<group>+<topic>` of a pop group (`+` is legal in no name).
 
-    In the older form `%RETRY%<group>_<topic>` the two cannot be told apart; they are answered together.
+    None for any other topic. In the older form `%RETRY%<group>_<topic>` the two cannot be told apart; they are answered together.
     """
-    assert is_retry_topic(name), name
-    return name.removeprefix(RETRY_PREFIX).partition("+")[0]
+    return name.removeprefix(RETRY_PREFIX).partition("+")[0] if is_retry_topic(name) else None
 
 
 def origin_of_retry_topic(name: str) -> str | None:

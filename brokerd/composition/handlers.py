@@ -112,7 +112,6 @@ def build_processors(
     core.arrival_listeners.append(pull.arrived)
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
-    core.transactions.checks.producers = clients
     replica.add_role_listener(lambda _role, _epoch: locks.clear())
     return Processors(
         pull=pull,

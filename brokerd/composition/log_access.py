@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from brokerd.journal.record_log import Unit
-from brokerd.metadata.names import is_system_topic
+from brokerd.metadata.names import is_brokers_topic
 from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
@@ -86,6 +86,10 @@ class StoreRecordLog:
         self._now_ms = now_ms
         self._born_host = born_host
 
+    @property
+    def end_offset(self) -> int:
+        return self._store.commitlog.end_offset
+
     def append(self, topic: str, kind: str, body: bytes) -> int:
         draft = Draft(topic, 0, body, encode_properties({"TAGS": kind}), self._now_ms(), self._born_host)
         return self.append_messages([draft])
@@ -101,7 +105,7 @@ class StoreRecordLog:
         results = self._store.append_messages(drafts, together=len(drafts) > 1)
         self._appends.appended(results[-1].end_offset)
         for draft, place in zip(drafts, results, strict=True):
-            if not is_system_topic(draft.topic):
+            if not is_brokers_topic(draft.topic):
                 self._statistics.stored_in(draft.topic, 1, place.size)
         return results
 

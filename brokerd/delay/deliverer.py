@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.delay.destinations import DestinationMetadata, destination_of
 from brokerd.delay.figures import LevelState, ScheduleCounters, document
-from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC, Delays
+from brokerd.delay.levels import SCHEDULE_GROUP, Delays
 from brokerd.delay.rules import Target, deliver
 from brokerd.delay.settings import DelaySettings
 from brokerd.delay.waiting import WaitingLevel
@@ -28,6 +28,7 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.consume_queue import BLANK_SIZE
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, StorageError
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record
 
 log = logging.getLogger(__name__)
@@ -51,24 +52,24 @@ class _Due(NamedTuple):
 
 
 class Deliverer:
-    """Make it when the store is loaded, and `follow` the dispatch on every replica; `start` and `stop` with the mastership."""
+    """A `journal.resident.Resident`; make it when the store is loaded."""
+
+    own_topics: Final = frozenset({SCHEDULE_TOPIC})
 
     def __init__(
         self,
         delays: Delays,
         metadata: ScheduleMetadata,
         record_log: RecordLog,
-        log_end: int,
         scheduler: Scheduler,
         wall_ms: Callable[[], int],
         settings: DelaySettings | None = None,
     ) -> None:
-        """`log_end`: where the log ended when this process began."""
         self.counters = ScheduleCounters()
         self._delays = delays
         self._metadata = metadata
         self._log = record_log
-        self._began_at = self._own_from = log_end
+        self._began_at = self._own_from = record_log.end_offset
         self._scheduler = scheduler
         self._wall_ms = wall_ms
         self._settings = settings or DelaySettings()
@@ -89,46 +90,56 @@ class Deliverer:
             _, end = record_log.queue_range(SCHEDULE_TOPIC, queue_id)
             self._levels.append(WaitingLevel(delays[queue_id], end, self._steady_ms()))
 
-    # ---- events
+    # ---- resident of the log
 
-    def arrived(self, arrivals: Sequence[Arrival]) -> None:
-        """Messages became readable, on whichever replica."""
+    def held_offset(self) -> int | None:
+        """Where the first message that still waits begins."""
+        first = [self._unit(queue_id, self._position(queue_id)) for queue_id in range(len(self._levels))]
+        return min((unit[0] for unit in first if unit is not None), default=None)
+
+    def dispatched(self, arrivals: Sequence[Arrival]) -> None:
+        """Remember when the messages came, on whichever replica."""
         for topic, queue_id, end, times in arrivals:
             if topic == SCHEDULE_TOPIC and queue_id < len(self._levels):
                 self._arrived(self._levels[queue_id], queue_id, end, times[-1])
                 self._arm()
 
     def truncated(self, end_offset: int) -> None:
-        """The log ends at `end_offset` now, and the queues with it."""
         self._began_at = min(self._began_at, end_offset)
         self._own_from = min(self._own_from, end_offset)
         self._release.clear()
         for queue_id, level in enumerate(self._levels):
             level.cut(self._log.queue_range(SCHEDULE_TOPIC, queue_id)[1])
 
-    def start(self, log_end: int) -> None:
-        """This broker is the master; what it appends lies behind `log_end`. The consumer offsets are those of the whole log."""
-        self._own_from = log_end
+    def rolled(self) -> None:
+        """Nothing: how far the levels are is in the metadata."""
+
+    def rebuild(self) -> None:
+        """Stand where the metadata says. When messages came is not forgotten: the log does not know it."""
+        self._take_positions()
+
+    def catch_up(self) -> None:
+        """Nothing: the consumer offsets are those of the whole log then, and `lead` goes by them."""
+
+    def lead(self) -> None:
+        """Deliver what is due. What this broker appends lies behind the present end of the log."""
+        self._own_from = self._log.end_offset
         self._life += 1
         self._running = True
         self._on_its_way = self._commit_failed = False
         self._pause_until_ms = self._one_by_one = 0
         self._release.clear()
         self._blocked.clear()
-        for queue_id, level in enumerate(self._levels):
-            level.move(self._committed(queue_id))
+        self._take_positions()
         self._arm()
 
-    def stop(self) -> None:
-        """It is not any more."""
+    def step_down(self) -> None:
         self._running = False
         self._life += 1
         self._set_timer(None)
 
-    def held_offset(self) -> int | None:
-        """From where on the log must be kept: where the first message that still waits begins."""
-        first = [self._unit(queue_id, self._position(queue_id)) for queue_id in range(len(self._levels))]
-        return min((unit[0] for unit in first if unit is not None), default=None)
+    def close(self) -> None:
+        self.step_down()
 
     # ---- for people
 
@@ -166,6 +177,10 @@ class Deliverer:
         committed = self._metadata.consumer_offset(SCHEDULE_GROUP, SCHEDULE_TOPIC, queue_id)
         low, _ = self._log.queue_range(SCHEDULE_TOPIC, queue_id)
         return max(low, committed or 0)
+
+    def _take_positions(self) -> None:
+        for queue_id, level in enumerate(self._levels):
+            level.move(self._committed(queue_id))
 
     def _unit(self, queue_id: int, offset: int) -> Unit | None:
         low, end = self._log.queue_range(SCHEDULE_TOPIC, queue_id)

@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Final
 
 from remoting.errors import SettingsError
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.properties import decode_properties, tags_code
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 SCHEDULE_TOPIC_FIELD: Final = SCHEDULE_TOPIC.encode()
 DELAY: Final = "DELAY"
 # How far the levels are delivered is kept like the offsets of a consumer group of this name.

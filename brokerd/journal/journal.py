@@ -57,9 +57,16 @@ class JournalSettings:
 
 
 class Journal:
-    """One table and its topic."""
+    """One table and its topic. `before_append` brings into the log what has to be there before any record of it, or raises."""
 
-    def __init__(self, records: RecordLog, topic: str, table: Table, settings: JournalSettings | None = None) -> None:
+    def __init__(
+        self,
+        records: RecordLog,
+        topic: str,
+        table: Table,
+        settings: JournalSettings | None = None,
+        before_append: Callable[[], None] = lambda: None,
+    ) -> None:
         self.topic = topic
         self._log = records
         self._table = table
@@ -70,9 +77,7 @@ class Journal:
         self._snapshot_bytes = 0
         self._snapshot_wanted = False
         self._appending = False
-        self.before_append: Callable[[], None] = lambda: (
-            None
-        )  # brings into the log what has to be there first, or raises
+        self._before_append = before_append
 
     @property
     def applied_offset(self) -> int:
@@ -84,7 +89,7 @@ class Journal:
 
         Raises what `RecordLog.append` raises; then nothing changed.
         """
-        self.before_append()
+        self._before_append()
         encoded = orjson.dumps(body)
         end_offset = self._append(kind, encoded)
         self._table.apply(kind, body, end_offset)
@@ -121,14 +126,16 @@ class Journal:
                 self._records_since += high - before.next_unit
 
     def catch_up(self) -> None:
-        """Apply all the log holds, also what is not confirmed yet: for a broker that becomes the master with this very log."""
+        """Apply all the log holds, also what is not confirmed yet, and want a snapshot: for a broker that becomes the master with
+        this very log."""
         self.follow()
         units = self._log.undispatched_units(self.topic)
         if self.begins_later:
             self._position = rebuild_undispatched(self._log, self.topic, self._table, units)
-            return
-        applied_offset = apply_units(self._log, self._table, units, self.applied_offset)
-        self._position = Position(self._position.next_unit, applied_offset)
+        else:
+            applied_offset = apply_units(self._log, self._table, units, self.applied_offset)
+            self._position = Position(self._position.next_unit, applied_offset)
+        self.want_snapshot()
 
     def rebuild(self) -> None:
         """Read the state from the log: at start, when the log was cut, and when this broker stopped being the master."""
@@ -143,7 +150,7 @@ class Journal:
             self.rebuild()
 
     def want_snapshot(self) -> None:
-        """The next `maintain` writes a snapshot: a new file of the commitlog was begun, or this broker became the master."""
+        """The next `maintain` writes a snapshot: a new file of the log was begun, or this broker becomes the master."""
         self._snapshot_wanted = self.applied_offset > 0
 
     def maintain(self) -> None:

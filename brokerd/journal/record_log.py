@@ -20,6 +20,10 @@ Unit = tuple[int, int, int]
 
 
 class RecordLog(Protocol):
+    @property
+    def end_offset(self) -> int:
+        """Where the log ends (physical)."""
+
     def append(self, topic: str, kind: str, body: bytes) -> int:
         """Append a record to queue 0 of a system topic at once and return the physical offset of its end.
 

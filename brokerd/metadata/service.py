@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -22,6 +22,7 @@ from brokerd.metadata.consumer_rules import RequestMode
 from brokerd.metadata.names import METADATA_TOPIC, SystemNames
 from brokerd.metadata.offset_commits import Done, OffsetCommits
 from brokerd.metadata.tables import Change, MetadataTables
+from brokerd.store.derived.dispatcher import Arrival
 from remoting.errors import InvalidParameter, LogboomError, RequestError, as_request_error
 
 log = logging.getLogger(__name__)
@@ -39,13 +40,27 @@ class DataVersion:
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
 
 
+class Preface(Protocol):
+    """What a master has to bring into the log before any other record of the metadata."""
+
+    def overlay(self, metadata: MetadataService) -> None:
+        """The tables were read from the log: show in them what is not in it yet."""
+
+    def record(self, metadata: MetadataService) -> None:
+        """Bring it into the log, unless it is there. Raises LogboomError when the log takes no records."""
+
+    def begin(self, metadata: MetadataService) -> None:
+        """This broker is the master now: record it, or see to it that it is recorded soon."""
+
+
 class MetadataService:
-    """Implements `services.Metadata`.
+    """Implements `configs.Metadata`; a `journal.resident.Resident`, the first.
 
     `unread_queues(topic)` says how many queues must stay readable so that no unread message disappears; `unfinished(group)` gives
-    a reason why the group cannot change between ordered and not now, or None. `overlay` puts into the tables what has to come
-    into the log first, whenever they were read from it. All are set by the assembly.
+    a reason why the group cannot change between ordered and not now, or None. Both are set by the composition.
     """
+
+    own_topics: Final = frozenset({METADATA_TOPIC})
 
     def __init__(
         self,
@@ -54,15 +69,16 @@ class MetadataService:
         scheduler: Scheduler,
         now_ms: Callable[[], int],
         journal_settings: JournalSettings | None = None,
+        preface: Preface | None = None,
     ) -> None:
         self.names = names
         self.tables = MetadataTables()
         self.listeners: list[Callable[[Change], None]] = []
         self.unread_queues: Callable[[str], int] = lambda _: 0
         self.unfinished: Callable[[str], str | None] = lambda _: None
-        self.overlay: Callable[[], None] = lambda: None
+        self._preface = preface or _NoPreface()
         self._notifying = _Notifying(self)
-        self.journal = Journal(record_log, METADATA_TOPIC, self._notifying, journal_settings)
+        self.journal = Journal(record_log, METADATA_TOPIC, self._notifying, journal_settings, self._record_preface)
         self.commits = OffsetCommits(self.journal, self.tables, scheduler, now_ms)
         self._scheduler = scheduler
         self._now_ms = now_ms
@@ -232,36 +248,42 @@ class MetadataService:
         """
         return self.journal.append(records.OFFSETS, records.offsets(offsets, self._now_ms()))
 
-    # ---- following the log
+    # ---- resident of the log
 
-    def follow(self) -> None:
-        """Records were dispatched: apply those that are new here."""
+    def held_offset(self) -> int | None:
+        return self.journal.held_offset()
+
+    def dispatched(self, _arrivals: Sequence[Arrival]) -> None:
+        """Apply the records that are new here."""
         if self.journal.begins_later:
             self._quietly(self.journal.follow)
         else:
             self.journal.follow()
 
-    def catch_up(self) -> None:
-        """This broker becomes the master: apply what its log holds to the end, and refresh the snapshot."""
-        if self.journal.begins_later:
-            self._quietly(self.journal.catch_up)
-        else:
-            self.journal.catch_up()
+    def truncated(self, end_offset: int) -> None:
+        """Rebuild if that took away something that is applied here."""
+        self._quietly(lambda: self.journal.truncated(end_offset))
+
+    def rolled(self) -> None:
         self.journal.want_snapshot()
         self._scheduler.call_soon(self.journal.maintain)
 
     def rebuild(self) -> None:
-        """Read everything from the log; see `Journal.rebuild`."""
         self._quietly(self.journal.rebuild)
 
-    def truncated(self, end_offset: int) -> None:
-        """The log ends at `end_offset` now: rebuild if that took away something that is applied here."""
-        self._quietly(lambda: self.journal.truncated(end_offset))
+    def catch_up(self) -> None:
+        if self.journal.begins_later:
+            self._quietly(self.journal.catch_up)
+        else:
+            self.journal.catch_up()
 
-    def file_rolled(self) -> None:
-        """A new file of the commitlog was begun."""
-        self.journal.want_snapshot()
+    def lead(self) -> None:
+        """Begin with the preface; the others follow."""
         self._scheduler.call_soon(self.journal.maintain)
+        self._preface.begin(self)
+
+    def step_down(self) -> None:
+        """Nothing: commits that wait for their record are refused when its time comes, a few milliseconds later."""
 
     def close(self) -> None:
         """Commit what is pending and stop the timer."""
@@ -269,13 +291,16 @@ class MetadataService:
 
     # ---- inside
 
+    def _record_preface(self) -> None:
+        self._preface.record(self)
+
     def _quietly(self, rebuild: Callable[[], None]) -> None:
         """Old records are not told one by one: who derives from the tables compares afresh."""
         self._notifying.muted = True
         try:
             rebuild()
             if self._notifying.cleared:
-                self.overlay()
+                self._preface.overlay(self)
         finally:
             self._notifying.muted = False
         if self._notifying.cleared:
@@ -314,6 +339,16 @@ class MetadataService:
 
     def _when_acknowledged(self, end_offset: int, done: Done) -> None:
         self.journal.when_acknowledged(end_offset, lambda status: done(error_of(status)))
+
+
+class _NoPreface:
+    """Of a log that needs none."""
+
+    def overlay(self, _metadata: MetadataService) -> None: ...
+
+    def record(self, _metadata: MetadataService) -> None: ...
+
+    def begin(self, _metadata: MetadataService) -> None: ...
 
 
 _UNTOLD = frozenset({records.OFFSETS, records.OFFSETS_RESET, records.RESETS_TAKEN})

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from brokerd.delay.levels import SCHEDULE_TOPIC, Delays, schedule_code
+from brokerd.delay.levels import Delays, schedule_code
 from brokerd.store.derived.derive import Entry
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Followers
@@ -53,6 +53,7 @@ from brokerd.store.upkeep.retention import FileAge, RetentionDecision
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record import checksum
 from remoting.record.properties import tags_code
 

@@ -66,6 +66,9 @@ class Transactions(Protocol):
     @property
     def counters(self) -> TransactionCounters: ...
 
+    @property
+    def log_end(self) -> int: ...
+
     def read(self, physical_offset: int) -> Record | None: ...
 
     def replace(self, half: Half | None, record: Record, checks: int | None) -> Place: ...
@@ -78,24 +81,23 @@ class Transactions(Protocol):
 
 
 class CheckBack:
-    """Runs between `start` and `stop`. `producers` is set by the assembly; without it nobody can be asked."""
+    """Runs between `start` and `stop`."""
 
     def __init__(
         self,
         transactions: Transactions,
+        producers: Producers,
         broker_name: str,
         scheduler: Scheduler,
         now_ms: Callable[[], int],
-        log_end: Callable[[], int],
         move_up_bytes: int,
         settings: TransactionSettings,
     ) -> None:
-        self.producers: Producers | None = None
         self._transactions = transactions
+        self._producers = producers
         self._broker_name = broker_name
         self._scheduler = scheduler
         self._now_ms = now_ms
-        self._log_end = log_end
         self._move_up_bytes = move_up_bytes
         self._settings = settings
         self._timer: Timer | None = None
@@ -161,7 +163,7 @@ class CheckBack:
             self._transactions.when_acknowledged(end_offset, go_on)
 
     def _take_care_of(self, half: Half) -> Place | None:
-        due = decide_due(half, self._now_ms(), self._log_end(), self._move_up_bytes, self._settings)
+        due = decide_due(half, self._now_ms(), self._transactions.log_end, self._move_up_bytes, self._settings)
         if due is Due.NOTHING:
             return None
         record = self._transactions.read(half.physical_offset)
@@ -205,7 +207,7 @@ class CheckBack:
             "bname": self._broker_name,
         }
         body = check_body(record)
-        found = self.producers.producer_connections(properties.get(PRODUCER_GROUP, "")) if self.producers else ()
+        found = self._producers.producer_connections(properties.get(PRODUCER_GROUP, ""))
         self._turn += 1
         for attempt in range(min(_TRIES, len(found))):
             if found[(self._turn + attempt) % len(found)].notify(codes.CHECK_TRANSACTION_STATE, ext, body):

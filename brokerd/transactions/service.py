@@ -15,10 +15,11 @@ from brokerd.journal.record_log import error_of
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.configs import TopicConfig
 from brokerd.sending.sender import Appended
+from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.transactions import records
-from brokerd.transactions.checking import CheckBack
+from brokerd.transactions.checking import CheckBack, Producers
 from brokerd.transactions.counters import TransactionCounters
 from brokerd.transactions.decide import EndTransaction, Outcome, check_admission, check_end
 from brokerd.transactions.following import LogReads, TransactionFollower
@@ -38,6 +39,9 @@ _PROGRESS_EVERY: Final = (
 
 class TransactionLog(LogReads, Protocol):
     """The replicated log: reads, and appends that tell where."""
+
+    @property
+    def end_offset(self) -> int: ...
 
     def append_placed(self, drafts: Sequence[Draft]) -> Sequence[Appended]: ...
 
@@ -61,7 +65,9 @@ class TransactionMetadata(Protocol):
 
 
 class TransactionService:
-    """`host` is this broker's packed address, `log_end` the end of the log, `move_up_bytes` see `decide_due`."""
+    """A `journal.resident.Resident`. `host` is this broker's packed address, `move_up_bytes` see `decide_due`."""
+
+    own_topics: Final = frozenset({HALF_TOPIC, OP_TOPIC})
 
     def __init__(
         self,
@@ -69,7 +75,7 @@ class TransactionService:
         broker_name: str,
         log: TransactionLog,
         metadata: TransactionMetadata,
-        log_end: Callable[[], int],
+        producers: Producers,
         move_up_bytes: int,
         scheduler: Scheduler,
         now_ms: Callable[[], int],
@@ -90,7 +96,7 @@ class TransactionService:
         self._follower = TransactionFollower(
             log, self.table, lambda: metadata.consumer_offset(TRANSACTION_GROUP, HALF_TOPIC, 0)
         )
-        self.checks = CheckBack(self, broker_name, scheduler, now_ms, log_end, move_up_bytes, self.settings)
+        self.checks = CheckBack(self, producers, broker_name, scheduler, now_ms, move_up_bytes, self.settings)
 
     def use(self, settings: TransactionSettings) -> None:
         """Other settings from now on."""
@@ -150,35 +156,41 @@ class TransactionService:
             return
         self._log.when_acknowledged(end_offset, lambda status: done(_unless_stored(status)))
 
-    # ---- role and log
+    # ---- resident of the log
 
-    def start_serving(self) -> None:
-        """This broker is the master and its log is complete: catch up with it, and look after what is open."""
+    def held_offset(self) -> int | None:
+        """Where the oldest half message that is open begins."""
+        oldest = self.table.oldest
+        return None if oldest is None else oldest.physical_offset
+
+    def dispatched(self, _arrivals: Sequence[Arrival]) -> None:
+        """Apply the records that are new here."""
+        self._follower.follow()
+
+    def truncated(self, end_offset: int) -> None:
+        self._follower.truncated(end_offset)
+
+    def rolled(self) -> None:
+        """Nothing: what stays open for long moves up along with the log (`CheckBack`)."""
+
+    def rebuild(self) -> None:
+        """The metadata says from where on."""
+        self._follower.rebuild()
+
+    def catch_up(self) -> None:
         self._follower.catch_up()
+
+    def lead(self) -> None:
+        """Look after what is open."""
         self._serving = True
         self.checks.start()
 
-    def stop_serving(self) -> None:
-        """This broker is not the master any more; `rebuild` follows."""
+    def step_down(self) -> None:
         self._serving = False
         self.checks.stop()
 
-    def follow(self) -> None:
-        """Records were dispatched: apply those that are new here."""
-        self._follower.follow()
-
-    def rebuild(self) -> None:
-        """Read the table from the log; not while serving. The metadata must be there."""
-        self._follower.rebuild()
-
-    def truncated(self, end_offset: int) -> None:
-        """The log ends at `end_offset` now."""
-        self._follower.truncated(end_offset)
-
-    def held_offset(self) -> int | None:
-        """From where on the log must be kept."""
-        oldest = self.table.oldest
-        return None if oldest is None else oldest.physical_offset
+    def close(self) -> None:
+        self.step_down()
 
     # ---- looking
 
@@ -198,6 +210,11 @@ class TransactionService:
         }
 
     # ---- for the checks
+
+    @property
+    def log_end(self) -> int:
+        """Where the log ends."""
+        return self._log.end_offset
 
     def read(self, physical_offset: int) -> Record | None:
         """The record that starts there."""

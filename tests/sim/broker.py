@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from brokerd.composition.core import BrokerCore, BrokerIdentity
+from brokerd.composition.core import BrokerCore
+from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
 from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
 from brokerd.replication.controllers.controller_session import ControllerSession
@@ -33,7 +34,7 @@ from remoting.errors import CorruptedFile, StorageError
 from remoting.record.hosts import pack_host
 from tests.sim.delays import retry_service, watch
 from tests.sim.links import Link, dial
-from tests.sim.transactors import TRANSACTIONS, Producers
+from tests.sim.transactors import TRANSACTIONS, Connected
 from tests.sim.world import Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
 
@@ -171,19 +172,12 @@ class SimBroker(Node):
 
         core = BrokerCore(
             BrokerIdentity(CLUSTER, GROUP, self.store_host),
-            self.disk,
-            self.store_settings,
+            CoreSettings(self.store_settings, self._journal, _POP, TRANSACTIONS),
+            Environment(self.disk, self, self.wall_ms, self.rng),
+            Connected(self),
             make_replica,
-            request_flush=self.request_flush,
-            is_alive=lambda _: False,
-            scheduler=self,
-            wall_ms=self.wall_ms,
-            rng=self.rng,
-            pop_settings=_POP,
-            journal_settings=self._journal,
-            transaction_settings=TRANSACTIONS,
+            self.request_flush,
         )
-        core.transactions.checks.producers = Producers(self)
         self.session = ControllerSession(
             self.settings,
             Speaker(

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC
+from brokerd.delay.levels import SCHEDULE_GROUP
 from brokerd.retry.service import RetryService, SentBack
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, RequestError
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record
 from remoting.record.hosts import pack_host
 from remoting.record.properties import encode_properties

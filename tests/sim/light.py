@@ -19,7 +19,7 @@ from brokerd.replication.epochs.epoch_list import EpochList
 from brokerd.replication.settings import ReplicationSettings
 from tests.sim.world import Violation
 from tests.support.disks import MemoryFile, PowerLost
-from tests.unit.brokerd.replication.group import Group, MemoryLog, Node
+from tests.unit.brokerd.replication.group import Group, MemoryReplicatedLog, Node
 from tests.unit.brokerd.replication.invariants import check_acks_are_from_one_broker_per_epoch
 from tests.unit.brokerd.replication.schedules import WEIGHTS, Story
 
@@ -253,7 +253,7 @@ class LightStory(Story):
         return " ".join(parts)
 
 
-def _whole_records(log: MemoryLog, offset: int) -> int:
+def _whole_records(log: MemoryReplicatedLog, offset: int) -> int:
     """The end of the last whole record below the offset."""
     position, end = 0, offset - log.min_offset
     while position < end and position + 1 + log.data[position] <= end:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from brokerd.composition.core import BrokerCore
+from brokerd.composition.deleted_topics import DeletedTopics
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.waiting import WaitingLevel
 from brokerd.journal.journal import Journal
@@ -445,7 +445,7 @@ FULL = (
     Mutant(
         "deleted queues come back",
         "Queues that are derived anew keep what deleted topics held.",
-        ((BrokerCore, "_remove_stale_queues", _nothing),),
+        ((DeletedTopics, "_remove_stale_queues", _nothing),),
         light=False,
         within=60,
         mood="machines",

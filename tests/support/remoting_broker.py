@@ -153,7 +153,7 @@ class RemotingBroker(PopBroker):
             broker_name="broker-a",
             log=self.log,
             metadata=self.metadata,
-            log_end=lambda: self.log.end_offset,
+            producers=self.clients,
             move_up_bytes=1 << 20,
             scheduler=self.turns,
             now_ms=self.turns.wall_ms,
@@ -161,10 +161,8 @@ class RemotingBroker(PopBroker):
         )
         ranges: Any = self.log
         self.locks = QueueLocks()
-        self.schedule = Deliverer(
-            DEFAULT_DELAYS, self.metadata, self.log, self.log.end_offset, self.turns, self.turns.wall_ms
-        )
-        self.log.listeners.append(self.schedule.arrived)
+        self.schedule = Deliverer(DEFAULT_DELAYS, self.metadata, self.log, self.turns, self.turns.wall_ms)
+        self.residents.append(self.schedule)
         self.retry = RetryService(
             self.metadata,
             self.log,
@@ -234,11 +232,6 @@ class RemotingBroker(PopBroker):
             return
         own = BrokerRoute("broker-a", {}, [], config.read_queue_nums, config.write_queue_nums, config.perm, "NORMAL")
         done([own, *self.other_routes])
-
-    def become_master(self) -> RemotingBroker:
-        super().become_master()
-        self.schedule.start(self.log.end_offset)
-        return self
 
     def send_request(
         self,

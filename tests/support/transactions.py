@@ -59,14 +59,16 @@ class TransactionBroker(AloneBroker):
         self.settings = settings or TransactionSettings()
         self.producers: dict[str, list[Producer]] = {}
         self._keys = 0
-        super().__init__(disk or MemoryDisk(), turns or Turns(), STORE, HOST, transaction_settings=self.settings)
+        super().__init__(disk or MemoryDisk(), turns or Turns(), STORE, HOST, clients=self, transactions=self.settings)
         self.service = self.core.transactions
-        self.service.checks.producers = self
         if role is Role.MASTER:
             self.replica.become(Role.MASTER)
 
     def producer_connections(self, group: str) -> Sequence[Producer]:
         return self.producers.get(group, [])
+
+    def is_alive(self, _client_id: str) -> bool:
+        return False
 
     def topic(self, name: str = "T", queues: int = 4) -> TransactionBroker:
         answers: list[object] = []

@@ -77,6 +77,7 @@ def test_a_groups_dead_letters_have_one_topic() -> None:
 
 
 def test_only_a_topic_of_the_kind_is_asked_whose_it_is() -> None:
-    for ask in (names.group_of_retry_topic, names.origin_of_retry_topic, names.group_of_dead_letter_topic):
+    assert names.group_of_retry_topic("orders") is None
+    for ask in (names.origin_of_retry_topic, names.group_of_dead_letter_topic):
         with pytest.raises(AssertionError):
             ask("orders")

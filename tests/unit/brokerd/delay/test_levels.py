@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC, parse_level, parse_levels, schedule_code
+from brokerd.delay.levels import DEFAULT_DELAYS, parse_level, parse_levels, schedule_code
 from brokerd.delay.rules import Target, asks_for_delay, deliver, schedule, target_of
 from brokerd.store.settings import StoreSettings
 from remoting.errors import RequestError, SettingsError
 from remoting.java_hash import java_hash
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import decode_record
 from remoting.record.layout import MAX_PROPERTIES_BYTES
 from remoting.record.properties import decode_properties, encode_properties

@@ -22,6 +22,7 @@ from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.disk import Bytes
+from remoting.errors import ProtocolError
 from tests.support.disks import MemoryDisk, PowerLost
 
 _NONCES = itertools.count()
@@ -67,7 +68,7 @@ class FusedDisk(MemoryDisk):
         self._fuse.pass_step(before=False)
 
 
-class MemoryLog:
+class MemoryReplicatedLog:
     """A log of records (one length byte, then that many bytes) of which a crash keeps what was flushed and maybe more."""
 
     def __init__(self, fuse: Fuse) -> None:
@@ -95,7 +96,8 @@ class MemoryLog:
         return self.content(offset, min(offset + length, segment_end, self.end_offset))
 
     def append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
-        assert offset == self.end_offset
+        if offset != self.end_offset:
+            raise ProtocolError(f"bytes for {offset} arrived, but this log ends at {self.end_offset}")
         for buffer in buffers:
             self.data += buffer
 
@@ -105,7 +107,8 @@ class MemoryLog:
         return self.end_offset
 
     def truncate(self, offset: int) -> None:
-        assert self.min_offset <= offset <= self.end_offset
+        if offset not in (self.end_offset, *self.boundaries()):
+            raise ProtocolError(f"no record starts at {offset}")
         self._fuse.pass_step(before=True)
         self._cut(offset)
         self._fuse.pass_step(before=False)
@@ -130,10 +133,15 @@ class MemoryLog:
         self.flushed_offset = self.end_offset
 
     def last_boundary(self) -> int:
-        position = 0
+        return self.boundaries()[-1]
+
+    def boundaries(self) -> list[int]:
+        """Where whole records start and end."""
+        position, found = 0, [self.min_offset]
         while position < len(self.data) and position + 1 + self.data[position] <= len(self.data):
             position += 1 + self.data[position]
-        return self.min_offset + position
+            found.append(self.min_offset + position)
+        return found
 
     def records(self) -> list[bytes]:
         found, position = [], 0
@@ -278,7 +286,7 @@ class Node:
         self.settings = settings
         self.fuse = Fuse()
         self.disk = FusedDisk(self.fuse)
-        self.log = MemoryLog(self.fuse)
+        self.log = MemoryReplicatedLog(self.fuse)
         self.life = 0
         self.alive = False
         self.full_connections: set[int] = set()

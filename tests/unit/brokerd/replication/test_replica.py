@@ -26,7 +26,7 @@ from remoting.transport.server import RemotingServer
 from tests.support.disks import MemoryDisk
 from tests.support.ports import free_ports
 from tests.unit.brokerd.replication.controllers.fake_controller import FakeController
-from tests.unit.brokerd.replication.group import Fuse, MemoryLog
+from tests.unit.brokerd.replication.group import Fuse, MemoryReplicatedLog
 
 DEADLINE_S = 60.0
 
@@ -41,7 +41,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
         pytest.fail(f"did not happen: {what}")
 
 
-class PromptLog(MemoryLog):
+class PromptLog(MemoryReplicatedLog):
     """Flushes by itself on the next turn of the loop."""
 
     def __init__(self) -> None:

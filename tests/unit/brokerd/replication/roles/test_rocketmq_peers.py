@@ -25,7 +25,7 @@ from brokerd.store.settings import StoreSettings
 from remoting.errors import ProtocolError
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.replication.epochs.test_epochs import epochs, text
-from tests.unit.brokerd.replication.group import FusedDisk, Group, MemoryLog
+from tests.unit.brokerd.replication.group import FusedDisk, Group, MemoryReplicatedLog
 from tests.unit.brokerd.replication.roles.test_followership import Replica
 from tests.unit.brokerd.replication.roles.test_mastership import Master
 from tests.unit.brokerd.replication.roles.test_role_machine import machine, promoted, view
@@ -426,7 +426,7 @@ def test_an_empty_replica_may_begin_at_the_masters_last_file() -> None:
         group.settle_now()
     group.crash(group[3])
     group[3].disk = FusedDisk(group[3].fuse)
-    group[3].log = MemoryLog(group[3].fuse)
+    group[3].log = MemoryReplicatedLog(group[3].fuse)
     group[3].log.segment_bytes = 64
     group.settle(40)
     start = group[1].machine.log.last_file_start
