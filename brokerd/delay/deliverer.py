@@ -115,11 +115,10 @@ class Deliverer:
         """Nothing: how far the levels are is in the metadata."""
 
     def rebuild(self) -> None:
-        """Stand where the metadata says. When messages came is not forgotten: the log does not know it."""
-        self._take_positions()
+        """Nothing: the metadata says where the levels stand, and when messages came here is not in the log."""
 
     def catch_up(self) -> None:
-        """Nothing: the consumer offsets are those of the whole log then, and `lead` goes by them."""
+        """Nothing: the metadata catches up, and `lead` goes by its consumer offsets."""
 
     def lead(self) -> None:
         """Deliver what is due. What this broker appends lies behind the present end of the log."""
@@ -130,7 +129,8 @@ class Deliverer:
         self._pause_until_ms = self._one_by_one = 0
         self._release.clear()
         self._blocked.clear()
-        self._take_positions()
+        for queue_id, level in enumerate(self._levels):
+            level.move(self._committed(queue_id))
         self._arm()
 
     def step_down(self) -> None:
@@ -177,10 +177,6 @@ class Deliverer:
         committed = self._metadata.consumer_offset(SCHEDULE_GROUP, SCHEDULE_TOPIC, queue_id)
         low, _ = self._log.queue_range(SCHEDULE_TOPIC, queue_id)
         return max(low, committed or 0)
-
-    def _take_positions(self) -> None:
-        for queue_id, level in enumerate(self._levels):
-            level.move(self._committed(queue_id))
 
     def _unit(self, queue_id: int, offset: int) -> Unit | None:
         low, end = self._log.queue_range(SCHEDULE_TOPIC, queue_id)

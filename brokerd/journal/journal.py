@@ -11,13 +11,13 @@ commitlog, so that retention can remove old files without looking here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from brokerd.journal.record_log import RecordLog
+from brokerd.journal.record_log import RecordLog, error_of
 from brokerd.journal.replay import (
     SNAPSHOT,
     Position,
@@ -30,7 +30,7 @@ from brokerd.journal.replay import (
     rebuild_undispatched,
 )
 from brokerd.store.put_status import PutStatus
-from remoting.errors import LogboomError
+from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.settings import check, setting
 
 log = logging.getLogger(__name__)
@@ -98,6 +98,18 @@ class Journal:
         if self._records_since >= self._settings.snapshot_every_records:
             self._snapshot_if_due()
         return end_offset
+
+    def record(self, records: Iterable[tuple[str, Any]], done: Callable[[RequestError | None], None]) -> None:
+        """Append records and apply them; `done` follows when all are acknowledged, or with the reason why one was refused: those
+        before it are in the log then."""
+        end_offset = self.applied_offset
+        try:
+            for kind, body in records:
+                end_offset = self.append(kind, body)
+        except LogboomError as error:
+            done(as_request_error(error))
+            return
+        self.when_acknowledged(end_offset, lambda status: done(error_of(status)))
 
     def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None:
         """Call `done` once when everything below `end_offset` is acknowledged or can no longer be."""

@@ -7,14 +7,14 @@ record is acknowledged. Consumer offsets are the exception: the commits of a few
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import orjson
 
 from brokerd.journal.journal import Journal, JournalSettings
-from brokerd.journal.record_log import RecordLog, error_of
+from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata import decide, records
 from brokerd.metadata.configs import GroupConfig, TopicConfig
@@ -76,7 +76,7 @@ class MetadataService:
         self.listeners: list[Callable[[Change], None]] = []
         self.unread_queues: Callable[[str], int] = lambda _: 0
         self.unfinished: Callable[[str], str | None] = lambda _: None
-        self._preface = preface or _NoPreface()
+        self._preface = preface
         self._notifying = _Notifying(self)
         self.journal = Journal(record_log, METADATA_TOPIC, self._notifying, journal_settings, self._record_preface)
         self.commits = OffsetCommits(self.journal, self.tables, scheduler, now_ms)
@@ -139,26 +139,16 @@ class MetadataService:
         """
         if name in self.tables.topics:
             return None
-        try:
-            decision = decide.decide_ensure_topic(self.tables, name, queues, self._now_ms(), sys_flag)
-            if decision is not None:
-                self.journal.append(*decision)
-        except LogboomError as error:
-            return as_request_error(error)
-        return None
+        return self._make(lambda: decide.decide_ensure_topic(self.tables, name, queues, self._now_ms(), sys_flag))
 
     def make_topic_like(self, name: str, template: str, queues: int, *, is_unit: bool = False) -> RequestError | None:
         """Create a topic after a template, if there is one that allows it; the reason if that failed. Nobody needs to wait, as in
         `ensure_topic`."""
-        try:
-            decision = decide.decide_topic_like(
+        return self._make(
+            lambda: decide.decide_topic_like(
                 self.tables, self.names, name, self.topic(template), queues, is_unit, self._now_ms()
             )
-            if decision is not None:
-                self.journal.append(*decision)
-        except LogboomError as error:
-            return as_request_error(error)
-        return None
+        )
 
     def delete_topic(self, name: str, done: Done) -> None:
         self._change(lambda: decide.decide_delete_topic(self.tables, self.names, name, self._now_ms()), done)
@@ -187,14 +177,7 @@ class MetadataService:
 
     def record(self, decisions: Sequence[tuple[str, Any]], done: Done) -> None:
         """Record what the broker itself decided; `done` when all of it is acknowledged."""
-        end_offset = self.journal.applied_offset
-        try:
-            for kind, body in decisions:
-                end_offset = self.journal.append(kind, body)
-        except LogboomError as error:
-            done(as_request_error(error))
-            return
-        self._when_acknowledged(end_offset, done)
+        self.journal.record(decisions, done)
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None) -> None:
         self.commits.commit(group, topic, queue_id, offset, done)
@@ -280,7 +263,8 @@ class MetadataService:
     def lead(self) -> None:
         """Begin with the preface; the others follow."""
         self._scheduler.call_soon(self.journal.maintain)
-        self._preface.begin(self)
+        if self._preface is not None:
+            self._preface.begin(self)
 
     def step_down(self) -> None:
         """Nothing: commits that wait for their record are refused when its time comes, a few milliseconds later."""
@@ -292,14 +276,15 @@ class MetadataService:
     # ---- inside
 
     def _record_preface(self) -> None:
-        self._preface.record(self)
+        if self._preface is not None:
+            self._preface.record(self)
 
     def _quietly(self, rebuild: Callable[[], None]) -> None:
         """Old records are not told one by one: who derives from the tables compares afresh."""
         self._notifying.muted = True
         try:
             rebuild()
-            if self._notifying.cleared:
+            if self._notifying.cleared and self._preface is not None:
                 self._preface.overlay(self)
         finally:
             self._notifying.muted = False
@@ -323,32 +308,24 @@ class MetadataService:
                 raise InvalidParameter(f"{config.name} cannot become {order} now: {reason}")
         return decide.decide_put_group(self.tables, self.names, config, self._now_ms())
 
+    def _make(self, decision: Callable[[], decide.Decision]) -> RequestError | None:
+        """Record a decision for which nobody waits; the reason if that failed."""
+        try:
+            decided = decision()
+            if decided is not None:
+                self.journal.append(*decided)
+        except LogboomError as error:
+            return as_request_error(error)
+        return None
+
     def _change(self, decision: Callable[[], decide.Decision], done: Done) -> None:
         self._change_all(lambda: [decision()], done)
 
     def _change_all(self, decisions: Callable[[], Sequence[decide.Decision]], done: Done) -> None:
-        try:
-            end_offset = self.journal.applied_offset
-            for record in decisions():
-                if record is not None:
-                    end_offset = self.journal.append(*record)
-        except LogboomError as error:
-            done(as_request_error(error))
-            return
-        self._when_acknowledged(end_offset, done)
+        def decided() -> Iterator[tuple[str, Any]]:
+            yield from filter(None, decisions())  # all of them are made before the first is recorded
 
-    def _when_acknowledged(self, end_offset: int, done: Done) -> None:
-        self.journal.when_acknowledged(end_offset, lambda status: done(error_of(status)))
-
-
-class _NoPreface:
-    """Of a log that needs none."""
-
-    def overlay(self, _metadata: MetadataService) -> None: ...
-
-    def record(self, _metadata: MetadataService) -> None: ...
-
-    def begin(self, _metadata: MetadataService) -> None: ...
+        self.journal.record(decided(), done)
 
 
 _UNTOLD = frozenset({records.OFFSETS, records.OFFSETS_RESET, records.RESETS_TAKEN})
