@@ -1,4 +1,7 @@
-"""Carries out the effects that change the log or the epoch files. Each is durable when it returns. `driver` is the one caller."""
+"""Carries out the effects that change the log or the epoch files, each of them durably, but for an append.
+
+`driver` is the one caller.
+"""
 
 from __future__ import annotations
 

@@ -358,9 +358,7 @@ class RoleMachine:
         if self.failure:
             return
         self.failure = reason
-        over = (FailWaiters, CloseConnection)
-        fenced = [each for each in self._outbox if isinstance(each, RoleChanged) and each.role is Role.FENCED]
-        self._outbox[:] = [each for each in self._outbox if isinstance(each, over) or each in fenced]
+        self._outbox[:] = [each for each in self._outbox if _ends_a_role(each)]
         self._switch(Event.FAILED, now_ms, reason)
 
     # Steps of a switch
@@ -496,3 +494,9 @@ class RoleMachine:
     def _context(self) -> RoleContext:
         self_id = -1 if self.broker_id is None else self.broker_id
         return RoleContext(self.settings, self_id, self.epochs, self.log, self._outbox)
+
+
+def _ends_a_role(effect: Effect) -> bool:
+    if isinstance(effect, RoleChanged):
+        return effect.role is Role.FENCED
+    return isinstance(effect, FailWaiters | CloseConnection)

@@ -25,7 +25,7 @@ INFO, ELECT, ALTER = (
 )
 
 
-class Sink:
+class Observer:
     """Records what the driver would be told."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Talk:
 
     def __init__(self, *, known_id: int | None = 2, tail_kept: bool = True, **settings: object) -> None:
         self.now_ms = 0
-        self.sink = Sink()
+        self.observer = Observer()
         self.disk = MemoryDisk()
         if known_id is not None:
             self.disk.replace_bytes(IDENTITY_FILE, b"c#b#%d" % known_id)
@@ -75,7 +75,7 @@ class Talk:
                 tail_kept,
             ),
             [A, B],
-            self.sink,
+            self.observer,
             0,
         )
         self.waiting: list[SessionRequest] = []
@@ -151,7 +151,7 @@ def test_the_first_registration() -> None:
     applied = talk.answer(codes.CONTROLLER_APPLY_BROKER_ID)
     assert applied.ext["appliedBrokerId"] == "2"
     assert applied.ext["registerCheckCode"] == "127.0.0.1:9;77"
-    assert talk.sink.broker_id == 2
+    assert talk.observer.broker_id == 2
     assert talk.tick() == [codes.CONTROLLER_REGISTER_BROKER]
     assert [request.address for request in talk.oneway] == [A], "heard before it is asked whether it lives"
     ext, body = view_answer(1)
@@ -160,7 +160,7 @@ def test_the_first_registration() -> None:
     assert registered.ext["grpcAddress"] == "grpc"
     assert registered.ext["highestMasterEpoch"] == "5"
     assert talk.session.registration.step is Step.REGISTERED
-    assert talk.sink.views == [RoleView(1, 5, frozenset({1}), 8, "m:1", "m:2", "m:3")]
+    assert talk.observer.views == [RoleView(1, 5, frozenset({1}), 8, "m:1", "m:2", "m:3")]
 
 
 def test_a_time_out_of_the_application_keeps_id_and_code() -> None:
@@ -191,10 +191,10 @@ def test_controllers_without_memory_are_told_the_id_again() -> None:
 def test_a_registration_that_names_no_living_master_is_followed_by_a_look_at_the_record() -> None:
     talk = Talk()
     talk.register(master=None)
-    assert talk.sink.views == []
+    assert talk.observer.views == []
     assert talk.tick() == [INFO]
     talk.answer(INFO, *view_answer(None))
-    assert talk.sink.views[-1].master_id is None
+    assert talk.observer.views[-1].master_id is None
 
 
 def test_heartbeats_go_to_all_and_say_everything() -> None:
@@ -248,7 +248,7 @@ def test_a_frozen_leader_is_left_as_soon_as_another_controller_says_that_it_lead
     talk = owing()
     talk.answer(METADATA, {"controllerLeaderAddress": B, "isLeader": "true"})
     assert talk.session.leader == B
-    assert talk.sink.proposals == [("unanswered", 7)], "whether the proposal took effect is not known"
+    assert talk.observer.proposals == [("unanswered", 7)], "whether the proposal took effect is not known"
     talk.session.propose(Proposal(8, frozenset({1, 2}), 8), 5)
     assert talk.tick() == [ALTER]
     assert talk.waiting[-1].address == B
@@ -264,7 +264,7 @@ def test_a_slow_leader_stays_the_leader_on_hearsay() -> None:
     talk.answer(ALTER, {"newSyncStateSetEpoch": "9"}, {"syncStateSet": [1, 2], "syncStateSetEpoch": 9})
     talk.answer(METADATA, {"controllerLeaderAddress": B, "isLeader": "true"})
     assert talk.session.leader == A, "it has answered: nothing is owed any more"
-    assert talk.sink.proposals == [("accepted", 7, [1, 2], 9)]
+    assert talk.observer.proposals == [("accepted", 7, [1, 2], 9)]
 
 
 def test_one_request_at_a_time_the_most_urgent_first() -> None:
@@ -284,7 +284,7 @@ def test_one_request_at_a_time_the_most_urgent_first() -> None:
         else:
             talk.answer(code, *view_answer(2))
     assert order == [ALTER, ELECT, INFO, MEMBERS]
-    assert talk.sink.members == [1, 3]
+    assert talk.observer.members == [1, 3]
 
 
 def test_the_members_are_asked_for_now_and_then() -> None:
@@ -299,7 +299,7 @@ def test_the_members_are_asked_for_now_and_then() -> None:
             else:
                 talk.answer(code, *view_answer(1))
     assert asked.count(MEMBERS) == 3
-    assert talk.sink.learners == {3}
+    assert talk.observer.learners == {3}
 
 
 def test_answers_to_a_proposal() -> None:
@@ -322,7 +322,7 @@ def test_answers_to_a_proposal() -> None:
     talk.session.propose(Proposal(10, frozenset({1}), 9), 5)
     talk.tick()
     talk.fail(ALTER)
-    assert talk.sink.proposals == [
+    assert talk.observer.proposals == [
         ("accepted", 7, [1, 2], 9),
         ("answered", 8, codes.CONTROLLER_BROKER_NOT_ALIVE),
         ("answered", 9, codes.CONTROLLER_NOT_LEADER),
@@ -338,7 +338,7 @@ def test_an_answer_after_the_time_out_is_nothing() -> None:
     late = talk.waiting[-1]
     talk.fail(ALTER)
     talk.session.answered(late.token, 0, {"newSyncStateSetEpoch": "9"}, b"", talk.now_ms)
-    assert talk.sink.proposals == [("unanswered", 7)]
+    assert talk.observer.proposals == [("unanswered", 7)]
 
 
 def test_an_answer_that_cannot_be_understood_is_no_answer() -> None:
@@ -347,7 +347,7 @@ def test_an_answer_that_cannot_be_understood_is_no_answer() -> None:
     talk.session.propose(Proposal(7, frozenset({1, 2}), 8), 5)
     talk.tick()
     talk.answer(ALTER, {}, ["what is this"])
-    assert talk.sink.proposals == [("unanswered", 7)]
+    assert talk.observer.proposals == [("unanswered", 7)]
     talk.tick(1000)
     talk.answer(INFO, {"masterEpoch": "x"})
     assert "cannot be understood" in talk.session.last_error
@@ -380,7 +380,7 @@ def test_an_election_is_not_asked_for_in_a_hurry() -> None:
     assert talk.tick(199) == []
     assert talk.tick(1) == [ELECT]
     talk.answer(ELECT, *view_answer(2, 6), status=codes.CONTROLLER_MASTER_STILL_EXIST)
-    assert talk.sink.views[-1].master_epoch == 6
+    assert talk.observer.views[-1].master_epoch == 6
 
 
 def test_a_push_only_makes_us_ask() -> None:
@@ -409,7 +409,7 @@ def test_without_a_named_replication_address_it_is_the_next_port() -> None:
     talk.register()
     talk.tick(1000)
     talk.answer(INFO, {"masterEpoch": "5", "masterBrokerId": "1", "masterAddress": "10.0.0.1:10911"})
-    assert talk.sink.views[-1].master_ha_address == "10.0.0.1:10912"
+    assert talk.observer.views[-1].master_ha_address == "10.0.0.1:10912"
 
 
 @pytest.mark.parametrize("master_id", ["-1", ""])
@@ -418,7 +418,7 @@ def test_no_master_is_written_in_several_ways(master_id: str) -> None:
     talk.register()
     talk.tick(1000)
     talk.answer(INFO, {"masterEpoch": "5", "masterBrokerId": master_id})
-    assert talk.sink.views[-1].master_id is None
+    assert talk.observer.views[-1].master_id is None
 
 
 def test_learners_say_so() -> None:

@@ -31,7 +31,7 @@ MASTER, NS = "127.0.0.1:1", "127.0.0.1:9876"
 ASK_MASTER, ASK_GROUP = codes.EXCHANGE_BROKER_HA_INFO, codes.GET_BROKER_MEMBER_GROUP
 
 
-class Sink:
+class Observer:
     """Records what the driver would be told."""
 
     def __init__(self) -> None:
@@ -80,14 +80,14 @@ class Lineage:
 class Talk:
     def __init__(self, broker_id: int, *, highest: int = 0, acting: bool = False, total: int = 3) -> None:
         self.now_ms = 0
-        self.sink = Sink()
+        self.observer = Observer()
         names = BrokerNames("c", "b", MASTER if broker_id == 0 else "r:1", "m:2", "m:3")
         settings = ReplicationSettings(
             roles="fixed", broker_id=broker_id, total_replicas=total, acting_master=acting,
             fixed_master="" if broker_id == 0 else MASTER,
         )  # fmt: skip
         self.lineage = Lineage(LINEAGE if broker_id == 0 or highest else "")
-        self.session = FixedSession(settings, names, [NS], self.sink, self.lineage, highest)
+        self.session = FixedSession(settings, names, [NS], self.observer, self.lineage, highest)
         self.waiting: list[SessionRequest] = []
 
     def tick(self, milliseconds: int = 0) -> list[tuple[str, int]]:
@@ -120,11 +120,11 @@ def told(epoch: int, *members: int, set_epoch: int = 4) -> dict[str, str]:
 def test_every_start_of_the_master_is_a_new_epoch() -> None:
     talk = Talk(0, highest=6)
     assert talk.tick() == []
-    assert talk.sink.views == [RoleView(0, 7, frozenset({0}), 1, MASTER, "m:2", "m:3")]
-    assert talk.sink.members == {0, 1, 2}
+    assert talk.observer.views == [RoleView(0, 7, frozenset({0}), 1, MASTER, "m:2", "m:3")]
+    assert talk.observer.members == {0, 1, 2}
     talk.session.request_sync()
     talk.tick(50)
-    assert talk.sink.views[-1].master_epoch == 7
+    assert talk.observer.views[-1].master_epoch == 7
 
 
 def test_what_the_master_proposes_is_the_set() -> None:
@@ -133,7 +133,7 @@ def test_what_the_master_proposes_is_the_set() -> None:
     talk.session.propose(Proposal(5, frozenset({0, 1}), 1), 1)
     talk.session.propose(Proposal(6, frozenset({0}), 9), 99)  # of an ended mastership
     talk.tick(50)
-    assert talk.sink.accepted == [(5, frozenset({0, 1}), 2)]
+    assert talk.observer.accepted == [(5, frozenset({0, 1}), 2)]
     assert talk.session.exchange_fields(77)["syncStateSet"] == "0,1"
     assert talk.session.exchange_fields(77)["masterEpoch"] == "1"
 
@@ -141,10 +141,10 @@ def test_what_the_master_proposes_is_the_set() -> None:
 def test_a_replica_asks_its_master_now_and_then_and_when_wished() -> None:
     talk = Talk(1)
     assert talk.tick() == [(MASTER, ASK_MASTER)]
-    assert talk.sink.views == [], "it knows nothing yet"
+    assert talk.observer.views == [], "it knows nothing yet"
     talk.answer(ASK_MASTER, told(3, 0, 2))
-    assert talk.sink.views == [RoleView(0, 3, frozenset({0, 2}), 4, MASTER, "m:2", "m:3")]
-    assert talk.lineage.kept == talk.sink.lineages == [LINEAGE]
+    assert talk.observer.views == [RoleView(0, 3, frozenset({0, 2}), 4, MASTER, "m:2", "m:3")]
+    assert talk.lineage.kept == talk.observer.lineages == [LINEAGE]
     assert talk.tick(999) == []
     assert talk.tick(1) == [(MASTER, ASK_MASTER)]
     assert talk.tick(5000) == [], "one question at a time"
@@ -156,7 +156,7 @@ def test_a_replica_asks_its_master_now_and_then_and_when_wished() -> None:
 def test_a_replica_that_starts_without_its_master_is_a_replica_of_what_it_knew() -> None:
     talk = Talk(2, highest=5)
     talk.tick()
-    assert talk.sink.views == [RoleView(0, 5, master_address=MASTER)]
+    assert talk.observer.views == [RoleView(0, 5, master_address=MASTER)]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_settings_that_cannot_be_are_refused_with_what_to_do() -> None:
         names = BrokerNames("c", "b", "", "", "")
         chosen = ReplicationSettings(roles="fixed", **settings)
         with pytest.raises(SettingsError, match=words):
-            FixedSession(chosen, names, [NS], Sink(), Lineage(LINEAGE), 0)
+            FixedSession(chosen, names, [NS], Observer(), Lineage(LINEAGE), 0)
 
 
 # ---- over sockets
