@@ -122,6 +122,7 @@ class Broker:
             journal_settings=settings.journal,
             transaction_settings=self._live.transactions,
             delay_settings=settings.delay,
+            delays=settings.store.delays,
             cpu_s=time.process_time,
         )
         assert isinstance(core.replica, Replica)

@@ -18,6 +18,7 @@ from brokerd.config.takeover import Takeover
 from brokerd.config.writer import ConfigWriter
 from brokerd.consuming.progress import ConsumerProgress
 from brokerd.delay.deliverer import Deliverer
+from brokerd.delay.levels import DEFAULT_DELAYS, Delays, code_rules
 from brokerd.delay.settings import DelaySettings
 from brokerd.journal.journal import JournalSettings
 from brokerd.loop.scheduler import Scheduler
@@ -82,6 +83,7 @@ class BrokerCore:
         journal_settings: JournalSettings | None = None,
         transaction_settings: TransactionSettings | None = None,
         delay_settings: DelaySettings | None = None,
+        delays: Delays = DEFAULT_DELAYS,
         cpu_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Load the store and read the tables. `make_replica` gets the log and the confirm offset that is known.
@@ -89,7 +91,8 @@ class BrokerCore:
         `is_alive(client_id)` tells whether a consumer that leases messages is there, `cpu_s` the processor time that this process
         has used. Raises CorruptedFile or SettingsError.
         """
-        self.store = store = MessageStore(disk, settings, wall_ms, identity.store_host)
+        self.store = store = MessageStore(disk, settings, wall_ms, identity.store_host, code_rules(delays))
+        self.delays = delays
         takeover = Takeover(disk)
         takeover.found_at_start(sealed=store.is_sealed)
         store.load()
@@ -105,7 +108,7 @@ class BrokerCore:
             identity.cluster,
             identity.broker_name,
             development=identity.development,
-            delay_levels=len(settings.delays),
+            delay_levels=len(delays),
         )
         self.metadata = MetadataService(record_log, names, scheduler, wall_ms, journal_settings)
         self.pop = PopService(
@@ -132,7 +135,7 @@ class BrokerCore:
             now_ms=wall_ms,
             host=identity.store_host,
             settings=transaction_settings,
-            delays=settings.delays,
+            delays=delays,
         )
         self.sender = MessageSender(
             store,
@@ -141,10 +144,10 @@ class BrokerCore:
             self.counters,
             self.transactions,
             identity.cluster,
-            settings.delays,
+            delays,
         )
         self.schedule = Deliverer(
-            settings.delays,
+            delays,
             self.metadata,
             record_log,
             store.commitlog.end_offset,

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from brokerd.journal.record_log import Unit
 from brokerd.metadata.names import is_system_topic
 from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
+from brokerd.store.queues.consume_queue import Unit
 from brokerd.store.store import AppendResult, MessageStore
 from remoting import codes
 from remoting.disk import Bytes

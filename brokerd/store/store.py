@@ -30,8 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from brokerd.delay.levels import SCHEDULE_TOPIC, Delays, schedule_code
-from brokerd.store.derived.derive import Entry
+from brokerd.store.derived.derive import NO_RULES, CodeRules, Entry, code_of
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Followers
 from brokerd.store.draft import Draft
@@ -54,7 +53,6 @@ from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
 from remoting.record import checksum
-from remoting.record.properties import tags_code
 
 log = logging.getLogger(__name__)
 
@@ -77,11 +75,20 @@ class AppendResult(NamedTuple):
 class MessageStore(StoreReads):
     """See the module. Make it, `load()` it, `close()` it; a loaded store refuses appends until `set_appendable(True)`."""
 
-    def __init__(self, disk: Disk, settings: StoreSettings, now_ms: Callable[[], int], store_host: bytes) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        settings: StoreSettings,
+        now_ms: Callable[[], int],
+        store_host: bytes,
+        rules: CodeRules = NO_RULES,
+    ) -> None:
+        """`rules` make the codes of some topics' consume-queue entries, the same on every replica."""
         self._disk = disk
         self._settings = settings
         self._now_ms = now_ms
         self._store_host = store_host
+        self._rules = rules
         self.adds_checksums = settings.record_checksums
         self._appendable = False
         self._full = False
@@ -93,7 +100,7 @@ class MessageStore(StoreReads):
         self.durable = DurablePositions(page, self.commitlog)
         self.queues = ConsumeQueues(disk, settings)
         self.queue_offsets = QueueOffsets()
-        self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes)
+        self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes, rules)
         self.index: KeyIndex | None = None
         self.followers = Followers()
         if settings.index_enabled:
@@ -258,7 +265,6 @@ class MessageStore(StoreReads):
         entries: list[Entry] = []
         places: list[AppendResult] = []
         taken: dict[QueueKey, int] = {}
-        delays = self.commitlog.shape.delays
         for draft in drafts:
             key = (draft.topic, draft.queue_id)
             in_queue = takes_queue_offset(draft)
@@ -271,8 +277,7 @@ class MessageStore(StoreReads):
                 break
             if in_queue:
                 taken[key] = queue_offset + 1
-                is_waiting = draft.topic == SCHEDULE_TOPIC
-                code = schedule_code(draft.properties, timestamp, delays) if is_waiting else tags_code(draft.properties)
+                code = code_of(draft.topic, draft.properties, timestamp, self._rules)
                 entries.append((draft.topic, draft.queue_id, queue_offset, end, size, code, timestamp, 1))
             records.append(record)
             places.append(AppendResult(end, size, queue_offset if in_queue else -1, end + size))
@@ -325,11 +330,6 @@ class MessageStore(StoreReads):
             self.queue_offsets.take([entry for entry in piece.entries if entry[0] == topic and entry[3] >= position])
 
     # -- dispatch ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def delays(self) -> Delays:
-        """Milliseconds of delay level 1, 2, ..."""
-        return self._settings.delays
 
     @property
     def confirm_offset(self) -> int:

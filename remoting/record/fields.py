@@ -1,68 +1,106 @@
-"""Single fields of encoded records, for paths that decode nothing else (pure). The layout is in `layout`."""
+"""Single fields of encoded records, for paths that decode nothing else (pure). Where they are is `layout`'s."""
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from remoting.disk import Bytes
-from remoting.record.layout import MAGIC_V1, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
+from remoting.errors import ProtocolError
+from remoting.record.layout import (
+    BODY_LENGTH,
+    HEAD_BYTES,
+    LENGTH,
+    MAGIC,
+    MAGIC_V1,
+    PHYSICAL_OFFSET,
+    QUEUE_OFFSET,
+    RECONSUME_TIMES,
+    SHORT_TOPIC_LENGTH_BYTES,
+    STORE_TIMESTAMP,
+    SYS_FLAG,
+    SYS_V6_HOSTS,
+    heads,
+    hosts_of,
+)
 
-# queueOffset, physicalOffset, sysFlag at 20, and reconsumeTimes of a record with IPv4 hosts at 72
-_OFFSETS: Final = struct.Struct(">qqi32xi").unpack_from
-_INT: Final = struct.Struct(">i").unpack_from
-_SHORT: Final = struct.Struct(">h").unpack_from
-_LONG: Final = struct.Struct(">q").unpack_from
-_MAGIC: Final = struct.Struct(">I").unpack_from
-_OFFSETS_AT: Final = 20
-_RECONSUME_AT: Final = 72  # with IPv4 hosts
-_BODY_LENGTH_AT: Final = 84  # likewise
-_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
-_V6_EXTRA: Final = 12
+_OFFSETS: Final = heads(QUEUE_OFFSET, PHYSICAL_OFFSET, SYS_FLAG, RECONSUME_TIMES)
+_QUEUE_OFFSET: Final = heads(QUEUE_OFFSET)[0].unpack_from
+_PHYSICAL_OFFSET: Final = heads(PHYSICAL_OFFSET)[0].unpack_from
+_STORED: Final = heads(SYS_FLAG, STORE_TIMESTAMP)
+_BODY: Final = heads(MAGIC, SYS_FLAG, BODY_LENGTH)
+_OFFSETS_V4: Final = _OFFSETS[0].unpack_from
+_STORED_V4: Final = _STORED[0].unpack_from
+_BODY_V4: Final = _BODY[0].unpack_from
+_LENGTH: Final = LENGTH.unpack_from
+_LENGTH_BYTES: Final = LENGTH.size
+_LEAST_BEHIND_BODY: Final = SHORT_TOPIC_LENGTH_BYTES + LENGTH.size
+STORE_TIMESTAMP_END: Final = max(each.size for each in _STORED)  # so much of a record's begin tells when it was stored
 
 
 def offsets_of(record: Bytes) -> tuple[int, int, int]:
     """(queue offset, physical offset, reconsume times)."""
-    queue_offset, physical_offset, sys_flag, reconsume_times = _OFFSETS(record, _OFFSETS_AT)
-    if sys_flag & _V6:
-        reconsume_times = _INT(record, _RECONSUME_AT + _shift(sys_flag))[0]
+    queue_offset, physical_offset, sys_flag, reconsume_times = _OFFSETS_V4(record)
+    if sys_flag & SYS_V6_HOSTS:
+        *_, reconsume_times = _OFFSETS[hosts_of(sys_flag)].unpack_from(record)
     return queue_offset, physical_offset, reconsume_times
 
 
 def queue_offset_of(record: Bytes) -> int:
-    offset: int = _LONG(record, _OFFSETS_AT)[0]
+    offset: int = _QUEUE_OFFSET(record)[0]
+    return offset
+
+
+def physical_offset_of(record: Bytes) -> int:
+    offset: int = _PHYSICAL_OFFSET(record)[0]
     return offset
 
 
 def store_timestamp_of(record: Bytes) -> int:
-    sys_flag = _INT(record, 36)[0]
-    timestamp: int = _LONG(record, 56 + (_V6_EXTRA if sys_flag & SYS_BORN_HOST_V6 else 0))[0]
-    return timestamp
+    """When a record was stored; its first `STORE_TIMESTAMP_END` bytes are enough."""
+    sys_flag, timestamp = _STORED_V4(record)
+    if sys_flag & SYS_V6_HOSTS:
+        _, timestamp = _STORED[hosts_of(sys_flag)].unpack_from(record)
+    return int(timestamp)
 
 
 def properties_of(record: Bytes) -> bytes:
-    """The property string of a whole, intact record."""
-    start, length = _topic_span(record)
-    position = start + length
-    return bytes(record[position + 2 : position + 2 + _SHORT(record, position)[0]])
+    """The property string of a whole record. Raises ProtocolError when its lengths contradict each other."""
+    _, topic_end = _topic_span(record)
+    return bytes(record[topic_end + _LENGTH_BYTES :])
 
 
 def topic_of(record: Bytes) -> str:
-    start, length = _topic_span(record)
-    return str(record[start : start + length], "utf-8", "surrogateescape")
+    """The topic of a whole record. Raises ProtocolError when its lengths contradict each other."""
+    start, end = _topic_span(record)
+    return str(record[start:end], "utf-8", "surrogateescape")
 
 
 def _topic_span(record: Bytes) -> tuple[int, int]:
-    """Where the topic starts, and its length."""
-    position = _BODY_LENGTH_AT + _shift(_INT(record, 36)[0])
-    position += 4 + _INT(record, position)[0]
-    if _MAGIC(record, 4)[0] == MAGIC_V1:
-        return position + 1, record[position]
-    return position + 2, _SHORT(record, position)[0]
+    magic, sys_flag, body_length = _BODY_V4(record)
+    body_at = HEAD_BYTES
+    if sys_flag & SYS_V6_HOSTS:
+        head = _BODY[hosts_of(sys_flag)]
+        body_at = head.size
+        _, _, body_length = head.unpack_from(record)
+    span = topic_span(record, magic, body_at, body_length, len(record))
+    if span is None:
+        raise ProtocolError("the parts of a record do not add up to its size")
+    return span
 
 
-def _shift(sys_flag: int) -> int:
-    """How far IPv6 hosts move what follows both of them."""
-    if not sys_flag & _V6:
-        return 0
-    return (_V6_EXTRA if sys_flag & SYS_BORN_HOST_V6 else 0) + (_V6_EXTRA if sys_flag & SYS_STORE_HOST_V6 else 0)
+def topic_span(data: Bytes, magic: int, body_at: int, body_length: int, end: int) -> tuple[int, int] | None:
+    """Where the topic of the record starts and ends that has its body there and ends at `end` of the data; None when its parts do
+    not add up to that. Its properties begin behind the topic and their own length."""
+    body_end = body_at + body_length
+    if body_length < 0 or body_end + _LEAST_BEHIND_BODY > end:
+        return None
+    if magic == MAGIC_V1:
+        start = body_end + SHORT_TOPIC_LENGTH_BYTES
+        topic_end = start + data[body_end]
+    else:
+        start = body_end + _LENGTH_BYTES
+        topic_end = start + _LENGTH(data, body_end)[0]
+    properties_at = topic_end + _LENGTH_BYTES
+    if topic_end < start or properties_at > end or properties_at + _LENGTH(data, topic_end)[0] != end:
+        return None
+    return start, topic_end

@@ -28,7 +28,7 @@ from brokerd.store.upkeep.retention import decide_retention
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, StorageError
 from remoting.record.hosts import pack_host
-from tests.sim.delays import retry_service, watch
+from tests.sim.delays import DELAYS, retry_service, watch
 from tests.sim.links import Link, dial
 from tests.sim.transactors import TRANSACTIONS, Producers
 from tests.sim.world import Network, Node, World
@@ -182,6 +182,7 @@ class SimBroker(Node):
             pop_settings=_POP,
             journal_settings=self._journal,
             transaction_settings=TRANSACTIONS,
+            delays=DELAYS,
         )
         core.transactions.checks.producers = Producers(self)
         self.control = ControlCore(

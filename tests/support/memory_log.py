@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC, schedule_code
-from brokerd.journal.record_log import Unit
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.drafts import encode_draft
 from brokerd.store.put_status import PutStatus
+from brokerd.store.queues.consume_queue import Unit
 from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
 from brokerd.store.store import AppendResult
 from remoting.errors import LogboomError, NotMaster

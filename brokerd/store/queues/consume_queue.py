@@ -25,7 +25,7 @@ UNIT_BYTES: Final = 20
 BLANK_SIZE: Final = 0x7FFFFFFF
 BLANK_UNIT: Final = UNIT.pack(0, BLANK_SIZE, 0)
 
-Unit = tuple[int, int, int]  # physical offset, size, tags code
+Unit = tuple[int, int, int]  # physical offset, size, code
 
 
 class QueueFiles:

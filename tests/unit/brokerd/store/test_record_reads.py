@@ -7,9 +7,8 @@ from random import Random
 
 import pytest
 
-from brokerd.store.log.checked_reads import Unit
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.queues.consume_queue import UNIT
+from brokerd.store.queues.consume_queue import UNIT, Unit
 from brokerd.store.queues.queue_reads import joined
 from brokerd.store.store import MessageStore
 from remoting.disk import Disk, LocalDisk
