@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from brokerd.store.derived.derive import NO_RULES, CodeRules, Entry, code_of
+from brokerd.store.derived.derive import NO_RULES, CodeRules, Entry
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Followers
 from brokerd.store.draft import Draft
@@ -53,6 +53,7 @@ from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
 from remoting.record import checksum
+from remoting.record.properties import tags_code
 
 log = logging.getLogger(__name__)
 
@@ -277,7 +278,8 @@ class MessageStore(StoreReads):
                 break
             if in_queue:
                 taken[key] = queue_offset + 1
-                code = code_of(draft.topic, draft.properties, timestamp, self._rules)
+                rule = self._rules.get(draft.topic)
+                code = tags_code(draft.properties) if rule is None else rule(draft.properties, timestamp)
                 entries.append((draft.topic, draft.queue_id, queue_offset, end, size, code, timestamp, 1))
             records.append(record)
             places.append(AppendResult(end, size, queue_offset if in_queue else -1, end + size))

@@ -28,7 +28,6 @@ from remoting.record.layout import (
     SYS_STORE_HOST_V6,
     SYS_V6_HOSTS,
     heads,
-    hosts_of,
     record_size,
 )
 from remoting.record.properties import decode_properties
@@ -111,7 +110,7 @@ def encode_record(
     if len(store_host) == HOST_V6_BYTES:
         sys_flag |= SYS_STORE_HOST_V6
     long_topic = len(topic) > MAX_TOPIC_BYTES
-    head = _HEADS[hosts_of(sys_flag)].pack(
+    head = _HEADS[sys_flag & SYS_V6_HOSTS].pack(
         size,
         MAGIC_V2 if long_topic else MAGIC_V1,
         crc32(body) & 0x7FFFFFFF,
@@ -152,8 +151,8 @@ def decode_record(buffer: Bytes, position: int = 0) -> Record:
 def _decode_record(buffer: Bytes, start: int) -> Record:
     head = _HEADS[0]
     fields = head.unpack_from(buffer, start)
-    if fields[_SYS_FLAG] & SYS_V6_HOSTS:
-        head = _HEADS[hosts_of(fields[_SYS_FLAG])]
+    if hosts := fields[_SYS_FLAG] & SYS_V6_HOSTS:
+        head = _HEADS[hosts]
         fields = head.unpack_from(buffer, start)
     size, magic, *others, body_length = fields
     if magic not in (MAGIC_V1, MAGIC_V2):

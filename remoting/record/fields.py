@@ -20,28 +20,27 @@ from remoting.record.layout import (
     SYS_FLAG,
     SYS_V6_HOSTS,
     heads,
-    hosts_of,
 )
 
-_OFFSETS: Final = heads(QUEUE_OFFSET, PHYSICAL_OFFSET, SYS_FLAG, RECONSUME_TIMES)
+_RECONSUME_TIMES: Final = heads(RECONSUME_TIMES)
 _QUEUE_OFFSET: Final = heads(QUEUE_OFFSET)[0].unpack_from
 _PHYSICAL_OFFSET: Final = heads(PHYSICAL_OFFSET)[0].unpack_from
-_STORED: Final = heads(SYS_FLAG, STORE_TIMESTAMP)
-_BODY: Final = heads(MAGIC, SYS_FLAG, BODY_LENGTH)
-_OFFSETS_V4: Final = _OFFSETS[0].unpack_from
-_STORED_V4: Final = _STORED[0].unpack_from
-_BODY_V4: Final = _BODY[0].unpack_from
+_STORE_TIMESTAMP: Final = heads(STORE_TIMESTAMP)
+_BODY_LENGTH: Final = heads(BODY_LENGTH)
+_OFFSETS_V4: Final = heads(QUEUE_OFFSET, PHYSICAL_OFFSET, SYS_FLAG, RECONSUME_TIMES)[0].unpack_from
+_STORED_V4: Final = heads(SYS_FLAG, STORE_TIMESTAMP)[0].unpack_from
+_BODY_V4: Final = heads(MAGIC, SYS_FLAG, BODY_LENGTH)[0].unpack_from
 _LENGTH: Final = LENGTH.unpack_from
 _LENGTH_BYTES: Final = LENGTH.size
 _LEAST_BEHIND_BODY: Final = SHORT_TOPIC_LENGTH_BYTES + LENGTH.size
-STORE_TIMESTAMP_END: Final = max(each.size for each in _STORED)  # so much of a record's begin tells when it was stored
+STORE_TIMESTAMP_END: Final = _STORE_TIMESTAMP[SYS_V6_HOSTS].size  # so much of a record's begin tells when it was stored
 
 
 def offsets_of(record: Bytes) -> tuple[int, int, int]:
     """(queue offset, physical offset, reconsume times)."""
     queue_offset, physical_offset, sys_flag, reconsume_times = _OFFSETS_V4(record)
-    if sys_flag & SYS_V6_HOSTS:
-        *_, reconsume_times = _OFFSETS[hosts_of(sys_flag)].unpack_from(record)
+    if hosts := sys_flag & SYS_V6_HOSTS:
+        (reconsume_times,) = _RECONSUME_TIMES[hosts].unpack_from(record)
     return queue_offset, physical_offset, reconsume_times
 
 
@@ -57,10 +56,11 @@ def physical_offset_of(record: Bytes) -> int:
 
 def store_timestamp_of(record: Bytes) -> int:
     """When a record was stored; its first `STORE_TIMESTAMP_END` bytes are enough."""
+    timestamp: int
     sys_flag, timestamp = _STORED_V4(record)
-    if sys_flag & SYS_V6_HOSTS:
-        _, timestamp = _STORED[hosts_of(sys_flag)].unpack_from(record)
-    return int(timestamp)
+    if hosts := sys_flag & SYS_V6_HOSTS:
+        (timestamp,) = _STORE_TIMESTAMP[hosts].unpack_from(record)
+    return timestamp
 
 
 def properties_of(record: Bytes) -> bytes:
@@ -78,10 +78,10 @@ def topic_of(record: Bytes) -> str:
 def _topic_span(record: Bytes) -> tuple[int, int]:
     magic, sys_flag, body_length = _BODY_V4(record)
     body_at = HEAD_BYTES
-    if sys_flag & SYS_V6_HOSTS:
-        head = _BODY[hosts_of(sys_flag)]
+    if hosts := sys_flag & SYS_V6_HOSTS:
+        head = _BODY_LENGTH[hosts]
         body_at = head.size
-        _, _, body_length = head.unpack_from(record)
+        (body_length,) = head.unpack_from(record)
     span = topic_span(record, magic, body_at, body_length, len(record))
     if span is None:
         raise ProtocolError("the parts of a record do not add up to its size")

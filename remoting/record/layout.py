@@ -2,7 +2,7 @@
 
 A record is its head, the fields below at fixed places, and then: body, topicLength(1, or 2 in V2), topic, propertiesLength(2),
 properties. All integers are big-endian. An IPv6 host takes 16 bytes instead of 4 and sets its bit in sysFlag; what follows it in
-the head moves by 12. So there are four kinds of heads, and `heads` makes the structs that read them.
+the head moves by 12. So there are four kinds of heads; `heads` makes the structs that read them.
 
 In a log, what is left of a file behind its last record begins with a filler: how many bytes that are, and MAGIC_BLANK.
 """
@@ -33,7 +33,6 @@ MAX_RETRY_TOPIC_BYTES: Final = 255
 MAX_RECORD_BYTES: Final = MAX_BODY_BYTES + 64 * 1024
 HOST_BYTES: Final = 8  # address and port
 HOST_V6_BYTES: Final = 20
-_HOSTS_BIT: Final = 4  # of sysFlag, the first of two
 
 
 class Field(NamedTuple):
@@ -85,18 +84,13 @@ def pattern(begin: int, *fields: Field, sys_flag: int = 0) -> str:
     return parts
 
 
-def heads(*fields: Field) -> tuple[struct.Struct, struct.Struct, struct.Struct, struct.Struct]:
-    """What takes these fields, in the order of the head, out of a record's begin: the first for IPv4 hosts, which read sysFlag in
-    the same place as all; `hosts_of` says which one a record needs."""
-    v4, born_v6, store_v6, v6 = (
-        struct.Struct(">" + pattern(0, *fields, sys_flag=hosts << _HOSTS_BIT)) for hosts in range(4)
-    )
-    return v4, born_v6, store_v6, v6
-
-
-def hosts_of(sys_flag: int) -> int:
-    """Which of the `heads` a record has."""
-    return (sys_flag & SYS_V6_HOSTS) >> _HOSTS_BIT
+def heads(*fields: Field) -> dict[int, struct.Struct]:
+    """What takes these fields, in the order of the head, out of a record's begin, by its sysFlag's `SYS_V6_HOSTS`. That for IPv4
+    hosts, 0, reads the sysFlag of every record, and what is before the hosts."""
+    return {
+        hosts: struct.Struct(">" + pattern(0, *fields, sys_flag=hosts))
+        for hosts in (0, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, SYS_V6_HOSTS)
+    }
 
 
 def _with_hosts_as_numbers(kinds: str) -> struct.Struct:

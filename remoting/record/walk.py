@@ -50,58 +50,70 @@ class Walked(NamedTuple):
     needs: int
 
 
-def walk(data: Bytes, offset: int, file_size: int, max_record_bytes: int, *, in_place: bool = True) -> Walked:
-    """Find the records in `data`, which are the bytes from the record boundary `offset` on of a log of files of that size.
+def walk(
+    data: Bytes,
+    position: int,
+    offset: int,
+    file_size: int,
+    max_record_bytes: int,
+    *,
+    in_place: bool = True,
+    listed: bool = True,
+) -> Walked:
+    """Find the records in the data from the position on, which is the record boundary `offset` of a log of files of that size.
 
-    Every record must name its place in the log, unless the bytes were moved (`in_place` is false).
+    Every record must name its place in the log, unless the bytes were moved (`in_place` is false). Who needs only the end has
+    no list made (`listed`).
     """
     records: list[int] = []
-    add, start_of = records.append, _START.unpack_from
-    position, last, most = 0, len(data) - START_BYTES, max_record_bytes
+    start_of = _START.unpack_from
+    begin, last, most = offset - position, len(data) - START_BYTES, max_record_bytes
     while True:
-        file_end = position + file_size - (offset + position) % file_size
+        file_end = position + file_size - (begin + position) % file_size
         limit = min(len(data), file_end - FILLER_BYTES)
         while position <= last:  # a log is little else than this
             size, magic, place = start_of(data, position)
             following = position + size
             if (
                 magic != MAGIC_V1
-                or (place - position != offset and in_place)
+                or (place - position != begin and in_place)
                 or size < RECORD_OVERHEAD_BYTES
                 or size > most
                 or following > limit
             ):
                 break
-            add(position)
+            if listed:
+                records.append(position)
             position = following
-        stop, size, is_record = look(data, position, offset + position, file_size, most, in_place=in_place)
+        stop, size, is_record = look(data, position, begin + position, file_size, most, in_place)
         if stop is not None:
             return Walked(records, position, stop, size)
-        if is_record:
-            add(position)
+        if is_record and listed:
+            records.append(position)
         position += size
 
 
 def look(
-    data: Bytes, position: int, offset: int, file_size: int, max_record_bytes: int, *, in_place: bool = True
+    data: Bytes, position: int, offset: int, file_size: int, max_record_bytes: int, in_place: bool = True
 ) -> tuple[Stop | None, int, bool]:
     """What starts at the position of the data, which is the offset of the log: why it is nothing whole, None when it is; its size
     as far as that is known, else 0; and whether it is a record rather than a filler."""
     left = len(data) - position
     if left < FILLER_BYTES:
         return Stop.PARTIAL if left else Stop.END, 0, False
-    size, magic = BORDER.unpack_from(data, position)
+    if left >= START_BYTES:
+        size, magic, place = _START.unpack_from(data, position)
+    else:
+        (size, magic), place = BORDER.unpack_from(data, position), offset
     rest = file_size - offset % file_size
     is_record = magic in (MAGIC_V1, MAGIC_V2)
-    if is_record:
-        is_there = (
-            RECORD_OVERHEAD_BYTES <= size <= max_record_bytes
-            and size + FILLER_BYTES <= rest
-            and (not in_place or left < START_BYTES or _START.unpack_from(data, position)[2] == offset)
-        )
-    else:
-        is_there = magic == MAGIC_BLANK and size == rest
-    if not is_there:
+    if not (
+        RECORD_OVERHEAD_BYTES <= size <= max_record_bytes
+        and size + FILLER_BYTES <= rest
+        and (place == offset or not in_place)
+        if is_record
+        else magic == MAGIC_BLANK and size == rest
+    ):
         return Stop.DAMAGED, 0, is_record
     return (Stop.PARTIAL if size > left else None), size, is_record
 
@@ -120,7 +132,7 @@ def describe_damage(data: Bytes, position: int, offset: int, file_size: int) -> 
 
 def records_in(answer: Bytes) -> list[int]:
     """Where the records of a pull or pop answer start, which lie back to back. Raises ProtocolError unless they are its whole."""
-    records, end, stop, needs = walk(answer, 0, _ENDLESS, _ENDLESS, in_place=False)
+    records, end, stop, needs = walk(answer, 0, 0, _ENDLESS, _ENDLESS, in_place=False)
     left = len(answer) - end
     if stop is Stop.PARTIAL:
         raise ProtocolError(f"{left} bytes are left at {end}, for a record of {needs or 'unknown'} bytes")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from brokerd.store.log.layout import file_start
@@ -33,7 +32,6 @@ from remoting.record.layout import (
     SYS_TRANSACTION_ROLLBACK,
     SYS_V6_HOSTS,
     heads,
-    hosts_of,
 )
 from remoting.record.properties import tags_code
 from remoting.record.walk import START_BYTES, Stop, look, walk
@@ -44,9 +42,12 @@ Entry = tuple[str, int, int, int, int, int, int, int]
 # What makes the code of a topic's entries of (properties, store timestamp); for topics without a rule, the tags do.
 CodeRules = Mapping[str, Callable[[bytes, int], int]]
 
-NO_RULES: Final[CodeRules] = MappingProxyType({})
-_HEADS: Final = heads(SIZE, MAGIC, BODY_CRC, QUEUE_ID, QUEUE_OFFSET, SYS_FLAG, STORE_TIMESTAMP, BODY_LENGTH)
-_HEAD_V4: Final = _HEADS[0].unpack_from
+NO_RULES: Final[CodeRules] = {}
+_HEAD_V4: Final = heads(SIZE, MAGIC, BODY_CRC, QUEUE_ID, QUEUE_OFFSET, SYS_FLAG, STORE_TIMESTAMP, BODY_LENGTH)[
+    0
+].unpack_from
+_BEHIND_HOSTS: Final = heads(STORE_TIMESTAMP, BODY_LENGTH)
+_LENGTH_BYTES: Final = LENGTH.size
 _NO_QUEUE: Final = (SYS_TRANSACTION_PREPARED, SYS_TRANSACTION_ROLLBACK)
 
 
@@ -75,7 +76,7 @@ class RecordShape(NamedTuple):
 def derive(data: Bytes, physical_offset: int, shape: RecordShape, rules: CodeRules = NO_RULES) -> Derived:
     """Take apart the records in `data`, the log bytes that start at the record boundary `physical_offset`."""
     file_size, max_record_bytes, check_content = shape
-    records, end, stop, needs = walk(data, physical_offset, file_size, max_record_bytes)
+    records, end, stop, needs = walk(data, 0, physical_offset, file_size, max_record_bytes)
     checked = memoryview(data) if check_content else None
     entries: list[Entry] = []
     store_timestamp = -1
@@ -98,17 +99,17 @@ def _parse(
     add up; with `checked`, a view of the data, also when its content is not what was stored."""
     size, magic, crc, queue_id, queue_offset, sys_flag, timestamp, body_length = _HEAD_V4(data, at)
     end, body_at = at + size, at + HEAD_BYTES
-    if sys_flag & SYS_V6_HOSTS:
-        head = _HEADS[hosts_of(sys_flag)]
+    if hosts := sys_flag & SYS_V6_HOSTS:
+        head = _BEHIND_HOSTS[hosts]
         body_at = at + head.size
         if body_at > end:
             return None
-        *_, timestamp, body_length = head.unpack_from(data, at)
+        timestamp, body_length = head.unpack_from(data, at)
     span = topic_span(data, magic, body_at, body_length, end)
     if span is None:
         return None
     topic_at, topic_end = span
-    topic, properties = bytes(data[topic_at:topic_end]), bytes(data[topic_end + LENGTH.size : end])
+    topic, properties = bytes(data[topic_at:topic_end]), bytes(data[topic_end + _LENGTH_BYTES : end])
     if not topic:
         return None
     if checked is not None:
@@ -121,14 +122,8 @@ def _parse(
         if not is_intact(checked[at:end]):
             return None
     name = _topic_name(topic)
-    code = code_of(name, properties, timestamp, rules)
+    code = rules[name](properties, timestamp) if name in rules else tags_code(properties)
     return (name, queue_id, queue_offset, physical_offset, size, code, timestamp, 1), sys_flag
-
-
-def code_of(topic: str, properties: bytes, store_timestamp_ms: int, rules: CodeRules) -> int:
-    """What the consume-queue entry of a message carries for those who look for it there."""
-    rule = rules.get(topic)
-    return tags_code(properties) if rule is None else rule(properties, store_timestamp_ms)
 
 
 @lru_cache(maxsize=4096)

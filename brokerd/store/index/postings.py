@@ -27,12 +27,13 @@ from remoting.record.layout import (
     SYS_TRANSACTION_ROLLBACK,
     SYS_V6_HOSTS,
     heads,
-    hosts_of,
 )
 from remoting.record.properties import decode_properties
 from remoting.record.walk import Stop, look
 
-_HEADS: Final = heads(SIZE, MAGIC, PHYSICAL_OFFSET, SYS_FLAG, STORE_TIMESTAMP, BODY_LENGTH)
+_HEAD_V4: Final = heads(SIZE, MAGIC, PHYSICAL_OFFSET, SYS_FLAG, STORE_TIMESTAMP, BODY_LENGTH)[0].unpack_from
+_BEHIND_HOSTS: Final = heads(STORE_TIMESTAMP, BODY_LENGTH)
+_LENGTH_BYTES: Final = LENGTH.size
 _SEPARATOR: Final = 2
 _APART: Final = 16  # records that are looked at one by one when they are not alike: more each time, up to the most
 _MOST_APART: Final = 256
@@ -121,8 +122,8 @@ def _take_alike(data: bytes, position: int, physical_offset: int, found: _Column
     if like is None:
         return position
     topic, before, key_length, behind = like
-    hashed, head_of = memory.hasher.of_topic(topic), _HEADS[0].unpack_from
-    add_hash, add_offset, add_timestamp = found.hashes.append, found.offsets.append, found.timestamps.append
+    hashes, offsets, timestamps = found
+    hashed = memory.hasher.of_topic(topic)
     before_length, behind_length = len(before), len(behind)
     key_and_behind = key_length + behind_length
     length = len(data)
@@ -133,7 +134,7 @@ def _take_alike(data: bytes, position: int, physical_offset: int, found: _Column
             if taken:
                 position += taken
                 continue
-        size, magic, found_offset, sys_flag, timestamp, body_length = head_of(data, position)
+        size, magic, found_offset, sys_flag, timestamp, body_length = _HEAD_V4(data, position)
         end = position + size
         key_at, key_end = end - key_and_behind, end - behind_length
         topic_at = key_at - before_length
@@ -148,9 +149,9 @@ def _take_alike(data: bytes, position: int, physical_offset: int, found: _Column
             or not (key := data[key_at:key_end]).isalnum()
         ):
             break
-        add_hash(hashed(key))
-        add_offset(found_offset)
-        add_timestamp(timestamp)
+        hashes.append(hashed(key))
+        offsets.append(found_offset)
+        timestamps.append(timestamp)
         position = end
     return position
 
@@ -177,21 +178,21 @@ def _take_run(data: bytes, position: int, offset: int, like: Likeness, found: _C
 
 def _take_any(data: bytes, at: int, size: int, offset: int, found: _Columns, memory: WalkMemory) -> bool:
     """Take the whole record of that size there, whatever it is like; False when its parts do not add up."""
-    _, magic, _, sys_flag, timestamp, body_length = _HEADS[0].unpack_from(data, at)
+    _, magic, _, sys_flag, timestamp, body_length = _HEAD_V4(data, at)
     end, body_at = at + size, at + HEAD_BYTES
-    if sys_flag & SYS_V6_HOSTS:
-        head = _HEADS[hosts_of(sys_flag)]
+    if hosts := sys_flag & SYS_V6_HOSTS:
+        head = _BEHIND_HOSTS[hosts]
         body_at = at + head.size
         if body_at > end:
             return False
-        *_, timestamp, body_length = head.unpack_from(data, at)
+        timestamp, body_length = head.unpack_from(data, at)
     span = topic_span(data, magic, body_at, body_length, end)
     if span is None:
         return False
     if sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK:
         return True
     topic_at, topic_end = span
-    properties_at = topic_end + LENGTH.size
+    properties_at = topic_end + _LENGTH_BYTES
     properties = data[properties_at:end]
     keys = keys_of(properties)
     if not keys:
@@ -201,7 +202,8 @@ def _take_any(data: bytes, at: int, size: int, offset: int, found: _Columns, mem
     found.hashes.extend(map(memory.hasher.of_topic(topic), keys))
     found.offsets.extend([offset] * len(keys))
     found.timestamps.extend([timestamp] * len(keys))
-    if len(keys) == 1 and magic == MAGIC_V1 and (place := _only_place_of(properties, keys[0])):
+    is_plain = magic == MAGIC_V1 and not sys_flag & NOT_PLAIN
+    if is_plain and len(keys) == 1 and (place := _only_place_of(properties, keys[0])):
         key_at = properties_at + place
         key_end = key_at + len(keys[0])
         memory.like = Likeness(topic, data[body_at + body_length : key_at], len(keys[0]), data[key_end:end])

@@ -48,11 +48,11 @@ class BoundaryTracker:
                 self._head = head
                 return
             complete += size
-            data = memoryview(data)[complete - offset :]
-        _, end, stop, _ = walk(data, complete, self._file_size, self._max_record_bytes)
+        file_size, most = self._file_size, self._max_record_bytes
+        _, end, stop, _ = walk(data, complete - offset, complete, file_size, most, listed=False)
         if stop is Stop.DAMAGED:
-            raise self._refusal(data, end, complete + end)
-        self.complete_offset, self._head = complete + end, bytes(data[end : end + START_BYTES])
+            raise self._refusal(data, end, offset + end)
+        self.complete_offset, self._head = offset + end, bytes(data[end : end + START_BYTES])
 
     def _refusal(self, data: Bytes, position: int, offset: int) -> ProtocolError:
         why = describe_damage(data, position, offset, self._file_size)

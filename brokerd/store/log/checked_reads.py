@@ -29,11 +29,11 @@ from remoting.record.layout import (
     SYS_FLAG,
     SYS_V6_HOSTS,
     heads,
-    hosts_of,
 )
 
 # What is looked at before a record is given out.
-_HEADS: Final = heads(SIZE, BODY_CRC, PHYSICAL_OFFSET, SYS_FLAG, BODY_LENGTH)
+_HEAD_V4: Final = heads(SIZE, BODY_CRC, PHYSICAL_OFFSET, SYS_FLAG, BODY_LENGTH)[0]
+_BODY_LENGTH: Final = heads(BODY_LENGTH)
 _KNOWN_READS: Final = 1 << 16  # of 4 bytes
 _LEAST_KNOWN: Final = 4  # records of a read: fewer are checked as fast as they are known again
 # Records of one file that lie so close together that reading what is between them costs less than a call for each.
@@ -120,7 +120,7 @@ class RecordReads:
 
     def _check(self, content: bytes, units: Sequence[Unit]) -> None:
         """Raise CorruptedFile unless the content is the units' records, one behind the other, as they were stored."""
-        head_of = _HEADS[0].unpack_from
+        head_of = _HEAD_V4.unpack_from
         has_checksums = self._has_checksums
         position = 0
         view = memoryview(content)
@@ -128,10 +128,10 @@ class RecordReads:
             try:
                 found_size, checksum, found_offset, sys_flag, body_length = head_of(content, position)
                 body = position + HEAD_BYTES
-                if sys_flag & SYS_V6_HOSTS:
-                    head = _HEADS[hosts_of(sys_flag)]
+                if hosts := sys_flag & SYS_V6_HOSTS:
+                    head = _BODY_LENGTH[hosts]
                     body = position + head.size
-                    *_, body_length = head.unpack_from(content, position)
+                    (body_length,) = head.unpack_from(content, position)
             except struct.error:  # shorter than any record
                 raise _damaged(offset, size) from None
             if (
