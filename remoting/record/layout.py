@@ -44,6 +44,11 @@ class Field(NamedTuple):
     moved_by: int = 0
     host_bit: int = 0
 
+    @property
+    def size(self) -> int:
+        """Its bytes, for IPv4 hosts."""
+        return struct.calcsize(">" + self.kind)
+
     def place(self, sys_flag: int) -> int:
         """Where it is in a record with the hosts that sysFlag tells of."""
         return self.at + (HOST_V6_BYTES - HOST_BYTES) * (sys_flag & self.moved_by).bit_count()
