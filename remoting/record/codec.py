@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
-from remoting.record.fields import topic_span
+from remoting.record.fields import CONTRADICTION, topic_span
 from remoting.record.layout import (
     BORDER,
     FILLER_BYTES,
@@ -163,7 +163,7 @@ def _decode_record(buffer: Bytes, start: int) -> Record:
     body_at = start + head.size
     topic = topic_span(buffer, magic, body_at, body_length, end)
     if topic is None:
-        raise ProtocolError("the parts of a record do not add up to its size")
+        raise ProtocolError(CONTRADICTION)
     topic_start, topic_end = topic
     parts = (
         bytes(buffer[body_at : body_at + body_length]),

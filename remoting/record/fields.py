@@ -1,4 +1,7 @@
-"""Single fields of encoded records, for paths that decode nothing else (pure). Where they are is `layout`'s."""
+"""Single fields of encoded records, for paths that decode nothing else (pure). Where they are is `layout`'s.
+
+The records are whole, as a walk found them or a checked read gave them.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,7 @@ _STORED_V4: Final = heads(SYS_FLAG, STORE_TIMESTAMP)[0].unpack_from
 _BODY_V4: Final = heads(MAGIC, SYS_FLAG, BODY_LENGTH)[0].unpack_from
 _LENGTH: Final = LENGTH.unpack_from
 _LENGTH_BYTES: Final = LENGTH.size
+CONTRADICTION: Final = "the parts of a record do not add up to its size"
 _LEAST_BEHIND_BODY: Final = SHORT_TOPIC_LENGTH_BYTES + LENGTH.size
 STORE_TIMESTAMP_END: Final = _STORE_TIMESTAMP[SYS_V6_HOSTS].size  # so much of a record's begin tells when it was stored
 
@@ -64,13 +68,13 @@ def store_timestamp_of(record: Bytes) -> int:
 
 
 def properties_of(record: Bytes) -> bytes:
-    """The property string of a whole record. Raises ProtocolError when its lengths contradict each other."""
+    """The property string. Raises ProtocolError when its lengths contradict each other."""
     _, topic_end = _topic_span(record)
     return bytes(record[topic_end + _LENGTH_BYTES :])
 
 
 def topic_of(record: Bytes) -> str:
-    """The topic of a whole record. Raises ProtocolError when its lengths contradict each other."""
+    """The topic. Raises ProtocolError when its lengths contradict each other."""
     start, end = _topic_span(record)
     return str(record[start:end], "utf-8", "surrogateescape")
 
@@ -81,10 +85,12 @@ def _topic_span(record: Bytes) -> tuple[int, int]:
     if hosts := sys_flag & SYS_V6_HOSTS:
         head = _BODY_LENGTH[hosts]
         body_at = head.size
+        if body_at > len(record):
+            raise ProtocolError(CONTRADICTION)
         (body_length,) = head.unpack_from(record)
     span = topic_span(record, magic, body_at, body_length, len(record))
     if span is None:
-        raise ProtocolError("the parts of a record do not add up to its size")
+        raise ProtocolError(CONTRADICTION)
     return span
 
 
