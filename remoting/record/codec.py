@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
-from remoting.record.fields import CONTRADICTION, topic_span
+from remoting.record.fields import CONTRADICTION, measure
 from remoting.record.layout import (
     BORDER,
     FILLER_BYTES,
-    HEAD,
     HOST_V6_BYTES,
     LENGTH,
     MAGIC_BLANK,
@@ -24,16 +23,16 @@ from remoting.record.layout import (
     MAX_RETRY_TOPIC_BYTES,
     MAX_TOPIC_BYTES,
     SYS_BORN_HOST_V6,
-    SYS_FLAG,
     SYS_STORE_HOST_V6,
     SYS_V6_HOSTS,
+    Field,
     heads,
     record_size,
 )
 from remoting.record.properties import decode_properties
 
-_HEADS: Final = heads(*HEAD)
-_SYS_FLAG: Final = HEAD.index(SYS_FLAG)
+_HEADS: Final = heads(*Field)
+_SYS_FLAG: Final = heads(Field.SYS_FLAG)[0].unpack_from
 
 
 class Record(NamedTuple):
@@ -149,25 +148,21 @@ def decode_record(buffer: Bytes, position: int = 0) -> Record:
 
 
 def _decode_record(buffer: Bytes, start: int) -> Record:
-    head = _HEADS[0]
-    fields = head.unpack_from(buffer, start)
-    if hosts := fields[_SYS_FLAG] & SYS_V6_HOSTS:
-        head = _HEADS[hosts]
-        fields = head.unpack_from(buffer, start)
-    size, magic, *others, body_length = fields
+    (sys_flag,) = _SYS_FLAG(buffer, start)
+    head = _HEADS[sys_flag & SYS_V6_HOSTS]
+    size, magic, *others, body_length = head.unpack_from(buffer, start)
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise ProtocolError(f"no record here: magic {magic:#010x}")
     end = start + size
     if end > len(buffer):
         raise ProtocolError(f"record of {size} bytes in a buffer of {len(buffer) - start}")
-    body_at = start + head.size
-    topic = topic_span(buffer, magic, body_at, body_length, end)
-    if topic is None:
+    places = measure(buffer, start, end, magic, sys_flag, body_length)
+    if places is None:
         raise ProtocolError(CONTRADICTION)
-    topic_start, topic_end = topic
+    body_at, body_end, topic_at, topic_end = places
     parts = (
-        bytes(buffer[body_at : body_at + body_length]),
-        str(buffer[topic_start:topic_end], "utf-8"),
+        bytes(buffer[body_at:body_end]),
+        str(buffer[topic_at:topic_end], "utf-8"),
         bytes(buffer[topic_end + LENGTH.size : end]),
     )
     return Record._make((size, *others, *parts))

@@ -9,30 +9,18 @@ from typing import Final
 
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
-from remoting.record.layout import (
-    BODY_LENGTH,
-    HEAD_BYTES,
-    LENGTH,
-    MAGIC,
-    MAGIC_V1,
-    PHYSICAL_OFFSET,
-    QUEUE_OFFSET,
-    RECONSUME_TIMES,
-    SHORT_TOPIC_LENGTH_BYTES,
-    STORE_TIMESTAMP,
-    SYS_FLAG,
-    SYS_V6_HOSTS,
-    heads,
-)
+from remoting.record.layout import HEAD_BYTES, LENGTH, MAGIC_V1, SHORT_TOPIC_LENGTH_BYTES, SYS_V6_HOSTS, Field, heads
 
-_RECONSUME_TIMES: Final = heads(RECONSUME_TIMES)
-_QUEUE_OFFSET: Final = heads(QUEUE_OFFSET)[0].unpack_from
-_PHYSICAL_OFFSET: Final = heads(PHYSICAL_OFFSET)[0].unpack_from
-_STORE_TIMESTAMP: Final = heads(STORE_TIMESTAMP)
-_BODY_LENGTH: Final = heads(BODY_LENGTH)
-_OFFSETS_V4: Final = heads(QUEUE_OFFSET, PHYSICAL_OFFSET, SYS_FLAG, RECONSUME_TIMES)[0].unpack_from
-_STORED_V4: Final = heads(SYS_FLAG, STORE_TIMESTAMP)[0].unpack_from
-_BODY_V4: Final = heads(MAGIC, SYS_FLAG, BODY_LENGTH)[0].unpack_from
+_RECONSUME_TIMES: Final = heads(Field.RECONSUME_TIMES)
+_QUEUE_OFFSET: Final = heads(Field.QUEUE_OFFSET)[0].unpack_from
+_PHYSICAL_OFFSET: Final = heads(Field.PHYSICAL_OFFSET)[0].unpack_from
+_STORE_TIMESTAMP: Final = heads(Field.STORE_TIMESTAMP)
+_BODY_LENGTH: Final = heads(Field.BODY_LENGTH)
+_OFFSETS_V4: Final = heads(Field.QUEUE_OFFSET, Field.PHYSICAL_OFFSET, Field.SYS_FLAG, Field.RECONSUME_TIMES)[
+    0
+].unpack_from
+_STORED_V4: Final = heads(Field.SYS_FLAG, Field.STORE_TIMESTAMP)[0].unpack_from
+_BODY_V4: Final = heads(Field.MAGIC, Field.SYS_FLAG, Field.BODY_LENGTH)[0].unpack_from
 _LENGTH: Final = LENGTH.unpack_from
 _LENGTH_BYTES: Final = LENGTH.size
 CONTRADICTION: Final = "the parts of a record do not add up to its size"
@@ -68,45 +56,46 @@ def store_timestamp_of(record: Bytes) -> int:
 
 
 def properties_of(record: Bytes) -> bytes:
-    """The property string. Raises ProtocolError when its lengths contradict each other."""
-    _, topic_end = _topic_span(record)
-    return bytes(record[topic_end + _LENGTH_BYTES :])
+    """The property string. Raises ProtocolError when the record's lengths contradict each other."""
+    return bytes(record[_places(record)[3] + _LENGTH_BYTES :])
 
 
 def topic_of(record: Bytes) -> str:
-    """The topic. Raises ProtocolError when its lengths contradict each other."""
-    start, end = _topic_span(record)
+    """The topic. Raises ProtocolError when the record's lengths contradict each other."""
+    _, _, start, end = _places(record)
     return str(record[start:end], "utf-8", "surrogateescape")
 
 
-def _topic_span(record: Bytes) -> tuple[int, int]:
+def _places(record: Bytes) -> tuple[int, int, int, int]:
     magic, sys_flag, body_length = _BODY_V4(record)
-    body_at = HEAD_BYTES
+    places = measure(record, 0, len(record), magic, sys_flag, body_length)
+    if places is None:
+        raise ProtocolError(CONTRADICTION)
+    return places
+
+
+def measure(
+    data: Bytes, at: int, end: int, magic: int, sys_flag: int, body_length: int
+) -> tuple[int, int, int, int] | None:
+    """From where to where the body and then the topic are, of the record at `[at, end)` of the data; None when its parts do not
+    add up to that. Its properties begin behind the topic and their own length. `body_length` is as read for IPv4 hosts."""
+    body_at = at + HEAD_BYTES
     if hosts := sys_flag & SYS_V6_HOSTS:
         head = _BODY_LENGTH[hosts]
-        body_at = head.size
-        if body_at > len(record):
-            raise ProtocolError(CONTRADICTION)
-        (body_length,) = head.unpack_from(record)
-    span = topic_span(record, magic, body_at, body_length, len(record))
-    if span is None:
-        raise ProtocolError(CONTRADICTION)
-    return span
-
-
-def topic_span(data: Bytes, magic: int, body_at: int, body_length: int, end: int) -> tuple[int, int] | None:
-    """Where the topic of the record starts and ends that has its body there and ends at `end` of the data; None when its parts do
-    not add up to that. Its properties begin behind the topic and their own length."""
+        body_at = at + head.size
+        if body_at > end:
+            return None
+        (body_length,) = head.unpack_from(data, at)
     body_end = body_at + body_length
     if body_length < 0 or body_end + _LEAST_BEHIND_BODY > end:
         return None
     if magic == MAGIC_V1:
-        start = body_end + SHORT_TOPIC_LENGTH_BYTES
-        topic_end = start + data[body_end]
+        topic_at = body_end + SHORT_TOPIC_LENGTH_BYTES
+        topic_end = topic_at + data[body_end]
     else:
-        start = body_end + _LENGTH_BYTES
-        topic_end = start + _LENGTH(data, body_end)[0]
+        topic_at = body_end + _LENGTH_BYTES
+        topic_end = topic_at + _LENGTH(data, body_end)[0]
     properties_at = topic_end + _LENGTH_BYTES
-    if topic_end < start or properties_at > end or properties_at + _LENGTH(data, topic_end)[0] != end:
+    if topic_end < topic_at or properties_at > end or properties_at + _LENGTH(data, topic_end)[0] != end:
         return None
-    return start, topic_end
+    return body_at, body_end, topic_at, topic_end

@@ -10,7 +10,8 @@ In a log, what is left of a file behind its last record begins with a filler: ho
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from enum import Enum
+from typing import Final
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -35,48 +36,39 @@ HOST_BYTES: Final = 8  # address and port
 HOST_V6_BYTES: Final = 20
 
 
-class Field(NamedTuple):
-    """A field of the head: where it is in a record with IPv4 hosts, its kind as `struct` calls it, which hosts' bits of sysFlag
-    move it, and for a host, which one makes it longer."""
+class Field(Enum):
+    """The fields of the head, in their order: where each is in a record with IPv4 hosts, its kind as `struct` calls it, which
+    hosts' bits of sysFlag move it, and for a host, which one makes it longer."""
 
-    at: int
-    kind: str
-    moved_by: int = 0
-    host_bit: int = 0
+    SIZE = (0, "I")
+    MAGIC = (4, "I")
+    BODY_CRC = (8, "I")
+    QUEUE_ID = (12, "i")
+    FLAG = (16, "i")
+    QUEUE_OFFSET = (20, "q")
+    PHYSICAL_OFFSET = (28, "q")
+    SYS_FLAG = (36, "i")
+    BORN_TIMESTAMP = (40, "q")
+    BORN_HOST = (48, f"{HOST_BYTES}s", 0, SYS_BORN_HOST_V6)
+    STORE_TIMESTAMP = (56, "q", SYS_BORN_HOST_V6)
+    STORE_HOST = (64, f"{HOST_BYTES}s", SYS_BORN_HOST_V6, SYS_STORE_HOST_V6)
+    RECONSUME_TIMES = (72, "i", SYS_V6_HOSTS)
+    PREPARED_TRANSACTION_OFFSET = (76, "q", SYS_V6_HOSTS)
+    BODY_LENGTH = (84, "i", SYS_V6_HOSTS)
 
-    @property
-    def size(self) -> int:
-        """Its bytes, for IPv4 hosts."""
-        return struct.calcsize(">" + self.kind)
+    def __init__(self, at: int, kind: str, moved_by: int = 0, host_bit: int = 0) -> None:
+        self.at = at
+        self.kind = kind
+        self.size = struct.calcsize(">" + kind)
+        self.host_bit = host_bit
+        self._moved_by = moved_by
 
     def place(self, sys_flag: int) -> int:
         """Where it is in a record with the hosts that sysFlag tells of."""
-        return self.at + (HOST_V6_BYTES - HOST_BYTES) * (sys_flag & self.moved_by).bit_count()
+        return self.at + (HOST_V6_BYTES - HOST_BYTES) * (sys_flag & self._moved_by).bit_count()
 
     def kind_in(self, sys_flag: int) -> str:
         return f"{HOST_V6_BYTES}s" if sys_flag & self.host_bit else self.kind
-
-
-SIZE: Final = Field(0, "I")
-MAGIC: Final = Field(4, "I")
-BODY_CRC: Final = Field(8, "I")
-QUEUE_ID: Final = Field(12, "i")
-FLAG: Final = Field(16, "i")
-QUEUE_OFFSET: Final = Field(20, "q")
-PHYSICAL_OFFSET: Final = Field(28, "q")
-SYS_FLAG: Final = Field(36, "i")
-BORN_TIMESTAMP: Final = Field(40, "q")
-BORN_HOST: Final = Field(48, f"{HOST_BYTES}s", 0, SYS_BORN_HOST_V6)
-STORE_TIMESTAMP: Final = Field(56, "q", SYS_BORN_HOST_V6)
-STORE_HOST: Final = Field(64, f"{HOST_BYTES}s", SYS_BORN_HOST_V6, SYS_STORE_HOST_V6)
-RECONSUME_TIMES: Final = Field(72, "i", SYS_V6_HOSTS)
-PREPARED_TRANSACTION_OFFSET: Final = Field(76, "q", SYS_V6_HOSTS)
-BODY_LENGTH: Final = Field(84, "i", SYS_V6_HOSTS)
-_MIDDLE: Final = (
-    *(SYS_FLAG, BORN_TIMESTAMP, BORN_HOST, STORE_TIMESTAMP, STORE_HOST),
-    *(RECONSUME_TIMES, PREPARED_TRANSACTION_OFFSET),
-)
-HEAD: Final = (SIZE, MAGIC, BODY_CRC, QUEUE_ID, FLAG, QUEUE_OFFSET, PHYSICAL_OFFSET, *_MIDDLE, BODY_LENGTH)
 
 
 def pattern(begin: int, *fields: Field, sys_flag: int = 0) -> str:
@@ -103,18 +95,20 @@ def _with_hosts_as_numbers(kinds: str) -> struct.Struct:
     return struct.Struct(">" + kinds.replace(f"{HOST_BYTES}s", "II"))
 
 
+_HEAD: Final = tuple(Field)
+_UP_TO_MIDDLE: Final = _HEAD[: _HEAD.index(Field.SYS_FLAG)]
+_MIDDLE: Final = _HEAD[len(_UP_TO_MIDDLE) : -1]
 # For IPv4 hosts: the whole head; its middle, which the messages of a batch share; and the head around such a middle.
-HEAD_V4: Final = _with_hosts_as_numbers(pattern(0, *HEAD))
-MIDDLE_V4: Final = _with_hosts_as_numbers(pattern(SYS_FLAG.at, *_MIDDLE))
-HEAD_AROUND_MIDDLE: Final = struct.Struct(
-    f">{pattern(0, SIZE, MAGIC, BODY_CRC, QUEUE_ID, FLAG, QUEUE_OFFSET, PHYSICAL_OFFSET)}{MIDDLE_V4.size}si"
-)
+HEAD_V4: Final = _with_hosts_as_numbers(pattern(0, *_HEAD))
 HEAD_BYTES: Final = HEAD_V4.size
-# Between the last byte of one record and the first field that differs in the next one of its size
-BORDER: Final = heads(SIZE, MAGIC)[0]
+MIDDLE_V4: Final = _with_hosts_as_numbers(pattern(Field.SYS_FLAG.at, *_MIDDLE))
+HEAD_AROUND_MIDDLE: Final = struct.Struct(f">{pattern(0, *_UP_TO_MIDDLE)}{MIDDLE_V4.size}s{Field.BODY_LENGTH.kind}")
+# For the records of a batch that are alike, of each one, behind size and magic: the checksum, queueId and flag, queueOffset,
+# physicalOffset, and the middle with the body's length
+BATCH_COLUMNS: Final = f"I8sqq{MIDDLE_V4.size + Field.BODY_LENGTH.size}s"
+BORDER: Final = heads(Field.SIZE, Field.MAGIC)[0]  # what is the same where a record of one size begins, and a filler
 FILLER_BYTES: Final = BORDER.size
 LENGTH: Final = struct.Struct(">h")  # of the properties, and of a V2 topic
-BODY_LENGTH_ALONE: Final = struct.Struct(">" + BODY_LENGTH.kind)
 SHORT_TOPIC_LENGTH_BYTES: Final = 1
 RECORD_OVERHEAD_BYTES: Final = HEAD_BYTES + SHORT_TOPIC_LENGTH_BYTES + LENGTH.size
 

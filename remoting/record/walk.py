@@ -16,19 +16,17 @@ from remoting.errors import ProtocolError
 from remoting.record.layout import (
     BORDER,
     FILLER_BYTES,
-    MAGIC,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
-    PHYSICAL_OFFSET,
     RECORD_OVERHEAD_BYTES,
-    SIZE,
+    Field,
     heads,
 )
 
-_START: Final = heads(SIZE, MAGIC, PHYSICAL_OFFSET)[0]
+_START: Final = heads(Field.SIZE, Field.MAGIC, Field.PHYSICAL_OFFSET)[0]
 START_BYTES: Final = _START.size  # what must be there to know that a record starts here
-_MARKS: Final = tuple(magic.to_bytes(BORDER.size - MAGIC.at, "big") for magic in (MAGIC_V1, MAGIC_V2))
+_MARKS: Final = tuple(magic.to_bytes(BORDER.size - Field.MAGIC.at, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _ENDLESS: Final = 1 << 62
 
 
@@ -145,8 +143,8 @@ def find_marks(data: bytes) -> list[int]:
     """Where in the data a record may start, known boundary or not: wherever its mark is in its place."""
     found = []
     for mark in _MARKS:
-        position = data.find(mark, MAGIC.at)
+        position = data.find(mark, Field.MAGIC.at)
         while position != -1:
-            found.append(position - MAGIC.at)
+            found.append(position - Field.MAGIC.at)
             position = data.find(mark, position + 1)
     return sorted(found)

@@ -21,23 +21,12 @@ import pyarrow.compute as pc
 from remoting.errors import ProtocolError
 from remoting.record.hosts import offset_message_id
 from remoting.record.layout import (
-    BODY_LENGTH,
-    BORN_TIMESTAMP,
     HOST_BYTES,
     HOST_V6_BYTES,
     LENGTH,
-    MAGIC,
     MAGIC_V2,
-    PHYSICAL_OFFSET,
-    QUEUE_ID,
-    QUEUE_OFFSET,
-    RECONSUME_TIMES,
     SHORT_TOPIC_LENGTH_BYTES,
-    SIZE,
-    STORE_HOST,
-    STORE_TIMESTAMP,
     SYS_COMPRESSED,
-    SYS_FLAG,
     SYS_STORE_HOST_V6,
     SYS_V6_HOSTS,
     Field,
@@ -65,7 +54,7 @@ COLUMN_TYPES: Final[Mapping[str, pa.DataType]] = {
     "body": pa.binary(),
 }
 
-_UP_TO_BODY: Final = heads(BODY_LENGTH)
+_UP_TO_BODY: Final = heads(Field.BODY_LENGTH)
 _HEX = np.array([list(f"{byte:02X}".encode()) for byte in range(256)], dtype=np.uint8)
 
 
@@ -76,7 +65,7 @@ def scan(buffer: bytes) -> Ints:
 
 def queue_offsets(buffer: bytes, starts: Ints) -> Ints:
     """The queue offset of each record."""
-    return _field(np.frombuffer(buffer, np.uint8), starts, QUEUE_OFFSET)
+    return _field(np.frombuffer(buffer, np.uint8), starts, Field.QUEUE_OFFSET)
 
 
 def decode(buffer: bytes, starts: Ints, broker_name: str, columns: Sequence[str]) -> pa.RecordBatch:
@@ -133,12 +122,12 @@ class _Properties(NamedTuple):
 
 def _measure(buffer: bytes, starts: Ints) -> _Layout:
     data = np.frombuffer(buffer, np.uint8)
-    ends = starts + _field(data, starts, SIZE)
-    sys_flags = _field(data, starts, SYS_FLAG)
+    ends = starts + _field(data, starts, Field.SIZE)
+    sys_flags = _field(data, starts, Field.SYS_FLAG)
     body_start = starts + _by_hosts(sys_flags, lambda hosts: _UP_TO_BODY[hosts].size)
     _require(body_start <= ends)
-    body_end = body_start + _field(data, starts, BODY_LENGTH, sys_flags)
-    long_topic = _field(data, starts, MAGIC) == MAGIC_V2
+    body_end = body_start + _field(data, starts, Field.BODY_LENGTH, sys_flags)
+    long_topic = _field(data, starts, Field.MAGIC) == MAGIC_V2
     topic_start = body_end + np.where(long_topic, LENGTH.size, SHORT_TOPIC_LENGTH_BYTES)
     _require((body_end >= body_start) & (topic_start <= ends))
     topic_lengths = data[body_end].astype(np.int64)
@@ -274,9 +263,9 @@ def _message_id(layout: _Layout) -> pa.Array:
 
 def _offset_ids(layout: _Layout) -> pa.Array:
     v6 = (layout.sys_flags & SYS_STORE_HOST_V6) != 0
-    host_at = layout.starts + _by_hosts(layout.sys_flags, STORE_HOST.place)
+    host_at = layout.starts + _by_hosts(layout.sys_flags, Field.STORE_HOST.place)
     if v6.any():
-        physical = layout.field(PHYSICAL_OFFSET)
+        physical = layout.field(Field.PHYSICAL_OFFSET)
         return pa.array(
             [
                 offset_message_id(layout.buffer[at : at + (HOST_V6_BYTES if long else HOST_BYTES)], int(offset))
@@ -284,7 +273,7 @@ def _offset_ids(layout: _Layout) -> pa.Array:
             ],
             pa.string(),
         )
-    host, place = np.arange(HOST_BYTES), PHYSICAL_OFFSET.at + np.arange(PHYSICAL_OFFSET.size)
+    host, place = np.arange(HOST_BYTES), Field.PHYSICAL_OFFSET.at + np.arange(Field.PHYSICAL_OFFSET.size)
     packed = np.concatenate([layout.data[host_at[:, None] + host], layout.data[layout.starts[:, None] + place]], axis=1)
     digits = np.ascontiguousarray(_HEX[packed])
     offsets = np.arange(len(layout.starts) + 1, dtype=np.int32) * (2 * packed.shape[1])
@@ -327,11 +316,11 @@ def _body(layout: _Layout) -> pa.Array:
 
 _DECODERS: Final[Mapping[str, Callable[[_Layout], pa.Array]]] = {
     "topic": _topic,
-    "queue_id": _number_column(QUEUE_ID, "queue_id"),
-    "queue_offset": _number_column(QUEUE_OFFSET, "queue_offset"),
-    "born_ts": _time_column(BORN_TIMESTAMP),
-    "store_ts": _time_column(STORE_TIMESTAMP),
-    "reconsume_times": _number_column(RECONSUME_TIMES, "reconsume_times"),
+    "queue_id": _number_column(Field.QUEUE_ID, "queue_id"),
+    "queue_offset": _number_column(Field.QUEUE_OFFSET, "queue_offset"),
+    "born_ts": _time_column(Field.BORN_TIMESTAMP),
+    "store_ts": _time_column(Field.STORE_TIMESTAMP),
+    "reconsume_times": _number_column(Field.RECONSUME_TIMES, "reconsume_times"),
     "tags": _property("TAGS"),
     "keys": _property("KEYS"),
     "msg_id": _message_id,

@@ -15,22 +15,14 @@ from brokerd.store.log.layout import file_start
 from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.record.checksum import is_intact
-from remoting.record.fields import topic_span
+from remoting.record.fields import measure
 from remoting.record.layout import (
-    BODY_CRC,
-    BODY_LENGTH,
-    HEAD_BYTES,
     LENGTH,
-    MAGIC,
-    QUEUE_ID,
-    QUEUE_OFFSET,
-    SIZE,
-    STORE_TIMESTAMP,
-    SYS_FLAG,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
     SYS_V6_HOSTS,
+    Field,
     heads,
 )
 from remoting.record.properties import tags_code
@@ -43,10 +35,17 @@ Entry = tuple[str, int, int, int, int, int, int, int]
 CodeRules = Mapping[str, Callable[[bytes, int], int]]
 
 NO_RULES: Final[CodeRules] = {}
-_HEAD_V4: Final = heads(SIZE, MAGIC, BODY_CRC, QUEUE_ID, QUEUE_OFFSET, SYS_FLAG, STORE_TIMESTAMP, BODY_LENGTH)[
-    0
-].unpack_from
-_BEHIND_HOSTS: Final = heads(STORE_TIMESTAMP, BODY_LENGTH)
+_HEAD_V4: Final = heads(
+    Field.SIZE,
+    Field.MAGIC,
+    Field.BODY_CRC,
+    Field.QUEUE_ID,
+    Field.QUEUE_OFFSET,
+    Field.SYS_FLAG,
+    Field.STORE_TIMESTAMP,
+    Field.BODY_LENGTH,
+)[0].unpack_from
+_STORE_TIMESTAMP: Final = heads(Field.STORE_TIMESTAMP)
 _LENGTH_BYTES: Final = LENGTH.size
 _NO_QUEUE: Final = (SYS_TRANSACTION_PREPARED, SYS_TRANSACTION_ROLLBACK)
 
@@ -98,22 +97,18 @@ def _parse(
     """The entry and sysFlag of the record at the position of the data and the offset of the log, or None when its parts do not
     add up; with `checked`, a view of the data, also when its content is not what was stored."""
     size, magic, crc, queue_id, queue_offset, sys_flag, timestamp, body_length = _HEAD_V4(data, at)
-    end, body_at = at + size, at + HEAD_BYTES
-    if hosts := sys_flag & SYS_V6_HOSTS:
-        head = _BEHIND_HOSTS[hosts]
-        body_at = at + head.size
-        if body_at > end:
-            return None
-        timestamp, body_length = head.unpack_from(data, at)
-    span = topic_span(data, magic, body_at, body_length, end)
-    if span is None:
+    end = at + size
+    places = measure(data, at, end, magic, sys_flag, body_length)
+    if places is None:
         return None
-    topic_at, topic_end = span
+    body_at, body_end, topic_at, topic_end = places
+    if hosts := sys_flag & SYS_V6_HOSTS:
+        (timestamp,) = _STORE_TIMESTAMP[hosts].unpack_from(data, at)
     topic, properties = bytes(data[topic_at:topic_end]), bytes(data[topic_end + _LENGTH_BYTES : end])
     if not topic:
         return None
     if checked is not None:
-        if crc32(checked[body_at : body_at + body_length]) & 0x7FFFFFFF != crc:
+        if crc32(checked[body_at:body_end]) & 0x7FFFFFFF != crc:
             return None
         # Nothing else covers topic and properties, but a sector of zeros, which is what a torn write leaves, gives itself
         # away: no stored name or property holds a zero byte.

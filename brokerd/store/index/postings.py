@@ -12,27 +12,24 @@ from typing import Final, NamedTuple
 from brokerd.store.derived.derive import RecordShape
 from brokerd.store.index.hashing import KeyHasher
 from brokerd.store.index.runs import NOT_PLAIN, Likeness, length_of_run, take_run
-from remoting.record.fields import topic_span
+from remoting.record.fields import measure
 from remoting.record.layout import (
-    BODY_LENGTH,
     HEAD_BYTES,
     LENGTH,
-    MAGIC,
     MAGIC_V1,
-    PHYSICAL_OFFSET,
-    SIZE,
-    STORE_TIMESTAMP,
-    SYS_FLAG,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_ROLLBACK,
     SYS_V6_HOSTS,
+    Field,
     heads,
 )
 from remoting.record.properties import decode_properties
 from remoting.record.walk import Stop, look
 
-_HEAD_V4: Final = heads(SIZE, MAGIC, PHYSICAL_OFFSET, SYS_FLAG, STORE_TIMESTAMP, BODY_LENGTH)[0].unpack_from
-_BEHIND_HOSTS: Final = heads(STORE_TIMESTAMP, BODY_LENGTH)
+_HEAD_V4: Final = heads(
+    Field.SIZE, Field.MAGIC, Field.PHYSICAL_OFFSET, Field.SYS_FLAG, Field.STORE_TIMESTAMP, Field.BODY_LENGTH
+)[0].unpack_from
+_STORE_TIMESTAMP: Final = heads(Field.STORE_TIMESTAMP)
 _LENGTH_BYTES: Final = LENGTH.size
 _SEPARATOR: Final = 2
 _APART: Final = 16  # records that are looked at one by one when they are not alike: more each time, up to the most
@@ -49,14 +46,6 @@ class Postings(NamedTuple):
     end_offset: int
     stop: Stop
     needs: int
-
-
-class _Columns(NamedTuple):
-    """What was found so far, as in `Postings`."""
-
-    hashes: list[int]
-    offsets: list[int]
-    timestamps: list[int]
 
 
 class WalkMemory:
@@ -103,7 +92,7 @@ def has_key(properties: bytes, key: str) -> bool:
 
 def derive_postings(data: bytes, physical_offset: int, shape: RecordShape, memory: WalkMemory) -> Postings:
     """Walk the records in `data`, the log bytes that start at the record boundary `physical_offset`."""
-    found = _Columns([], [], [])
+    found = Postings([], [], [], physical_offset, Stop.END, 0)
     position = memory.try_at = 0
     while True:
         position = _take_alike(data, position, physical_offset, found, memory)
@@ -112,17 +101,17 @@ def derive_postings(data: bytes, physical_offset: int, shape: RecordShape, memor
         if stop is None and is_record and not _take_any(data, position, size, offset, found, memory):
             stop, size = Stop.DAMAGED, 0
         if stop is not None:
-            return Postings(*found, offset, stop, size)
+            return found._replace(end_offset=offset, stop=stop, needs=size)
         position += size
 
 
-def _take_alike(data: bytes, position: int, physical_offset: int, found: _Columns, memory: WalkMemory) -> int:
+def _take_alike(data: bytes, position: int, physical_offset: int, found: Postings, memory: WalkMemory) -> int:
     """Take the records from the position on that are like the last one with one key; returns where something else begins."""
     like = memory.like
     if like is None:
         return position
     topic, before, key_length, behind = like
-    hashes, offsets, timestamps = found
+    hashes, offsets, timestamps, *_ = found
     hashed = memory.hasher.of_topic(topic)
     before_length, behind_length = len(before), len(behind)
     key_and_behind = key_length + behind_length
@@ -156,7 +145,7 @@ def _take_alike(data: bytes, position: int, physical_offset: int, found: _Column
     return position
 
 
-def _take_run(data: bytes, position: int, offset: int, like: Likeness, found: _Columns, memory: WalkMemory) -> int:
+def _take_run(data: bytes, position: int, offset: int, like: Likeness, found: Postings, memory: WalkMemory) -> int:
     """Take many records at once; returns how many bytes they have. After none, it is some records until the next try."""
     size, count = length_of_run(data, position, like)
     while count:
@@ -176,22 +165,18 @@ def _take_run(data: bytes, position: int, offset: int, like: Likeness, found: _C
     return 0
 
 
-def _take_any(data: bytes, at: int, size: int, offset: int, found: _Columns, memory: WalkMemory) -> bool:
+def _take_any(data: bytes, at: int, size: int, offset: int, found: Postings, memory: WalkMemory) -> bool:
     """Take the whole record of that size there, whatever it is like; False when its parts do not add up."""
     _, magic, _, sys_flag, timestamp, body_length = _HEAD_V4(data, at)
-    end, body_at = at + size, at + HEAD_BYTES
-    if hosts := sys_flag & SYS_V6_HOSTS:
-        head = _BEHIND_HOSTS[hosts]
-        body_at = at + head.size
-        if body_at > end:
-            return False
-        timestamp, body_length = head.unpack_from(data, at)
-    span = topic_span(data, magic, body_at, body_length, end)
-    if span is None:
+    end = at + size
+    places = measure(data, at, end, magic, sys_flag, body_length)
+    if places is None:
         return False
     if sys_flag & SYS_TRANSACTION_MASK == SYS_TRANSACTION_ROLLBACK:
         return True
-    topic_at, topic_end = span
+    _, body_end, topic_at, topic_end = places
+    if hosts := sys_flag & SYS_V6_HOSTS:
+        (timestamp,) = _STORE_TIMESTAMP[hosts].unpack_from(data, at)
     properties_at = topic_end + _LENGTH_BYTES
     properties = data[properties_at:end]
     keys = keys_of(properties)
@@ -206,7 +191,7 @@ def _take_any(data: bytes, at: int, size: int, offset: int, found: _Columns, mem
     if is_plain and len(keys) == 1 and (place := _only_place_of(properties, keys[0])):
         key_at = properties_at + place
         key_end = key_at + len(keys[0])
-        memory.like = Likeness(topic, data[body_at + body_length : key_at], len(keys[0]), data[key_end:end])
+        memory.like = Likeness(topic, data[body_end:key_at], len(keys[0]), data[key_end:end])
     return True
 
 

@@ -12,23 +12,14 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from brokerd.store.index.hashing import MOST_ALIKE_BYTES, hash_alike
-from remoting.record.layout import (
-    BODY_LENGTH,
-    BORDER,
-    HEAD_BYTES,
-    MAGIC_V1,
-    PHYSICAL_OFFSET,
-    STORE_TIMESTAMP,
-    SYS_FLAG,
-    SYS_TRANSACTION_MASK,
-    SYS_V6_HOSTS,
-    pattern,
-)
+from remoting.record.layout import BORDER, HEAD_BYTES, MAGIC_V1, SYS_TRANSACTION_MASK, SYS_V6_HOSTS, Field, pattern
 
 NOT_PLAIN: Final = SYS_V6_HOSTS | SYS_TRANSACTION_MASK
 _MOST: Final = 256  # records of a run; a struct of so many holds 60 KB
 _LEAST: Final = 8
-_BEHIND_BORDER: Final = pattern(BORDER.size, PHYSICAL_OFFSET, SYS_FLAG, STORE_TIMESTAMP, BODY_LENGTH)
+_BEHIND_BORDER: Final = pattern(
+    BORDER.size, Field.PHYSICAL_OFFSET, Field.SYS_FLAG, Field.STORE_TIMESTAMP, Field.BODY_LENGTH
+)
 _SPLIT: Final = [slice(first, None, 7) for first in range(7)]
 
 

@@ -20,20 +20,11 @@ from brokerd.store.queues.consume_queue import Unit
 from remoting.checksum import crc32
 from remoting.errors import CorruptedFile
 from remoting.record.checksum import is_intact
-from remoting.record.layout import (
-    BODY_CRC,
-    BODY_LENGTH,
-    HEAD_BYTES,
-    PHYSICAL_OFFSET,
-    SIZE,
-    SYS_FLAG,
-    SYS_V6_HOSTS,
-    heads,
-)
+from remoting.record.layout import HEAD_BYTES, SYS_V6_HOSTS, Field, heads
 
 # What is looked at before a record is given out.
-_HEAD_V4: Final = heads(SIZE, BODY_CRC, PHYSICAL_OFFSET, SYS_FLAG, BODY_LENGTH)[0]
-_BODY_LENGTH: Final = heads(BODY_LENGTH)
+_HEAD_V4: Final = heads(Field.SIZE, Field.BODY_CRC, Field.PHYSICAL_OFFSET, Field.SYS_FLAG, Field.BODY_LENGTH)[0]
+_BODY_LENGTH: Final = heads(Field.BODY_LENGTH)
 _KNOWN_READS: Final = 1 << 16  # of 4 bytes
 _LEAST_KNOWN: Final = 4  # records of a read: fewer are checked as fast as they are known again
 # Records of one file that lie so close together that reading what is between them costs less than a call for each.

@@ -16,8 +16,15 @@ from remoting.errors import ProtocolError
 from remoting.record import fields
 from remoting.record.checksum import is_intact, reserve, seal
 from remoting.record.codec import decode_record, decode_records, encode_filler, encode_record
-from remoting.record.fields import topic_span
-from remoting.record.layout import FILLER_BYTES, RECORD_OVERHEAD_BYTES
+from remoting.record.fields import measure
+from remoting.record.layout import (
+    FILLER_BYTES,
+    HEAD_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_OVERHEAD_BYTES,
+    SYS_V6_HOSTS,
+)
 from remoting.record.properties import encode_properties
 from remoting.record.walk import START_BYTES, Stop, describe_damage, find_marks, look, records_in, walk
 
@@ -167,13 +174,17 @@ def test_no_bytes_make_a_walk_raise(data: bytes, position: int, offset: int) -> 
         assert f"offset {offset}" in describe_damage(data, position, offset, FILE_BYTES)
 
 
-@given(st.binary(max_size=40), st.integers(-5, 60), st.integers(-200, 200), st.sampled_from([0xDAA320A7, 0xDAA320AB]))
-def test_no_parts_are_found_beyond_the_end(data: bytes, body_at: int, body_length: int, magic: int) -> None:
-    body_at = max(0, body_at)
-    span = topic_span(data, magic, body_at, body_length, len(data))
-    if span is not None:
-        start, end = span
-        assert body_at + body_length < start <= end <= len(data)
+@given(
+    st.binary(min_size=RECORD_OVERHEAD_BYTES, max_size=160),
+    st.integers(-200, 200),
+    st.sampled_from([MAGIC_V1, MAGIC_V2]),
+    st.sampled_from([0, SYS_V6_HOSTS]),
+)
+def test_no_parts_are_found_beyond_the_end(data: bytes, body_length: int, magic: int, hosts: int) -> None:
+    places = measure(data, 0, len(data), magic, hosts, body_length)
+    if places is not None:
+        body_at, body_end, topic_at, topic_end = places
+        assert HEAD_BYTES <= body_at <= body_end < topic_at <= topic_end < len(data)
 
 
 def test_the_start_of_a_record_tells_that_it_is_one() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from remoting.record import layout
-from remoting.record.layout import HEAD, HEAD_BYTES, HOST_BYTES, SYS_V6_HOSTS, Field
+from remoting.record.layout import HEAD_BYTES, HOST_BYTES, SYS_V6_HOSTS, Field
 from tests.test_tidy import ROOT, python_files, report
 
 EXEMPT = ("brokerd/sending/",)  # the send path's inner loop, until it takes its structs from the layout
@@ -17,14 +17,14 @@ EXEMPT = ("brokerd/sending/",)  # the send path's inner loop, until it takes its
 MARKS = {layout.MAGIC_V1, layout.MAGIC_V2, layout.MAGIC_BLANK}
 HALF_HOST = HOST_BYTES // 2  # an address, or a port
 BOUNDARIES = sorted(
-    {field.at for field in HEAD}
-    | {field.at + HALF_HOST for field in HEAD if field.host_bit}
+    {field.at for field in Field}
+    | {field.at + HALF_HOST for field in Field if field.host_bit}
     | {HEAD_BYTES, layout.RECORD_OVERHEAD_BYTES}
 )
 # Numbers that are seldom anything else than a place in a record, whatever its hosts. Round ones are.
 PLACES = {
     place
-    for place in {field.place(hosts) for field in HEAD for hosts in (0, SYS_V6_HOSTS)} | set(BOUNDARIES)
+    for place in {field.place(hosts) for field in Field for hosts in (0, SYS_V6_HOSTS)} | set(BOUNDARIES)
     if place > 20 and place not in (40, 52, 64, 80, 100)
 }
 LEAST_BYTES = 28  # of a struct that has the shape of a head: shorter ones are anybody's
@@ -127,10 +127,10 @@ def test_the_rule_lets_others_be(line: str) -> None:
 def test_the_fields_of_the_head_follow_one_another() -> None:
     for hosts in (0, layout.SYS_BORN_HOST_V6, layout.SYS_STORE_HOST_V6, SYS_V6_HOSTS):
         position = 0
-        for field in HEAD:
+        for field in Field:
             assert field.place(hosts) == position
             position += _size(field, hosts)
-        assert layout.heads(*HEAD)[hosts].size == layout.heads(layout.BODY_LENGTH)[hosts].size == position
+        assert layout.heads(*Field)[hosts].size == layout.heads(Field.BODY_LENGTH)[hosts].size == position
     assert layout.HEAD_V4.size == HEAD_BYTES == 88
     assert layout.RECORD_OVERHEAD_BYTES == 91
 
