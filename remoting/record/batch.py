@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
-from remoting.record.layout import LENGTH
+from remoting.record.layout import LENGTH, LENGTH_BYTES
 
 _ITEM: Final = struct.Struct(">iIIii")
 ITEM_HEAD: Final = struct.Struct(">i8xii")  # what of an item's head counts: size, flag, body length
 ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
-ITEM_OVERHEAD_BYTES: Final = ITEM_HEAD_BYTES + LENGTH.size
+ITEM_OVERHEAD_BYTES: Final = ITEM_HEAD_BYTES + LENGTH_BYTES
 
 
 class BatchItem(NamedTuple):
@@ -40,7 +40,7 @@ def decode_batch_body(body: Bytes, max_count: int = 32767) -> list[BatchItem]:
             body_start = position + ITEM_HEAD_BYTES
             length_at = body_start + body_length
             (properties_length,) = LENGTH.unpack_from(view, length_at)
-            properties_at = length_at + LENGTH.size
+            properties_at = length_at + LENGTH_BYTES
             end = position + size
             if min(body_length, properties_length) < 0 or properties_at + properties_length != end or end > len(view):
                 raise ProtocolError("the parts of a batch item do not add up to its size")

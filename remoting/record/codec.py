@@ -15,6 +15,7 @@ from remoting.record.layout import (
     FILLER_BYTES,
     HOST_V6_BYTES,
     LENGTH,
+    LENGTH_BYTES,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -163,7 +164,7 @@ def _decode_record(buffer: Bytes, start: int) -> Record:
     parts = (
         bytes(buffer[body_at:body_end]),
         str(buffer[topic_at:topic_end], "utf-8"),
-        bytes(buffer[topic_end + LENGTH.size : end]),
+        bytes(buffer[topic_end + LENGTH_BYTES : end]),
     )
     return Record._make((size, *others, *parts))
 

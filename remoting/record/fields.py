@@ -9,28 +9,35 @@ from typing import Final
 
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
-from remoting.record.layout import HEAD_BYTES, LENGTH, MAGIC_V1, SHORT_TOPIC_LENGTH_BYTES, SYS_V6_HOSTS, Field, heads
+from remoting.record.layout import (
+    HEAD_BYTES,
+    LENGTH,
+    LENGTH_BYTES,
+    MAGIC_V1,
+    SHORT_TOPIC_LENGTH_BYTES,
+    SYS_V6_HOSTS,
+    Field,
+    heads,
+)
 
-_RECONSUME_TIMES: Final = heads(Field.RECONSUME_TIMES)
 _QUEUE_OFFSET: Final = heads(Field.QUEUE_OFFSET)[0].unpack_from
 _PHYSICAL_OFFSET: Final = heads(Field.PHYSICAL_OFFSET)[0].unpack_from
+_RECONSUME_TIMES: Final = heads(Field.RECONSUME_TIMES)
 _STORE_TIMESTAMP: Final = heads(Field.STORE_TIMESTAMP)
 _BODY_LENGTH: Final = heads(Field.BODY_LENGTH)
-_OFFSETS_V4: Final = heads(Field.QUEUE_OFFSET, Field.PHYSICAL_OFFSET, Field.SYS_FLAG, Field.RECONSUME_TIMES)[
-    0
-].unpack_from
-_STORED_V4: Final = heads(Field.SYS_FLAG, Field.STORE_TIMESTAMP)[0].unpack_from
-_BODY_V4: Final = heads(Field.MAGIC, Field.SYS_FLAG, Field.BODY_LENGTH)[0].unpack_from
+# Several at once, right for IPv4 hosts
+_OFFSETS: Final = heads(Field.QUEUE_OFFSET, Field.PHYSICAL_OFFSET, Field.SYS_FLAG, Field.RECONSUME_TIMES)[0]
+_STORED: Final = heads(Field.SYS_FLAG, Field.STORE_TIMESTAMP)[0]
+_BODY: Final = heads(Field.MAGIC, Field.SYS_FLAG, Field.BODY_LENGTH)[0]
 _LENGTH: Final = LENGTH.unpack_from
-_LENGTH_BYTES: Final = LENGTH.size
-CONTRADICTION: Final = "the parts of a record do not add up to its size"
-_LEAST_BEHIND_BODY: Final = SHORT_TOPIC_LENGTH_BYTES + LENGTH.size
+_LEAST_BEHIND_BODY: Final = SHORT_TOPIC_LENGTH_BYTES + LENGTH_BYTES
 STORE_TIMESTAMP_END: Final = _STORE_TIMESTAMP[SYS_V6_HOSTS].size  # so much of a record's begin tells when it was stored
+CONTRADICTION: Final = "the parts of a record do not add up to its size"
 
 
 def offsets_of(record: Bytes) -> tuple[int, int, int]:
     """(queue offset, physical offset, reconsume times)."""
-    queue_offset, physical_offset, sys_flag, reconsume_times = _OFFSETS_V4(record)
+    queue_offset, physical_offset, sys_flag, reconsume_times = _OFFSETS.unpack_from(record)
     if hosts := sys_flag & SYS_V6_HOSTS:
         (reconsume_times,) = _RECONSUME_TIMES[hosts].unpack_from(record)
     return queue_offset, physical_offset, reconsume_times
@@ -49,7 +56,7 @@ def physical_offset_of(record: Bytes) -> int:
 def store_timestamp_of(record: Bytes) -> int:
     """When a record was stored; its first `STORE_TIMESTAMP_END` bytes are enough."""
     timestamp: int
-    sys_flag, timestamp = _STORED_V4(record)
+    sys_flag, timestamp = _STORED.unpack_from(record)
     if hosts := sys_flag & SYS_V6_HOSTS:
         (timestamp,) = _STORE_TIMESTAMP[hosts].unpack_from(record)
     return timestamp
@@ -57,7 +64,7 @@ def store_timestamp_of(record: Bytes) -> int:
 
 def properties_of(record: Bytes) -> bytes:
     """The property string. Raises ProtocolError when the record's lengths contradict each other."""
-    return bytes(record[_places(record)[3] + _LENGTH_BYTES :])
+    return bytes(record[_places(record)[3] + LENGTH_BYTES :])
 
 
 def topic_of(record: Bytes) -> str:
@@ -67,7 +74,7 @@ def topic_of(record: Bytes) -> str:
 
 
 def _places(record: Bytes) -> tuple[int, int, int, int]:
-    magic, sys_flag, body_length = _BODY_V4(record)
+    magic, sys_flag, body_length = _BODY.unpack_from(record)
     places = measure(record, 0, len(record), magic, sys_flag, body_length)
     if places is None:
         raise ProtocolError(CONTRADICTION)
@@ -93,9 +100,9 @@ def measure(
         topic_at = body_end + SHORT_TOPIC_LENGTH_BYTES
         topic_end = topic_at + data[body_end]
     else:
-        topic_at = body_end + _LENGTH_BYTES
+        topic_at = body_end + LENGTH_BYTES
         topic_end = topic_at + _LENGTH(data, body_end)[0]
-    properties_at = topic_end + _LENGTH_BYTES
+    properties_at = topic_end + LENGTH_BYTES
     if topic_end < topic_at or properties_at > end or properties_at + _LENGTH(data, topic_end)[0] != end:
         return None
     return body_at, body_end, topic_at, topic_end

@@ -109,8 +109,9 @@ BATCH_COLUMNS: Final = f"I8sqq{MIDDLE_V4.size + Field.BODY_LENGTH.size}s"
 BORDER: Final = heads(Field.SIZE, Field.MAGIC)[0]  # what is the same where a record of one size begins, and a filler
 FILLER_BYTES: Final = BORDER.size
 LENGTH: Final = struct.Struct(">h")  # of the properties, and of a V2 topic
+LENGTH_BYTES: Final = LENGTH.size
 SHORT_TOPIC_LENGTH_BYTES: Final = 1
-RECORD_OVERHEAD_BYTES: Final = HEAD_BYTES + SHORT_TOPIC_LENGTH_BYTES + LENGTH.size
+RECORD_OVERHEAD_BYTES: Final = HEAD_BYTES + SHORT_TOPIC_LENGTH_BYTES + LENGTH_BYTES
 
 
 def record_size(
@@ -123,4 +124,4 @@ def record_size(
     """How many bytes a record takes; lengths in bytes."""
     size = RECORD_OVERHEAD_BYTES + body_length + topic_length + properties_length
     size += born_host_length - HOST_BYTES + store_host_length - HOST_BYTES
-    return size + LENGTH.size - SHORT_TOPIC_LENGTH_BYTES if topic_length > MAX_TOPIC_BYTES else size
+    return size + LENGTH_BYTES - SHORT_TOPIC_LENGTH_BYTES if topic_length > MAX_TOPIC_BYTES else size

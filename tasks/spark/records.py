@@ -24,6 +24,7 @@ from remoting.record.layout import (
     HOST_BYTES,
     HOST_V6_BYTES,
     LENGTH,
+    LENGTH_BYTES,
     MAGIC_V2,
     SHORT_TOPIC_LENGTH_BYTES,
     SYS_COMPRESSED,
@@ -128,13 +129,13 @@ def _measure(buffer: bytes, starts: Ints) -> _Layout:
     _require(body_start <= ends)
     body_end = body_start + _field(data, starts, Field.BODY_LENGTH, sys_flags)
     long_topic = _field(data, starts, Field.MAGIC) == MAGIC_V2
-    topic_start = body_end + np.where(long_topic, LENGTH.size, SHORT_TOPIC_LENGTH_BYTES)
+    topic_start = body_end + np.where(long_topic, LENGTH_BYTES, SHORT_TOPIC_LENGTH_BYTES)
     _require((body_end >= body_start) & (topic_start <= ends))
     topic_lengths = data[body_end].astype(np.int64)
     if long_topic.any():
         topic_lengths[long_topic] = _numbers(data, body_end[long_topic], LENGTH.format)
     topic_end = topic_start + topic_lengths
-    properties_start = topic_end + LENGTH.size
+    properties_start = topic_end + LENGTH_BYTES
     _require((topic_lengths >= 0) & (properties_start <= ends))
     lengths = _numbers(data, topic_end, LENGTH.format)
     _require((lengths >= 0) & (properties_start + lengths == ends))

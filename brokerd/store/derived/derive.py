@@ -17,7 +17,7 @@ from remoting.disk import Bytes
 from remoting.record.checksum import is_intact
 from remoting.record.fields import measure
 from remoting.record.layout import (
-    LENGTH,
+    LENGTH_BYTES,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
@@ -46,7 +46,6 @@ _HEAD_V4: Final = heads(
     Field.BODY_LENGTH,
 )[0].unpack_from
 _STORE_TIMESTAMP: Final = heads(Field.STORE_TIMESTAMP)
-_LENGTH_BYTES: Final = LENGTH.size
 _NO_QUEUE: Final = (SYS_TRANSACTION_PREPARED, SYS_TRANSACTION_ROLLBACK)
 
 
@@ -104,7 +103,7 @@ def _parse(
     body_at, body_end, topic_at, topic_end = places
     if hosts := sys_flag & SYS_V6_HOSTS:
         (timestamp,) = _STORE_TIMESTAMP[hosts].unpack_from(data, at)
-    topic, properties = bytes(data[topic_at:topic_end]), bytes(data[topic_end + _LENGTH_BYTES : end])
+    topic, properties = bytes(data[topic_at:topic_end]), bytes(data[topic_end + LENGTH_BYTES : end])
     if not topic:
         return None
     if checked is not None:

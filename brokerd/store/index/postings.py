@@ -15,7 +15,7 @@ from brokerd.store.index.runs import NOT_PLAIN, Likeness, length_of_run, take_ru
 from remoting.record.fields import measure
 from remoting.record.layout import (
     HEAD_BYTES,
-    LENGTH,
+    LENGTH_BYTES,
     MAGIC_V1,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_ROLLBACK,
@@ -30,7 +30,6 @@ _HEAD_V4: Final = heads(
     Field.SIZE, Field.MAGIC, Field.PHYSICAL_OFFSET, Field.SYS_FLAG, Field.STORE_TIMESTAMP, Field.BODY_LENGTH
 )[0].unpack_from
 _STORE_TIMESTAMP: Final = heads(Field.STORE_TIMESTAMP)
-_LENGTH_BYTES: Final = LENGTH.size
 _SEPARATOR: Final = 2
 _APART: Final = 16  # records that are looked at one by one when they are not alike: more each time, up to the most
 _MOST_APART: Final = 256
@@ -177,7 +176,7 @@ def _take_any(data: bytes, at: int, size: int, offset: int, found: Postings, mem
     _, body_end, topic_at, topic_end = places
     if hosts := sys_flag & SYS_V6_HOSTS:
         (timestamp,) = _STORE_TIMESTAMP[hosts].unpack_from(data, at)
-    properties_at = topic_end + _LENGTH_BYTES
+    properties_at = topic_end + LENGTH_BYTES
     properties = data[properties_at:end]
     keys = keys_of(properties)
     if not keys:
