@@ -61,7 +61,7 @@ LAYERS: dict[str, list[list[str]]] = {
         ["__main__"],
     ],
     "brokerd/store": [
-        ["draft", "put_status", "settings"],
+        ["draft", "put_status", "settings", "unit"],
         ["log"],
         ["queues"],
         ["derived"],
@@ -120,7 +120,6 @@ STILL_UP: dict[str, set[tuple[str, str]]] = {
     "remoting": {("transport", "access")},
     "brokerd": {
         ("sending", "transactions"),
-        ("store", "delay"),
     },
     "brokerd/store": {("index", "store"), ("log", "derived"), ("queues", "derived"), ("upkeep", "store")},
     "controllerd": {("elections", "processors")},

@@ -20,6 +20,7 @@ from brokerd.config.first_records import FirstRecords
 from brokerd.config.takeover import Takeover
 from brokerd.config.writer import ConfigWriter
 from brokerd.consuming.progress import ConsumerProgress
+from brokerd.delay.levels import code_rules
 from brokerd.journal.resident import Resident
 from brokerd.replication.roles.effects import Role
 from brokerd.retry.counters import RetryCounters
@@ -59,7 +60,10 @@ class BrokerCore:
         Raises CorruptedFile or SettingsError.
         """
         disk, scheduler, wall_ms = environment.disk, environment.scheduler, environment.wall_ms
-        self.store = store = MessageStore(disk, settings.store, wall_ms, identity.store_host)
+        self.store = store = MessageStore(
+            disk, settings.store, wall_ms, identity.store_host, code_rules(settings.delays)
+        )
+        self.delays = settings.delays
         takeover = Takeover(disk)
         takeover.found_at_start(sealed=store.is_sealed)
         store.load()
@@ -84,7 +88,7 @@ class BrokerCore:
             self.counters,
             self.transactions,
             identity.cluster,
-            settings.store.delays,
+            settings.delays,
         )
         self.progress = ConsumerProgress(self.metadata.tables, self.pop, store)
         self._deleted_topics = DeletedTopics(store, self.metadata.tables, self.counters.statistics)

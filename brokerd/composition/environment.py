@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from brokerd.delay.levels import DEFAULT_DELAYS, Delays
 from brokerd.delay.settings import DelaySettings
 from brokerd.journal.journal import JournalSettings
 from brokerd.loop.scheduler import Scheduler
@@ -40,13 +41,14 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """The settings of the store and of what lives on its log."""
+    """The settings of the store and of what lives on its log. The store knows nothing of the delay levels and their `delays`."""
 
     store: StoreSettings
     journal: JournalSettings = field(default_factory=JournalSettings)
     pop: PopSettings = field(default_factory=PopSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     delay: DelaySettings = field(default_factory=DelaySettings)
+    delays: Delays = DEFAULT_DELAYS
 
 
 class Clients(Producers, Protocol):

@@ -166,7 +166,7 @@ def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool
         core.record_log,
         core.sender.turn_of,
         lambda group: locks.is_locked(group, _steady_ms()),
-        core.store.delays,
+        core.delays,
         core.retry_counters,
         auto_create_groups=auto_create_groups,
     )

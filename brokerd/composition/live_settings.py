@@ -11,8 +11,8 @@ import orjson
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.read_place import PullSettings
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.store.queues.consume_queue import UNIT_BYTES
 from brokerd.store.settings import RetentionSettings
+from brokerd.store.unit import UNIT_BYTES
 from brokerd.transactions.settings import TransactionSettings
 from remoting import properties_text, settings
 from remoting.disk import Bytes, Disk

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from brokerd.journal.record_log import Unit
 from brokerd.metadata.names import is_brokers_topic
 from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.store import AppendResult, MessageStore
+from brokerd.store.unit import Unit
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import LogboomError, NotMaster, RequestError, StorageError

@@ -33,7 +33,7 @@ def make_residents(
     preface: Preface,
 ) -> Residents:
     """All of them, over a loaded store; nothing is read from the log yet."""
-    scheduler, wall_ms, delays = environment.scheduler, environment.wall_ms, settings.store.delays
+    scheduler, wall_ms, delays = environment.scheduler, environment.wall_ms, settings.delays
     names = SystemNames(
         identity.cluster, identity.broker_name, development=identity.development, delay_levels=len(delays)
     )

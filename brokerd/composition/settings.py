@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from brokerd.composition.flow_settings import FlowSettings
 from brokerd.consuming.read_place import PullSettings
+from brokerd.delay.levels import DEFAULT_LEVELS, Delays, parse_levels
 from brokerd.delay.settings import DelaySettings
 from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
@@ -29,6 +30,24 @@ from remoting.transport.server import check_loopback, check_reach
 from remoting.transport.tls import TlsSettings
 
 _BELOW: Final = 2  # what clients subtract from a broker's port
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSection(StoreSettings):
+    """The store's settings, and the delay levels, which count among them for people; the store itself knows no levels."""
+
+    delay_levels: str = setting(
+        DEFAULT_LEVELS, "delays of level 1, 2, ... (units s m h d); the same on every replica of a group"
+    )
+
+    def __post_init__(self) -> None:
+        StoreSettings.__post_init__(self)
+        parse_levels(self.delay_levels)
+
+    @property
+    def delays(self) -> Delays:
+        """Milliseconds of delay level 1, 2, ..."""
+        return parse_levels(self.delay_levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +75,7 @@ class BrokerSettings:
     controllers: tuple[str, ...]
     data: Path
     cluster_secret: Path | None
-    store: StoreSettings
+    store: StoreSection
     retention: RetentionSettings
     replication: ReplicationSettings
     pop: PopSettings
@@ -78,7 +97,7 @@ class BrokerSettings:
 def parse(arguments: Sequence[str]) -> BrokerSettings:
     """The settings of a command line. Raises SettingsError with the sentence that says what to change."""
     parts: Mapping[str, Any] = {
-        "store": StoreSettings(),
+        "store": StoreSection(),
         "retention": RetentionSettings(),
         "replication": ReplicationSettings(),
         "pop": PopSettings(),

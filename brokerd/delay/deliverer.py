@@ -20,12 +20,12 @@ from brokerd.delay.levels import SCHEDULE_GROUP, Delays
 from brokerd.delay.rules import Target, deliver
 from brokerd.delay.settings import DelaySettings
 from brokerd.delay.waiting import WaitingLevel
-from brokerd.journal.record_log import RecordLog, Unit
+from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
-from brokerd.store.queues.consume_queue import BLANK_SIZE
+from brokerd.store.unit import BLANK_SIZE, Unit
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, StorageError
 from remoting.names import SCHEDULE_TOPIC

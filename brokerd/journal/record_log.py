@@ -12,11 +12,9 @@ from typing import Protocol
 
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
+from brokerd.store.unit import Unit
 from remoting import codes
 from remoting.errors import RequestError
-
-# One entry of a consume queue: (physical offset, size, tags code) of a record
-Unit = tuple[int, int, int]
 
 
 class RecordLog(Protocol):

@@ -10,7 +10,7 @@ from brokerd.metadata.service import DataVersion
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode
 from brokerd.statistics.figures import DAY_S, HOUR_S, MINUTE_S, Figure, Statistics
-from brokerd.store.queues.consume_queue import BLANK_SIZE, Unit
+from brokerd.store.unit import BLANK_SIZE, Unit
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command

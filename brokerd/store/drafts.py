@@ -9,6 +9,8 @@ from remoting.errors import RequestError
 from remoting.record import checksum
 from remoting.record.codec import encode_record
 from remoting.record.layout import (
+    HOST_BYTES,
+    HOST_V6_BYTES,
     MAX_BODY_BYTES,
     MAX_PROPERTIES_BYTES,
     MAX_RETRY_TOPIC_BYTES,
@@ -37,7 +39,7 @@ def check_draft(draft: Draft, store_host_length: int, largest_record_bytes: int)
         raise _illegal(f"the properties have {len(draft.properties)} bytes; at most {MAX_PROPERTIES_BYTES} are allowed")
     if b"\0" in draft.properties:  # recovery takes a zero byte there for a torn sector
         raise _illegal("a property contains a zero byte; property names and values are text")
-    if len(draft.born_host) not in (8, 20):
+    if len(draft.born_host) not in (HOST_BYTES, HOST_V6_BYTES):
         raise _illegal("the born host must be an IPv4 or IPv6 address with its port")
     size = draft_size(draft, store_host_length)
     if size > largest_record_bytes:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerd.delay.levels import DEFAULT_LEVELS, Delays, parse_levels
-from remoting.record.layout import MAX_RECORD_BYTES
+from remoting.record.layout import FILLER_BYTES, MAX_RECORD_BYTES
 from remoting.settings import check, setting
 
 HOUR_MS = 3_600_000
@@ -40,9 +39,6 @@ class StoreSettings:
     dispatch_chunk_bytes: int = setting(
         4 << 20, "most log bytes one dispatch round reads back", minimum=4096, maximum=1 << 30
     )
-    delay_levels: str = setting(
-        DEFAULT_LEVELS, "delays of level 1, 2, ... (units s m h d); the same on every replica of a group"
-    )
     record_checksums: bool = setting(
         False, "end every new record with a checksum over all of it (sends take the slower path then)"
     )
@@ -59,17 +55,11 @@ class StoreSettings:
 
     def __post_init__(self) -> None:
         check("store", self)
-        parse_levels(self.delay_levels)
 
     @property
     def largest_record_bytes(self) -> int:
         """The largest record that can be stored: it and the filler after it must fit into one file."""
-        return min(self.max_record_bytes, self.segment_size_bytes - 8)
-
-    @property
-    def delays(self) -> Delays:
-        """Milliseconds of delay level 1, 2, ..."""
-        return parse_levels(self.delay_levels)
+        return min(self.max_record_bytes, self.segment_size_bytes - FILLER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from brokerd.delay.levels import Delays, schedule_code
-from brokerd.store.derived.derive import Entry
+from brokerd.store.derived.derive import NO_RULES, CodeRules, Entry
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Followers
 from brokerd.store.draft import Draft
@@ -53,7 +52,6 @@ from brokerd.store.upkeep.retention import FileAge, RetentionDecision
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
-from remoting.names import SCHEDULE_TOPIC
 from remoting.record import checksum
 from remoting.record.properties import tags_code
 
@@ -78,11 +76,20 @@ class AppendResult(NamedTuple):
 class MessageStore(StoreReads):
     """See the module. Make it, `load()` it, `close()` it; a loaded store refuses appends until `set_appendable(True)`."""
 
-    def __init__(self, disk: Disk, settings: StoreSettings, now_ms: Callable[[], int], store_host: bytes) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        settings: StoreSettings,
+        now_ms: Callable[[], int],
+        store_host: bytes,
+        rules: CodeRules = NO_RULES,
+    ) -> None:
+        """`rules` make the codes of some topics' consume-queue entries, the same on every replica."""
         self._disk = disk
         self._settings = settings
         self._now_ms = now_ms
         self._store_host = store_host
+        self._rules = rules
         self.adds_checksums = settings.record_checksums
         self._appendable = False
         self._full = False
@@ -94,7 +101,7 @@ class MessageStore(StoreReads):
         self.durable = DurablePositions(page, self.commitlog)
         self.queues = ConsumeQueues(disk, settings)
         self.queue_offsets = QueueOffsets()
-        self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes)
+        self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes, rules)
         self.index: KeyIndex | None = None
         self.followers = Followers()
         if settings.index_enabled:
@@ -259,7 +266,6 @@ class MessageStore(StoreReads):
         entries: list[Entry] = []
         places: list[AppendResult] = []
         taken: dict[QueueKey, int] = {}
-        delays = self.commitlog.shape.delays
         for draft in drafts:
             key = (draft.topic, draft.queue_id)
             in_queue = takes_queue_offset(draft)
@@ -272,8 +278,8 @@ class MessageStore(StoreReads):
                 break
             if in_queue:
                 taken[key] = queue_offset + 1
-                is_waiting = draft.topic == SCHEDULE_TOPIC
-                code = schedule_code(draft.properties, timestamp, delays) if is_waiting else tags_code(draft.properties)
+                rule = self._rules.get(draft.topic)
+                code = tags_code(draft.properties) if rule is None else rule(draft.properties, timestamp)
                 entries.append((draft.topic, draft.queue_id, queue_offset, end, size, code, timestamp, 1))
             records.append(record)
             places.append(AppendResult(end, size, queue_offset if in_queue else -1, end + size))
@@ -326,11 +332,6 @@ class MessageStore(StoreReads):
             self.queue_offsets.take([entry for entry in piece.entries if entry[0] == topic and entry[3] >= position])
 
     # -- dispatch ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def delays(self) -> Delays:
-        """Milliseconds of delay level 1, 2, ..."""
-        return self._settings.delays
 
     @property
     def confirm_offset(self) -> int:

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
-from brokerd.journal.record_log import Unit
+from brokerd.store.unit import Unit
 from brokerd.transactions.records import HALF_TOPIC, OP_TOPIC, done_offsets, half_of
 from brokerd.transactions.table import OpenTransactions
 from remoting.record.codec import decode_record

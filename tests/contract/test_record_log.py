@@ -7,7 +7,7 @@ from typing import Protocol
 import pytest
 
 from brokerd.composition.log_access import Appends, StoreRecordLog, StoreReplicatedLog
-from brokerd.delay.levels import DEFAULT_DELAYS
+from brokerd.delay.levels import DEFAULT_DELAYS, code_rules
 from brokerd.journal.record_log import RecordLog
 from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
@@ -54,7 +54,7 @@ class OverStore:
 
     def __init__(self) -> None:
         clock = Clock()
-        self.store = store = open_store(MemoryDisk(), clock)
+        self.store = store = open_store(MemoryDisk(), clock, rules=code_rules(DEFAULT_DELAYS))
         self.replica = AloneReplica(StoreReplicatedLog(store, lambda: None), 0)
         self.replica.is_master = True
         appends = Appends(store, self.replica, lambda: None)

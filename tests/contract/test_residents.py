@@ -50,9 +50,9 @@ STORE = StoreSettings(
     segment_size_bytes=FILE_BYTES,
     queue_file_units=64,
     max_record_bytes=8192,
-    delay_levels="1s 2s 5s",
     index_enabled=False,
 )
+DELAYS = (1000, 2000, 5000)
 JOURNAL = JournalSettings(snapshot_every_records=64, snapshot_part_bytes=1024)
 LEVELS = 3
 HOST = pack_host("10.0.0.2", 10911)
@@ -141,7 +141,7 @@ class Broker(AloneBroker):
     """One with small files; a replica until `become`."""
 
     def __init__(self, turns: Turns, disk: MemoryDisk | None = None) -> None:
-        super().__init__(disk or MemoryDisk(), turns, STORE, HOST, journal=JOURNAL)
+        super().__init__(disk or MemoryDisk(), turns, STORE, HOST, journal=JOURNAL, delays=DELAYS)
         self.settle()
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.metadata.tables import MetadataTables
 from brokerd.sending.outcomes import SendOutcome
-from brokerd.store.derived.derive import walk
+from brokerd.store.derived.derive import derive_range
 from brokerd.store.draft import Draft
 from brokerd.store.log.layout import file_name, file_start
 from brokerd.store.put_status import PutStatus
@@ -164,7 +164,7 @@ def check_broker_alone(cluster: SimCluster, broker: SimBroker) -> None:
     log = store.commitlog
     require(store.dispatch_offset == log.end_offset, f"{broker.name} did not dispatch its whole log")
     expected: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for derived in walk(log.read, log.min_offset, log.end_offset, log.shape.checked(), 1 << 16):
+    for derived in derive_range(log.read, log.min_offset, log.end_offset, log.shape.checked(), 1 << 16):
         require(derived.stop.name != "DAMAGED", f"the log of {broker.name} is damaged at {derived.end_offset}")
         for topic, queue_id, queue_offset, physical_offset, size, _, _, count in derived.entries:
             units = expected.setdefault((topic, queue_id), [])

@@ -23,7 +23,7 @@ from tests.sim.broker import SimBroker
 from tests.sim.checks import Promises, Truth, check_end, open_transactions, pops_left, read_log
 from tests.sim.clients import QUEUES, TOPIC, Client, Producer, Puller
 from tests.sim.controller import SimController
-from tests.sim.delays import BACK_GROUP, DELAYED_TOPIC, LEVELS, MAX_RETRIES, Backer, DelayedProducer, delays_left
+from tests.sim.delays import BACK_GROUP, DELAYED_TOPIC, MAX_RETRIES, Backer, DelayedProducer, delays_left
 from tests.sim.faults import Injector, choose_mood
 from tests.sim.history import History
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
@@ -68,7 +68,6 @@ class SimCluster:
             queue_file_units=64,
             max_record_bytes=8192,
             dispatch_chunk_bytes=rng.choice((4096, 65536)),
-            delay_levels=LEVELS,
             index_slots=32,
             index_items=128,
         )

@@ -28,7 +28,7 @@ DELAYED_TOPIC: Final = "D"
 BACK_GROUP: Final = "backers"
 RETRY_TOPIC: Final = f"%RETRY%{BACK_GROUP}"
 DEAD_TOPIC: Final = f"%DLQ%{BACK_GROUP}"
-LEVELS: Final = "1s 2s 3s"
+DELAYS: Final = (1000, 2000, 3000)
 MAX_RETRIES: Final = 2
 _DELAYS_MS: Final = (1000, 2000, 3000)
 _CLOCKS_DIFFER: Final = 0.99  # monotonic clocks run a little fast or slow
@@ -125,7 +125,7 @@ def retry_service(broker: SimBroker) -> RetryService:
         core.record_log,
         core.sender.turn_of,
         lambda _: False,
-        core.store.delays,
+        core.delays,
         core.retry_counters,
         auto_create_groups=False,
     )

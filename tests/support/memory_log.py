@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from brokerd.delay.levels import DEFAULT_DELAYS, schedule_code
-from brokerd.journal.record_log import Unit
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.drafts import check_draft, encode_draft, takes_queue_offset
@@ -17,6 +16,7 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import AppendResult
+from brokerd.store.unit import Unit
 from remoting.errors import LogboomError, NotMaster, StorageError
 from remoting.java_hash import java_hash
 from remoting.names import SCHEDULE_TOPIC

@@ -5,12 +5,13 @@ from random import Random
 
 import pytest
 
-from brokerd.store.derived.derive import Stop, derive
+from brokerd.store.derived.derive import derive
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.log.layout import encode_filler, must_roll
+from brokerd.store.log.layout import must_roll
 from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError
-from remoting.record.codec import encode_record
+from remoting.record.codec import encode_filler, encode_record
+from remoting.record.walk import Stop
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import BORN_HOST, SEGMENT_BYTES, SETTINGS, SHAPE, STORE_HOST
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.store.derived.derive import Entry, Stop, derive, walk
-from brokerd.store.log.layout import encode_filler, must_roll
-from remoting.record.codec import encode_record
+from brokerd.store.derived.derive import Entry, derive, derive_range
+from brokerd.store.log.layout import must_roll
+from remoting.record.codec import encode_filler, encode_record
 from remoting.record.properties import encode_properties, tags_code
+from remoting.record.walk import Stop
 from tests.unit.brokerd.store.stores import BORN_HOST, SEGMENT_BYTES, SHAPE, STORE_HOST
 
 V6_HOST = bytes(15) + b"\1\0\0\x2a\x9f"
@@ -192,7 +193,7 @@ def test_walking_in_chunks_of_any_size_visits_every_record_once(seed: int, count
 
     found: list[Entry] = []
     end = 0
-    for derived in walk(read, 0, len(log), SHAPE.checked(), chunk):
+    for derived in derive_range(read, 0, len(log), SHAPE.checked(), chunk):
         found += derived.entries
         end = derived.end_offset
         assert derived.stop is Stop.END
