@@ -1,4 +1,4 @@
-"""Telling whoever follows something that it changed, and hearing it. An announcement carries no state: who hears it looks.
+"""Telling whoever follows something that it changed, and hearing it. An announcement is no source of state: who hears it looks.
 
 So a lost one costs a delay (pages look again every few seconds), never a wrong page, and the writer must not fail over it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -37,8 +37,8 @@ def announce_after_commit(group: str, event: dict[str, Any]) -> None:
 
 
 @asynccontextmanager
-async def hearing(group: str, until_s: float) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Belong to the channels group inside the block, which gets a function that waits for one announcement.
+async def hearing(group: str, until_s: float) -> AsyncIterator[Callable[[], Awaitable[dict[str, Any]]]]:
+    """Belong to the channels group inside the block, which gets a function that waits for the next event.
 
     `until_s` is a time of the running loop's clock; waiting longer raises TimeoutError. A channel layer that fails raises one
     of LAYER_ERRORS. The membership ends with the block; if the layer does not answer then, it expires by itself.
@@ -46,9 +46,9 @@ async def hearing(group: str, until_s: float) -> AsyncIterator[Callable[[], Awai
     layer = get_channel_layer()
     channel = await layer.new_channel()
 
-    async def hear() -> None:
+    async def hear() -> dict[str, Any]:
         async with asyncio.timeout_at(until_s):
-            await layer.receive(channel)
+            return await layer.receive(channel)
 
     try:
         async with asyncio.timeout_at(until_s):
@@ -58,5 +58,9 @@ async def hearing(group: str, until_s: float) -> AsyncIterator[Callable[[], Awai
         try:
             async with asyncio.timeout(_LEAVE_S):
                 await layer.group_discard(group, channel)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    while True:  # what came and nobody waited for would stay in the layer's memory
+                        await layer.receive(channel)
         except LAYER_ERRORS as error:
             log.warning("could not leave %s: %s", group, error)

@@ -77,12 +77,12 @@ class Work(models.Model):
 
     @classmethod
     def group_of(cls, key: uuid.UUID | str) -> str:
-        """The channels group that hears of one piece of work; the event `work.changed` says no more than its name."""
+        """The channels group of one piece of work. It hears `{"type": "work.changed", "finished": bool}` and looks at the row."""
         return f"{cls.NOUN}.{key}"
 
     def announce_after_commit(self) -> None:
         """Tell whoever follows this work to look at its row, once the surrounding transaction is durable."""
-        announce_after_commit(self.group_of(self.pk), {"type": "work.changed"})
+        announce_after_commit(self.group_of(self.pk), {"type": "work.changed", "finished": self.finished})
 
 
 SomeWork = TypeVar("SomeWork", bound=Work)

@@ -84,7 +84,8 @@ def test_every_call_in_every_state(
         if state in moves:
             call(work.pk)
             work.refresh_from_db()
-            assert (work.state, heard) == (moves[state], [(f"{kind.NOUN}.{work.pk}", {"type": "work.changed"})]), state
+            event = {"type": "work.changed", "finished": work.state in FINISHED}
+            assert (work.state, heard) == (moves[state], [(f"{kind.NOUN}.{work.pk}", event)]), state
         else:
             with pytest.raises(WorkOver, match=f"{kind.NOUN} {work.pk} is {state}"):
                 call(work.pk)

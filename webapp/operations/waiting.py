@@ -1,4 +1,4 @@
-"""Waiting for the end of an operation: its announcements say when to look at its row, and nothing asks the database meanwhile."""
+"""Waiting for the end of an operation: its announcement says when to look at its row, and nothing asks the database meanwhile."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ async def _follow(operation: Operation, seconds: float) -> None:
     try:
         async with hearing(Operation.group_of(operation.pk), until_s) as hear:
             await operation.arefresh_from_db()  # it may have ended before we could hear of it
-            while not operation.finished:
-                await hear()
+            if not operation.finished:
+                while not (await hear())["finished"]:
+                    pass
                 await operation.arefresh_from_db()
     except LAYER_ERRORS as error:  # a TimeoutError is one of them
         left_s = until_s - loop.time()
