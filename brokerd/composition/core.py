@@ -79,8 +79,9 @@ class BrokerCore:
         )
         preface = FirstRecords(store, takeover, self.replica, scheduler, wall_ms)
         residents = make_residents(identity, settings, environment, clients, store, record_log, preface)
-        self.metadata, self.pop, self.transactions, self.schedule = residents
         self._residents: tuple[Resident, ...] = residents
+        self.metadata, self.pop = residents.metadata, residents.pop
+        self.transactions, self.schedule = residents.transactions, residents.schedule
         self.sender = MessageSender(
             store,
             self.appends,

@@ -1,7 +1,7 @@
 """The log as its users see it: three narrow views that join the message store and the replica.
 
 - `Appends`: whether messages are taken, that some were appended, when a position is acknowledged (the senders' view);
-- `StoreRecordLog`: records of the system topics (the tables' view, `metadata.record_log.RecordLog`);
+- `StoreRecordLog`: records of the system topics (the tables' view, `journal.record_log.RecordLog`);
 - `StoreReplicatedLog`: bytes of the log (the replication's view, `replication.log.ReplicatedLog`).
 """
 

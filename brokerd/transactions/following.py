@@ -21,7 +21,7 @@ _Step = tuple[int, int, bool]  # physical offset, size, whether it is an op reco
 
 
 class LogReads(Protocol):
-    """What is read of the log; see `metadata.record_log.RecordLog`."""
+    """What is read of the log; see `journal.record_log.RecordLog`."""
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
 
