@@ -113,15 +113,15 @@ class ControllerLink:
 
     def step(self) -> None:
         """Let the session send what is due now."""
-        self._tell(self._tick)
+        self._tell(self._step)
+
+    def _step(self, now_ms: int) -> None:
+        self._wishes.pass_on(self._session)
+        self._session.tick(now_ms, self._wall_ms())
         if self._session.addresses != self.addresses:
             self._follow_membership(self._session.addresses)
         for request in self._session.take_requests():
             self._send(request)
-
-    def _tick(self, now_ms: int) -> None:
-        self._wishes.pass_on(self._session)
-        self._session.tick(now_ms, self._wall_ms())
 
     async def _step_when_wanted(self) -> None:
         while True:

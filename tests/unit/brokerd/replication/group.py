@@ -349,7 +349,7 @@ class Node:
         if not wire.open_at_master and not wire.open_at_replica:
             del self.group.wires[connection]
 
-    # ControlRequests
+    # RoleAuthority
 
     def request_sync(self) -> None:
         self._ask("view")
