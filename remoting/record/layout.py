@@ -76,6 +76,7 @@ def pattern(begin: int, *fields: Field, sys_flag: int = 0) -> str:
     parts, position = "", begin
     for field in fields:
         place, kind = field.place(sys_flag), field.kind_in(sys_flag)
+        assert place >= position, "the fields are not in the order of the head"
         parts += f"{place - position}x{kind}" if place > position else kind
         position = place + struct.calcsize(">" + kind)
     return parts
@@ -106,7 +107,7 @@ HEAD_AROUND_MIDDLE: Final = struct.Struct(f">{pattern(0, *_UP_TO_MIDDLE)}{MIDDLE
 # For the records of a batch that are alike, of each one, behind size and magic: the checksum, queueId and flag, queueOffset,
 # physicalOffset, and the middle with the body's length
 BATCH_COLUMNS: Final = f"I8sqq{MIDDLE_V4.size + Field.BODY_LENGTH.size}s"
-BORDER: Final = heads(Field.SIZE, Field.MAGIC)[0]  # what is the same where a record of one size begins, and a filler
+BORDER: Final = heads(Field.SIZE, Field.MAGIC)[0]  # what a record begins with, and what a filler is
 FILLER_BYTES: Final = BORDER.size
 LENGTH: Final = struct.Struct(">h")  # of the properties, and of a V2 topic
 LENGTH_BYTES: Final = LENGTH.size

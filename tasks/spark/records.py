@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -55,7 +56,6 @@ COLUMN_TYPES: Final[Mapping[str, pa.DataType]] = {
     "body": pa.binary(),
 }
 
-_UP_TO_BODY: Final = heads(Field.BODY_LENGTH)
 _HEX = np.array([list(f"{byte:02X}".encode()) for byte in range(256)], dtype=np.uint8)
 
 
@@ -94,6 +94,7 @@ class _Layout:
     data: npt.NDArray[np.uint8]
     starts: Ints
     sys_flags: Ints
+    hosts: Ints
     body_start: Ints
     body_end: Ints
     topic_start: Ints
@@ -102,9 +103,13 @@ class _Layout:
     properties_end: Ints
     parsed: _Properties | None = None
 
+    def place(self, field: Field) -> Ints:
+        """Where a field in the head of each record is."""
+        return self.starts + _places(field)[self.hosts]
+
     def field(self, field: Field) -> Ints:
         """A number in the head of each record."""
-        return _field(self.data, self.starts, field, self.sys_flags)
+        return _numbers(self.data, self.place(field), field.kind)
 
     def properties(self) -> _Properties:
         """The properties, taken apart once for all columns that come from them."""
@@ -125,9 +130,11 @@ def _measure(buffer: bytes, starts: Ints) -> _Layout:
     data = np.frombuffer(buffer, np.uint8)
     ends = starts + _field(data, starts, Field.SIZE)
     sys_flags = _field(data, starts, Field.SYS_FLAG)
-    body_start = starts + _by_hosts(sys_flags, lambda hosts: _UP_TO_BODY[hosts].size)
+    hosts = sys_flags & SYS_V6_HOSTS
+    body_length_at = starts + _places(Field.BODY_LENGTH)[hosts]
+    body_start = body_length_at + Field.BODY_LENGTH.size
     _require(body_start <= ends)
-    body_end = body_start + _field(data, starts, Field.BODY_LENGTH, sys_flags)
+    body_end = body_start + _numbers(data, body_length_at, Field.BODY_LENGTH.kind)
     long_topic = _field(data, starts, Field.MAGIC) == MAGIC_V2
     topic_start = body_end + np.where(long_topic, LENGTH_BYTES, SHORT_TOPIC_LENGTH_BYTES)
     _require((body_end >= body_start) & (topic_start <= ends))
@@ -144,6 +151,7 @@ def _measure(buffer: bytes, starts: Ints) -> _Layout:
         data,
         starts,
         sys_flags,
+        hosts,
         body_start,
         body_end,
         topic_start,
@@ -158,19 +166,18 @@ def _require(holds: npt.NDArray[np.bool_]) -> None:
         raise ProtocolError("the parts of a record do not add up to its size")
 
 
-def _by_hosts(sys_flags: Ints, of: Callable[[int], int]) -> Ints:
-    """A number that depends on the kinds of a record's hosts, for each record."""
-    numbers = np.zeros(SYS_V6_HOSTS + 1, dtype=np.int64)
-    for hosts in _UP_TO_BODY:
-        numbers[hosts] = of(hosts)
-    found: Ints = numbers[sys_flags & SYS_V6_HOSTS]
-    return found
+@lru_cache
+def _places(field: Field) -> Ints:
+    """Where a field is in a record, by its hosts."""
+    places = np.zeros(SYS_V6_HOSTS + 1, dtype=np.int64)
+    for hosts in heads(field):
+        places[hosts] = field.place(hosts)
+    return places
 
 
-def _field(data: npt.NDArray[np.uint8], starts: Ints, field: Field, sys_flags: Ints | None = None) -> Ints:
-    """A field of each record; the places of those behind the hosts depend on the sysFlags."""
-    places = field.at if sys_flags is None else _by_hosts(sys_flags, field.place)
-    return _numbers(data, starts + places, field.kind)
+def _field(data: npt.NDArray[np.uint8], starts: Ints, field: Field) -> Ints:
+    """A number in the head of each record, in front of the hosts."""
+    return _numbers(data, starts + field.at, field.kind)
 
 
 def _numbers(data: npt.NDArray[np.uint8], positions: Ints, kind: str) -> Ints:
@@ -264,7 +271,7 @@ def _message_id(layout: _Layout) -> pa.Array:
 
 def _offset_ids(layout: _Layout) -> pa.Array:
     v6 = (layout.sys_flags & SYS_STORE_HOST_V6) != 0
-    host_at = layout.starts + _by_hosts(layout.sys_flags, Field.STORE_HOST.place)
+    host_at = layout.place(Field.STORE_HOST)
     if v6.any():
         physical = layout.field(Field.PHYSICAL_OFFSET)
         return pa.array(

@@ -89,7 +89,8 @@ class KeyIndex:
         if start >= limit_offset or sum(file.unsaved_items for file in self.files[-2:]) > _MOST_UNSAVED_ITEMS:
             return 0
         length = min(max(most_bytes, self._wanted_bytes), limit_offset - start)
-        found = derive_postings(self._commitlog.read(start, length), start, self._commitlog.shape, self._memory)
+        file_size = self._commitlog.segment_size_bytes
+        found = derive_postings(self._commitlog.read(start, length), start, file_size, self._memory)
         if found.stop is Stop.DAMAGED:
             raise CorruptedFile(
                 f"the commitlog has no record at offset {found.end_offset}, where one was appended; "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from brokerd.store.derived.derive import RecordShape
 from brokerd.store.index.hashing import KeyHasher
 from brokerd.store.index.runs import NOT_PLAIN, Likeness, length_of_run, take_run
 from remoting.record.fields import measure
@@ -89,14 +88,15 @@ def has_key(properties: bytes, key: str) -> bool:
     return decoded.get("UNIQ_KEY") == key or key in decoded.get("KEYS", "").split(" ")
 
 
-def derive_postings(data: bytes, physical_offset: int, shape: RecordShape, memory: WalkMemory) -> Postings:
-    """Walk the records in `data`, the log bytes that start at the record boundary `physical_offset`."""
+def derive_postings(data: bytes, physical_offset: int, file_size: int, memory: WalkMemory) -> Postings:
+    """Walk the records in `data`, the log bytes that start at the record boundary `physical_offset` of a file of that size."""
     found = Postings([], [], [], physical_offset, Stop.END, 0)
     position = memory.try_at = 0
     while True:
         position = _take_alike(data, position, physical_offset, found, memory)
         offset = physical_offset + position
-        stop, size, is_record = look(data, position, offset, shape.file_size, shape.max_record_bytes)
+        # How large a record might be when it was written is not asked: it was dispatched.
+        stop, size, is_record = look(data, position, offset, file_size, file_size)
         if stop is None and is_record and not _take_any(data, position, size, offset, found, memory):
             stop, size = Stop.DAMAGED, 0
         if stop is not None:

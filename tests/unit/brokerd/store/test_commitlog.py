@@ -69,6 +69,10 @@ def test_records_are_read_back_at_their_offsets_in_files_of_one_size(disk: Disk)
     offsets = fill(log, 50, 333)
     assert [log.record_at(offset) for offset in offsets] == [record(o, 333, n) for n, o in enumerate(offsets)]
     assert log.segment_starts() == [0, 4096, 8192, 12288, 16384]
+    assert log.record_at(offsets[0] + 1) is None
+    filler_at = offsets[11] + 333
+    assert log.is_record_boundary(filler_at)
+    assert log.record_at(filler_at) is None
     assert disk.names("commitlog") == [f"{start:020d}" for start in log.segment_starts()]
     log.close()
 

@@ -121,6 +121,15 @@ def test_a_record_whose_parts_do_not_fit_is_damaged(position: int, content: byte
     assert (derived.entries, derived.end_offset, derived.stop) == ([], 0, Stop.DAMAGED)
 
 
+def test_a_rule_makes_the_codes_of_its_topic() -> None:
+    properties = encode_properties({"TAGS": "tagA"})
+    rules = {"TopicA": lambda given, stored_ms: stored_ms + len(given)}
+    ((*_, code, stored_ms, _),) = derive(record(0), 0, SHAPE, rules).entries
+    assert code == stored_ms + len(properties)
+    ((*_, code, _, _),) = derive(record(0, topic=b"TopicB"), 0, SHAPE, rules).entries
+    assert code == tags_code(properties)
+
+
 def test_content_is_checked_only_when_asked() -> None:
     good = record(0)
     for position in (8, 90):  # the checksum, the body

@@ -7,7 +7,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.store.derived.derive import RecordShape
 from brokerd.store.index.hashing import KeyHasher, hash_alike, key_hash
 from brokerd.store.index.postings import WalkMemory, derive_postings, has_key, keys_of
 from brokerd.store.index.runs import length_of_run, take_run
@@ -19,7 +18,6 @@ from remoting.record.walk import Stop
 
 V4, V6 = bytes(8), bytes(20)
 FILE_BYTES = 1 << 16
-SHAPE, WIDE = RecordShape(FILE_BYTES, FILE_BYTES), RecordShape(FILE_BYTES * 16, FILE_BYTES)
 
 # Names and values that contain one another, and separators where none belongs
 pieces = st.sampled_from(["UNIQ_KEY", "KEYS", "XKEYS", "KEY", "\x01", "\x02", "a", "B7", " ", "é", ""])
@@ -128,7 +126,7 @@ def test_walking_in_pieces_finds_every_key_of_every_record(fields: list[dict[str
     log += encode_filler(FILE_BYTES - len(log)) + bytes(FILE_BYTES - len(log) - 8)
     memory, found, offset, wanted = WalkMemory(), [], 0, piece
     while offset < FILE_BYTES:
-        part = derive_postings(log[offset : offset + wanted], offset, SHAPE, memory)
+        part = derive_postings(log[offset : offset + wanted], offset, FILE_BYTES, memory)
         assert part.stop is not Stop.DAMAGED
         found += zip(part.hashes, part.offsets, part.timestamps, strict=True)
         wanted = piece if part.end_offset > offset else max(part.needs, wanted + 1)
@@ -197,14 +195,14 @@ def test_records_that_look_alike_give_what_each_gives_alone(
             fields.append(alike(number, **changes))
     expected, offset = [], 0
     for record in encode_all(fields):
-        each = derive_postings(record, offset, WIDE, WalkMemory())
+        each = derive_postings(record, offset, FILE_BYTES * 16, WalkMemory())
         assert each.end_offset == offset + len(record)
         expected += zip(each.hashes, each.offsets, each.timestamps, strict=True)
         offset += len(record)
     log, memory, offset = b"".join(encode_all(fields)), WalkMemory(), 0
     found: list[tuple[int, int, int]] = []
     while offset < len(log):
-        part = derive_postings(log[offset : offset + 8000], offset, WIDE, memory)
+        part = derive_postings(log[offset : offset + 8000], offset, FILE_BYTES * 16, memory)
         assert part.stop is not Stop.DAMAGED
         found += zip(part.hashes, part.offsets, part.timestamps, strict=True)
         offset = part.end_offset
@@ -215,7 +213,7 @@ def test_alike_records_are_taken_together_and_one_other_among_them_is_noticed() 
     records = encode_all([alike(number) for number in range(64)])
     log, size = b"".join(records), len(records[0])
     memory = WalkMemory()
-    derive_postings(records[0], 0, SHAPE, memory)
+    derive_postings(records[0], 0, FILE_BYTES, memory)
     assert memory.like is not None
     assert length_of_run(log, 0, memory.like) == (size, 64)
     for share in (False, True):
@@ -231,7 +229,7 @@ def test_alike_records_are_taken_together_and_one_other_among_them_is_noticed() 
 
 @given(st.binary(max_size=400), st.integers(0, 1 << 20))
 def test_no_bytes_make_it_raise(data: bytes, offset: int) -> None:
-    derive_postings(data, offset, SHAPE, WalkMemory())
+    derive_postings(data, offset, FILE_BYTES, WalkMemory())
 
 
 @given(records.filter(bool), st.data())
@@ -242,5 +240,5 @@ def test_damaged_records_end_the_walk_or_change_what_is_found_and_no_more(
         encode_record(queue_id=0, queue_offset=0, physical_offset=0, born_timestamp_ms=0, **fields[0])  # type: ignore[arg-type]
     )
     record[data.draw(st.integers(0, len(record) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    derived = derive_postings(bytes(record), 0, SHAPE, WalkMemory())
+    derived = derive_postings(bytes(record), 0, FILE_BYTES, WalkMemory())
     assert 0 <= derived.end_offset <= len(record)
