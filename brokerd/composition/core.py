@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from brokerd.composition.log_access import Appends, ReplicaView, StoreRecordLog, StoreReplicatedLog
+from brokerd.composition.log_access import StoreRecordLog, StoreReplicatedLog
 from brokerd.config.first_records import FirstRecords
 from brokerd.config.takeover import Takeover
 from brokerd.config.writer import ConfigWriter
@@ -29,7 +29,9 @@ from brokerd.pop.service import PopService
 from brokerd.pop.settings import PopSettings
 from brokerd.replication.roles.effects import Role
 from brokerd.retry.counters import RetryCounters
-from brokerd.sending.sender import Counters, MessageSender
+from brokerd.sending.acknowledging import Appends, ReplicaView
+from brokerd.sending.counters import Counters
+from brokerd.sending.sender import MessageSender
 from brokerd.statistics.figures import Statistics
 from brokerd.store.derived.background import Background
 from brokerd.store.derived.dispatcher import Arrival
@@ -141,7 +143,6 @@ class BrokerCore:
             self.counters,
             self.transactions,
             identity.cluster,
-            settings.delays,
         )
         self.schedule = Deliverer(
             settings.delays,
@@ -295,7 +296,7 @@ class BrokerCore:
         for group in change.groups_deleted:
             self.counters.statistics.forget_group(group)
         for topic in change.topics_deleted:
-            self.store.queue_offsets.forget(topic)
+            self.store.forget_queue_offsets(topic)
             self._deleted.append((change.position, topic))
         self._remove_deleted_queues()
 

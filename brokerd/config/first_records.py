@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from brokerd.composition.log_access import ReplicaView
 from brokerd.config.takeover import Takeover, takeover_records
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata import records
 from brokerd.metadata.service import MetadataService
+from brokerd.sending.acknowledging import ReplicaView
 from brokerd.store.store import MessageStore
 from remoting.errors import LogboomError
 

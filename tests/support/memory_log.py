@@ -15,7 +15,7 @@ from brokerd.store.draft import Draft
 from brokerd.store.drafts import encode_draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
-from brokerd.store.store import AppendResult
+from brokerd.store.run import AppendResult
 from remoting.errors import LogboomError, NotMaster
 from remoting.java_hash import java_hash
 from remoting.record.codec import decode_record
