@@ -24,15 +24,17 @@ from brokerd.store.store import MessageStore
 from remoting import codes, frame
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.frame import Command
-from remoting.transport.connection import RemotingConnection
+from remoting.transport.connection import MOST_TAKEN, RemotingConnection
 
-_ANSWERS: Final = {
+Part = tuple[RemotingConnection, Taken]
+
+# How answers begin, by what became of what they answer to
+_OPENINGS: Final = {
     PutStatus.PUT_OK: ANSWER_OK,
     PutStatus.FLUSH_DISK_TIMEOUT: b'{"code":10,',
     PutStatus.FLUSH_SLAVE_TIMEOUT: b'{"code":12,',
 }
 _MAX_RUN_BYTES: Final = 4 * 1024 * 1024
-_MAX_TAKEN: Final = 128  # requests of one connection, before the others of the loop have their turn
 
 
 class SendProcessor:
@@ -92,13 +94,12 @@ class SendProcessor:
 
     def _take(self, turn: _Turn, connection: RemotingConnection, buffer: bytes) -> tuple[int, int, bool]:
         """Take of the buffer what is for the kernel: up to where, with how many two-way requests, and whether others follow."""
-        peer, most = connection.packed_peer, min(_MAX_TAKEN, connection.request_room)
         position = count = 0
-        while (run := turn.run()) is not None:
-            taken = self._kernel.take(run, buffer, position, peer, most - count)
-            turn.add(connection, taken)
+        while (run := turn.run or turn.begin()) is not None:
+            taken = self._kernel.take(run, buffer, position, connection.packed_peer, MOST_TAKEN - count)
             position = taken.position
             count += len(taken.opaques)
+            turn.add(connection, taken)
             if taken.stop is not Stop.FULL:
                 return position, count, taken.stop is Stop.OTHER
             turn.append(run.room + 1)
@@ -108,7 +109,7 @@ class SendProcessor:
         """Lay out the requests; append first what is laid out where something else must come next."""
         index, peer = 0, connection.packed_peer
         while index < len(requests):
-            run = turn.run()
+            run = turn.run or turn.begin()
             if run is None:
                 turn.refuse(connection, requests[index:])
                 return
@@ -124,24 +125,25 @@ class SendProcessor:
 
 
 class _Turn:
-    """The runs of one turn of the loop, one after the other."""
+    """The runs of one turn of the loop, one after the other, and whose requests they answer."""
 
     def __init__(self, store: MessageStore, acknowledger: Acknowledger, counters: Counters) -> None:
+        self.run: Run | None = None
         self._store = store
         self._acknowledger = acknowledger
         self._counters = counters
         self._error = acknowledger.refusal()
-        self._sends: _Sends | None = None
+        self._parts: list[Part] = []
         self._least_bytes = 0
 
-    def run(self) -> Run | None:
-        """Where to lay out; None when nothing is taken any more in this turn."""
-        if self._sends is None and self._error is None:
+    def begin(self) -> Run | None:
+        """The next run; None when nothing is taken any more in this turn."""
+        if self._error is None:
             try:
-                self._sends = _Sends(self._store.begin_run(self._least_bytes), self._counters.puts)
+                self.run = self._store.begin_run(self._least_bytes)
             except LogboomError as error:
                 self._error = as_request_error(error, codes.SERVICE_NOT_AVAILABLE)
-        return self._sends.run if self._sends is not None else None
+        return self.run
 
     def refuse(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
         """Tell why there is no run."""
@@ -152,59 +154,60 @@ class _Turn:
 
     def add(self, connection: RemotingConnection, taken: Taken) -> None:
         """The kernel laid out requests of a connection in the present run."""
-        sends = self._sends
-        assert sends is not None
         if taken.opaques:
-            sends.parts.append((connection, taken))
-        if sends.run.size >= _MAX_RUN_BYTES:
+            self._parts.append((connection, taken))
+        assert self.run is not None
+        if self.run.size >= _MAX_RUN_BYTES:
             self.append()
 
     def append(self, least_bytes: int = 0) -> None:
         """Append the present run, and have its answers sent when it is acknowledged. The next has room for so many bytes."""
-        sends, self._sends, self._least_bytes = self._sends, None, least_bytes
-        if sends is None or not sends.run.records:
+        run, parts = self.run, self._parts
+        self.run, self._parts, self._least_bytes = None, [], least_bytes
+        if run is None or not run.records:
             return
-        run = sends.run
         try:
             self._store.append_laid_out(run)
         except LogboomError as error:
-            sends.refuse(as_request_error(error, codes.SERVICE_NOT_AVAILABLE))
+            _refuse(parts, as_request_error(error, codes.SERVICE_NOT_AVAILABLE))
             return
-        self._counters.in_messages += run.message_count
-        self._counters.in_bytes += run.size
-        self._counters.statistics.stored(run.entries, run.message_count, run.size)
+        counters = self._counters
+        counters.in_messages += run.message_count
+        counters.in_bytes += run.size
+        counters.statistics.stored(run.entries, run.message_count, run.size)
         self._acknowledger.appended(run.end_offset)
-        if sends.parts:
-            sends.appended_ns = perf_counter_ns()
-            self._acknowledger.wait(run.end_offset, sends.answer)
+        if parts:
+            answers = _Answers(parts, counters.puts, len(run.entries))
+            self._acknowledger.wait(run.end_offset, answers.send)
 
 
-class _Sends:
-    """What is appended in one write, and whose requests it answers."""
+class _Answers:
+    """What waits for the acknowledgement of a run."""
 
-    __slots__ = ("appended_ns", "durations", "parts", "run")
+    __slots__ = ("_appended_ns", "_count", "_durations", "_parts")
 
-    def __init__(self, run: Run, durations: Durations) -> None:
-        self.run = run
-        self.durations = durations
-        self.appended_ns = 0
-        self.parts: list[tuple[RemotingConnection, Taken]] = []
+    def __init__(self, parts: Sequence[Part], durations: Durations, count: int) -> None:
+        self._parts = parts
+        self._durations = durations
+        self._count = count
+        self._appended_ns = perf_counter_ns()
 
-    def answer(self, status: PutStatus) -> None:
-        """The append was acknowledged, or failed: tell everybody."""
-        self.durations.add((perf_counter_ns() - self.appended_ns) / 1e6, len(self.run.entries))
-        if status not in _ANSWERS:
-            self.refuse(RequestError(codes.SERVICE_NOT_AVAILABLE, ROLE_CHANGED))
+    def send(self, status: PutStatus) -> None:
+        """The run was acknowledged, or not: tell everybody."""
+        self._durations.add((perf_counter_ns() - self._appended_ns) / 1e6, self._count)
+        opening = _OPENINGS.get(status)
+        if opening is None:
+            _refuse(self._parts, RequestError(codes.SERVICE_NOT_AVAILABLE, ROLE_CHANGED))
             return
-        opening = _ANSWERS[status]
-        for connection, taken in self.parts:
+        for connection, taken in self._parts:
             answers = b"".join(taken.answers)
-            if opening != ANSWER_OK:
+            if opening is not ANSWER_OK:
                 answers = answers.replace(ANSWER_OK, opening)
             connection.respond_encoded(answers, len(taken.opaques))
 
-    def refuse(self, error: RequestError) -> None:
-        """Tell everybody that nothing is stored, or that this is unknown."""
-        for connection, taken in self.parts:
-            answers = [frame.encode_response(error.code, opaque, remark=str(error)) for opaque in taken.opaques]
-            connection.respond_encoded(b"".join(answers), len(answers))
+
+def _refuse(parts: Sequence[Part], error: RequestError) -> None:
+    """Tell everybody that nothing is stored, or that this is unknown."""
+    for connection, taken in parts:
+        answers = [frame.encode_response(error.code, opaque, remark=str(error)) for opaque in taken.opaques]
+        connection.respond_encoded(b"".join(answers), len(answers))

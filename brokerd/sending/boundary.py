@@ -29,8 +29,8 @@ class Taken:
 
     __slots__ = ("answers", "opaques", "position", "stop")
 
-    def __init__(self, position: int) -> None:
-        self.position = position
+    def __init__(self) -> None:
+        self.position = 0
         self.stop = Stop.END
         self.answers: list[bytes] = []
         self.opaques: list[int] = []

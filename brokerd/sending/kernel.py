@@ -7,8 +7,7 @@ else, for the general path that knows every rule. What it reads and makes is in 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from brokerd.metadata.configs import TopicConfig
@@ -96,25 +95,30 @@ class Kernel:
         return begins_with_send(buffer) and len(peer) == _HOST_BYTES and not self._is_idle
 
     def take(self, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
-        return self._lay_out(run, islice(sends_of(buffer, position, self._max_frame_bytes), most), position, peer)
+        sends, ends, is_other_next = sends_of(buffer, position, most, self._max_frame_bytes)
+        taken, count = self._lay_out(run, sends, peer)
+        taken.position = ends[count - 1] if count else position
+        if is_other_next and taken.stop is Stop.END:
+            taken.stop = Stop.OTHER
+        return taken
 
     def take_decoded(self, run: Run, requests: Sequence[Command], first: int, peer: bytes) -> Taken:
-        sends = (
-            (request.ext, request.opaque, request.flag, request.body, index)
-            for index, request in enumerate(requests[first:], first + 1)
-        )
-        return self._lay_out(run, sends, first, peer)
+        rest = requests[first:] if first else requests
+        taken, count = self._lay_out(run, [(each.ext, each.opaque, each.flag, each.body) for each in rest], peer)
+        taken.position = first + count
+        return taken
 
-    def _lay_out(self, run: Run, sends: Iterable[Send], first: int, peer: bytes) -> Taken:
-        """Lay out the sends, which begin at `first`."""
-        taken = Taken(first)
+    def _lay_out(self, run: Run, sends: Sequence[Send], peer: bytes) -> tuple[Taken, int]:
+        """Lay out the first of the sends; returns how many of them."""
+        taken = Taken()
+        count = 0
         targets = self._targets if len(peer) == _HOST_BYTES else {}
         records, entries, answers, opaques = run.records, run.entries, taken.answers, taken.opaques
         next_offsets, limit, now_ms = run.next_offsets, run.limit, run.timestamp_ms
         store_host, id_prefix = self._store_host, self._id_prefix
         position = run.end_offset
         stop = Stop.OTHER
-        for ext, opaque, frame_flag, body, reached in sends:
+        for ext, opaque, frame_flag, body in sends:
             target = targets.get(ext.get("b", ""))
             if target is None:
                 break
@@ -161,7 +165,7 @@ class Kernel:
                     header = _BATCH_ANSWER % (ids, queue_id, queue_offset, opaque)
                     answers += (_PREFIX.pack(4 + len(header), len(header)), header)
                     opaques.append(opaque)
-                taken.position = reached
+                count += 1
                 continue
             head, key_at, key_end, rest, code = target.pattern
             key = properties[key_at:key_end]
@@ -197,12 +201,12 @@ class Kernel:
                 answers += (_PREFIX.pack(4 + len(header), len(header)), header)
                 opaques.append(opaque)
             position += size
-            taken.position = reached
+            count += 1
         else:
             stop = Stop.END
         run.end_offset = position
         taken.stop = stop
-        return taken
+        return taken, count
 
 
 def _is_ordinary(config: TopicConfig) -> bool:

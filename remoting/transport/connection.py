@@ -37,6 +37,7 @@ _LONG_PARTS_BYTES: Final = 2048  # of parts on average: from here on they are no
 _MAX_RUN: Final = 64
 _MAX_LARGE_RUN: Final = 8  # of requests with large answers, before it is looked whether the peer reads them
 _MAX_REQUESTS_OF_TURN: Final = 128  # of one connection, before the others of the loop have their turn
+MOST_TAKEN: Final = _MAX_REQUESTS_OF_TURN
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,11 @@ class BufferTaker(Protocol):
     """Takes requests of one kind in bulk, as they were received."""
 
     def offer(self, connection: RemotingConnection, buffer: bytes) -> bool:
-        """Whether to take from the buffer, which `connection.offered` holds from now on; if so, the taker calls `go_on` once in a
-        later turn. Until then the connection handles nothing else, so its requests stay in order."""
+        """Whether to take requests from the buffer, `MOST_TAKEN` of them at most.
+
+        If so, the taker calls `go_on` once in a later turn, unless `connection.offered` is empty by then. Until it does, the
+        connection handles nothing else, so its requests stay in order.
+        """
 
 
 class RemotingConnection(asyncio.Protocol):
@@ -149,7 +153,12 @@ class RemotingConnection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         """Have what was read taken, or decode it."""
-        if self._taker is not None and not self._backlog and not self._is_congested() and self._taker.offer(self, data):
+        if (
+            self._taker is not None
+            and not (self._backlog or self._write_paused or self._out_bytes > _HIGH_WATER_BYTES)
+            and self._in_flight + MOST_TAKEN <= self._limits.max_in_flight
+            and self._taker.offer(self, data)
+        ):
             self._is_offered = True
             self._received.append(data)
             self._wanted_bytes = sys.maxsize  # what comes meanwhile waits behind it
@@ -177,23 +186,16 @@ class RemotingConnection(asyncio.Protocol):
         """What the taker said that it will take from; nothing when the connection closed meanwhile."""
         return self._received[0] if self._is_offered else b""
 
-    @property
-    def request_room(self) -> int:
-        """So many two-way requests may be taken."""
-        return self._limits.max_in_flight - self._in_flight + 1
-
     def go_on(self, position: int, requests: int, *, decoding: bool) -> None:
         """The taker took what is before `position`, with so many two-way requests; what follows is decoded, or offered again."""
         received, self._received = self._received, []
         self._is_offered = False
         self._in_flight += requests
-        rest = received[0][position:]
+        data = received[0]
         if len(received) > 1:
-            rest = b"".join((rest, *received[1:]))
-        if rest:
-            (self._decode if decoding else self._read)(rest)
-        else:
-            self._regulate_reading()
+            data = b"".join(received)
+        if position < len(data):
+            (self._decode if decoding else self._read)(data[position:])
 
     def pause_writing(self) -> None:
         self._write_paused = True
