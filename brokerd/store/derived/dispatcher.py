@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from brokerd.store.boundaries import EntryApplication
 from brokerd.store.derived.derive import Derived, Entry, Stop, walk
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey
 from remoting.errors import CorruptedFile
 
@@ -63,7 +63,7 @@ def _split(entries: Sequence[Entry], target: int) -> tuple[list[Entry], list[Ent
 class Dispatcher:
     """See the module. `listeners` are called with the arrivals of a round, after all of them are visible."""
 
-    def __init__(self, commitlog: CommitLog, queues: ConsumeQueues, chunk_bytes: int) -> None:
+    def __init__(self, commitlog: CommitLog, queues: EntryApplication, chunk_bytes: int) -> None:
         self._commitlog = commitlog
         self._queues = queues
         self._chunk_bytes = chunk_bytes

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
+from brokerd.store.boundaries import Unit
 from brokerd.store.log.segment import Segment
 from remoting.checksum import crc32
 from remoting.errors import CorruptedFile
@@ -31,8 +32,6 @@ _LEAST_KNOWN: Final = 4  # records of a read: fewer are checked as fast as they 
 # Records of one file that lie so close together that reading what is between them costs less than a call for each.
 _CLOSE: Final = 4
 _CLOSE_BYTES: Final = 1 << 20
-
-Unit = tuple[int, int, int]  # physical offset, size, tags code
 
 
 class RecordReads:

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from brokerd.store.boundaries import CheckedReads
 from brokerd.store.derived.derive import RecordShape, Stop, derive
 from brokerd.store.log.checked_reads import RecordReads
 from brokerd.store.log.layout import (
@@ -69,7 +70,9 @@ class CommitLog:
         self._max_record_bytes = settings.largest_record_bytes
         self.shape = RecordShape(self._size, self._max_record_bytes, delays=settings.delays)
         self._segments: dict[int, Segment] = {}
-        self.reads = RecordReads(self._segments, self._size, self.read, has_checksums=settings.record_checksums)
+        self.reads: CheckedReads = RecordReads(
+            self._segments, self._size, self.read, has_checksums=settings.record_checksums
+        )
         self._current: Segment | None = None
         self._spare: Segment | None = None
         self._spare_lock = threading.Lock()
