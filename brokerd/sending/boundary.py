@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import Protocol
+from typing import Final, Protocol
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.store.run import Run
@@ -38,7 +38,7 @@ class Taken:
 
 # What follows the opening of an answer's header: the space after "code" keeps the frame's length when the caller turns 0 into a
 # two-digit put status.
-ANSWER_OK = b'{"code": 0,'
+ANSWER_OK: Final = b'{"code": 0,'
 
 
 class SendKernel(Protocol):

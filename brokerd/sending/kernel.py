@@ -34,6 +34,7 @@ from remoting.record.templates import HEAD, SHARED, SHORT
 
 _PREFIX: Final = struct.Struct(">iI")
 _HOST_BYTES: Final = 8
+_READ_AHEAD: Final = 16  # frames that may be decoded in vain, when the kernel stops at the first of them
 _OTHER_SYS_FLAGS: Final = ~(SYS_COMPRESSED | SYS_COMPRESSION_TYPE_MASK)
 _ANSWER: Final = (
     ANSWER_OK + b'"extFields":{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b",'
@@ -95,22 +96,30 @@ class Kernel:
         return begins_with_send(buffer) and len(peer) == _HOST_BYTES and not self._is_idle
 
     def take(self, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
-        sends, ends, is_other_next = sends_of(buffer, position, most, self._max_frame_bytes)
-        taken, count = self._lay_out(run, sends, peer)
-        taken.position = ends[count - 1] if count else position
+        taken = Taken()
+        taken.position = position
+        is_other_next = False
+        while taken.stop is Stop.END and most > 0 and not is_other_next:
+            sends, ends, is_other_next = sends_of(buffer, taken.position, min(most, _READ_AHEAD), self._max_frame_bytes)
+            if not sends:
+                break
+            count = self._lay_out(run, sends, peer, taken)
+            if count:
+                taken.position = ends[count - 1]
+            most -= count
         if is_other_next and taken.stop is Stop.END:
             taken.stop = Stop.OTHER
         return taken
 
     def take_decoded(self, run: Run, requests: Sequence[Command], first: int, peer: bytes) -> Taken:
+        taken = Taken()
         rest = requests[first:] if first else requests
-        taken, count = self._lay_out(run, [(each.ext, each.opaque, each.flag, each.body) for each in rest], peer)
-        taken.position = first + count
+        sends = [(each.ext, each.opaque, each.flag, each.body) for each in rest]
+        taken.position = first + self._lay_out(run, sends, peer, taken)
         return taken
 
-    def _lay_out(self, run: Run, sends: Sequence[Send], peer: bytes) -> tuple[Taken, int]:
-        """Lay out the first of the sends; returns how many of them."""
-        taken = Taken()
+    def _lay_out(self, run: Run, sends: Sequence[Send], peer: bytes, taken: Taken) -> int:
+        """Lay out the first of the sends; returns how many of them, and `taken` gets their answers and why it stopped."""
         count = 0
         targets = self._targets if len(peer) == _HOST_BYTES else {}
         records, entries, answers, opaques = run.records, run.entries, taken.answers, taken.opaques
@@ -206,7 +215,7 @@ class Kernel:
             stop = Stop.END
         run.end_offset = position
         taken.stop = stop
-        return taken, count
+        return count
 
 
 def _is_ordinary(config: TopicConfig) -> bool:

@@ -38,6 +38,7 @@ _MAX_RUN: Final = 64
 _MAX_LARGE_RUN: Final = 8  # of requests with large answers, before it is looked whether the peer reads them
 _MAX_REQUESTS_OF_TURN: Final = 128  # of one connection, before the others of the loop have their turn
 MOST_TAKEN: Final = _MAX_REQUESTS_OF_TURN
+_READS_AFTER_VAIN_OFFER: Final = 16  # that are not offered: what a peer sends is mostly like what it sent before
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class RemotingConnection(asyncio.Protocol):
         """Requests that go out here are signed with the credentials, if there are any. The taker is offered what was read."""
         self._taker = taker
         self._is_offered = False
+        self._reads_to_decode = 0
         self._credentials = credentials
         self.peer_host = ""
         self.peer_port = 0
@@ -153,7 +155,10 @@ class RemotingConnection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         """Have what was read taken, or decode it."""
-        if (
+        if self._reads_to_decode:
+            self._reads_to_decode -= 1
+            self._decode(data)
+        elif (
             self._taker is not None
             and not (self._backlog or self._write_paused or self._out_bytes > _HIGH_WATER_BYTES)
             and self._in_flight + MOST_TAKEN <= self._limits.max_in_flight
@@ -194,6 +199,8 @@ class RemotingConnection(asyncio.Protocol):
         data = received[0]
         if len(received) > 1:
             data = b"".join(received)
+        if decoding and not position:
+            self._reads_to_decode = _READS_AFTER_VAIN_OFFER
         if position < len(data):
             (self._decode if decoding else self._read)(data[position:])
 

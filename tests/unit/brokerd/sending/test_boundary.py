@@ -280,3 +280,16 @@ async def test_near_the_limit_of_requests_in_flight_nothing_is_taken_undecoded()
     assert broker.store.queue_offsets.next("T", 1) == MOST_TAKEN + 4
     assert len(await peer.finish()) == MOST_TAKEN + 10
     assert peer.transport.is_reading
+
+
+async def test_after_an_offer_in_vain_some_reads_are_decoded_at_once() -> None:
+    broker = Broker()
+    peer = Peer(broker)
+    odd, plain = frame_of(1, "odd", b"x", 1), frame_of(2, "plain", b"x", 1)
+    offered = []
+    for data in (plain, odd + plain, *[plain] * 17, plain + odd, plain):
+        peer.connection.data_received(data)
+        offered.append(bool(peer.connection.offered))
+        broker.next_turn()
+    assert offered == [True, True, *[False] * 16, True, True, True]
+    assert broker.store.queue_offsets.next("T", 1) == 23
