@@ -24,6 +24,7 @@ from brokerd.composition.exposition import Exposition, Sources
 from brokerd.composition.handlers import build_processors, build_retry
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
+from brokerd.composition.send_path import build_sends
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.loop.steady_clock import SteadyClock
@@ -37,7 +38,6 @@ from brokerd.processors.registry import entries
 from brokerd.processors.registry import handlers as handlers_of
 from brokerd.processors.replies import ReplyProcessor
 from brokerd.processors.runtime_info import SAMPLE_S, Figures, RuntimeInfo
-from brokerd.processors.send import SendProcessor
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy
@@ -150,23 +150,18 @@ class Broker:
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, _monotonic_ms)
         locks = QueueLocks()
         self._retry = build_retry(core, locks, auto_create_groups=settings.pop.auto_create_groups)
-        self._sends = SendProcessor(
-            core.store,
-            core.appends,
-            core.sender,
-            core.metadata.topics,
-            store_host,
-            core.counters,
-            loop.call_soon,
-            self._retry.sent_again,
-            core.metadata.make_topic_like if settings.send.auto_create_topics else None,
+        self._sends = build_sends(
+            core,
+            self._retry,
+            pack_host(*store_host),
             self.replica.when_topics_known,
+            loop.call_soon,
+            make_topics=settings.send.auto_create_topics,
         )
         self._replies = ReplyProcessor(
             core.sender, self.clients, pack_host(*store_host), _wall_ms, stores=settings.send.store_replies
         )
         core.metadata.listeners.append(self._topics_changed)
-        self._sends.topics_changed()
 
         grpc_host, grpc_port = split_address(settings.grpc_listen)
         self._proxy = GrpcProxy(
@@ -234,6 +229,7 @@ class Broker:
             tls=tls,
             max_slow_readers=settings.flow.max_slow_readers,
             second_port=settings.remoting.port_beside(port),
+            taker=None if self._guard.is_on else self._sends,
         )
         self._exporter = self._make_exporter(port)
         self._expirer: asyncio.TimerHandle | None = None
@@ -315,7 +311,6 @@ class Broker:
 
     def _topics_changed(self, change: Change) -> None:
         if change.touches_topics:
-            self._sends.topics_changed(None if change.rebuilt else (*change.topics_put, *change.topics_deleted))
             self.replica.topics_changed()
 
     def _connection_closed(self, connection: RemotingConnection) -> None:

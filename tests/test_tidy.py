@@ -65,6 +65,7 @@ LAYERS: dict[str, list[list[str]]] = {
         ["log"],
         ["queues"],
         ["derived"],
+        ["run"],
         ["drafts", "start", "store_reads"],
         ["index", "upkeep"],
         ["store"],

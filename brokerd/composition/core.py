@@ -13,7 +13,7 @@ from typing import Protocol
 
 from brokerd.composition.deleted_topics import DeletedTopics
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
-from brokerd.composition.log_access import Appends, ReplicaView, StoreRecordLog, StoreReplicatedLog
+from brokerd.composition.log_access import StoreRecordLog, StoreReplicatedLog
 from brokerd.composition.residents import make_residents
 from brokerd.composition.role_changes import ROLE_CHANGES, Step
 from brokerd.config.first_records import FirstRecords
@@ -24,7 +24,9 @@ from brokerd.delay.levels import code_rules
 from brokerd.journal.resident import Resident
 from brokerd.replication.roles.effects import Role
 from brokerd.retry.counters import RetryCounters
-from brokerd.sending.sender import Counters, MessageSender
+from brokerd.sending.acknowledging import Appends, ReplicaView
+from brokerd.sending.counters import Counters
+from brokerd.sending.sender import MessageSender, SendRules
 from brokerd.statistics.figures import Statistics
 from brokerd.store.derived.background import Background
 from brokerd.store.derived.dispatcher import Arrival
@@ -85,11 +87,9 @@ class BrokerCore:
         self.sender = MessageSender(
             store,
             self.appends,
-            self.metadata.topic,
+            SendRules(self.metadata.topic, identity.cluster, settings.delays),
             self.counters,
             self.transactions,
-            identity.cluster,
-            settings.delays,
         )
         self.progress = ConsumerProgress(self.metadata.tables, self.pop, store)
         self._deleted_topics = DeletedTopics(store, self.metadata.tables, self.counters.statistics)

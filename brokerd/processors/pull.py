@@ -20,7 +20,7 @@ from brokerd.metadata.offset_commits import OffsetCommits
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUSPEND, Checked, Forbidden, PullChecks, PullMetadata
-from brokerd.sending.sender import Counters
+from brokerd.sending.counters import Counters
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.queues.queue_reads import GetResult, GetStatus, JoinedResult, joined
 from remoting import codes

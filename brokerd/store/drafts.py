@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from brokerd.store.derived.derive import CodeRules
 from brokerd.store.draft import Draft
 from brokerd.store.queues.consume_queues import is_directory_name
+from brokerd.store.run import AppendResult, Run
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.record import checksum
@@ -19,6 +21,7 @@ from remoting.record.layout import (
     SYS_TRANSACTION_ROLLBACK,
     record_size,
 )
+from remoting.record.properties import tags_code
 
 
 def with_room_for_checksum(draft: Draft) -> Draft:
@@ -75,6 +78,28 @@ def encode_draft(draft: Draft, queue_offset: int, physical_offset: int, timestam
         reconsume_times=draft.reconsume_times,
         prepared_transaction_offset=draft.prepared_transaction_offset,
     )
+
+
+def lay_out_draft(run: Run, draft: Draft, store_host: bytes, rules: CodeRules, *, sealed: bool) -> AppendResult | None:
+    """Lay out the record of a checked draft, `sealed` with a checksum; None, and nothing laid out, when the run has no room."""
+    key = (draft.topic, draft.queue_id)
+    in_queue = takes_queue_offset(draft)
+    queue_offset = run.next_offsets[key] if in_queue else 0
+    position, timestamp = run.end_offset, run.timestamp_ms
+    record = encode_draft(draft, queue_offset, position, timestamp, store_host)
+    if sealed:
+        record = checksum.seal(record)
+    size = len(record)
+    if size > run.room:
+        return None
+    if in_queue:
+        run.next_offsets[key] = queue_offset + 1
+        rule = rules.get(draft.topic)
+        code = tags_code(draft.properties) if rule is None else rule(draft.properties, timestamp)
+        run.entries.append((*key, queue_offset, position, size, code, timestamp, 1))
+    run.records.append(record)
+    run.end_offset += size
+    return AppendResult(position, size, queue_offset if in_queue else -1, run.end_offset)
 
 
 def _illegal(rule: str) -> RequestError:

@@ -14,10 +14,10 @@ from brokerd.delay.rules import schedule
 from brokerd.journal.record_log import error_of
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.configs import TopicConfig
-from brokerd.sending.sender import Appended
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
+from brokerd.store.run import AppendResult
 from brokerd.transactions import records
 from brokerd.transactions.checking import CheckBack, Producers
 from brokerd.transactions.counters import TransactionCounters
@@ -43,7 +43,7 @@ class TransactionLog(LogReads, Protocol):
     @property
     def end_offset(self) -> int: ...
 
-    def append_placed(self, drafts: Sequence[Draft]) -> Sequence[Appended]: ...
+    def append_placed(self, drafts: Sequence[Draft]) -> Sequence[AppendResult]: ...
 
     def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None: ...
 
@@ -112,7 +112,7 @@ class TransactionService:
         check_admission(self.table, len(draft.body) + len(draft.properties), self.settings)
         return records.half_draft(draft)
 
-    def stored(self, draft: Draft, place: Appended) -> None:
+    def stored(self, draft: Draft, place: AppendResult) -> None:
         """A half message was appended."""
         self._apply(draft, place)
         self.counters.begun += 1
@@ -221,7 +221,7 @@ class TransactionService:
         encoded = self._log.find_record(physical_offset)
         return None if encoded is None else decode_record(encoded)
 
-    def replace(self, half: Half | None, record: Record, checks: int | None) -> Appended:
+    def replace(self, half: Half | None, record: Record, checks: int | None) -> AppendResult:
         """Append the record that takes the place of a half message (None: of one that was given up), and return where that is.
 
         `checks` is how often it was checked; None leaves that as it is.
@@ -237,7 +237,7 @@ class TransactionService:
             self._follower.appended(others[-1].end_offset)
         return place
 
-    def give_up(self, half: Half, record: Record) -> Appended:
+    def give_up(self, half: Half, record: Record) -> AppendResult:
         """Put a half message where people find it, and close its transaction."""
         raise_refusal(self._metadata.ensure_topic(GIVEN_UP_TOPIC))
         place = self._close(half, [records.given_up_draft(record)])
@@ -291,7 +291,7 @@ class TransactionService:
             draft = draft._replace(queue_id=draft.queue_id % topic.write_queue_nums)
         return schedule(draft, self._delays)  # one that is to be delayed waits from its commit on
 
-    def _close(self, half: Half, drafts: list[Draft]) -> Appended:
+    def _close(self, half: Half, drafts: list[Draft]) -> AppendResult:
         """Append the records and, behind them, the one that closes the transaction; return where that is."""
         done = [half.queue_offset] if half.first == half.queue_offset else [half.first, half.queue_offset]
         op = records.op_draft(done, self._now_ms(), self._host)
@@ -303,7 +303,7 @@ class TransactionService:
             self.commit_progress()
         return places[-1]
 
-    def _apply(self, draft: Draft, place: Appended) -> None:
+    def _apply(self, draft: Draft, place: AppendResult) -> None:
         self._follower.appended(place.end_offset)
         self.table.apply_half(
             records.half_of_draft(draft, place.queue_offset, place.physical_offset, place.size, self._now_ms())

@@ -14,8 +14,8 @@ from brokerd.store.draft import Draft
 from brokerd.store.drafts import check_draft, encode_draft, takes_queue_offset
 from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
+from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
-from brokerd.store.store import AppendResult
 from brokerd.store.unit import Unit
 from remoting.errors import LogboomError, NotMaster, StorageError
 from remoting.java_hash import java_hash

@@ -33,7 +33,7 @@ from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
 from brokerd.retry.counters import RetryCounters
 from brokerd.retry.service import RetryService
-from brokerd.sending.sender import Counters
+from brokerd.sending.counters import Counters
 from brokerd.store.index.key_queries import Found
 from brokerd.store.index.search import Question
 from brokerd.transactions.service import TransactionService

@@ -8,12 +8,11 @@ queues, nothing behind it is, and `dispatch_offset` is a record boundary at or b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from brokerd.store.derived.derive import CodeRules, Derived, Entry, derive_range
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey
 from remoting.errors import CorruptedFile
 from remoting.record.walk import Stop
@@ -61,10 +60,27 @@ def _split(entries: Sequence[Entry], target: int) -> tuple[list[Entry], list[Ent
     return list(entries), []
 
 
+class QueueEnd(Protocol):
+    """What one queue says of itself."""
+
+    @property
+    def max_offset(self) -> int: ...
+
+
+class EntryApplication(Protocol):
+    """Entries of the log into consume queues; `consume_queues.ConsumeQueues`, which a compiled twin can stand in for."""
+
+    @property
+    def table(self) -> Mapping[QueueKey, QueueEnd]: ...
+
+    def apply(self, entries: Sequence[Entry], arrivals: dict[QueueKey, list[int]]) -> None:
+        """Append the entries' units, in log order, and add to `arrivals` which queues got messages with which tags codes."""
+
+
 class Dispatcher:
     """See the module. `listeners` are called with the arrivals of a round, after all of them are visible."""
 
-    def __init__(self, commitlog: CommitLog, queues: ConsumeQueues, chunk_bytes: int, rules: CodeRules) -> None:
+    def __init__(self, commitlog: CommitLog, queues: EntryApplication, chunk_bytes: int, rules: CodeRules) -> None:
         self._commitlog = commitlog
         self._queues = queues
         self._chunk_bytes = chunk_bytes

@@ -7,8 +7,9 @@ from typing import Any
 
 from brokerd.store.derived.derive import NO_RULES, CodeRules, Entry, RecordShape, derive
 from brokerd.store.draft import Draft
+from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
-from brokerd.store.store import AppendResult, MessageStore
+from brokerd.store.store import MessageStore
 from remoting.disk import Disk
 from remoting.record.codec import Record, decode_record
 from remoting.record.properties import encode_properties
