@@ -33,8 +33,7 @@ from brokerd.metadata.tables import Change
 from brokerd.processors.access import AccessProcessor
 from brokerd.processors.cleanup import CleanupProcessor
 from brokerd.processors.pass_on import PassOn
-from brokerd.processors.registry import entries
-from brokerd.processors.registry import handlers as handlers_of
+from brokerd.processors.registry import handlers_of, on_master
 from brokerd.processors.replies import ReplyProcessor
 from brokerd.processors.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.send import SendProcessor
@@ -54,6 +53,7 @@ from remoting.disk import LocalDisk
 from remoting.errors import StorageError
 from remoting.exporter import MetricsExporter
 from remoting.record.hosts import pack_host
+from remoting.registry import BROKERS, bind
 from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import RemotingServer, each
@@ -210,29 +210,29 @@ class Broker:
             _wall_ms,
         )
         self._runtime_info = RuntimeInfo(self._figures, core.counters)
-        handlers = {
-            **handlers_of(
-                entries(self._processors),
-                lambda: self.replica.is_master,
-                PassOn(self._client, lambda: self.replica.master_address, self._tasks),
-            ),
-            **self.replica.handlers(),
-            **AccessProcessor(self._guard, self._access, self._tasks).handlers(),
-            **self._cleanup.handlers(),
-            codes.SEND_MESSAGE: self._sends.handle_long_names,
-            codes.SEND_MESSAGE_V2: self._sends.handle,
-            codes.SEND_BATCH_MESSAGE: self._sends.handle,
-            codes.SEND_REPLY_MESSAGE: each(self._replies.handle_long_names),
-            codes.SEND_REPLY_MESSAGE_V2: each(self._replies.handle),
-            codes.PROXY_CALL: self._proxy.handle_forwarded,
-            codes.GET_BROKER_CONFIG: each(self._live.handle_get),
-            codes.UPDATE_BROKER_CONFIG: each(self._live.handle_update),
-            codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
-        }
+        handlers = bind(
+            BROKERS,
+            handlers_of(self._processors),
+            self.replica.handlers(),
+            AccessProcessor(self._guard, self._access, self._tasks).handlers(),
+            self._cleanup.handlers(),
+            {
+                codes.SEND_MESSAGE: self._sends.handle_long_names,
+                codes.SEND_MESSAGE_V2: self._sends.handle,
+                codes.SEND_BATCH_MESSAGE: self._sends.handle,
+                codes.SEND_REPLY_MESSAGE: each(self._replies.handle_long_names),
+                codes.SEND_REPLY_MESSAGE_V2: each(self._replies.handle),
+                codes.PROXY_CALL: self._proxy.handle_forwarded,
+                codes.GET_BROKER_CONFIG: each(self._live.handle_get),
+                codes.UPDATE_BROKER_CONFIG: each(self._live.handle_update),
+                codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
+            },
+        )
+        pass_on = PassOn(self._client, lambda: self.replica.master_address, self._tasks)
         self._server = RemotingServer(
             host,
             port,
-            self._guard.protect(handlers),
+            self._guard.protect(on_master(handlers, lambda: self.replica.is_master, pass_on)),
             limits=settings.flow.limits(),
             closed=self._connection_closed,
             tls=tls,

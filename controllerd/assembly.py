@@ -24,6 +24,7 @@ from controllerd.processors.hand_over import HandOver
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
+from controllerd.processors.serving import Serving
 from controllerd.processors.views import ViewsProcessor
 from controllerd.pushes import Pushes
 from controllerd.raft.core import CoreSettings, RaftCore
@@ -45,6 +46,7 @@ from remoting.access.secret_file import load_secrets
 from remoting.disk import Disk
 from remoting.errors import LogboomError
 from remoting.exporter import MetricsExporter
+from remoting.registry import CONTROLLERS, bind
 from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import RemotingServer
@@ -227,7 +229,6 @@ class Controller:
             self._table,
             _now_ms,
             self._counters,
-            self._tasks,
             HandOver(self._client, self._settings.raft.decide_timeout_ms),
             _wall_ms,
         )
@@ -243,7 +244,7 @@ class Controller:
             self._counters,
             lambda: self._replicated.access.version,
         )
-        membership = MembershipProcessor(self._settings, self._driver, self._members, self._counters, self._tasks)
+        membership = MembershipProcessor(self._settings, self._driver, self._members, self._counters)
         self._access = AccessProcessor(
             self._guard,
             self._sealer,
@@ -252,17 +253,18 @@ class Controller:
             lambda: self._members.configuration.cluster,
             self._settings.raft.decide_timeout_ms,
             self._counters,
-            self._tasks,
         )
-        return {
-            **self._access.handlers(),
-            **self._name_server.handlers(),
-            **self._heartbeats.handlers(),
-            **replicas.handlers(),
-            **views.handlers(),
-            **membership.handlers(),
-            **self._peers.handlers(),
-        }
+        serving = Serving(self._driver, self._counters, self._tasks)
+        return bind(
+            CONTROLLERS,
+            serving.handlers(self._access.handles()),
+            serving.handlers(membership.handles()),
+            serving.measured(self._heartbeats.handles()),
+            serving.measured(replicas.handles()),
+            serving.measured(views.handles()),
+            self._name_server.handlers(),
+            self._peers.handlers(),
+        )
 
     # Events
 

@@ -23,8 +23,7 @@ from controllerd.access.commands import (
 )
 from controllerd.machine import AccessReply, ControllerMachine
 from controllerd.metrics import Counters
-from controllerd.processors.leading import only_leading
-from controllerd.processors.measure import AsyncHandle
+from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
 from remoting import codes
 from remoting.access.answers import answer_query
@@ -47,9 +46,7 @@ from remoting.access.sealing import INNER_USER, MAX_PASSWORD_BYTES, CannotOpen, 
 from remoting.access.signature import access_key
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
-from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import spawned
-from remoting.transport.tasks import TaskOwner
+from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +100,6 @@ class AccessProcessor:
         cluster_id: Callable[[], str],
         timeout_ms: int,
         counters: Counters,
-        owner: TaskOwner,
     ) -> None:
         self._guard = guard
         self._sealer = sealer
@@ -112,11 +108,10 @@ class AccessProcessor:
         self._cluster_id = cluster_id
         self._timeout_ms = timeout_ms
         self._counters = counters
-        self._owner = owner
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        table: dict[int, AsyncHandle] = {
+    def handles(self) -> Handles:
+        """Request code -> method."""
+        return {
             codes.AUTH_CREATE_USER: self._create_user,
             codes.AUTH_UPDATE_USER: self._update_user,
             codes.AUTH_DELETE_USER: self._delete_user,
@@ -128,10 +123,6 @@ class AccessProcessor:
             codes.AUTH_GET_ACL: self._query,
             codes.AUTH_LIST_ACLS: self._query,
             codes.ACCESS_STATE: self._whole,
-        }
-        return {
-            code: spawned(self._owner, only_leading(self._driver, self._counters, handle))
-            for code, handle in table.items()
         }
 
     async def create_first(self, name: str, password: str) -> bool:

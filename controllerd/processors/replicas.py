@@ -19,8 +19,7 @@ from controllerd.metrics import Counters, election_result
 from controllerd.processors import fields
 from controllerd.processors.answers import election_body, master_fields, replicas_info, sync_state_set_body
 from controllerd.processors.hand_over import HandOver
-from controllerd.processors.leading import only_leading
-from controllerd.processors.measure import measured_async
+from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
 from controllerd.replicas.commands import (
     AlterSyncStateSet,
@@ -39,9 +38,7 @@ from controllerd.replicas.triggers import observe_for_request
 from remoting import codes, frame
 from remoting.errors import InvalidParameter, RequestError
 from remoting.transport.client import split_address
-from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import spawned
-from remoting.transport.tasks import TaskOwner
+from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +57,6 @@ class ReplicasProcessor:
         table: HeartbeatTable,
         now_ms: Callable[[], int],
         counters: Counters,
-        owner: TaskOwner,
         hand_over: HandOver | None = None,
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -70,14 +66,13 @@ class ReplicasProcessor:
         self._table = table
         self._now_ms = now_ms
         self._counters = counters
-        self._owner = owner
         self._hand_over = hand_over
         self._wall_ms = wall_ms
         self._timeout_ms = settings.raft.decide_timeout_ms
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        table = {
+    def handles(self) -> Handles:
+        """Request code -> method."""
+        return {
             codes.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter_sync_state_set,
             codes.CONTROLLER_ELECT_MASTER: self._elect_master,
             codes.CONTROLLER_REGISTER_BROKER: self._register_broker,
@@ -86,12 +81,6 @@ class ReplicasProcessor:
             codes.CONTROLLER_GET_NEXT_BROKER_ID: self._get_next_broker_id,
             codes.CONTROLLER_APPLY_BROKER_ID: self._apply_broker_id,
             codes.CLEAN_BROKER_DATA: self._clean_broker_data,
-        }
-        return {
-            code: spawned(
-                self._owner, measured_async(self._counters, code, only_leading(self._driver, self._counters, handle))
-            )
-            for code, handle in table.items()
         }
 
     # Writes

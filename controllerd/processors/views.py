@@ -16,7 +16,7 @@ from controllerd.metrics import Counters
 from controllerd.nameserver.records import MASTER_ID, Registration
 from controllerd.nameserver.routes import RouteTable
 from controllerd.processors.fields import optional
-from controllerd.processors.measure import measured
+from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.members import Members
 from controllerd.raft.messages import Role
@@ -28,8 +28,7 @@ from controllerd.replicas.state import Group, UncleanElection
 from controllerd.replicas.triggers import observe_for_request
 from remoting import codes
 from remoting.frame import Command
-from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import each
+from remoting.transport.connection import RemotingConnection
 
 
 class ViewsProcessor:
@@ -59,9 +58,9 @@ class ViewsProcessor:
         self._counters = counters
         self._access_version = access_version
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        table = {
+    def handles(self) -> Handles:
+        """Request code -> method."""
+        return {
             codes.CONTROLLER_GET_METADATA_INFO: self._metadata_info,
             codes.GET_CONTROLLER_CONFIG: self._config,
             codes.UPDATE_CONTROLLER_CONFIG: self._update_config,
@@ -69,7 +68,6 @@ class ViewsProcessor:
             codes.UPDATE_NAMESRV_CONFIG: self._update_name_server_config,
             codes.CLUSTER_VIEW: self._cluster_view,
         }
-        return {code: each(measured(self._counters, code, handle)) for code, handle in table.items()}
 
     def _metadata_info(self, connection: RemotingConnection, request: Command) -> None:
         leader = self._known_leader()

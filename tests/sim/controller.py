@@ -15,6 +15,7 @@ from controllerd.metrics import Counters
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
+from controllerd.processors.serving import Serving
 from controllerd.raft.core import CoreSettings, RaftCore
 from controllerd.raft.log import LostLog
 from controllerd.raft.log_file import RaftLogFile, WriteRefused
@@ -175,15 +176,15 @@ class SimController(Node):
         )
         self.node = RaftNode(core, self.machine, compact_after_entries=40, keep_entries=10)
         owner, counters = Steps(self), Counters()
-        self._replicas = ReplicasProcessor(
+        serving = Serving(self, counters, owner)  # type: ignore[arg-type]
+        replicas = ReplicasProcessor(
             self.settings,
             self,  # type: ignore[arg-type]
             self.machine,
             self.table,
             self.monotonic_ms,
             counters,
-            owner,  # type: ignore[arg-type]
-        ).handlers()
+        )
         self._heartbeats = HeartbeatProcessor(
             self.table,
             self,  # type: ignore[arg-type]
@@ -196,9 +197,12 @@ class SimController(Node):
             self,  # type: ignore[arg-type]
             self.members,
             counters,
-            owner,  # type: ignore[arg-type]
         )
-        self._handlers = {**self._replicas, **self._heartbeats.handlers(), **membership.handlers()}
+        self._handlers = {
+            **serving.measured(replicas.handles()),
+            **serving.measured(self._heartbeats.handles()),
+            **serving.handlers(membership.handles()),
+        }
 
     def kill(self, how: str = "is killed") -> None:
         self.world.note(f"{self.name} {how}")

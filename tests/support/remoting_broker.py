@@ -24,7 +24,7 @@ from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pop_looking import PopLookingProcessor
 from brokerd.processors.pull import PullProcessor
-from brokerd.processors.registry import Processors, entries, handlers
+from brokerd.processors.registry import Processors, handlers_of, on_master
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
 from brokerd.processors.send_back import SendBackProcessor
@@ -221,7 +221,7 @@ class RemotingBroker(PopBroker):
             TransactionProcessor(self.transactions),
             SendBackProcessor(self.retry, self.schedule.offsets, version),
         )
-        self.handlers = handlers(entries(self.processors), lambda: self.is_master)
+        self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)
         self.peer = Peer()
         self._opaque = 0
