@@ -90,7 +90,7 @@ class Broker:
 
         def make_replica(replicated_log: StoreReplicatedLog, confirm_offset: int) -> Replica:
             return Replica(
-                self._live.replication,
+                self._live.replication.value,
                 names,
                 settings.controllers,
                 self._disk,
@@ -127,7 +127,7 @@ class Broker:
         assert isinstance(core.replica, Replica)
         self.replica = core.replica
         self.replica.on_failure(self._fail)
-        self._live.listeners.append(lambda: self.replica.reconfigure(self._live.replication))
+        self._live.replication.subscribe(self.replica.reconfigure)
         core.store.position_holders.append(self.replica.held_offset)
         core.store.failure_listeners.append(self._store_failed)
         pause_ms = 0 if settings.replication.ack_after_flush else _BACKGROUND_FLUSH_MS
@@ -141,8 +141,6 @@ class Broker:
             self._store_failed,
             core.config,
         )
-        self._live.listeners.append(lambda: self._housekeeper.use(self._live.retention))
-        self._live.listeners.append(lambda: self.core.transactions.use(self._live.transactions))
         self.clients.gone_listeners.append(core.pop.client_gone)
 
         self._client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms, identity=identity)

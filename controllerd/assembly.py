@@ -98,9 +98,7 @@ class Controller:
         self._machine = ReplicasMachine(self._recorded)
         self._replicated = ControllerMachine(self._machine, self._guard.update)
         self._routes = RouteTable(self._committed_epoch)
-        self._name_server = NameServer(
-            self._routes, KvConfig(disk), lambda: live.nameserver, self._pushes.push, _now_ms
-        )
+        self._name_server = NameServer(self._routes, KvConfig(disk), live.nameserver, self._pushes.push, _now_ms)
         self._members = Members(settings.node_id, settings.peers)
         events = PeerEvents(
             self._received,
@@ -223,12 +221,13 @@ class Controller:
 
     def _handlers(self) -> Mapping[int, Handler]:
         replicas = ReplicasProcessor(
-            self._live,
+            self._live.election,
             self._driver,
             self._machine,
             self._table,
             _now_ms,
             self._counters,
+            self._settings.raft.decide_timeout_ms,
             HandOver(self._client, self._settings.raft.decide_timeout_ms),
             _wall_ms,
         )
@@ -300,7 +299,7 @@ class Controller:
             if record.unclean is not None:
                 self._counters.unclean_elections += 1
                 log.error("%s: unclean election: %s", record.broker_name, record.unclean.sentence)
-            if self._live.election.notify:
+            if self._live.election.value.notify:
                 self._notifier.master_elected(group)
         elif isinstance(record, MasterLost):
             self._counters.masters_lost += 1

@@ -74,7 +74,7 @@ class Elections:
         """Start the elections that are due, over all groups or the named ones."""
         if not self._driver.is_serving:
             return
-        unclean = self._settings.election.unclean
+        unclean = self._settings.election.value.unclean
         due = due_elections(
             self._machine.state, self._table, self._now_ms(), unclean=unclean, names=names, at_ms=_wall_ms()
         )
@@ -96,7 +96,7 @@ class Elections:
     async def _elect(self, command: ElectMaster, found_s: float) -> None:
         try:
             with self._counters.log_operations.measured("append"):
-                reply = await self._driver.propose(encode_command(command), self._settings.raft.decide_timeout_ms)
+                reply = await self._driver.propose(encode_command(command), self._settings.start.raft.decide_timeout_ms)
         except LogboomError as error:
             log.warning("no decision on an election for %s: %s", command.broker_name, error)
         else:
@@ -115,7 +115,7 @@ class Elections:
         self._counters.longest_election_us = max(self._counters.longest_election_us, int(took_ms * 1000))
 
     def _scan(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._settings.liveness.scan_ms / 1000, self._scan)
+        self._timer = asyncio.get_running_loop().call_later(self._settings.start.liveness.scan_ms / 1000, self._scan)
         pause_ms = self._table.scan(self._now_ms())
         if pause_ms:
             self._counters.pauses += 1

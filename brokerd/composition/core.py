@@ -40,6 +40,7 @@ from brokerd.transactions.service import TransactionService
 from brokerd.transactions.settings import TransactionSettings
 from remoting.disk import Disk
 from remoting.errors import StorageError
+from remoting.settings import Live
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class BrokerCore:
         rng: random.Random,
         pop_settings: PopSettings | None = None,
         journal_settings: JournalSettings | None = None,
-        transaction_settings: TransactionSettings | None = None,
+        transaction_settings: Live[TransactionSettings] | None = None,
         delay_settings: DelaySettings | None = None,
         cpu_s: Callable[[], float] = lambda: 0.0,
     ) -> None:

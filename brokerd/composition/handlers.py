@@ -94,10 +94,6 @@ def build_processors(
         _memory_bytes(),
     )
 
-    def use_settings() -> None:
-        place.settings = live.pull
-
-    live.listeners.append(use_settings)
     pull = PullProcessor(
         metadata,
         metadata.commits,
@@ -117,9 +113,7 @@ def build_processors(
     return Processors(
         pull=pull,
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts),
-        clients=ClientProcessor(
-            metadata, clients, is_master, lambda: live.pull.notify_ids_changed, auto_create_groups=auto_create_groups
-        ),
+        clients=ClientProcessor(metadata, clients, is_master, live.pull, auto_create_groups=auto_create_groups),
         topics=TopicProcessor(
             *(metadata, broker_name, data_version, store, metadata.names.system_topics, counters.statistics),
             replica.when_topics_known,
@@ -140,7 +134,7 @@ def build_processors(
             data_version,
         ),
         resets=ResetProcessor(
-            *(metadata, metadata.commits, pop, clients, progress, store, broker_name), lambda: live.pull, pull.wake
+            *(metadata, metadata.commits, pop, clients, progress, store, broker_name), live.pull, pull.wake
         ),
         relay=RelayProcessor(metadata, clients, store, broker_name),
         messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),

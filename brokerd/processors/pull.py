@@ -239,7 +239,7 @@ class PullProcessor:
     def _header(self, pull: _Pull, next_offset: int, result: JoinedResult) -> dict[str, str]:
         config = pull.group_config
         suggested = MASTER
-        if self._place.settings.slave_read:
+        if self._place.settings.value.slave_read:
             read_up_to = result.end_offset if result.messages else None
             suggested = self._place.suggest(read_up_to, config.read_broker_id, config.read_broker_id_when_slow)
         return {

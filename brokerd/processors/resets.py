@@ -21,6 +21,7 @@ from brokerd.processors.offsets import QueueRanges
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
+from remoting.settings import Live
 from remoting.transport.connection import RemotingConnection
 
 LATEST_MS: Final = -1
@@ -55,7 +56,7 @@ class ResetProcessor:
         progress: Progress,
         ranges: QueueRanges,
         broker_name: str,
-        settings: Callable[[], PullSettings],
+        settings: Live[PullSettings],
         wake: Callable[[str, int], None],
     ) -> None:
         self._metadata = metadata
@@ -79,7 +80,7 @@ class ResetProcessor:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
         if self._metadata.group(group) is None:
             raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist")
-        if not self._settings().reset_at_broker:
+        if not self._settings.value.reset_at_broker:
             offsets = self._client_offsets(group, topic, timestamp_ms, force=fields.flag(ext, "isForce"))
             self._tell(group, topic, timestamp_ms, offsets)
             connection.respond(request, body=self._body(topic, offsets))

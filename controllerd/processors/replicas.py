@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import orjson
 
-from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters, election_result
 from controllerd.processors import fields
 from controllerd.processors.answers import election_body, master_fields, replicas_info, sync_state_set_body
@@ -35,8 +34,10 @@ from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.machine import ReplicasMachine, Reply
 from controllerd.replicas.state import MAX_EPOCH, MAX_REPLICAS, Group
 from controllerd.replicas.triggers import observe_for_request
+from controllerd.settings import ElectionSettings
 from remoting import codes, frame
 from remoting.errors import InvalidParameter, RequestError
+from remoting.settings import Live
 from remoting.transport.client import split_address
 from remoting.transport.connection import RemotingConnection
 
@@ -51,16 +52,17 @@ class ReplicasProcessor:
 
     def __init__(
         self,
-        settings: LiveSettings,
+        election: Live[ElectionSettings],
         driver: RaftDriver,
         machine: ReplicasMachine,
         table: HeartbeatTable,
         now_ms: Callable[[], int],
         counters: Counters,
+        timeout_ms: int,
         hand_over: HandOver | None = None,
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._settings = settings
+        self._election = election
         self._driver = driver
         self._machine = machine
         self._table = table
@@ -68,7 +70,7 @@ class ReplicasProcessor:
         self._counters = counters
         self._hand_over = hand_over
         self._wall_ms = wall_ms
-        self._timeout_ms = settings.raft.decide_timeout_ms
+        self._timeout_ms = timeout_ms
 
     def handles(self) -> Handles:
         """Request code -> method."""
@@ -117,7 +119,7 @@ class ReplicasProcessor:
             (),
             broker_id if broker_id >= 1 else None,
             designate,
-            self._settings.election.unclean,
+            self._election.value.unclean,
         )
         command = self._with_observations(command)
         remark = None

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from controllerd.live_settings import CONTROLLER_NAMES, NAME_SERVER_NAMES, LiveSettings
+from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
 from controllerd.nameserver.records import MASTER_ID, Registration
 from controllerd.nameserver.routes import RouteTable
@@ -74,7 +74,7 @@ class ViewsProcessor:
         peers = ";".join(f"{node}:{address}" for node, address in self._members.table().items())
         ext = optional(
             {
-                "group": self._settings.raft.group,
+                "group": self._settings.start.raft.group,
                 "controllerLeaderId": leader,
                 "controllerLeaderAddress": self._members.address(leader) if leader else None,
                 "isLeader": str(leader == self._settings.start.node_id).lower(),
@@ -87,11 +87,11 @@ class ViewsProcessor:
         connection.respond(request, body=self._settings.as_properties().encode())
 
     def _update_config(self, connection: RemotingConnection, request: Command) -> None:
-        self._settings.update(request.body, CONTROLLER_NAMES, connection.peer)
+        self._settings.update_controller(request.body, connection.peer)
         connection.respond(request)
 
     def _update_name_server_config(self, connection: RemotingConnection, request: Command) -> None:
-        self._settings.update(request.body, NAME_SERVER_NAMES, connection.peer)
+        self._settings.update_name_server(request.body, connection.peer)
         connection.respond(request)
 
     def _cluster_view(self, connection: RemotingConnection, request: Command) -> None:
@@ -103,7 +103,7 @@ class ViewsProcessor:
             "accessVersion": self._access_version(),
             "controllers": [self._controller(node, address) for node, address in self._members.table().items()],
             "groups": [self._group(groups[name]) for name in sorted(groups)] + self._fixed_groups(),
-            "uncleanElection": self._settings.election.unclean,
+            "uncleanElection": self._settings.election.value.unclean,
             "metrics": self._counters.as_json(),
             "loop": self._table.awake.as_json(),
         }
@@ -145,7 +145,7 @@ class ViewsProcessor:
     def _group(self, group: Group) -> dict[str, Any]:
         now_ms = self._now_ms()
         reasons = explain_eligibility(
-            group, observe_for_request(group, self._table, now_ms), self._settings.election.unclean
+            group, observe_for_request(group, self._table, now_ms), self._settings.election.value.unclean
         )
         return {
             "clusterName": group.cluster_name,

@@ -28,6 +28,7 @@ from brokerd.store.upkeep.retention import decide_retention
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, StorageError
 from remoting.record.hosts import pack_host
+from remoting.settings import Live
 from tests.sim.delays import retry_service, watch
 from tests.sim.links import Link, dial
 from tests.sim.transactors import TRANSACTIONS, Producers
@@ -181,7 +182,7 @@ class SimBroker(Node):
             rng=self.rng,
             pop_settings=_POP,
             journal_settings=self._journal,
-            transaction_settings=TRANSACTIONS,
+            transaction_settings=Live(TRANSACTIONS),
         )
         core.transactions.checks.producers = Producers(self)
         self.control = ControlCore(

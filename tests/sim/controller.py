@@ -34,6 +34,7 @@ from controllerd.settings import ControllerSettings
 from remoting import codes
 from remoting.errors import CorruptedFile, LogboomError, StorageError
 from remoting.frame import Command
+from remoting.settings import Live
 from tests.sim.world import Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
 
@@ -178,12 +179,13 @@ class SimController(Node):
         owner, counters = Steps(self), Counters()
         serving = Serving(self, counters, owner)  # type: ignore[arg-type]
         replicas = ReplicasProcessor(
-            self.settings,
+            Live(self.settings.election),
             self,  # type: ignore[arg-type]
             self.machine,
             self.table,
             self.monotonic_ms,
             counters,
+            raft.decide_timeout_ms,
         )
         self._heartbeats = HeartbeatProcessor(
             self.table,

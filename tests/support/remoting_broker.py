@@ -40,6 +40,7 @@ from brokerd.transactions.service import TransactionService
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
+from remoting.settings import Live
 from tests.support.memory_log import HOST
 from tests.support.pop_broker import PopBroker
 
@@ -115,7 +116,8 @@ class RemotingBroker(PopBroker):
         self.metadata.listeners.append(self.progress.metadata_changed)
         self.metadata.unread_queues = self.progress.unread_queues
         self.counters = Counters()
-        self.is_master = self.notifies = True
+        self.is_master = True
+        self.pull_settings = Live(pull_settings or PullSettings())
         self.other_routes: list[BrokerRoute] = []
         names = self.metadata.names
         version = lambda: self.metadata.data_version(1)  # noqa: E731
@@ -130,7 +132,7 @@ class RemotingBroker(PopBroker):
             self.counters,
             self.turns,
             ReadPlace(
-                pull_settings or PullSettings(),
+                self.pull_settings,
                 lambda: self.is_master,
                 lambda: self.is_master_known,
                 lambda: self.log_end,
@@ -178,7 +180,7 @@ class RemotingBroker(PopBroker):
         self.processors = Processors(
             self.pull,
             OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts),
-            ClientProcessor(self.metadata, self.clients, lambda: self.is_master, lambda: self.notifies),
+            ClientProcessor(self.metadata, self.clients, lambda: self.is_master, self.pull_settings),
             TopicProcessor(self.metadata, "broker-a", version, ranges, names.system_topics, self.counters.statistics),
             GroupProcessor(self.metadata, version),
             ConnectionProcessor(self.clients),
@@ -204,7 +206,7 @@ class RemotingBroker(PopBroker):
             ),
             ResetProcessor(
                 *(self.metadata, self.metadata.commits, self.pop_service, self.clients, self.progress, ranges),
-                *("broker-a", lambda: pull_settings or PullSettings(), self.pull.wake),
+                *("broker-a", self.pull_settings, self.pull.wake),
             ),
             RelayProcessor(self.metadata, self.clients, self.log, "broker-a"),
             MessageProcessor(self.log, NoIndex()),

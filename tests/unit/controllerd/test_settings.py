@@ -6,6 +6,7 @@ import pytest
 
 from controllerd.settings import parse, parse_peers
 from remoting.errors import SettingsError
+from remoting.settings import groups_of, shown
 
 PEERS = "n0=127.0.0.1:9876,n1=127.0.0.1:9877,n2=127.0.0.1:9878"
 
@@ -16,7 +17,7 @@ def test_a_node_of_three() -> None:
     assert list(settings.peers) == ["n0", "n1", "n2"]
     assert settings.raft.tick_ms == 20
     assert settings.election.unclean is False
-    assert "election.unclean=false\n" in settings.as_properties()
+    assert shown(groups_of(settings))["election.unclean"] == "false"
     assert f"peers={PEERS}\n" in settings.as_properties()
 
 
