@@ -20,6 +20,7 @@ from controllerd.nameserver.handlers import NameServer
 from controllerd.nameserver.kv_config import KvConfig
 from controllerd.nameserver.routes import RouteTable
 from controllerd.processors.access import AccessProcessor, Sealer
+from controllerd.processors.controllers_view import ControllersView
 from controllerd.processors.hand_over import HandOver
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
@@ -35,6 +36,7 @@ from controllerd.raft.messages import Message, SoftState
 from controllerd.raft.node import RaftNode
 from controllerd.raft.peers import PeerEvents, Peers
 from controllerd.raft.quorum import Configuration
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
@@ -110,10 +112,9 @@ class Controller:
         )
         self._peers = Peers(settings.raft.group, self._members, events, self._tasks, identity)
         self._driver = self._make_driver(disk)
-        self._notifier = Notifier(self._pushes, self._table, _now_ms)
-        self._elections = Elections(
-            live, self._driver, self._machine, self._table, _now_ms, self._counters, self._tasks
-        )
+        self._groups = BrokerGroups(self._machine, self._table, _now_ms, _wall_ms)
+        self._notifier = Notifier(self._pushes, self._groups)
+        self._elections = Elections(live, self._driver, self._groups, self._counters, self._tasks)
         self._heartbeats = HeartbeatProcessor(self._table, self._elections, self._name_server, _now_ms, self._counters)
         host, port = split_address(settings.address)
         self._server = RemotingServer(
@@ -208,50 +209,27 @@ class Controller:
         metrics_port = self._settings.metrics.port_beside(port)
         if metrics_port is None:
             return None
-        exposition = Exposition(
-            self._settings,
-            self._driver,
-            self._machine,
-            self._table,
-            self._counters,
-            _now_ms,
-            self._guard,
-        )
+        exposition = Exposition(self._settings, self._driver, self._groups, self._counters, self._guard)
         return MetricsExporter(self._settings.metrics.host, metrics_port, exposition.render)
 
     def _handlers(self) -> Mapping[int, Handler]:
+        timeout_ms = self._settings.raft.decide_timeout_ms
+        hand_over = HandOver(self._client, timeout_ms)
         replicas = ReplicasProcessor(
-            self._live.election,
-            self._driver,
-            self._machine,
-            self._table,
-            _now_ms,
-            self._counters,
-            self._settings.raft.decide_timeout_ms,
-            HandOver(self._client, self._settings.raft.decide_timeout_ms),
-            _wall_ms,
+            self._live.election, self._driver, self._groups, self._counters, timeout_ms, hand_over
         )
+        controllers = ControllersView(self._settings.node_id, self._driver, self._members)
         views = ViewsProcessor(
             self._live,
-            self._driver,
-            self._members,
-            self._machine,
-            self._table,
+            controllers,
+            self._groups,
             self._routes,
-            _now_ms,
-            _wall_ms,
             self._counters,
             lambda: self._replicated.access.version,
         )
         membership = MembershipProcessor(self._settings, self._driver, self._members, self._counters)
         self._access = AccessProcessor(
-            self._guard,
-            self._sealer,
-            self._driver,
-            self._replicated,
-            lambda: self._members.configuration.cluster,
-            self._settings.raft.decide_timeout_ms,
-            self._counters,
+            self._guard, self._sealer, self._driver, self._replicated, timeout_ms, self._counters
         )
         serving = Serving(self._driver, self._counters, self._tasks)
         return bind(

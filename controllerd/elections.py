@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters, election_result
@@ -18,9 +18,8 @@ from controllerd.processors.answers import master_fields, sync_state_set_body
 from controllerd.pushes import Pushes
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.messages import Role, SoftState
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.commands import ElectMaster, encode_command
-from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.state import Group
 from controllerd.replicas.triggers import due_elections
 from remoting import codes
@@ -31,23 +30,22 @@ log = logging.getLogger(__name__)
 
 
 class Elections:
-    """Scans while the controller runs. `now_ms` is monotonic."""
+    """Scans while the controller runs."""
 
     def __init__(
         self,
         settings: LiveSettings,
         driver: RaftDriver,
-        machine: ReplicasMachine,
-        table: HeartbeatTable,
-        now_ms: Callable[[], int],
+        groups: BrokerGroups,
         counters: Counters,
         owner: TaskOwner,
     ) -> None:
         self._settings = settings
         self._driver = driver
-        self._machine = machine
-        self._table = table
-        self._now_ms = now_ms
+        self._machine = groups.machine
+        self._table = groups.table
+        self._now_ms = groups.now_ms
+        self._wall_ms = groups.wall_ms
         self._counters = counters
         self._owner = owner
         self._under_way: set[str] = set()
@@ -76,7 +74,7 @@ class Elections:
             return
         unclean = self._settings.election.value.unclean
         due = due_elections(
-            self._machine.state, self._table, self._now_ms(), unclean=unclean, names=names, at_ms=_wall_ms()
+            self._machine.state, self._table, self._now_ms(), unclean=unclean, names=names, at_ms=self._wall_ms()
         )
         for command in due:
             if command.broker_name not in self._under_way:
@@ -123,21 +121,16 @@ class Elections:
         self.look()
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Notifier:
     """Tells the live replicas of a group who leads them now; best effort, as they also ask."""
 
-    def __init__(self, pushes: Pushes, table: HeartbeatTable, now_ms: Callable[[], int]) -> None:
+    def __init__(self, pushes: Pushes, groups: BrokerGroups) -> None:
         self._pushes = pushes
-        self._table = table
-        self._now_ms = now_ms
+        self._groups = groups
 
     def master_elected(self, group: Group) -> None:
         """Push the new roles."""
-        ext, body, now_ms = master_fields(group), sync_state_set_body(group), self._now_ms()
+        ext, body = master_fields(group), sync_state_set_body(group)
         for broker_id, replica in group.replicas.items():
-            if self._table.is_alive(group, broker_id, now_ms):
+            if self._groups.is_alive(group, broker_id):
                 self._pushes.push(replica.address, codes.NOTIFY_BROKER_ROLE_CHANGED, ext, body)

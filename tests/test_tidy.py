@@ -331,3 +331,64 @@ def test_what_the_documents_tell_to_run_exists(page: str) -> None:
         if name and not (ROOT / page).parent.joinpath(name).exists() and not (ROOT / name).exists()
     ]
     report(f"{page} promises what is not there", findings)
+
+
+MOST_PARAMETERS = 6
+
+# Constructors that take more, until they are divided; an entry that is no longer needed goes.
+TAKE_MORE = {
+    "brokerd/composition/core.py BrokerCore",
+    "brokerd/config/writer.py ConfigWriter",
+    "brokerd/delay/deliverer.py Deliverer",
+    "brokerd/loop/long_polling.py Waiter",
+    "brokerd/pop/batch.py Batch",
+    "brokerd/pop/finishing.py Finishing",
+    "brokerd/pop/looking.py PopLooking",
+    "brokerd/pop/reviver.py Reviver",
+    "brokerd/pop/service.py PopService",
+    "brokerd/processors/consumption.py ConsumptionProcessor",
+    "brokerd/processors/pull.py PullProcessor",
+    "brokerd/processors/resets.py ResetProcessor",
+    "brokerd/processors/send.py SendProcessor",
+    "brokerd/processors/state.py StateProcessor",
+    "brokerd/proxy/endpoint.py GrpcEndpoint",
+    "brokerd/proxy/forward.py Forwarder",
+    "brokerd/proxy/grpc.py GrpcConnection",
+    "brokerd/proxy/proxy.py GrpcProxy",
+    "brokerd/replication/controllers/controller_link.py ControllerLink",
+    "brokerd/replication/controllers/controller_session.py ControlCore",
+    "brokerd/replication/controllers/fixed_session.py FixedRoles",
+    "brokerd/replication/replica.py Replica",
+    "brokerd/replication/roles/driver.py ReplicaEngine",
+    "brokerd/replication/roles/followership.py Following",
+    "brokerd/replication/roles/mastership.py Leading",
+    "brokerd/retry/service.py RetryService",
+    "brokerd/sending/sender.py MessageSender",
+    "brokerd/store/upkeep/housekeeping.py Housekeeper",
+    "brokerd/transactions/checking.py CheckBack",
+    "brokerd/transactions/service.py TransactionService",
+    "controllerd/raft/driver.py RaftDriver",
+    "controllerd/raft/leading.py Leading",
+    "remoting/frame.py Command",
+    "remoting/transport/server.py RemotingServer",
+}
+
+
+def test_constructors_are_given_two_or_three_things() -> None:
+    """Who needs many things is doing many things; what belongs together goes into a dataclass."""
+    counted = {
+        f"{path} {each.name}": len(_parameters(method))
+        for path in python_files(*PROGRAMS, "remoting")
+        for each in nodes(path)
+        if isinstance(each, ast.ClassDef)
+        for method in each.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+    }
+    many = {name for name, count in counted.items() if count > MOST_PARAMETERS}
+    report(f"more than {MOST_PARAMETERS} parameters: divide it, or group what belongs together", many - TAKE_MORE)
+    report("these do not need their entry in TAKE_MORE any more", TAKE_MORE - many)
+
+
+def _parameters(method: ast.FunctionDef) -> list[ast.arg]:
+    """Those of a method, without self."""
+    return [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs][1:]

@@ -112,11 +112,10 @@ def build_processors(
     replica.add_role_listener(lambda _role, _epoch: locks.clear())
     return Processors(
         pull=pull,
-        offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts),
+        offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts, data_version),
         clients=ClientProcessor(metadata, clients, is_master, live.pull, auto_create_groups=auto_create_groups),
         topics=TopicProcessor(
-            *(metadata, broker_name, data_version, store, metadata.names.system_topics, counters.statistics),
-            replica.when_topics_known,
+            metadata, broker_name, data_version, store, counters.statistics, replica.when_topics_known
         ),
         groups=GroupProcessor(metadata, group_version),
         connections=ConnectionProcessor(clients),
@@ -130,8 +129,6 @@ def build_processors(
             time.monotonic,
             store,
             clients.consumer_group,
-            lambda: metadata.tables.offsets,
-            data_version,
         ),
         resets=ResetProcessor(
             *(metadata, metadata.commits, pop, clients, progress, store, broker_name), live.pull, pull.wake

@@ -121,7 +121,7 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
         codes.GET_ALL_MESSAGE_REQUEST_MODE: each(assignments.all_modes),
         codes.VIEW_BROKER_STATS_DATA: each(processors.inspection.figures),
         codes.QUERY_CONSUME_QUEUE: each(processors.inspection.queue),
-        codes.GET_ALL_CONSUMER_OFFSET: each(processors.inspection.all_offsets),
+        codes.GET_ALL_CONSUMER_OFFSET: each(offsets.all),
         codes.CONSUMER_SEND_MSG_BACK: each(processors.send_back.send_back),
         codes.GET_ALL_DELAY_OFFSET: each(processors.send_back.delay_offsets),
         codes.POP_MESSAGE: each(pop.pop),

@@ -97,7 +97,6 @@ class AccessProcessor:
         sealer: Sealer,
         driver: RaftDriver,
         machine: ControllerMachine,
-        cluster_id: Callable[[], str],
         timeout_ms: int,
         counters: Counters,
     ) -> None:
@@ -105,7 +104,6 @@ class AccessProcessor:
         self._sealer = sealer
         self._driver = driver
         self._machine = machine
-        self._cluster_id = cluster_id
         self._timeout_ms = timeout_ms
         self._counters = counters
 
@@ -210,7 +208,11 @@ class AccessProcessor:
 
     async def _whole(self, connection: RemotingConnection, request: Command) -> None:
         await self._driver.read_barrier(self._timeout_ms)
-        connection.respond(request, ext={"cluster": self._cluster_id()}, body=encode_state(self._machine.access))
+        connection.respond(
+            request,
+            ext={"cluster": self._driver.node.core.configuration.cluster},
+            body=encode_state(self._machine.access),
+        )
 
     # ---- who asks
 

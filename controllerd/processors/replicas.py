@@ -7,7 +7,6 @@ confirmed that this controller still leads, so that a replaced leader tells nobo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -20,6 +19,7 @@ from controllerd.processors.answers import election_body, master_fields, replica
 from controllerd.processors.hand_over import HandOver
 from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.commands import (
     AlterSyncStateSet,
     ApplyBrokerId,
@@ -30,8 +30,7 @@ from controllerd.replicas.commands import (
     Trigger,
     encode_command,
 )
-from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine, Reply
+from controllerd.replicas.machine import Reply
 from controllerd.replicas.state import MAX_EPOCH, MAX_REPLICAS, Group
 from controllerd.replicas.triggers import observe_for_request
 from controllerd.settings import ElectionSettings
@@ -47,29 +46,25 @@ _MAX_NAMES: Final = 4096
 
 
 class ReplicasProcessor:
-    """Handlers over the replicated state. `now_ms` is monotonic, `wall_ms` for records that people read. Without `hand_over`, a
-    designated election asks nobody before it."""
+    """Handlers over the replicated state. Without `hand_over`, a designated election asks nobody before it."""
 
     def __init__(
         self,
         election: Live[ElectionSettings],
         driver: RaftDriver,
-        machine: ReplicasMachine,
-        table: HeartbeatTable,
-        now_ms: Callable[[], int],
+        groups: BrokerGroups,
         counters: Counters,
         timeout_ms: int,
         hand_over: HandOver | None = None,
-        wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self._election = election
         self._driver = driver
-        self._machine = machine
-        self._table = table
-        self._now_ms = now_ms
+        self._groups = groups
+        self._machine = groups.machine
+        self._table = groups.table
+        self._now_ms = groups.now_ms
         self._counters = counters
         self._hand_over = hand_over
-        self._wall_ms = wall_ms
         self._timeout_ms = timeout_ms
 
     def handles(self) -> Handles:
@@ -90,7 +85,7 @@ class ReplicasProcessor:
     async def _alter_sync_state_set(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")
         proposed, set_epoch = _decode_sync_state_set(request.body)
-        group = self._machine.state.groups.get(broker_name)
+        group = self._groups.get(broker_name)
         not_alive = self._table.not_alive(group, proposed, self._now_ms()) if group else ()
         reply = await self._propose(
             AlterSyncStateSet(
@@ -133,20 +128,20 @@ class ReplicasProcessor:
 
     def _with_observations(self, command: ElectMaster) -> ElectMaster:
         """The command with what is known of the group's replicas now."""
-        group, now_ms = self._machine.state.groups.get(command.broker_name), self._now_ms()
+        group, now_ms = self._groups.get(command.broker_name), self._now_ms()
         if group is None:
             return command
         return replace(
             command,
             observed=observe_for_request(group, self._table, now_ms),
             last_known=self._table.last_words(group, now_ms) if command.unclean else (),
-            at_ms=self._wall_ms(),
+            at_ms=self._groups.wall_ms(),
         )
 
     def _switch_of(self, command: ElectMaster) -> Group | None:
         """The group, when the command would take the mastership from a live master now."""
-        group = self._machine.state.groups.get(command.broker_name)
-        if group is None or group.master_broker_id is None or not self._is_alive(group, group.master_broker_id):
+        group = self._groups.get(command.broker_name)
+        if group is None or group.master_broker_id is None or not self._groups.is_alive(group, group.master_broker_id):
             return None
         if group.master_broker_id == command.broker_id or not self._machine.preview(command).records:
             return None
@@ -182,7 +177,7 @@ class ReplicasProcessor:
             reply = await self._propose(command)
         group = _group_of(_accepted(reply))
         ext = {"clusterName": command.cluster_name, "brokerName": command.broker_name}
-        if group.master_broker_id is not None and self._is_alive(group, group.master_broker_id):
+        if group.master_broker_id is not None and self._groups.is_alive(group, group.master_broker_id):
             ext |= master_fields(group)
         if reply.remark:
             log.warning("%s: %s", command.broker_name, reply.remark)
@@ -190,13 +185,13 @@ class ReplicasProcessor:
 
     def _lost_tail(self, request: frame.Command) -> bool:
         """Whether the broker lost what it had acknowledged: it says so, or its log ends before what it was known to have."""
-        group = self._machine.state.groups.get(request.ext["brokerName"])
+        group = self._groups.get(request.ext["brokerName"])
         beat = self._table.get(group, fields.number(request, "brokerId")) if group is not None else None
         return request.ext.get("tailKept") == "false" or (beat is not None and beat.lost_tail)
 
     async def _clean_broker_data(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")
-        group = self._machine.state.groups.get(broker_name)
+        group = self._groups.get(broker_name)
         now_ms = self._now_ms()
         alive = [each.broker_id for each in self._table.observe(group, now_ms)] if group else []
         await self._propose(
@@ -215,7 +210,7 @@ class ReplicasProcessor:
     async def _get_replica_info(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")
         await self._driver.read_barrier(self._timeout_ms)
-        group = self._machine.state.groups.get(broker_name)
+        group = self._groups.get(broker_name)
         if group is None:
             raise RequestError(
                 codes.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"no replica of {broker_name} is registered; register first"
@@ -230,9 +225,9 @@ class ReplicasProcessor:
         if not isinstance(names, list) or len(names) > _MAX_NAMES or not all(isinstance(each, str) for each in names):
             raise RequestError(codes.SYSTEM_ERROR, f"the body must be a JSON array of up to {_MAX_NAMES} broker names")
         await self._driver.read_barrier(self._timeout_ms)
-        groups = {each: group for each in names if (group := self._machine.state.groups.get(each)) is not None}
+        groups = {each: group for each in names if (group := self._groups.get(each)) is not None}
         infos = {
-            each: replicas_info(group, partial(self._is_alive, group), partial(self._is_learner, group))
+            each: replicas_info(group, partial(self._groups.is_alive, group), partial(self._groups.is_learner, group))
             for each, group in groups.items()
         }
         connection.respond(request, body=orjson.dumps({"replicasInfoTable": infos}))
@@ -254,13 +249,6 @@ class ReplicasProcessor:
         if isinstance(command, ElectMaster):
             self._counters.elected(command.cluster_name, command.broker_name, election_result(reply.code))
         return _accepted(reply, *also_accepted)
-
-    def _is_alive(self, group: Group, broker_id: int) -> bool:
-        return self._table.is_alive(group, broker_id, self._now_ms())
-
-    def _is_learner(self, group: Group, broker_id: int) -> bool:
-        beat = self._table.get(group, broker_id)
-        return beat is not None and beat.is_learner
 
 
 def _accepted(reply: Reply, *also_accepted: int) -> Reply:

@@ -24,6 +24,7 @@ from controllerd.raft.membership import MemberChange, Transition
 from controllerd.raft.messages import EntryKind, Message, MessageKind, Ready, Role
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.commands import encode_command
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.machine import ReplicasMachine
@@ -181,9 +182,7 @@ class SimController(Node):
         replicas = ReplicasProcessor(
             Live(self.settings.election),
             self,  # type: ignore[arg-type]
-            self.machine,
-            self.table,
-            self.monotonic_ms,
+            BrokerGroups(self.machine, self.table, self.monotonic_ms, lambda: 0),
             counters,
             raft.decide_timeout_ms,
         )

@@ -179,9 +179,9 @@ class RemotingBroker(PopBroker):
         )
         self.processors = Processors(
             self.pull,
-            OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts),
+            OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts, version),
             ClientProcessor(self.metadata, self.clients, lambda: self.is_master, self.pull_settings),
-            TopicProcessor(self.metadata, "broker-a", version, ranges, names.system_topics, self.counters.statistics),
+            TopicProcessor(self.metadata, "broker-a", version, ranges, self.counters.statistics),
             GroupProcessor(self.metadata, version),
             ConnectionProcessor(self.clients),
             ConsumptionProcessor(
@@ -201,8 +201,6 @@ class RemotingBroker(PopBroker):
                 self.turns.time,
                 ranges,
                 self.clients.consumer_group,
-                lambda: self.metadata.tables.offsets,
-                version,
             ),
             ResetProcessor(
                 *(self.metadata, self.metadata.commits, self.pop_service, self.clients, self.progress, ranges),
