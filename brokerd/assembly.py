@@ -39,7 +39,7 @@ from brokerd.processors.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.send import SendProcessor
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
-from brokerd.proxy.proxy import GrpcProxy
+from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from brokerd.replication.controllers.controller_session import BrokerNames
 from brokerd.replication.replica import Replica
 from brokerd.replication.roles.effects import Role
@@ -176,13 +176,14 @@ class Broker:
             grpc_port,
             Services(core.sender, core.pop, core.metadata, self.clients, self._routes),
             self._client,
-            is_master=lambda: self.replica.is_master,
-            master_address=lambda: self.replica.master_address or None,
-            settings=settings.grpc,
-            forward_settings=settings.forward,
-            auto_create_groups=settings.pop.auto_create_groups,
-            guard=self._guard,
-            tls=tls_server(settings.tls, PROTOCOLS),
+            self.replica,
+            ProxyOptions(
+                settings.grpc,
+                settings.forward,
+                settings.pop.auto_create_groups,
+                self._guard,
+                tls_server(settings.tls, PROTOCOLS),
+            ),
         )
         self._processors = build_processors(
             core,

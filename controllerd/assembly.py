@@ -102,16 +102,16 @@ class Controller:
         self._routes = RouteTable(self._committed_epoch)
         self._name_server = NameServer(self._routes, KvConfig(disk), live.nameserver, self._pushes.push, _now_ms)
         self._members = Members(settings.node_id, settings.peers)
+        self._driver = driver = self._make_driver(disk)
         events = PeerEvents(
             self._received,
-            lambda node: self._driver.report_unreachable(node),
-            lambda node, delivered: self._driver.report_snapshot(node, delivered=delivered),
-            lambda node: self._driver.peer_lost(node),
-            lambda: self._driver.fail(MemberRemoved()),
-            lambda: self._driver.node.core.log.last_index > 0,
+            driver.report_unreachable,
+            lambda node, delivered: driver.report_snapshot(node, delivered=delivered),
+            driver.peer_lost,
+            lambda: driver.fail(MemberRemoved()),
+            lambda: driver.node.core.log.last_index > 0,
         )
         self._peers = Peers(settings.raft.group, self._members, events, self._tasks, identity)
-        self._driver = self._make_driver(disk)
         self._groups = BrokerGroups(self._machine, self._table, _now_ms, _wall_ms)
         self._notifier = Notifier(self._pushes, self._groups)
         self._elections = Elections(live, self._driver, self._groups, self._counters, self._tasks)

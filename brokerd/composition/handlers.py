@@ -17,7 +17,7 @@ from brokerd.metadata.service import DataVersion
 from brokerd.processors.assignments import AssignmentProcessor, Route
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
-from brokerd.processors.consumption import ConsumptionProcessor
+from brokerd.processors.consumption import Consumption, ConsumptionProcessor
 from brokerd.processors.groups import GroupProcessor
 from brokerd.processors.inspection import InspectionProcessor
 from brokerd.processors.locks import LockProcessor
@@ -25,7 +25,8 @@ from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pop_looking import PopLookingProcessor
-from brokerd.processors.pull import PullProcessor
+from brokerd.processors.pull import PullProcessor, Readers
+from brokerd.processors.pull_checks import PullChecks
 from brokerd.processors.registry import Processors
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
@@ -95,16 +96,14 @@ def build_processors(
     )
 
     pull = PullProcessor(
-        metadata,
-        metadata.commits,
-        clients,
+        PullChecks(metadata, clients, lambda: auto_create_groups and replica.is_master),
+        Readers(metadata.commits, progress.pulled),
         store,
         counters,
         scheduler,
         place,
-        progress.pulled,
-        auto_create_groups=auto_create_groups,
     )
+    consumption = Consumption(metadata, clients, progress, store, broker_name)
     core.arrival_listeners.append(pull.arrived)
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
@@ -120,9 +119,7 @@ def build_processors(
         groups=GroupProcessor(metadata, group_version),
         connections=ConnectionProcessor(clients),
         assignments=AssignmentProcessor(metadata, clients, route),
-        consumption=ConsumptionProcessor(
-            metadata, clients, progress, store, broker_name, address, _wall_ms, counters.statistics
-        ),
+        consumption=ConsumptionProcessor(consumption, address, _wall_ms, counters.statistics),
         inspection=InspectionProcessor(
             counters.statistics,
             cluster,
@@ -130,9 +127,7 @@ def build_processors(
             store,
             clients.consumer_group,
         ),
-        resets=ResetProcessor(
-            *(metadata, metadata.commits, pop, clients, progress, store, broker_name), live.pull, pull.wake
-        ),
+        resets=ResetProcessor(consumption, metadata.commits, pop, live.pull, pull.wake),
         relay=RelayProcessor(metadata, clients, store, broker_name),
         messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),

@@ -11,13 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from brokerd.consuming.read_place import PullSettings
-from brokerd.members.registry import ClientRegistry
-from brokerd.metadata.configs import Metadata
 from brokerd.metadata.names import check_committer
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
-from brokerd.processors.consumption import Progress
-from brokerd.processors.offsets import QueueRanges
+from brokerd.processors.consumption import Consumption
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
@@ -49,23 +46,19 @@ class ResetProcessor:
 
     def __init__(
         self,
-        metadata: Metadata,
+        consumption: Consumption,
         commits: Commits,
         pops: Pops,
-        clients: ClientRegistry,
-        progress: Progress,
-        ranges: QueueRanges,
-        broker_name: str,
         settings: Live[PullSettings],
         wake: Callable[[str, int], None],
     ) -> None:
-        self._metadata = metadata
+        self._metadata = consumption.metadata
+        self._clients = consumption.clients
+        self._progress = consumption.progress
+        self._ranges = consumption.ranges
+        self._broker_name = consumption.broker_name
         self._commits = commits
         self._pops = pops
-        self._clients = clients
-        self._progress = progress
-        self._ranges = ranges
-        self._broker_name = broker_name
         self._settings = settings
         self._wake = wake
 

@@ -15,7 +15,7 @@ from brokerd.members.registry import ClientRegistry
 from brokerd.processors.assignments import AssignmentProcessor
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
-from brokerd.processors.consumption import ConsumptionProcessor
+from brokerd.processors.consumption import Consumption, ConsumptionProcessor
 from brokerd.processors.groups import GroupProcessor
 from brokerd.processors.inspection import InspectionProcessor
 from brokerd.processors.locks import LockProcessor
@@ -23,7 +23,8 @@ from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pop_looking import PopLookingProcessor
-from brokerd.processors.pull import PullProcessor
+from brokerd.processors.pull import PullProcessor, Readers
+from brokerd.processors.pull_checks import PullChecks
 from brokerd.processors.registry import Processors, handlers_of, on_master
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
@@ -125,9 +126,8 @@ class RemotingBroker(PopBroker):
         self.is_master_known = False
         self.log_end, self.memory_bytes = 0, 1000
         self.pull = PullProcessor(
-            self.metadata,
-            self.metadata.commits,
-            self.clients,
+            PullChecks(self.metadata, self.clients, lambda: self.is_master),
+            Readers(self.metadata.commits, self.progress.pulled),
             self.log,
             self.counters,
             self.turns,
@@ -138,7 +138,6 @@ class RemotingBroker(PopBroker):
                 lambda: self.log_end,
                 self.memory_bytes,
             ),
-            self.progress.pulled,
         )
         sources = StateSources(
             lambda: ReplicaState(1, "master", 3, [1, 2], 0, 10, 9, 8, 8, [(1, 0), (3, 5)]),
@@ -177,6 +176,7 @@ class RemotingBroker(PopBroker):
             RetryCounters(),
             auto_create_groups=True,
         )
+        consumption = Consumption(self.metadata, self.clients, self.progress, ranges, "broker-a")
         self.processors = Processors(
             self.pull,
             OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts, version),
@@ -184,16 +184,7 @@ class RemotingBroker(PopBroker):
             TopicProcessor(self.metadata, "broker-a", version, ranges, self.counters.statistics),
             GroupProcessor(self.metadata, version),
             ConnectionProcessor(self.clients),
-            ConsumptionProcessor(
-                self.metadata,
-                self.clients,
-                self.progress,
-                ranges,
-                "broker-a",
-                "127.0.0.1:10911",
-                self.turns.wall_ms,
-                self.counters.statistics,
-            ),
+            ConsumptionProcessor(consumption, "127.0.0.1:10911", self.turns.wall_ms, self.counters.statistics),
             AssignmentProcessor(self.metadata, self.clients, self.route),
             InspectionProcessor(
                 self.counters.statistics,
@@ -202,10 +193,7 @@ class RemotingBroker(PopBroker):
                 ranges,
                 self.clients.consumer_group,
             ),
-            ResetProcessor(
-                *(self.metadata, self.metadata.commits, self.pop_service, self.clients, self.progress, ranges),
-                *("broker-a", self.pull_settings, self.pull.wake),
-            ),
+            ResetProcessor(consumption, self.metadata.commits, self.pop_service, self.pull_settings, self.pull.wake),
             RelayProcessor(self.metadata, self.clients, self.log, "broker-a"),
             MessageProcessor(self.log, NoIndex()),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
