@@ -55,7 +55,7 @@ from remoting.exporter import MetricsExporter
 from remoting.record.hosts import pack_host
 from remoting.registry import BROKERS, bind
 from remoting.transport.client import Identity, RemotingClient, split_address
-from remoting.transport.connection import RemotingConnection
+from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import RemotingServer, each
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import dialling_context, tls_server
@@ -86,6 +86,17 @@ class Broker:
         tls = tls_server(settings.tls)
         self._guard = Guard(settings.access, settings.cluster, secrets, _wall_ms)
         self._tasks = TaskOwner("broker")
+        answering: dict[int, Handler] = {}  # filled below, when those who answer are there
+        self._server = RemotingServer(
+            host,
+            port,
+            answering,
+            limits=settings.flow.limits(),
+            closed=self._connection_closed,
+            tls=tls,
+            max_slow_readers=settings.flow.max_slow_readers,
+            second_port=settings.remoting.port_beside(port),
+        )
         self.clients = ClientRegistry(_monotonic_ms, _wall_ms)
 
         def make_replica(replicated_log: StoreReplicatedLog, confirm_offset: int) -> Replica:
@@ -190,10 +201,8 @@ class Broker:
             self.clients,
             self.replica,
             loop,
-            lambda: len(self._server.connections),
-            settings.cluster,
-            settings.name,
-            settings.listen,
+            self._server.connections.__len__,
+            names,
             self._live,
             self._routes.route,
             locks,
@@ -228,16 +237,7 @@ class Broker:
             },
         )
         pass_on = PassOn(self._client, lambda: self.replica.master_address, self._tasks)
-        self._server = RemotingServer(
-            host,
-            port,
-            self._guard.protect(on_master(handlers, lambda: self.replica.is_master, pass_on)),
-            limits=settings.flow.limits(),
-            closed=self._connection_closed,
-            tls=tls,
-            max_slow_readers=settings.flow.max_slow_readers,
-            second_port=settings.remoting.port_beside(port),
-        )
+        answering |= self._guard.protect(on_master(handlers, lambda: self.replica.is_master, pass_on))
         self._exporter = self._make_exporter(port)
         self._expirer: asyncio.TimerHandle | None = None
 
@@ -299,7 +299,7 @@ class Broker:
             self.core,
             self.replica.state,
             self._flusher.durations,
-            lambda: len(self._server.connections),
+            self._server.connections.__len__,
             lambda: self._processors.pull.waiting_count,
             self._disk.usage,
             self._guard,

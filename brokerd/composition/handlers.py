@@ -34,6 +34,7 @@ from brokerd.processors.send_back import SendBackProcessor
 from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
+from brokerd.replication.controllers.controller_session import BrokerNames
 from brokerd.replication.replica import Replica
 from brokerd.retry.service import RetryService
 from brokerd.store.index.key_queries import KeyQueries
@@ -45,9 +46,7 @@ def build_processors(
     replica: Replica,
     scheduler: Scheduler,
     connections: Callable[[], int],
-    cluster: str,
-    broker_name: str,
-    address: str,
+    names: BrokerNames,
     live: LiveSettings,
     route: Route,
     locks: QueueLocks,
@@ -56,6 +55,7 @@ def build_processors(
     auto_create_groups: bool,
 ) -> Processors:
     """All processors beside the senders. `connections` counts the open remoting connections."""
+    cluster, broker_name, address = names.cluster, names.broker_name, names.address
     progress = core.progress
     metadata, store, pop, counters = core.metadata, core.store, core.pop, core.counters
 
