@@ -34,27 +34,27 @@ from brokerd.metadata.tables import Change
 from brokerd.processors.access import AccessProcessor
 from brokerd.processors.cleanup import CleanupProcessor
 from brokerd.processors.pass_on import PassOn
-from brokerd.processors.registry import entries
-from brokerd.processors.registry import handlers as handlers_of
+from brokerd.processors.registry import handlers_of, on_master
 from brokerd.processors.replies import ReplyProcessor
 from brokerd.processors.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
-from brokerd.proxy.proxy import GrpcProxy
+from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica, Surroundings
 from brokerd.replication.roles.effects import Role
 from brokerd.store.log.flusher import Flusher
 from brokerd.store.upkeep.housekeeping import Housekeeper
 from remoting import codes
-from remoting.access.guard import Guard
 from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
 from remoting.errors import StorageError
 from remoting.exporter import MetricsExporter
+from remoting.guarding.guard import Guard
 from remoting.names import SCHEDULE_TOPIC
 from remoting.record.hosts import pack_host
+from remoting.registry import BROKERS, bind
 from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import RemotingServer, each
@@ -87,11 +87,12 @@ class Broker:
         tls = tls_server(settings.tls)
         self._guard = Guard(settings.access, settings.cluster, secrets, _wall_ms)
         self._tasks = TaskOwner("broker")
+        self._connections: set[RemotingConnection] = set()
         self.clients = ClientRegistry(_monotonic_ms, _wall_ms)
 
         def make_replica(replicated_log: StoreReplicatedLog, confirm_offset: int) -> Replica:
             return Replica(
-                self._live.replication,
+                self._live.replication.value,
                 Surroundings(
                     names, settings.controllers, self._disk, self._topics, secrets, identity=identity, tls=tls
                 ),
@@ -123,7 +124,7 @@ class Broker:
         assert isinstance(core.replica, Replica)
         self.replica = core.replica
         self.replica.on_failure(self._fail)
-        self._live.listeners.append(lambda: self.replica.reconfigure(self._live.replication))
+        self._live.replication.subscribe(self.replica.reconfigure)
         core.store.position_holders.append(self.replica.held_offset)
         core.store.failure_listeners.append(self._store_failed)
         pause_ms = 0 if settings.replication.ack_after_flush else _BACKGROUND_FLUSH_MS
@@ -137,8 +138,6 @@ class Broker:
             self._store_failed,
             core.config,
         )
-        self._live.listeners.append(lambda: self._housekeeper.use(self._live.retention))
-        self._live.listeners.append(lambda: self.core.transactions.use(self._live.transactions))
         self.clients.gone_listeners.append(core.pop.client_gone)
 
         self._client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms, identity=identity)
@@ -169,23 +168,22 @@ class Broker:
             grpc_port,
             Services(core.sender, core.pop, core.metadata, self.clients, self._routes),
             self._client,
-            is_master=lambda: self.replica.is_master,
-            master_address=lambda: self.replica.master_address or None,
-            settings=settings.grpc,
-            forward_settings=settings.forward,
-            auto_create_groups=settings.pop.auto_create_groups,
-            guard=self._guard,
-            tls=tls_server(settings.tls, PROTOCOLS),
+            self.replica,
+            ProxyOptions(
+                settings.grpc,
+                settings.forward,
+                settings.pop.auto_create_groups,
+                self._guard,
+                tls_server(settings.tls, PROTOCOLS),
+            ),
         )
         self._processors = build_processors(
             core,
             self.clients,
             self.replica,
             loop,
-            lambda: len(self._server.connections),
-            settings.cluster,
-            settings.name,
-            settings.listen,
+            self._connections.__len__,
+            names,
             self._live,
             self._routes.route,
             locks,
@@ -201,35 +199,36 @@ class Broker:
             _wall_ms,
         )
         self._runtime_info = RuntimeInfo(self._figures, core.counters)
-        handlers = {
-            **handlers_of(
-                entries(self._processors),
-                lambda: self.replica.is_master,
-                PassOn(self._client, lambda: self.replica.master_address, self._tasks),
-            ),
-            **self.replica.handlers(),
-            **AccessProcessor(self._guard, self._access, self._tasks).handlers(),
-            **self._cleanup.handlers(),
-            codes.SEND_MESSAGE: self._sends.handle_long_names,
-            codes.SEND_MESSAGE_V2: self._sends.handle,
-            codes.SEND_BATCH_MESSAGE: self._sends.handle,
-            codes.SEND_REPLY_MESSAGE: each(self._replies.handle_long_names),
-            codes.SEND_REPLY_MESSAGE_V2: each(self._replies.handle),
-            codes.PROXY_CALL: self._proxy.handle_forwarded,
-            codes.GET_BROKER_CONFIG: each(self._live.handle_get),
-            codes.UPDATE_BROKER_CONFIG: each(self._live.handle_update),
-            codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
-        }
+        handlers = bind(
+            BROKERS,
+            handlers_of(self._processors),
+            self.replica.handlers(),
+            AccessProcessor(self._guard, self._access, self._tasks).handlers(),
+            self._cleanup.handlers(),
+            {
+                codes.SEND_MESSAGE: self._sends.handle_long_names,
+                codes.SEND_MESSAGE_V2: self._sends.handle,
+                codes.SEND_BATCH_MESSAGE: self._sends.handle,
+                codes.SEND_REPLY_MESSAGE: each(self._replies.handle_long_names),
+                codes.SEND_REPLY_MESSAGE_V2: each(self._replies.handle),
+                codes.PROXY_CALL: self._proxy.handle_forwarded,
+                codes.GET_BROKER_CONFIG: each(self._live.handle_get),
+                codes.UPDATE_BROKER_CONFIG: each(self._live.handle_update),
+                codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
+            },
+        )
+        pass_on = PassOn(self._client, lambda: self.replica.master_address, self._tasks)
         self._server = RemotingServer(
             host,
             port,
-            self._guard.protect(handlers),
+            self._guard.protect(on_master(handlers, lambda: self.replica.is_master, pass_on)),
             limits=settings.flow.limits(),
             closed=self._connection_closed,
             tls=tls,
             max_slow_readers=settings.flow.max_slow_readers,
             second_port=settings.remoting.port_beside(port),
             taker=None if self._guard.is_on else self._sends,
+            connections=self._connections,
         )
         self._exporter = self._make_exporter(port)
         self._expirer: asyncio.TimerHandle | None = None
@@ -292,7 +291,7 @@ class Broker:
             self.core,
             self.replica.state,
             self._flusher.durations,
-            lambda: len(self._server.connections),
+            self._connections.__len__,
             lambda: self._processors.pull.waiting_count,
             self._disk.usage,
             self._guard,

@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from controllerd.live_settings import LiveSettings
-from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters, election_result
 from controllerd.processors.answers import master_fields, sync_state_set_body
 from controllerd.pushes import Pushes
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.messages import Role, SoftState
-from controllerd.replicas.heartbeat import HeartbeatTable
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.requests import ElectMaster
 from controllerd.replicas.state import Group
 from controllerd.replicas.triggers import due_elections
@@ -31,23 +30,22 @@ log = logging.getLogger(__name__)
 
 
 class Elections:
-    """Scans while the controller runs. `now_ms` is monotonic."""
+    """Scans while the controller runs."""
 
     def __init__(
         self,
         settings: LiveSettings,
         driver: RaftDriver,
-        machine: ControllerMachine,
-        table: HeartbeatTable,
-        now_ms: Callable[[], int],
+        groups: BrokerGroups,
         counters: Counters,
         owner: TaskOwner,
     ) -> None:
         self._settings = settings
         self._driver = driver
-        self._machine = machine
-        self._table = table
-        self._now_ms = now_ms
+        self._machine = groups.machine
+        self._table = groups.table
+        self._now_ms = groups.now_ms
+        self._wall_ms = groups.wall_ms
         self._counters = counters
         self._owner = owner
         self._under_way: set[str] = set()
@@ -74,9 +72,9 @@ class Elections:
         """Start the elections that are due, over all groups or the named ones."""
         if not self._driver.is_serving:
             return
-        unclean = self._settings.election.unclean
+        unclean = self._settings.election.value.unclean
         due = due_elections(
-            self._machine.replicas, self._table, self._now_ms(), unclean=unclean, names=names, at_ms=_wall_ms()
+            self._machine.replicas, self._table, self._now_ms(), unclean=unclean, names=names, at_ms=self._wall_ms()
         )
         for request in due:
             if request.broker_name not in self._under_way:
@@ -96,7 +94,7 @@ class Elections:
     async def _elect(self, request: ElectMaster, found_s: float) -> None:
         try:
             with self._counters.log_operations.measured("append"):
-                applied = await self._driver.propose(request, self._settings.raft.decide_timeout_ms)
+                applied = await self._driver.propose(request, self._settings.start.raft.decide_timeout_ms)
         except LogboomError as error:
             log.warning("no decision on an election for %s: %s", request.broker_name, error)
         else:
@@ -115,7 +113,7 @@ class Elections:
         self._counters.longest_election_us = max(self._counters.longest_election_us, int(took_ms * 1000))
 
     def _scan(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._settings.liveness.scan_ms / 1000, self._scan)
+        self._timer = asyncio.get_running_loop().call_later(self._settings.start.liveness.scan_ms / 1000, self._scan)
         pause_ms = self._table.scan(self._now_ms())
         if pause_ms:
             self._counters.pauses += 1
@@ -123,21 +121,16 @@ class Elections:
         self.look()
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Notifier:
     """Tells the live replicas of a group who leads them now; best effort, as they also ask."""
 
-    def __init__(self, pushes: Pushes, table: HeartbeatTable, now_ms: Callable[[], int]) -> None:
+    def __init__(self, pushes: Pushes, groups: BrokerGroups) -> None:
         self._pushes = pushes
-        self._table = table
-        self._now_ms = now_ms
+        self._groups = groups
 
     def master_elected(self, group: Group) -> None:
         """Push the new roles."""
-        ext, body, now_ms = master_fields(group), sync_state_set_body(group), self._now_ms()
+        ext, body = master_fields(group), sync_state_set_body(group)
         for broker_id, replica in group.replicas.items():
-            if self._table.is_alive(group, broker_id, now_ms):
+            if self._groups.is_alive(group, broker_id):
                 self._pushes.push(replica.address, codes.NOTIFY_BROKER_ROLE_CHANGED, ext, body)

@@ -5,19 +5,17 @@ Read at each scrape from the counters and from the state as it is then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters, Operations
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.messages import Role
-from controllerd.replicas.heartbeat import HeartbeatTable
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.state import Group
 from controllerd.settings import ControllerSettings
-from remoting.access.exposition import access_families
-from remoting.access.guard import Guard
 from remoting.exposition import Family, render
+from remoting.guarding.exposition import access_families
+from remoting.guarding.guard import Guard
 
 _ROLES: Final = {Role.PRE_CANDIDATE: 1, Role.CANDIDATE: 1, Role.FOLLOWER: 2, Role.LEADER: 3}
 _LEADER: Final = _ROLES[Role.LEADER]
@@ -25,24 +23,22 @@ _OWN_GAUGES: Final = ("last_election_us", "longest_election_us")
 
 
 class Exposition:
-    """Renders one controller's metrics. `now_ms` is monotonic."""
+    """Renders one controller's metrics."""
 
     def __init__(
         self,
         settings: ControllerSettings,
         driver: RaftDriver,
-        machine: ControllerMachine,
-        table: HeartbeatTable,
+        groups: BrokerGroups,
         counters: Counters,
-        now_ms: Callable[[], int],
         access: Guard | None = None,
     ) -> None:
         self._common = {"address": settings.address, "group": settings.raft.group, "peer_id": settings.node_id}
         self._driver = driver
-        self._machine = machine
-        self._table = table
+        self._machine = groups.machine
+        self._table = groups.table
+        self._now_ms = groups.now_ms
         self._counters = counters
-        self._now_ms = now_ms
         self._access = access
 
     def render(self) -> bytes:

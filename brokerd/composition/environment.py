@@ -16,6 +16,7 @@ from brokerd.store.settings import StoreSettings
 from brokerd.transactions.checking import Producers
 from brokerd.transactions.settings import TransactionSettings
 from remoting.disk import Disk
+from remoting.settings import Live
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class CoreSettings:
     store: StoreSettings
     journal: JournalSettings = field(default_factory=JournalSettings)
     pop: PopSettings = field(default_factory=PopSettings)
-    transactions: TransactionSettings = field(default_factory=TransactionSettings)
+    transactions: Live[TransactionSettings] = field(default_factory=lambda: Live(TransactionSettings()))
     delay: DelaySettings = field(default_factory=DelaySettings)
     delays: Delays = DEFAULT_DELAYS
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from brokerd.composition.core import BrokerCore
 from brokerd.replication.roles.effects import Role
-from remoting.access.exposition import access_families
-from remoting.access.guard import Guard
 from remoting.disk import DiskUsage
 from remoting.exposition import Family, Histogram, render
+from remoting.guarding.exposition import access_families
+from remoting.guarding.guard import Guard
 
 _LOOP: Final = {
     "delayMs": ("logboom_event_loop_delay_seconds", "how late the event loop's last tick was"),

@@ -19,6 +19,7 @@ class StoreSettings:
         "size of a commitlog file; the same on every replica of a group, fixed by the first start",
         minimum=4096,
         maximum=1 << 40,
+        original="mappedFileSizeCommitLog",
     )
     max_record_bytes: int = setting(
         MAX_RECORD_BYTES, "largest stored record, all its parts together", minimum=1024, maximum=1 << 30
@@ -67,10 +68,21 @@ class RetentionSettings:
     """When commitlog files go. Percentages are of the file system that holds the data, rounded up."""
 
     reserved_time_ms: int = setting(
-        72 * HOUR_MS, "files whose newest message is older are deleted", minimum=1000, maximum=876_000 * HOUR_MS
+        72 * HOUR_MS,
+        "files whose newest message is older are deleted",
+        minimum=1000,
+        maximum=876_000 * HOUR_MS,
+        live=True,
+        original="fileReservedTime",
+        original_unit=HOUR_MS,
     )
     force_percent: int = setting(
-        85, "above this disk usage the oldest files go whatever their age", minimum=30, maximum=99
+        85,
+        "above this disk usage the oldest files go whatever their age",
+        minimum=30,
+        maximum=99,
+        live=True,
+        original="diskMaxUsedSpaceRatio",
     )
     refuse_percent: int = setting(
         90, "above this disk usage appends are refused, until it is back at force_percent", minimum=30, maximum=99

@@ -23,6 +23,7 @@ from remoting.disk import Bytes
 from remoting.errors import LogboomError
 from remoting.record.codec import Record
 from remoting.record.hosts import offset_message_id
+from remoting.settings import Live
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class CheckBack:
         scheduler: Scheduler,
         now_ms: Callable[[], int],
         move_up_bytes: int,
-        settings: TransactionSettings,
+        settings: Live[TransactionSettings],
     ) -> None:
         self._transactions = transactions
         self._producers = producers
@@ -105,10 +106,6 @@ class CheckBack:
         self._look = 0  # which look it is; what belongs to an earlier one is dropped
         self._turn = 0
 
-    def use(self, settings: TransactionSettings) -> None:
-        """Check by other rules from the next look on."""
-        self._settings = settings
-
     def start(self) -> None:
         self._arm()
 
@@ -121,7 +118,7 @@ class CheckBack:
     # ---- inside
 
     def _arm(self) -> None:
-        self._timer = self._scheduler.call_later(self._settings.check_interval_ms / 1000, self._begin_look)
+        self._timer = self._scheduler.call_later(self._settings.value.check_interval_ms / 1000, self._begin_look)
 
     def _begin_look(self) -> None:
         self._timer = None
@@ -163,7 +160,7 @@ class CheckBack:
             self._transactions.when_acknowledged(end_offset, go_on)
 
     def _take_care_of(self, half: Half) -> Place | None:
-        due = decide_due(half, self._now_ms(), self._transactions.log_end, self._move_up_bytes, self._settings)
+        due = decide_due(half, self._now_ms(), self._transactions.log_end, self._move_up_bytes, self._settings.value)
         if due is Due.NOTHING:
             return None
         record = self._transactions.read(half.physical_offset)

@@ -29,6 +29,7 @@ from brokerd.transactions.table import OpenTransactions
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error, raise_refusal
 from remoting.record.codec import Record, decode_record
+from remoting.settings import Live
 
 Done = Callable[[RequestError | None], None]
 
@@ -80,10 +81,10 @@ class TransactionService:
         scheduler: Scheduler,
         now_ms: Callable[[], int],
         host: bytes,
-        settings: TransactionSettings | None = None,
+        settings: Live[TransactionSettings] | None = None,
         delays: Delays = DEFAULT_DELAYS,
     ) -> None:
-        self.settings = settings or TransactionSettings()
+        self._settings = settings or Live(TransactionSettings())
         self._delays = delays
         self.counters = TransactionCounters()
         self.table = OpenTransactions()
@@ -96,12 +97,7 @@ class TransactionService:
         self._follower = TransactionFollower(
             log, self.table, lambda: metadata.consumer_offset(TRANSACTION_GROUP, HALF_TOPIC, 0)
         )
-        self.checks = CheckBack(self, producers, broker_name, scheduler, now_ms, move_up_bytes, self.settings)
-
-    def use(self, settings: TransactionSettings) -> None:
-        """Other settings from now on."""
-        self.settings = settings
-        self.checks.use(settings)
+        self.checks = CheckBack(self, producers, broker_name, scheduler, now_ms, move_up_bytes, self._settings)
 
     # ---- half messages (`send.HalfMessages`)
 
@@ -109,7 +105,7 @@ class TransactionService:
         """The half message of a draft that begins a transaction; any other draft as it is. Raises RequestError."""
         if not records.is_half(draft):
             return records.ordinary_draft(draft)
-        check_admission(self.table, len(draft.body) + len(draft.properties), self.settings)
+        check_admission(self.table, len(draft.body) + len(draft.properties), self._settings.value)
         return records.half_draft(draft)
 
     def stored(self, draft: Draft, place: AppendResult) -> None:
@@ -149,7 +145,7 @@ class TransactionService:
             if record.topic == HALF_TOPIC:
                 half = self._find_open(record)
             else:
-                check_admission(self.table, record.size, self.settings)
+                check_admission(self.table, record.size, self._settings.value)
             end_offset = self.replace(half, record, 0).end_offset
         except LogboomError as error:
             done(as_request_error(error))
@@ -204,8 +200,8 @@ class TransactionService:
             "oldestSinceMs": longest.since_ms if longest is not None else None,
             "oldestAgeMs": max(0, now_ms - longest.since_ms) if longest is not None else 0,
             "oldestChecks": longest.checks if longest is not None else 0,
-            "maxChecks": self.settings.check_max,
-            "maxOpen": self.settings.max_open,
+            "maxChecks": self._settings.value.check_max,
+            "maxOpen": self._settings.value.max_open,
             **self.counters.as_dict(),
         }
 
@@ -258,7 +254,7 @@ class TransactionService:
 
     def _end(self, request: EndTransaction) -> int:
         record = self.read(request.physical_offset)
-        check_end(request, record, self._now_ms(), self.settings)
+        check_end(request, record, self._now_ms(), self._settings.value)
         assert record is not None
         half = self._find_open(record)
         if request.outcome is Outcome.ROLLBACK:

@@ -16,13 +16,11 @@ from controllerd.access.records import Record
 from controllerd.access.requests import CreateUser, DeleteUser, PutEntries, RemoveEntries, Request, UpdateUser
 from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters
-from controllerd.processors.leading import only_leading
-from controllerd.processors.measure import AsyncHandle
+from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
 from controllerd.records.decision import Applied
 from remoting import codes
 from remoting.access.answers import answer_query
-from remoting.access.guard import Guard
 from remoting.access.model import (
     ENABLE,
     NORMAL,
@@ -42,9 +40,8 @@ from remoting.access.sealing import INNER_USER, MAX_PASSWORD_BYTES, CannotOpen, 
 from remoting.access.signature import access_key
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
-from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import spawned
-from remoting.transport.tasks import TaskOwner
+from remoting.guarding.guard import Guard
+from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
 
@@ -95,23 +92,19 @@ class AccessProcessor:
         sealer: Sealer,
         driver: RaftDriver,
         machine: ControllerMachine,
-        cluster_id: Callable[[], str],
         timeout_ms: int,
         counters: Counters,
-        owner: TaskOwner,
     ) -> None:
         self._guard = guard
         self._sealer = sealer
         self._driver = driver
         self._machine = machine
-        self._cluster_id = cluster_id
         self._timeout_ms = timeout_ms
         self._counters = counters
-        self._owner = owner
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        table: dict[int, AsyncHandle] = {
+    def handles(self) -> Handles:
+        """Request code -> method."""
+        return {
             codes.AUTH_CREATE_USER: self._create_user,
             codes.AUTH_UPDATE_USER: self._update_user,
             codes.AUTH_DELETE_USER: self._delete_user,
@@ -123,10 +116,6 @@ class AccessProcessor:
             codes.AUTH_GET_ACL: self._query,
             codes.AUTH_LIST_ACLS: self._query,
             codes.ACCESS_STATE: self._whole,
-        }
-        return {
-            code: spawned(self._owner, only_leading(self._driver, self._counters, handle))
-            for code, handle in table.items()
         }
 
     async def create_first(self, name: str, password: str) -> bool:
@@ -214,7 +203,11 @@ class AccessProcessor:
 
     async def _whole(self, connection: RemotingConnection, request: Command) -> None:
         await self._driver.read_barrier(self._timeout_ms)
-        connection.respond(request, ext={"cluster": self._cluster_id()}, body=encode_state(self._machine.access))
+        connection.respond(
+            request,
+            ext={"cluster": self._driver.node.core.configuration.cluster},
+            body=encode_state(self._machine.access),
+        )
 
     # ---- who asks
 

@@ -7,25 +7,21 @@ confirmed that this controller still leads, so that a replaced leader tells nobo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import orjson
 
-from controllerd.live_settings import LiveSettings
-from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters, election_result
 from controllerd.processors import fields
 from controllerd.processors.answers import election_body, master_fields, replicas_info, sync_state_set_body
 from controllerd.processors.hand_over import HandOver
-from controllerd.processors.leading import only_leading
-from controllerd.processors.measure import measured_async
+from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
 from controllerd.records.decision import Applied
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.decide import decide
-from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.records import Record
 from controllerd.replicas.requests import (
     AlterSyncStateSet,
@@ -38,12 +34,12 @@ from controllerd.replicas.requests import (
 )
 from controllerd.replicas.state import MAX_EPOCH, MAX_REPLICAS, Group, ReplicasState
 from controllerd.replicas.triggers import observe_for_request
+from controllerd.settings import ElectionSettings
 from remoting import codes, frame
 from remoting.errors import InvalidParameter, RequestError
+from remoting.settings import Live
 from remoting.transport.client import split_address
-from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import spawned
-from remoting.transport.tasks import TaskOwner
+from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
 
@@ -52,35 +48,30 @@ _Applied: TypeAlias = Applied[ReplicasState, Record]
 
 
 class ReplicasProcessor:
-    """Handlers over the replicated state. `now_ms` is monotonic, `wall_ms` for records that people read. Without `hand_over`, a
-    designated election asks nobody before it."""
+    """Handlers over the replicated state. Without `hand_over`, a designated election asks nobody before it."""
 
     def __init__(
         self,
-        settings: LiveSettings,
+        election: Live[ElectionSettings],
         driver: RaftDriver,
-        machine: ControllerMachine,
-        table: HeartbeatTable,
-        now_ms: Callable[[], int],
+        groups: BrokerGroups,
         counters: Counters,
-        owner: TaskOwner,
+        timeout_ms: int,
         hand_over: HandOver | None = None,
-        wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._settings = settings
+        self._election = election
         self._driver = driver
-        self._machine = machine
-        self._table = table
-        self._now_ms = now_ms
+        self._groups = groups
+        self._machine = groups.machine
+        self._table = groups.table
+        self._now_ms = groups.now_ms
         self._counters = counters
-        self._owner = owner
         self._hand_over = hand_over
-        self._wall_ms = wall_ms
-        self._timeout_ms = settings.raft.decide_timeout_ms
+        self._timeout_ms = timeout_ms
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        table = {
+    def handles(self) -> Handles:
+        """Request code -> method."""
+        return {
             codes.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter_sync_state_set,
             codes.CONTROLLER_ELECT_MASTER: self._elect_master,
             codes.CONTROLLER_REGISTER_BROKER: self._register_broker,
@@ -90,19 +81,13 @@ class ReplicasProcessor:
             codes.CONTROLLER_APPLY_BROKER_ID: self._apply_broker_id,
             codes.CLEAN_BROKER_DATA: self._clean_broker_data,
         }
-        return {
-            code: spawned(
-                self._owner, measured_async(self._counters, code, only_leading(self._driver, self._counters, handle))
-            )
-            for code, handle in table.items()
-        }
 
     # Writes
 
     async def _alter_sync_state_set(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")
         proposed, set_epoch = _decode_sync_state_set(request.body)
-        group = self._machine.replicas.groups.get(broker_name)
+        group = self._groups.get(broker_name)
         not_alive = self._table.not_alive(group, proposed, self._now_ms()) if group else ()
         applied = await self._propose(
             AlterSyncStateSet(
@@ -131,7 +116,7 @@ class ReplicasProcessor:
             (),
             broker_id if broker_id >= 1 else None,
             designate,
-            self._settings.election.unclean,
+            self._election.value.unclean,
         )
         wanted = self._with_observations(wanted)
         remark = None
@@ -145,20 +130,20 @@ class ReplicasProcessor:
 
     def _with_observations(self, wanted: ElectMaster) -> ElectMaster:
         """The request with what is known of the group's replicas now."""
-        group, now_ms = self._machine.replicas.groups.get(wanted.broker_name), self._now_ms()
+        group, now_ms = self._groups.get(wanted.broker_name), self._now_ms()
         if group is None:
             return wanted
         return replace(
             wanted,
             observed=observe_for_request(group, self._table, now_ms),
             last_known=self._table.last_words(group, now_ms) if wanted.unclean else (),
-            at_ms=self._wall_ms(),
+            at_ms=self._groups.wall_ms(),
         )
 
     def _switch_of(self, wanted: ElectMaster) -> Group | None:
         """The group, when the request would take the mastership from a live master now."""
-        group = self._machine.replicas.groups.get(wanted.broker_name)
-        if group is None or group.master_broker_id is None or not self._is_alive(group, group.master_broker_id):
+        group = self._groups.get(wanted.broker_name)
+        if group is None or group.master_broker_id is None or not self._groups.is_alive(group, group.master_broker_id):
             return None
         if group.master_broker_id == wanted.broker_id or not decide(self._machine.replicas, wanted).records:
             return None
@@ -189,14 +174,14 @@ class ReplicasProcessor:
             fields.number(request, "maxOffset", -1),
         )
         await self._driver.read_barrier(self._timeout_ms)
-        state = self._machine.replicas
+        state = self._groups.machine.replicas
         decision = decide(state, wanted)
         applied = Applied(decision.records, decision.reply, state)
         if decision.records:
             applied = await self._propose(wanted)
         group = _group_of(_accepted(applied), wanted.broker_name)
         ext = {"clusterName": wanted.cluster_name, "brokerName": wanted.broker_name}
-        if group.master_broker_id is not None and self._is_alive(group, group.master_broker_id):
+        if group.master_broker_id is not None and self._groups.is_alive(group, group.master_broker_id):
             ext |= master_fields(group)
         if applied.reply.remark:
             log.warning("%s: %s", wanted.broker_name, applied.reply.remark)
@@ -204,13 +189,13 @@ class ReplicasProcessor:
 
     def _lost_tail(self, request: frame.Command) -> bool:
         """Whether the broker lost what it had acknowledged: it says so, or its log ends before what it was known to have."""
-        group = self._machine.replicas.groups.get(request.ext["brokerName"])
+        group = self._groups.get(request.ext["brokerName"])
         beat = self._table.get(group, fields.number(request, "brokerId")) if group is not None else None
         return request.ext.get("tailKept") == "false" or (beat is not None and beat.lost_tail)
 
     async def _clean_broker_data(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")
-        group = self._machine.replicas.groups.get(broker_name)
+        group = self._groups.get(broker_name)
         now_ms = self._now_ms()
         alive = [each.broker_id for each in self._table.observe(group, now_ms)] if group else []
         await self._propose(
@@ -229,7 +214,7 @@ class ReplicasProcessor:
     async def _get_replica_info(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")
         await self._driver.read_barrier(self._timeout_ms)
-        group = self._machine.replicas.groups.get(broker_name)
+        group = self._groups.get(broker_name)
         if group is None:
             raise RequestError(
                 codes.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"no replica of {broker_name} is registered; register first"
@@ -244,9 +229,9 @@ class ReplicasProcessor:
         if not isinstance(names, list) or len(names) > _MAX_NAMES or not all(isinstance(each, str) for each in names):
             raise RequestError(codes.SYSTEM_ERROR, f"the body must be a JSON array of up to {_MAX_NAMES} broker names")
         await self._driver.read_barrier(self._timeout_ms)
-        groups = {each: group for each in names if (group := self._machine.replicas.groups.get(each)) is not None}
+        groups = {each: group for each in names if (group := self._groups.get(each)) is not None}
         infos = {
-            each: replicas_info(group, partial(self._is_alive, group), partial(self._is_learner, group))
+            each: replicas_info(group, partial(self._groups.is_alive, group), partial(self._groups.is_learner, group))
             for each, group in groups.items()
         }
         connection.respond(request, body=orjson.dumps({"replicasInfoTable": infos}))
@@ -267,13 +252,6 @@ class ReplicasProcessor:
         if isinstance(wanted, ElectMaster):
             self._counters.elected(wanted.cluster_name, wanted.broker_name, election_result(applied.reply.code))
         return _accepted(applied, *also_accepted)
-
-    def _is_alive(self, group: Group, broker_id: int) -> bool:
-        return self._table.is_alive(group, broker_id, self._now_ms())
-
-    def _is_learner(self, group: Group, broker_id: int) -> bool:
-        beat = self._table.get(group, broker_id)
-        return beat is not None and beat.is_learner
 
 
 def _accepted(applied: _Applied, *also_accepted: int) -> _Applied:

@@ -11,57 +11,47 @@ from typing import Any
 
 import orjson
 
-from controllerd.live_settings import CONTROLLER_NAMES, NAME_SERVER_NAMES, LiveSettings
-from controllerd.machine import ControllerMachine
+from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
 from controllerd.nameserver.records import MASTER_ID, Registration
 from controllerd.nameserver.routes import RouteTable
+from controllerd.processors.controllers_view import ControllersView
 from controllerd.processors.fields import optional
-from controllerd.processors.measure import measured
-from controllerd.raft.driver import RaftDriver
-from controllerd.raft.members import Members
-from controllerd.raft.messages import Role
-from controllerd.raft.quorum import NodeId
+from controllerd.processors.serving import Handles
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.elect import explain_eligibility
-from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.state import Group, UncleanElection
 from controllerd.replicas.triggers import observe_for_request
 from remoting import codes
 from remoting.frame import Command
-from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import each
+from remoting.transport.connection import RemotingConnection
 
 
 class ViewsProcessor:
-    """Handlers that read. `now_ms` is monotonic, `wall_ms` is for display."""
+    """Handlers that read, and those of the settings."""
 
     def __init__(
         self,
         settings: LiveSettings,
-        driver: RaftDriver,
-        members: Members,
-        machine: ControllerMachine,
-        table: HeartbeatTable,
+        controllers: ControllersView,
+        groups: BrokerGroups,
         routes: RouteTable,
-        now_ms: Callable[[], int],
-        wall_ms: Callable[[], int],
         counters: Counters,
         access_version: Callable[[], int] = lambda: 0,
     ) -> None:
         self._settings = settings
-        self._driver = driver
-        self._members = members
-        self._machine = machine
-        self._table = table
+        self._controllers = controllers
+        self._machine = groups.machine
+        self._table = groups.table
+        self._now_ms = groups.now_ms
+        self._wall_ms = groups.wall_ms
         self._routes = routes
-        self._now_ms = now_ms
-        self._wall_ms = wall_ms
         self._counters = counters
         self._access_version = access_version
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        table = {
+    def handles(self) -> Handles:
+        """Request code -> method."""
+        return {
             codes.CONTROLLER_GET_METADATA_INFO: self._metadata_info,
             codes.GET_CONTROLLER_CONFIG: self._config,
             codes.UPDATE_CONTROLLER_CONFIG: self._update_config,
@@ -69,16 +59,15 @@ class ViewsProcessor:
             codes.UPDATE_NAMESRV_CONFIG: self._update_name_server_config,
             codes.CLUSTER_VIEW: self._cluster_view,
         }
-        return {code: each(measured(self._counters, code, handle)) for code, handle in table.items()}
 
     def _metadata_info(self, connection: RemotingConnection, request: Command) -> None:
-        leader = self._known_leader()
-        peers = ";".join(f"{node}:{address}" for node, address in self._members.table().items())
+        leader, members = self._controllers.known_leader(), self._controllers.members
+        peers = ";".join(f"{node}:{address}" for node, address in members.table().items())
         ext = optional(
             {
-                "group": self._settings.raft.group,
+                "group": self._settings.start.raft.group,
                 "controllerLeaderId": leader,
-                "controllerLeaderAddress": self._members.address(leader) if leader else None,
+                "controllerLeaderAddress": members.address(leader) if leader else None,
                 "isLeader": str(leader == self._settings.start.node_id).lower(),
                 "peers": peers,
             }
@@ -89,65 +78,32 @@ class ViewsProcessor:
         connection.respond(request, body=self._settings.as_properties().encode())
 
     def _update_config(self, connection: RemotingConnection, request: Command) -> None:
-        self._settings.update(request.body, CONTROLLER_NAMES, connection.peer)
+        self._settings.update_controller(request.body, connection.peer)
         connection.respond(request)
 
     def _update_name_server_config(self, connection: RemotingConnection, request: Command) -> None:
-        self._settings.update(request.body, NAME_SERVER_NAMES, connection.peer)
+        self._settings.update_name_server(request.body, connection.peer)
         connection.respond(request)
 
     def _cluster_view(self, connection: RemotingConnection, request: Command) -> None:
         groups = self._machine.replicas.groups
         view = {
             "asOf": self._wall_ms(),
-            "leaderId": self._known_leader(),
-            "cluster": self._members.configuration.cluster,
+            "leaderId": self._controllers.known_leader(),
+            "cluster": self._controllers.members.configuration.cluster,
             "accessVersion": self._access_version(),
-            "controllers": [self._controller(node, address) for node, address in self._members.table().items()],
+            "controllers": self._controllers.listed(),
             "groups": [self._group(groups[name]) for name in sorted(groups)] + self._fixed_groups(),
-            "uncleanElection": self._settings.election.unclean,
+            "uncleanElection": self._settings.election.value.unclean,
             "metrics": self._counters.as_json(),
             "loop": self._table.awake.as_json(),
         }
         connection.respond(request, body=orjson.dumps(view))
 
-    def _known_leader(self) -> NodeId | None:
-        state = self._driver.soft_state
-        if state.role is Role.LEADER and not self._driver.is_serving:
-            return None
-        return state.leader
-
-    def _controller(self, node: NodeId, address: str) -> dict[str, Any]:
-        core = self._driver.node.core
-        found: dict[str, Any] = {
-            "id": node,
-            "address": address,
-            "member": self._members.role(node),
-            "role": "unknown",
-            "term": None,
-            "leader": node == self._known_leader(),
-            "commitIndex": None,
-            "appliedIndex": None,
-            "alive": None,
-        }
-        if node == self._settings.start.node_id:
-            role = core.role if core.role is not Role.PRE_CANDIDATE else Role.CANDIDATE
-            found |= {"role": str(role), "term": core.term, "alive": True}
-            found |= {"commitIndex": core.log.committed, "appliedIndex": core.log.applied}
-            found |= {"problem": self._driver.disk_error}
-        elif core.role is Role.LEADER and (progress := core.progress.get(node)) is not None:
-            found["alive"] = progress.was_active
-            if progress.was_active:
-                held = min(progress.match, core.log.committed)
-                found |= {"role": str(Role.FOLLOWER), "term": core.term, "commitIndex": held}
-        elif node == core.leader:
-            found |= {"role": str(Role.LEADER), "term": core.term, "alive": True}
-        return found
-
     def _group(self, group: Group) -> dict[str, Any]:
         now_ms = self._now_ms()
         reasons = explain_eligibility(
-            group, observe_for_request(group, self._table, now_ms), self._settings.election.unclean
+            group, observe_for_request(group, self._table, now_ms), self._settings.election.value.unclean
         )
         return {
             "clusterName": group.cluster_name,

@@ -39,10 +39,12 @@ class RemotingServer:
         max_slow_readers: int = 256,
         second_port: int | None = None,
         taker: BufferTaker | None = None,
+        connections: set[RemotingConnection] | None = None,
     ) -> None:
         """Of peers that do not read their answers, `max_slow_readers` are borne; then those that began first are closed.
 
-        `second_port` is served as well, if it is free. The taker is offered what connections read.
+        `second_port` is served as well, if it is free. The taker is offered what connections read. The open ones
+        are kept in `connections`.
         """
         self._taker = taker
         self._second_port = second_port
@@ -58,7 +60,7 @@ class RemotingServer:
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event | None = None
-        self.connections: set[RemotingConnection] = set()
+        self.connections: set[RemotingConnection] = set() if connections is None else connections
 
     @property
     def port(self) -> int:

@@ -32,6 +32,7 @@ from brokerd.store.upkeep.retention import decide_retention
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, StorageError
 from remoting.record.hosts import pack_host
+from remoting.settings import Live
 from tests.sim.delays import DELAYS, retry_service, watch
 from tests.sim.links import Link, dial
 from tests.sim.transactors import TRANSACTIONS, Connected
@@ -172,7 +173,7 @@ class SimBroker(Node):
 
         core = BrokerCore(
             BrokerIdentity(CLUSTER, GROUP, self.store_host),
-            CoreSettings(self.store_settings, self._journal, _POP, TRANSACTIONS, delays=DELAYS),
+            CoreSettings(self.store_settings, self._journal, _POP, Live(TRANSACTIONS), delays=DELAYS),
             Environment(self.disk, self, self.wall_ms, self.rng),
             Connected(self),
             make_replica,

@@ -16,6 +16,7 @@ from controllerd.metrics import Counters
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
+from controllerd.processors.serving import Serving
 from controllerd.raft.core import CoreSettings, RaftCore
 from controllerd.raft.log import LostLog
 from controllerd.raft.log_file import RaftLogFile, WriteRefused
@@ -24,6 +25,7 @@ from controllerd.raft.membership import MemberChange, Transition
 from controllerd.raft.messages import EntryKind, Message, MessageKind, Ready, Role
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.records import MasterElected, Record
 from controllerd.replicas.state import ReplicasState
@@ -32,6 +34,7 @@ from controllerd.settings import ControllerSettings
 from remoting import codes
 from remoting.errors import CorruptedFile, LogboomError, StorageError
 from remoting.frame import Command
+from remoting.settings import Live
 from tests.sim.world import Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
 
@@ -174,15 +177,14 @@ class SimController(Node):
         )
         self.node = RaftNode(core, self.machine, compact_after_entries=40, keep_entries=10)
         owner, counters = Steps(self), Counters()
-        self._replicas = ReplicasProcessor(
-            self.settings,
+        serving = Serving(self, counters, owner)  # type: ignore[arg-type]
+        replicas = ReplicasProcessor(
+            Live(self.settings.election),
             self,  # type: ignore[arg-type]
-            self.machine,
-            self.table,
-            self.monotonic_ms,
+            BrokerGroups(self.machine, self.table, self.monotonic_ms, lambda: 0),
             counters,
-            owner,  # type: ignore[arg-type]
-        ).handlers()
+            raft.decide_timeout_ms,
+        )
         self._heartbeats = HeartbeatProcessor(
             self.table,
             self,  # type: ignore[arg-type]
@@ -195,9 +197,12 @@ class SimController(Node):
             self,  # type: ignore[arg-type]
             self.members,
             counters,
-            owner,  # type: ignore[arg-type]
         )
-        self._handlers = {**self._replicas, **self._heartbeats.handlers(), **membership.handlers()}
+        self._handlers = {
+            **serving.measured(replicas.handles()),
+            **serving.measured(self._heartbeats.handles()),
+            **serving.handlers(membership.handles()),
+        }
 
     def kill(self, how: str = "is killed") -> None:
         self.world.note(f"{self.name} {how}")

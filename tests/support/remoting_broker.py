@@ -15,7 +15,7 @@ from brokerd.members.registry import ClientRegistry
 from brokerd.processors.assignments import AssignmentProcessor
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
-from brokerd.processors.consumption import ConsumptionProcessor
+from brokerd.processors.consumption import Consumption, ConsumptionProcessor
 from brokerd.processors.groups import GroupProcessor
 from brokerd.processors.inspection import InspectionProcessor
 from brokerd.processors.locks import LockProcessor
@@ -23,8 +23,9 @@ from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pop_looking import PopLookingProcessor
-from brokerd.processors.pull import PullProcessor
-from brokerd.processors.registry import Processors, entries, handlers
+from brokerd.processors.pull import PullProcessor, Readers
+from brokerd.processors.pull_checks import PullChecks
+from brokerd.processors.registry import Processors, handlers_of, on_master
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
 from brokerd.processors.send_back import SendBackProcessor
@@ -40,6 +41,7 @@ from brokerd.transactions.service import TransactionService
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
+from remoting.settings import Live
 from tests.support.memory_log import HOST
 from tests.support.pop_broker import PopBroker
 
@@ -115,7 +117,8 @@ class RemotingBroker(PopBroker):
         self.metadata.listeners.append(self.progress.metadata_changed)
         self.metadata.unread_queues = self.progress.unread_queues
         self.counters = Counters()
-        self.is_master = self.notifies = True
+        self.is_master = True
+        self.pull_settings = Live(pull_settings or PullSettings())
         self.other_routes: list[BrokerRoute] = []
         names = self.metadata.names
         version = lambda: self.metadata.data_version(1)  # noqa: E731
@@ -123,20 +126,18 @@ class RemotingBroker(PopBroker):
         self.is_master_known = False
         self.log_end, self.memory_bytes = 0, 1000
         self.pull = PullProcessor(
-            self.metadata,
-            self.metadata.commits,
-            self.clients,
+            PullChecks(self.metadata, self.clients, lambda: self.is_master),
+            Readers(self.metadata.commits, self.progress.pulled),
             self.log,
             self.counters,
             self.turns,
             ReadPlace(
-                pull_settings or PullSettings(),
+                self.pull_settings,
                 lambda: self.is_master,
                 lambda: self.is_master_known,
                 lambda: self.log_end,
                 self.memory_bytes,
             ),
-            self.progress.pulled,
         )
         sources = StateSources(
             lambda: ReplicaState(1, "master", 3, [1, 2], 0, 10, 9, 8, 8, [(1, 0), (3, 5)]),
@@ -173,23 +174,15 @@ class RemotingBroker(PopBroker):
             RetryCounters(),
             auto_create_groups=True,
         )
+        consumption = Consumption(self.metadata, self.clients, self.progress, ranges, "broker-a")
         self.processors = Processors(
             self.pull,
-            OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts),
-            ClientProcessor(self.metadata, self.clients, lambda: self.is_master, lambda: self.notifies),
-            TopicProcessor(self.metadata, "broker-a", version, ranges, names.system_topics, self.counters.statistics),
+            OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts, version),
+            ClientProcessor(self.metadata, self.clients, lambda: self.is_master, self.pull_settings),
+            TopicProcessor(self.metadata, "broker-a", version, ranges, self.counters.statistics),
             GroupProcessor(self.metadata, version),
             ConnectionProcessor(self.clients),
-            ConsumptionProcessor(
-                self.metadata,
-                self.clients,
-                self.progress,
-                ranges,
-                "broker-a",
-                "127.0.0.1:10911",
-                self.turns.wall_ms,
-                self.counters.statistics,
-            ),
+            ConsumptionProcessor(consumption, "127.0.0.1:10911", self.turns.wall_ms, self.counters.statistics),
             AssignmentProcessor(self.metadata, self.clients, self.route),
             InspectionProcessor(
                 self.counters.statistics,
@@ -197,13 +190,8 @@ class RemotingBroker(PopBroker):
                 self.turns.time,
                 ranges,
                 self.clients.consumer_group,
-                lambda: self.metadata.tables.offsets,
-                version,
             ),
-            ResetProcessor(
-                *(self.metadata, self.metadata.commits, self.pop_service, self.clients, self.progress, ranges),
-                *("broker-a", lambda: pull_settings or PullSettings(), self.pull.wake),
-            ),
+            ResetProcessor(consumption, self.metadata.commits, self.pop_service, self.pull_settings, self.pull.wake),
             RelayProcessor(self.metadata, self.clients, self.log, "broker-a"),
             MessageProcessor(self.log, NoIndex()),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
@@ -219,7 +207,7 @@ class RemotingBroker(PopBroker):
             TransactionProcessor(self.transactions),
             SendBackProcessor(self.retry, self.schedule.offsets, version),
         )
-        self.handlers = handlers(entries(self.processors), lambda: self.is_master)
+        self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)
         self.peer = Peer()
         self._opaque = 0

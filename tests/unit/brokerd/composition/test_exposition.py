@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.composition.exposition import Exposition, Sources
 from brokerd.store.put_status import PutStatus
-from remoting.access.guard import AccessSettings, Guard
 from remoting.disk import DiskUsage
 from remoting.exposition import Histogram
+from remoting.guarding.guard import AccessSettings, Guard
 from remoting.record.properties import encode_properties
 from tests.unit.brokerd.composition.test_core import Broker
 from tests.unit.brokerd.replication.group import Group

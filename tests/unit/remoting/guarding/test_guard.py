@@ -11,12 +11,12 @@ import pytest
 
 from remoting import codes
 from remoting.access.decision import Demand
-from remoting.access.guard import AccessSettings, Guard
 from remoting.access.model import ALL, CUSTOM, GROUP, PUB, TOPIC, AccessState, Entry, User, resource
 from remoting.access.sealing import INNER_USER, inner_credentials, seal
 from remoting.access.signature import Credentials
 from remoting.errors import LogboomError, RequestError, SettingsError
 from remoting.frame import Command
+from remoting.guarding.guard import AccessSettings, Guard
 
 SECRET, OTHER = b"0123456789abcdef", b"fedcba9876543210"
 HERE = "10.0.0.1"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remoting.access.guard import Guard
 from remoting.exposition import Family
+from remoting.guarding.guard import Guard
 
 
 def access_families(guard: Guard | None) -> list[Family]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from remoting import codes
 from remoting.access.decision import Demand, Verdict, decide
-from remoting.access.demands import INNER, OPEN, demands_of
+from remoting.access.demands import COMPONENT, INTRODUCED
 from remoting.access.model import AccessState
 from remoting.access.sealing import INNER_USER, CannotOpen, inner_credentials, unseal
 from remoting.access.signature import (
@@ -30,6 +30,7 @@ from remoting.access.signature import (
 )
 from remoting.errors import RequestError, SettingsError
 from remoting.frame import Command
+from remoting.registry import ROWS, demands_of
 from remoting.settings import setting
 from remoting.transport.connection import Handler, RemotingConnection
 
@@ -37,7 +38,9 @@ log = logging.getLogger(__name__)
 
 _MAX_REMEMBERED: Final = 65_536
 _NOBODY: Final = SigningKey(b"")  # for a check that takes as long as one of somebody
-_MANAGES_USERS: Final = frozenset(range(codes.AUTH_CREATE_USER, codes.AUTH_LIST_ACLS + 1))
+_INNER: Final = frozenset(code for code, row in ROWS.items() if row.need is COMPONENT)
+_OPEN: Final = frozenset(code for code, row in ROWS.items() if row.need is INTRODUCED or row.declined)
+_MANAGES_USERS: Final = frozenset(code for code, row in ROWS.items() if row.need.super_user)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class Guard:
         """The handlers behind the checks."""
         if not self.is_on:
             return handlers
-        return {code: handler if code in OPEN else self._guarded(handler) for code, handler in handlers.items()}
+        return {code: handler if code in _OPEN else self._guarded(handler) for code, handler in handlers.items()}
 
     def _guarded(self, handler: Handler) -> Handler:
         def guarded(connection: RemotingConnection, requests: Sequence[Command]) -> None:
@@ -133,7 +136,7 @@ class Guard:
         name = self._authenticate(request)
         if name == INNER_USER:
             return name
-        if request.code in INNER:
+        if request.code in _INNER:
             raise _refusal(f"request {request.code} is for the components of this cluster alone")
         if self.settings.authorization:
             for demand in demands_of(request, self._cluster):
