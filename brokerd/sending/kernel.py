@@ -97,16 +97,16 @@ class Kernel:
 
     def take(self, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
         taken = Taken()
-        taken.position = position
-        is_other_next = False
-        while taken.stop is Stop.END and most > 0 and not is_other_next:
-            sends, ends, is_other_next = sends_of(buffer, taken.position, min(most, _READ_AHEAD), self._max_frame_bytes)
-            if not sends:
-                break
+        while True:
+            ahead = most if most < _READ_AHEAD else _READ_AHEAD
+            sends, ends, is_other_next = sends_of(buffer, position, ahead, self._max_frame_bytes)
             count = self._lay_out(run, sends, peer, taken)
             if count:
-                taken.position = ends[count - 1]
+                position = ends[count - 1]
+            if count < ahead or is_other_next or count == most:
+                break
             most -= count
+        taken.position = position
         if is_other_next and taken.stop is Stop.END:
             taken.stop = Stop.OTHER
         return taken
