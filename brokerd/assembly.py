@@ -43,8 +43,8 @@ from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica, Surroundings
 from brokerd.replication.roles.effects import Role
+from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.log.flusher import Flusher
-from brokerd.store.upkeep.housekeeping import Housekeeper
 from remoting import codes
 from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets

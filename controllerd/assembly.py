@@ -14,7 +14,6 @@ from controllerd.access.first_user import FirstUser, load_first_user
 from controllerd.elections import Elections, Notifier
 from controllerd.exposition import Exposition
 from controllerd.live_settings import LiveSettings
-from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters
 from controllerd.nameserver.handlers import NameServer
 from controllerd.nameserver.kv_config import KvConfig
@@ -36,12 +35,13 @@ from controllerd.raft.messages import Message, SoftState
 from controllerd.raft.node import RaftNode
 from controllerd.raft.peers import PeerEvents, Peers
 from controllerd.raft.quorum import Configuration
-from controllerd.raising import Raising
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
 from controllerd.replicas.state import ReplicasState
 from controllerd.settings import ControllerSettings
+from controllerd.state.machine import ControllerMachine
+from controllerd.state.raising import Raising
 from remoting.access.model import AccessState
 from remoting.access.sealing import NONCE_BYTES, inner_credentials, seal
 from remoting.access.secret_file import load_secrets

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 
 from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters, election_result
-from controllerd.processors.answers import master_fields, sync_state_set_body
 from controllerd.pushes import Pushes
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.messages import Role, SoftState
+from controllerd.replicas.answers import master_fields, sync_state_set_body
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.requests import ElectMaster
 from controllerd.replicas.state import Group

@@ -9,6 +9,7 @@ from typing import Any
 
 from brokerd.composition.core import BrokerCore
 from brokerd.composition.live_settings import LiveSettings
+from brokerd.consuming.key_queries import KeyQueries
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import ReadPlace
 from brokerd.loop.scheduler import Scheduler
@@ -37,7 +38,6 @@ from brokerd.processors.transactions import TransactionProcessor
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica
 from brokerd.retry.service import RetryService
-from brokerd.store.index.key_queries import KeyQueries
 
 
 def build_processors(

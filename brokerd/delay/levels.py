@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import Final
 
-from brokerd.store.derived.derive import CodeRules
+from brokerd.store.log.derive import CodeRules
 from remoting.errors import SettingsError
 from remoting.names import SCHEDULE_TOPIC
 from remoting.record.properties import decode_properties, tags_code

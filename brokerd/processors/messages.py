@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from brokerd.consuming.key_queries import Found
 from brokerd.processors import fields
-from brokerd.store.index.key_queries import Found
 from brokerd.store.index.search import Question
 from remoting import codes
 from remoting.errors import LogboomError, RequestError

@@ -14,7 +14,7 @@ from itertools import accumulate, chain, repeat
 from typing import Final, NamedTuple
 
 from brokerd.sending.rules import MAX_KEPT_BYTES, STAMP, pattern_of
-from brokerd.store.derived.derive import Entry
+from brokerd.store.log.derive import Entry
 from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.record.layout import MAGIC_V1, MAX_PROPERTIES_BYTES, record_size

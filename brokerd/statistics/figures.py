@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
-from brokerd.store.derived.derive import Entry
+from brokerd.store.log.derive import Entry
 
 MINUTE_S: Final = 60
 HOUR_S: Final = 3600

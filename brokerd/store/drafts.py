@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from brokerd.store.derived.derive import CodeRules
 from brokerd.store.draft import Draft
+from brokerd.store.log.derive import CodeRules
 from brokerd.store.queues.consume_queues import is_directory_name
 from brokerd.store.run import AppendResult, Run
 from remoting import codes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from brokerd.store.derived.derive import Entry
+from brokerd.store.log.derive import Entry
 from brokerd.store.queues.queue_offsets import TakenOffsets
 from remoting.disk import Bytes
 

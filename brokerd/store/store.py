@@ -19,7 +19,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from brokerd.store.derived.derive import NO_RULES, CodeRules
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Followers
 from brokerd.store.draft import Draft
@@ -27,7 +26,9 @@ from brokerd.store.drafts import check_draft, draft_size, lay_out_draft, with_ro
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
 from brokerd.store.log.commitlog import CommitLog, SyncMark
+from brokerd.store.log.derive import NO_RULES, CodeRules
 from brokerd.store.log.layout import must_roll
+from brokerd.store.log.retention import FileAge, RetentionDecision
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey, QueueOffsets
@@ -38,7 +39,6 @@ from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
 from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpoint
 from brokerd.store.start.log_recovery import recover_log
 from brokerd.store.store_reads import StoreReads
-from brokerd.store.upkeep.retention import FileAge, RetentionDecision
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError

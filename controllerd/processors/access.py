@@ -14,11 +14,11 @@ import orjson
 
 from controllerd.access.records import Record
 from controllerd.access.requests import CreateUser, DeleteUser, PutEntries, RemoveEntries, Request, UpdateUser
-from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters
 from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
 from controllerd.records.decision import Applied
+from controllerd.state.machine import ControllerMachine
 from remoting import codes
 from remoting.access.answers import answer_query
 from remoting.access.model import (

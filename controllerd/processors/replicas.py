@@ -15,11 +15,11 @@ import orjson
 
 from controllerd.metrics import Counters, election_result
 from controllerd.processors import fields
-from controllerd.processors.answers import election_body, master_fields, replicas_info, sync_state_set_body
 from controllerd.processors.hand_over import HandOver
 from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
 from controllerd.records.decision import Applied
+from controllerd.replicas.answers import election_body, master_fields, replicas_info, sync_state_set_body
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.decide import decide
 from controllerd.replicas.records import Record

@@ -30,9 +30,9 @@ from brokerd.pop.requests import PopOutcome, PopRequest, PopStatus
 from brokerd.replication.roles.effects import Role
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
+from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import StoreSettings
-from brokerd.store.upkeep.retention import RetentionDecision
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import HALF_TOPIC, OP_TOPIC, done_offsets, half_of
 from brokerd.transactions.table import OpenTransactions

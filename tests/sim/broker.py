@@ -26,9 +26,9 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
+from brokerd.store.log.retention import decide_retention
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import RetentionSettings, StoreSettings
-from brokerd.store.upkeep.retention import decide_retention
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, StorageError
 from remoting.record.hosts import pack_host

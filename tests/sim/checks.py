@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from brokerd.metadata.tables import MetadataTables
 from brokerd.sending.outcomes import SendOutcome
-from brokerd.store.derived.derive import derive_range
 from brokerd.store.draft import Draft
+from brokerd.store.log.derive import derive_range
 from brokerd.store.log.layout import file_name, file_start
 from brokerd.store.put_status import PutStatus
 from brokerd.transactions.decide import Outcome
-from controllerd.machine import ControllerMachine
 from controllerd.replicas.records import MasterElected, Record, SyncStateSetChanged
 from controllerd.replicas.state import Group, ReplicasState
+from controllerd.state.machine import ControllerMachine
 from remoting.record.codec import body_is_intact, decode_record
 from tests.sim.broker import GROUP
 from tests.sim.clients import QUEUES, TOPIC

@@ -16,7 +16,7 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
 from brokerd.store.settings import StoreSettings
-from controllerd.machine import ControllerMachine
+from controllerd.state.machine import ControllerMachine
 from remoting.errors import RequestError
 from tests.sim.administration import Administrator, TopicOwner
 from tests.sim.broker import SimBroker

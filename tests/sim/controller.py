@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
@@ -31,6 +30,7 @@ from controllerd.replicas.records import MasterElected, Record
 from controllerd.replicas.state import ReplicasState
 from controllerd.replicas.triggers import due_elections
 from controllerd.settings import ControllerSettings
+from controllerd.state.machine import ControllerMachine
 from remoting import codes
 from remoting.errors import CorruptedFile, LogboomError, StorageError
 from remoting.frame import Command

@@ -30,10 +30,10 @@ from brokerd.store.log.commitlog import CommitLog, SyncMark
 from brokerd.store.put_status import PutStatus
 from brokerd.store.store import MessageStore
 from brokerd.transactions.table import OpenTransactions
-from controllerd.machine import ControllerMachine
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.replicas import decide as replicas_rules
 from controllerd.replicas.state import ReplicasState
+from controllerd.state.machine import ControllerMachine
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.light import STEPS, LightStory
 from tests.sim.world import Violation

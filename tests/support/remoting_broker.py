@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from brokerd.cluster.broker_route import BrokerRoute
+from brokerd.consuming.key_queries import Found
 from brokerd.consuming.progress import ConsumerProgress
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import PullSettings, ReadPlace
@@ -35,7 +36,6 @@ from brokerd.processors.transactions import TransactionProcessor
 from brokerd.retry.counters import RetryCounters
 from brokerd.retry.service import RetryService
 from brokerd.sending.counters import Counters
-from brokerd.store.index.key_queries import Found
 from brokerd.store.index.search import Question
 from brokerd.transactions.service import TransactionService
 from remoting import codes

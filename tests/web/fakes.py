@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from controllerd.access.requests import CreateUser, DeleteUser, PutEntries, RemoveEntries, Request, UpdateUser
-from controllerd.machine import ControllerMachine
+from controllerd.state.machine import ControllerMachine
 from remoting import codes
 from remoting.access.answers import answer_query
 from remoting.access.model import read_policies, resource, subject_name

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from brokerd.store.derived.derive import CodeRules, Derived, Entry, derive_range
 from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.derive import CodeRules, Derived, Entry, derive_range
 from brokerd.store.queues.queue_offsets import QueueKey
 from remoting.errors import CorruptedFile
 from remoting.record.walk import Stop

@@ -17,9 +17,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from brokerd.store.derived.derive import RecordShape, intact_record_at
 from brokerd.store.log.boundaries import BoundaryTracker
 from brokerd.store.log.checked_reads import CheckedReads, RecordReads
+from brokerd.store.log.derive import RecordShape, intact_record_at
 from brokerd.store.log.layout import (
     check_file_starts,
     file_name,

@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import NamedTuple
 
-from brokerd.store.derived.derive import Entry, derive
 from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.derive import Entry, derive
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.consume_queue import DIRECTORY, ConsumeQueue, QueueFiles
 from brokerd.store.queues.queue_offsets import QueueKey

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from brokerd.store.derived.derive import Entry
+from brokerd.store.log.derive import Entry
 
 QueueKey = tuple[str, int]
 

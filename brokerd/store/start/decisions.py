@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from brokerd.store.derived.derive import RecordShape, intact_record_at
+from brokerd.store.log.derive import RecordShape, intact_record_at
 from brokerd.store.log.layout import file_start
 from brokerd.store.start.checkpoint_page import Positions
 from remoting.errors import CorruptedFile

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from brokerd.store.derived.derive import derive_range
 from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.derive import derive_range
 from brokerd.store.log.layout import file_start
 from brokerd.store.settings import StoreSettings
 from brokerd.store.start import decisions

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from brokerd.loop.steady_clock import SteadyClock
+from brokerd.store.log.retention import FileAge, decide_retention
 from brokerd.store.settings import RetentionSettings
 from brokerd.store.store import MessageStore
-from brokerd.store.upkeep.retention import FileAge, decide_retention
 from remoting.disk import DiskUsage
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import Clock, draft, log_bytes, log_entries, make_store, open_store, put, sync

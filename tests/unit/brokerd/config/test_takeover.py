@@ -9,8 +9,8 @@ from brokerd.config.takeover import PENDING
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.names import METADATA_TOPIC
 from brokerd.replication.roles.effects import Role
+from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.start.checkpoint_page import PATH as CHECKPOINT
-from brokerd.store.upkeep.retention import RetentionDecision
 from remoting.errors import CorruptedFile
 from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import decode_record

@@ -7,8 +7,8 @@ from typing import Any
 
 from brokerd.config import documents
 from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.settings import RetentionSettings
-from brokerd.store.upkeep.housekeeping import Housekeeper
 from remoting.errors import StorageError
 from remoting.settings import Live
 from tests.support.disks import FaultyDisk, MemoryDisk

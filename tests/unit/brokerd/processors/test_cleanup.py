@@ -10,10 +10,10 @@ import pytest
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.names import METADATA_TOPIC
 from brokerd.processors.cleanup import CleanupProcessor
+from brokerd.store.housekeeping import Housekeeper
+from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.queues.consume_queue import DIRECTORY
 from brokerd.store.settings import RetentionSettings
-from brokerd.store.upkeep.housekeeping import Housekeeper
-from brokerd.store.upkeep.retention import RetentionDecision
 from remoting import codes
 from remoting.frame import Command
 from remoting.settings import Live

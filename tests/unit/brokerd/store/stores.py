@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from brokerd.store.derived.derive import NO_RULES, CodeRules, Entry, RecordShape, derive
 from brokerd.store.draft import Draft
+from brokerd.store.log.derive import NO_RULES, CodeRules, Entry, RecordShape, derive
 from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from brokerd.store.derived.derive import derive
 from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.derive import derive
 from brokerd.store.log.layout import must_roll
 from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from brokerd.store.derived.derive import Entry
 from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.derive import Entry
 from brokerd.store.queues.consume_queues import ConsumeQueues, is_directory_name
 from brokerd.store.queues.queue_offsets import QueueKey
 from brokerd.store.settings import StoreSettings

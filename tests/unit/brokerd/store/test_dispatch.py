@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.store.derived.derive import Entry, derive, derive_range
+from brokerd.store.log.derive import Entry, derive, derive_range
 from brokerd.store.log.layout import must_roll
 from remoting.record.codec import encode_filler, encode_record
 from remoting.record.properties import encode_properties, tags_code

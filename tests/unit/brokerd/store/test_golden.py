@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.replication.epochs.epoch_list import EpochEntry, decode_epochs, encode_epochs
-from brokerd.store.derived.derive import RecordShape, derive
+from brokerd.store.log.derive import RecordShape, derive
 from brokerd.store.settings import StoreSettings
 from brokerd.store.start.checkpoint_page import Positions, decode_page, encode_page
 from brokerd.store.store import MessageStore

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
+from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.settings import RetentionSettings
 from brokerd.store.store import MessageStore, StoreCheckpoint
-from brokerd.store.upkeep.housekeeping import Housekeeper
 from remoting.disk import DiskUsage
 from remoting.errors import StorageError
 from remoting.settings import Live

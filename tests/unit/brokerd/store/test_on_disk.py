@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.store.derived.derive import RecordShape, derive
+from brokerd.store.log.derive import RecordShape, derive
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.queue_ends import QueueEnd, QueueEnds
 from brokerd.store.start.checkpoint_page import Positions, decode_page, encode_page

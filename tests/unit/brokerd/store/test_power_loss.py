@@ -16,8 +16,8 @@ import pytest
 
 from brokerd.store.index import key_index
 from brokerd.store.index.postings import keys_of
+from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.store import MessageStore
-from brokerd.store.upkeep.retention import RetentionDecision
 from remoting.record.codec import decode_record
 from remoting.record.properties import encode_properties
 from tests.support.disks import FaultyDisk, PowerLost

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from brokerd.store.derived.derive import Entry
+from brokerd.store.log.derive import Entry
 from brokerd.store.queues.queue_offsets import QueueOffsets
 
 

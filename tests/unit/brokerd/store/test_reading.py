@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.queues.queue_reads import Boundary, GetStatus
 from brokerd.store.store import MessageStore
-from brokerd.store.upkeep.retention import RetentionDecision
 from remoting.java_hash import java_hash
 from remoting.record.codec import decode_record
 from tests.support.disks import MemoryDisk

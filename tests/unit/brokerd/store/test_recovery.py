@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from brokerd.store.derived.derive import RecordShape
+from brokerd.store.log.derive import RecordShape
 from brokerd.store.start.checkpoint_page import PATH, Positions
 from brokerd.store.start.decisions import (
     decide_confirm_offset,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.store.log.retention import FileAge, RetentionDecision, decide_retention, used_percent
 from brokerd.store.settings import HOUR_MS, RetentionSettings
-from brokerd.store.upkeep.retention import FileAge, RetentionDecision, decide_retention, used_percent
 from remoting.disk import DiskUsage
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import SEGMENT_BYTES, Clock, bodies, draft, open_store, payloads, put, sync

@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
+from brokerd.store.housekeeping import Housekeeper
+from brokerd.store.log.retention import refusal_text
 from brokerd.store.settings import HOUR_MS, RetentionSettings
 from brokerd.store.store import MessageStore
-from brokerd.store.upkeep.housekeeping import Housekeeper
-from brokerd.store.upkeep.retention import refusal_text
 from remoting import codes
 from remoting.disk import Disk, DiskUsage, LocalDisk
 from remoting.errors import RequestError, StorageError

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from brokerd.store.derived.derive import derive
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
+from brokerd.store.log.derive import derive
 from brokerd.store.run import Run
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore

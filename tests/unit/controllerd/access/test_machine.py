@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from controllerd.access.requests import CreateUser, DeleteUser, PutEntries, RemoveEntries, Request, UpdateUser
-from controllerd.machine import ControllerMachine
 from controllerd.records.decision import Reply
 from controllerd.replicas.requests import ApplyBrokerId
+from controllerd.state.machine import ControllerMachine
 from remoting import codes
 from remoting.access.model import CUSTOM, MAX_ENTRIES, AccessState, Entry, resource
 from remoting.access.sealing import INNER_USER

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from controllerd.features import LevelRaised
-from controllerd.machine import ControllerMachine
 from controllerd.raft.codec import encode_configuration
 from controllerd.raft.core import Compaction
 from controllerd.raft.log_file import RaftLogFile
@@ -11,7 +9,9 @@ from controllerd.raft.messages import Entry, EntryKind, HardState, Persist, Snap
 from controllerd.raft.quorum import Configuration
 from controllerd.records.decision import Decision
 from controllerd.records.entry import encode_entry
-from controllerd.subjects import FEATURES
+from controllerd.state.features import LevelRaised
+from controllerd.state.machine import ControllerMachine
+from controllerd.state.subjects import FEATURES
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.test_on_disk import examples
 from tests.unit.controllerd.records.newer import NEWER

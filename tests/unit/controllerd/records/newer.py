@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from controllerd.records.decision import Decision
 from controllerd.records.subject import Format, Subject, Subjects, plain
 from controllerd.replicas.records import FORMATS, MasterLost
-from controllerd.subjects import REPLICAS, SUBJECTS
+from controllerd.state.subjects import REPLICAS, SUBJECTS
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controllerd.access.records import EntriesPut, EntriesRemoved, UserDeleted, UserPut
-from controllerd.features import LevelRaised
 from controllerd.records.decision import Decision, Reply
 from controllerd.records.entry import MAX_ENTRY_BYTES, MAX_RECORDS, LogEntry, decode_entry, encode_entry
 from controllerd.records.subject import UnknownFormat
 from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
-from controllerd.subjects import ACCESS, FEATURES, REPLICAS, SUBJECTS
+from controllerd.state.features import LevelRaised
+from controllerd.state.subjects import ACCESS, FEATURES, REPLICAS, SUBJECTS
 from remoting.access.model import ACTIONS, ALLOW, CUSTOM, DEFAULT, DENY, Entry, Resource, User
 from remoting.errors import ProtocolError, RequestError
 from tests.unit.controllerd.records.newer import NEWER

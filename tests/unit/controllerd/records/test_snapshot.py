@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controllerd.access.requests import CreateUser
-from controllerd.features import RaiseLevel
-from controllerd.machine import ControllerMachine
 from controllerd.records.snapshot import decode_snapshot
 from controllerd.records.subject import UnknownFormat
 from controllerd.replicas.requests import ApplyBrokerId
-from controllerd.subjects import SUBJECTS
+from controllerd.state.features import RaiseLevel
+from controllerd.state.machine import ControllerMachine
+from controllerd.state.subjects import SUBJECTS
 from remoting.errors import ProtocolError
 from tests.unit.controllerd.records.newer import NEWER, Note
 

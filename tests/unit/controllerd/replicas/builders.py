@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controllerd.machine import ControllerMachine
 from controllerd.replicas.records import Record
 from controllerd.replicas.requests import (
     AlterSyncStateSet,
@@ -17,6 +16,7 @@ from controllerd.replicas.requests import (
     Trigger,
 )
 from controllerd.replicas.state import Group, ReplicasState
+from controllerd.state.machine import ControllerMachine
 
 CLUSTER = "DefaultCluster"
 NAME = "broker-a"

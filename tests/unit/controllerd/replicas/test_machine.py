@@ -10,7 +10,7 @@ from controllerd.records.entry import decode_entry
 from controllerd.replicas.records import MasterElected
 from controllerd.replicas.requests import Request, Trigger
 from controllerd.replicas.state import Group, decode_state, encode_state
-from controllerd.subjects import SUBJECTS
+from controllerd.state.subjects import SUBJECTS
 from remoting.errors import ProtocolError
 from tests.unit.controllerd.replicas.builders import (
     NAME,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.store.derived.derive import RecordShape, derive
+from brokerd.store.log.derive import RecordShape, derive
 from brokerd.store.settings import StoreSettings
 from remoting.errors import CorruptedFile, RequestError
 from remoting.record.checksum import is_intact, reserve, seal

@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from brokerd.store.index import key_index
 from brokerd.store.index.layout import DIRECTORY
 from brokerd.store.index.page import PATH
+from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.start.checkpoint_page import PATH as CHECKPOINT_PATH
 from brokerd.store.start.checkpoint_page import decode_page
 from brokerd.store.store import MessageStore
-from brokerd.store.upkeep.retention import RetentionDecision
 from remoting.errors import StorageError
 from remoting.record.layout import SYS_TRANSACTION_ROLLBACK
 from remoting.record.properties import encode_properties

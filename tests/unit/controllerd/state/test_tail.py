@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from controllerd.access.requests import CreateUser
-from controllerd.features import RaiseLevel
-from controllerd.machine import ControllerMachine
 from controllerd.raft.core import CoreSettings, ProposalRefused
 from controllerd.raft.messages import Entry, EntryKind, Message, MessageKind, Snapshot
 from controllerd.raft.node import OutcomeUnknown, RaftNode
 from controllerd.raft.quorum import Configuration
 from controllerd.records.decision import Applied, Reply
+from controllerd.state.features import RaiseLevel
+from controllerd.state.machine import ControllerMachine
 from remoting import codes
 from remoting.errors import NotLeader, RequestError
 from tests.unit.controllerd.raft.test_core import acknowledge, elect, make_core

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from controllerd.processors import fields
-from controllerd.processors.answers import election_body, master_fields, replicas_info, sync_state_set_body
+from controllerd.replicas.answers import election_body, master_fields, replicas_info, sync_state_set_body
 from controllerd.replicas.requests import Trigger
 from remoting.errors import InvalidParameter
 from remoting.frame import Command

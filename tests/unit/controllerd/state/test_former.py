@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from controllerd.former import former_request, former_states
-from controllerd.machine import ControllerMachine
 from controllerd.replicas.requests import ElectMaster, Observation, Trigger
 from controllerd.replicas.state import encode_state
+from controllerd.state.former import former_request, former_states
+from controllerd.state.machine import ControllerMachine
 from remoting.access.model import encode_state as encode_access
 from remoting.errors import ProtocolError
 

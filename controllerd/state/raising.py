@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from controllerd.features import RaiseLevel
-from controllerd.machine import ControllerMachine
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.quorum import NodeId
+from controllerd.state.features import RaiseLevel
+from controllerd.state.machine import ControllerMachine
 from remoting.errors import LogboomError
 from remoting.transport.tasks import TaskOwner
 

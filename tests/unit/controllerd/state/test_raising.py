@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from controllerd.features import RaiseLevel
-from controllerd.machine import ControllerMachine
 from controllerd.raft.core import CoreSettings, RaftCore
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.raft.membership import ChangeKind, MemberChange, Transition
 from controllerd.raft.node import RaftNode
-from controllerd.raising import Raising
 from controllerd.records.subject import Subjects, UnknownFormat
-from controllerd.subjects import SUBJECTS
+from controllerd.state.features import RaiseLevel
+from controllerd.state.machine import ControllerMachine
+from controllerd.state.raising import Raising
+from controllerd.state.subjects import SUBJECTS
 from remoting.transport.tasks import TaskOwner
 from tests.support.disks import MemoryDisk
 from tests.unit.controllerd.raft.test_driver import running, until

@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from controllerd.features import Features
-from controllerd.former import former_request, former_states
 from controllerd.records.decision import Applied, Decision
 from controllerd.records.entry import decode_entry, encode_entry
 from controllerd.records.snapshot import decode_snapshot, encode_snapshot
 from controllerd.records.subject import Subject, Subjects, UnknownFormat, highest_level
 from controllerd.replicas.state import ReplicasState
-from controllerd.subjects import ACCESS, FEATURES, REPLICAS, SUBJECTS
+from controllerd.state.features import Features
+from controllerd.state.former import former_request, former_states
+from controllerd.state.subjects import ACCESS, FEATURES, REPLICAS, SUBJECTS
 from remoting.access.model import AccessState
 
 # Hears of every record after it was applied, on every controller, with the subject's state as it is then; None instead of the

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from brokerd.store.log.retention import decide_retention, refusal_text
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.store.store import MessageStore
-from brokerd.store.upkeep.retention import decide_retention, refusal_text
 from remoting.disk import Disk
 from remoting.errors import StorageError
 from remoting.settings import Live

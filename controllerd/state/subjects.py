@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final, get_args
 
-from controllerd import features
 from controllerd.access import decide as access_decide
 from controllerd.access import records as access_records
 from controllerd.access import requests as access_requests
 from controllerd.records.subject import Subject, Subjects
 from controllerd.replicas import apply, decide, records, requests, state
+from controllerd.state import features
 from remoting.access import model
 
 REPLICAS: Final = Subject(

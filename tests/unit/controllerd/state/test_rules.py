@@ -9,13 +9,13 @@ import pytest
 
 from controllerd.access import decide as access_rules
 from controllerd.access.requests import CreateUser, PutEntries
-from controllerd.features import LevelRaised
-from controllerd.machine import ControllerMachine
 from controllerd.records.decision import Decision
 from controllerd.records.entry import encode_entry
 from controllerd.records.subject import Subjects, UnknownFormat
 from controllerd.replicas import decide as rules
-from controllerd.subjects import FEATURES, SUBJECTS
+from controllerd.state.features import LevelRaised
+from controllerd.state.machine import ControllerMachine
+from controllerd.state.subjects import FEATURES, SUBJECTS
 from remoting import codes
 from remoting.access.model import CUSTOM, Entry, resource
 from tests.unit.controllerd.records.newer import NEWER, Note
