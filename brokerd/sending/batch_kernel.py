@@ -17,14 +17,19 @@ from brokerd.sending.rules import MAX_KEPT_BYTES, STAMP, pattern_of
 from brokerd.store.log.derive import Entry
 from remoting.checksum import crc32
 from remoting.disk import Bytes
-from remoting.record.layout import MAGIC_V1, MAX_PROPERTIES_BYTES, record_size
-from remoting.record.templates import HEAD_AROUND_SHARED, SHARED, SHORT, SIZE_AND_MAGIC
+from remoting.record.batch import ITEM_COLUMNS, ITEM_HEAD, ITEM_HEAD_BYTES, ITEM_OVERHEAD_BYTES
+from remoting.record.layout import (
+    BATCH_COLUMNS,
+    BORDER,
+    HEAD_AROUND_MIDDLE,
+    LENGTH,
+    MAGIC_V1,
+    MAX_PROPERTIES_BYTES,
+    record_size,
+)
 
 MAX_BATCH_COUNT: Final = 32767
 _MAX_ALIKE: Final = 128  # what is taken apart by one struct; a struct holds some 600 bytes for each message
-_ITEM: Final = struct.Struct(">i8xii")  # size, flag, body length; magic and CRC are not looked at
-_ITEM_OVERHEAD_BYTES: Final = 22
-_BODY_AT: Final = 20
 _INT: Final = struct.Struct(">i")
 _TWO: Final = struct.Struct(">ii")
 _MOST_PLANS: Final = 16  # of a topic
@@ -77,7 +82,7 @@ class BatchPlans:
     def make(self, data: Bytes, shape: tuple[int, int, int]) -> _Plan | None:
         """A plan for batches like this one; None when its messages are not alike, or one of them is not ordinary."""
         length, item_size, body_length = shape
-        properties_length = item_size - _ITEM_OVERHEAD_BYTES - body_length
+        properties_length = item_size - ITEM_OVERHEAD_BYTES - body_length
         if body_length <= 0 or not 0 < properties_length <= MAX_KEPT_BYTES or length % item_size:
             return None
         count = length // item_size
@@ -85,10 +90,10 @@ class BatchPlans:
         if pattern is None:
             return None
         head, key_at, key_end, rest, code = pattern
-        before_key = SHORT.pack(properties_length) + head
+        before_key = LENGTH.pack(properties_length) + head
         parts = body_length, len(before_key), key_end - key_at, len(rest)
         size = record_size(len(self._field) - 1, body_length, properties_length + len(STAMP))
-        size_and_magic = SIZE_AND_MAGIC.pack(size, MAGIC_V1)
+        size_and_magic = BORDER.pack(size, MAGIC_V1)
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
         plan = self._plans[shape] = _Plan(
@@ -102,7 +107,7 @@ class BatchPlans:
             len(self._field),
             size_and_magic,
             _INT.pack(body_length),
-            self._field + SHORT.pack(properties_length + len(STAMP)) + head,
+            self._field + LENGTH.pack(properties_length + len(STAMP)) + head,
             rest + STAMP + size_and_magic,
             rest + STAMP,
         )
@@ -123,7 +128,7 @@ def lay_out_batch(
     """Lay out the messages in a batch's body behind the log position; None when one of them is not ordinary, or none is there.
 
     `field` is the topic as a record holds it, length first; `plans` are that topic's, `shared` is the middle of all heads
-    (`templates.SHARED`).
+    (`layout.MIDDLE_V4`).
     """
     place = (queue_id, queue_offset, position, now_ms, shared)
     try:
@@ -147,7 +152,7 @@ def _lay_out_alike(
     Everything else is the same at the same distance, so one `struct` takes the whole batch apart and one puts it together. What
     is the same in one batch after the other is in a plan, which is tried first.
     """
-    item_size, flag, body_length = _ITEM.unpack_from(data)
+    item_size, flag, body_length = ITEM_HEAD.unpack_from(data)
     shape = (len(data), item_size, body_length)
     plan = plans.known(shape)
     taken = _take_apart(data, plan) if plan is not None else None
@@ -195,7 +200,7 @@ def _take_apart(data: Bytes, plan: _Plan) -> tuple[Sequence[bytes], Sequence[byt
 @lru_cache(maxsize=64)
 def _alike_items(count: int, body: int, before_key: int, key: int, rest: int) -> struct.Struct:
     """Per message: size; flag and body length; body; properties' length and their part before the key; key; rest."""
-    return struct.Struct(">" + f"i8x8s{body}s{before_key}s{key}s{rest}s" * count)
+    return struct.Struct(">" + f"{ITEM_COLUMNS}{body}s{before_key}s{key}s{rest}s" * count)
 
 
 @lru_cache(maxsize=64)
@@ -203,8 +208,8 @@ def _alike_records(count: int, field: int, body: int, before_key: int, key: int,
     """The first record's size and magic, then per record: CRC; queueId and flag; queueOffset; physicalOffset; the shared part and
     the body's length; body; topic, properties' length and their part before the key; key; rest with the next size and magic."""
     rest += len(STAMP)
-    border = SIZE_AND_MAGIC.size
-    each = f"I8sqq{SHARED.size + 4}s{body}s{field + before_key}s{key}s"
+    border = BORDER.size
+    each = f"{BATCH_COLUMNS}{body}s{field + before_key}s{key}s"
     return struct.Struct(f">{border}s" + f"{each}{rest + border}s" * (count - 1) + f"{each}{rest}s")
 
 
@@ -222,13 +227,13 @@ def _lay_out_any(
     lengths = set(map(len, properties))
     if max(lengths) + len(STAMP) > MAX_PROPERTIES_BYTES:
         return None
-    ends_of_head = {length: field + SHORT.pack(length + len(STAMP)) for length in lengths}
+    ends_of_head = {length: field + LENGTH.pack(length + len(STAMP)) for length in lengths}
     fixed = record_size(len(field) - 1, 0, len(STAMP))
     body_lengths = [len(body) for body in bodies]
     sizes = [fixed + length + len(text) for length, text in zip(body_lengths, properties, strict=True)]
     *positions, end_offset = accumulate(sizes, initial=position)
     queue_offsets = range(queue_offset, queue_offset + len(bodies))
-    pack = HEAD_AROUND_SHARED.pack
+    pack = HEAD_AROUND_MIDDLE.pack
     heads = [
         pack(size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, shared, length)
         for size, body, flag, queue_offset, position, length in zip(
@@ -261,10 +266,10 @@ def _split(data: bytes) -> _Items | None:
     bodies: list[bytes] = []
     properties: list[bytes] = []
     at, end = 0, len(data)
-    unpack, unpack_short = _ITEM.unpack_from, SHORT.unpack_from
+    unpack, unpack_short = ITEM_HEAD.unpack_from, LENGTH.unpack_from
     while at < end:
         item_size, flag, body_length = unpack(data, at)
-        body_at = at + _BODY_AT
+        body_at = at + ITEM_HEAD_BYTES
         properties_at = body_at + body_length
         at += item_size
         if body_length <= 0 or at > end or properties_at + 2 > at:

@@ -22,15 +22,17 @@ from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.names import RETRY_PREFIX
 from remoting.record.layout import (
+    HEAD_V4,
+    LENGTH,
     MAGIC_V1,
     MAX_BODY_BYTES,
     MAX_PROPERTIES_BYTES,
     MAX_TOPIC_BYTES,
+    MIDDLE_V4,
     SYS_COMPRESSED,
     SYS_COMPRESSION_TYPE_MASK,
     record_size,
 )
-from remoting.record.templates import HEAD, SHARED, SHORT
 
 _PREFIX: Final = struct.Struct(">iI")
 _HOST_BYTES: Final = 8
@@ -155,7 +157,7 @@ class Kernel:
             slot = (target.name, queue_id)
             queue_offset = next_offsets[slot]
             if ext.get("m") == "true":
-                middle = SHARED.pack(
+                middle = MIDDLE_V4.pack(
                     sys_flag & ~SYS_COMPRESSED, born_timestamp, peer, now_ms, store_host, reconsume_times, 0
                 )
                 laid_out = lay_out_batch(
@@ -195,13 +197,13 @@ class Kernel:
                 break
             next_offsets[slot] = queue_offset + 1
             records += (
-                HEAD.pack(
+                HEAD_V4.pack(
                     size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag,
                     born_timestamp, peer, now_ms, store_host, reconsume_times, 0, body_length,
                 ),
                 body,
                 target.field,
-                SHORT.pack(properties_length),
+                LENGTH.pack(properties_length),
                 properties,
             )  # fmt: skip
             entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms, 1))

@@ -15,6 +15,7 @@ from remoting.record.layout import LENGTH, LENGTH_BYTES
 _ITEM: Final = struct.Struct(">iIIii")
 ITEM_HEAD: Final = struct.Struct(">i8xii")  # what of an item's head counts: size, flag, body length
 ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
+ITEM_COLUMNS: Final = "i8x8s"  # for items that are alike: size; flag and body length
 ITEM_OVERHEAD_BYTES: Final = ITEM_HEAD_BYTES + LENGTH_BYTES
 
 

@@ -91,18 +91,13 @@ def heads(*fields: Field) -> dict[int, struct.Struct]:
     }
 
 
-def _with_hosts_as_numbers(kinds: str) -> struct.Struct:
-    """A struct of IPv4 addresses and ports, not of hosts' bytes."""
-    return struct.Struct(">" + kinds.replace(f"{HOST_BYTES}s", "II"))
-
-
 _HEAD: Final = tuple(Field)
 _UP_TO_MIDDLE: Final = _HEAD[: _HEAD.index(Field.SYS_FLAG)]
 _MIDDLE: Final = _HEAD[len(_UP_TO_MIDDLE) : -1]
 # For IPv4 hosts: the whole head; its middle, which the messages of a batch share; and the head around such a middle.
-HEAD_V4: Final = _with_hosts_as_numbers(pattern(0, *_HEAD))
+HEAD_V4: Final = struct.Struct(f">{pattern(0, *_HEAD)}")
 HEAD_BYTES: Final = HEAD_V4.size
-MIDDLE_V4: Final = _with_hosts_as_numbers(pattern(Field.SYS_FLAG.at, *_MIDDLE))
+MIDDLE_V4: Final = struct.Struct(f">{pattern(Field.SYS_FLAG.at, *_MIDDLE)}")
 HEAD_AROUND_MIDDLE: Final = struct.Struct(f">{pattern(0, *_UP_TO_MIDDLE)}{MIDDLE_V4.size}s{Field.BODY_LENGTH.kind}")
 # For the records of a batch that are alike, of each one, behind size and magic: the checksum, queueId and flag, queueOffset,
 # physicalOffset, and the middle with the body's length

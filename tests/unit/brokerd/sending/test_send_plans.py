@@ -7,8 +7,8 @@ from brokerd.sending.rules import MAX_KEPT_BYTES
 from remoting import codes
 from remoting.record.batch import encode_batch_body
 from remoting.record.codec import decode_record
+from remoting.record.layout import MIDDLE_V4
 from remoting.record.properties import encode_properties
-from remoting.record.templates import SHARED
 from tests.unit.brokerd.sending.test_send import Broker, Connection, request
 
 
@@ -28,7 +28,7 @@ def test_what_one_batch_was_like_changes_nothing_of_the_next() -> None:
         body("a", "UNIQ_KEX"),
         body("a").replace(b"K", b"?", 9),
     ]
-    place = ("T", b"\x01T", 3, 40, 1000, 5, SHARED.pack(0, 1, bytes(8), 4, bytes(8), 0, 0))
+    place = ("T", b"\x01T", 3, 40, 1000, 5, MIDDLE_V4.pack(0, 1, bytes(8), 4, bytes(8), 0, 0))
     plans = BatchPlans(b"\x01T")
     for each in (*bodies, *reversed(bodies)):
         assert lay_out_batch(each, plans, *place) == lay_out_batch(each, BatchPlans(b"\x01T"), *place)

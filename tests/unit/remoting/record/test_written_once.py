@@ -12,8 +12,6 @@ from remoting.record import layout
 from remoting.record.layout import HEAD_BYTES, HOST_BYTES, SYS_V6_HOSTS, Field
 from tests.test_tidy import ROOT, python_files, report
 
-EXEMPT = ("brokerd/sending/",)  # the send path's inner loop, until it takes its structs from the layout
-
 MARKS = {layout.MAGIC_V1, layout.MAGIC_V2, layout.MAGIC_BLANK}
 HALF_HOST = HOST_BYTES // 2  # an address, or a port
 BOUNDARIES = sorted(
@@ -83,7 +81,6 @@ def test_no_other_file_spells_the_layout() -> None:
     findings = [
         f"{path}:{line} {what}"
         for path in python_files("brokerd", "tasks", "controllerd")
-        if not str(path).startswith(EXEMPT)
         for line, what in spellings((ROOT / path).read_text())
     ]
     report("take fields, structs and marks of records from remoting.record", findings)
