@@ -19,8 +19,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from secrets import token_bytes
-from typing import Any
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.replication.controllers.controller_link import ControllerLink
@@ -31,6 +31,7 @@ from brokerd.replication.controllers.name_server_link import NameServerLink
 from brokerd.replication.controllers.session import Session
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.epochs.log_lineage import Lineage
+from brokerd.replication.facts import ReplicaFacts
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.required_set.quorum import weaknesses
 from brokerd.replication.required_set.sync_state import Proposal
@@ -361,20 +362,15 @@ class Replica:
         else:
             self._name_servers.when_known(done)
 
-    def state(self) -> dict[str, Any]:
-        """The facts for a person, as JSON values."""
+    def state(self) -> ReplicaFacts:
+        """The facts for a person."""
         control = self._control
-        state = self._engine.state(self._now_ms())
-        state["registration"] = control.registration.step.value if isinstance(control, ControlCore) else "fixed"
-        state["actsAsMaster"] = isinstance(control, FixedRoles) and control.acts_as_master
-        state["controllers"] = {
-            "connected": self._link.connected,
-            "leader": control.leader,
-            "lastError": control.last_error,
-            "silentMs": None if control.answered_ms is None else self._now_ms() - control.answered_ms,
-        }
-        state["nameServerRefusals"] = dict(self._name_servers.refusals)
-        return state
+        return replace(
+            self._engine.state(self._now_ms()),
+            acts_as_master=isinstance(control, FixedRoles) and control.acts_as_master,
+            controllers=self._link.connected,
+            controllers_error=control.last_error,
+        )
 
     # Inside
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
-
 from controllerd.live_settings import CONTROLLER_NAMES, NAME_SERVER_NAMES, LiveSettings
 from controllerd.metrics import Counters
 from controllerd.nameserver.records import MASTER_ID, Registration
@@ -27,6 +25,7 @@ from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.state import Group, UncleanElection
 from controllerd.replicas.triggers import observe_for_request
 from remoting import codes
+from remoting.facts.codec import encode
 from remoting.frame import Command
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import each
@@ -107,9 +106,9 @@ class ViewsProcessor:
             "groups": [self._group(groups[name]) for name in sorted(groups)] + self._fixed_groups(),
             "uncleanElection": self._settings.election.unclean,
             "metrics": self._counters.as_json(),
-            "loop": self._table.awake.as_json(),
+            "loop": self._table.awake.state(),
         }
-        connection.respond(request, body=orjson.dumps(view))
+        connection.respond(request, body=encode(view))
 
     def _known_leader(self) -> NodeId | None:
         state = self._driver.soft_state

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 from brokerd.replication.epochs.epoch_file import EpochFile
-from brokerd.replication.facts import core_facts
+from brokerd.replication.facts import ReplicaFacts, core_facts
 from brokerd.replication.log import LogPosition, ReplicatedLog
 from brokerd.replication.required_set.ack_queue import AckQueue, Callback
 from brokerd.replication.required_set.quorum import overdue, patience_ms
@@ -531,12 +532,12 @@ class ReplicaEngine:
 
     # For the console
 
-    def state(self, now_ms: int) -> dict[str, Any]:
-        """The facts that a person wants to see, as JSON values."""
-        return core_facts(self.core, self._settings, now_ms) | {
-            "waitingSends": len(self.acks),
-            "waitedMs": now_ms - (self.acks.waiting_since_ms or now_ms),
-            "unacknowledged": {status.name: count for status, count in self.acks.ended.items()},
-            "lastErrors": self.last_errors[-5:],
-            "refusedPeers": dict(self.channels.refused),
-        }
+    def state(self, now_ms: int) -> ReplicaFacts:
+        """The facts that a person wants to see."""
+        return replace(
+            core_facts(self.core, self._settings, now_ms),
+            waiting_sends=len(self.acks),
+            waited_ms=now_ms - (self.acks.waiting_since_ms or now_ms),
+            unacknowledged={status.name: count for status, count in self.acks.ended.items()},
+            refused_peers=dict(self.channels.refused),
+        )

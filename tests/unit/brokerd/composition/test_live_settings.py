@@ -124,7 +124,7 @@ def test_a_running_master_takes_over_what_changed() -> None:
     assert group.outcomes == [PutStatus.PUT_OK] * 2, "who waits already is let go"
     engine.reconfigure(ReplicationSettings(min_in_sync_replicas=3), group.now_ms)
     assert not engine.accepts_messages
-    assert engine.state(group.now_ms)["quorum"]["refused"]
+    assert engine.state(group.now_ms).leading.quorum.refused
     engine.reconfigure(ReplicationSettings(), group.now_ms)
     assert engine.accepts_messages
 
