@@ -27,7 +27,6 @@ from remoting.facts.broker_state import (
     TransactionState,
 )
 from remoting.facts.codec import encode
-from remoting.facts.words import BrokerRole
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
@@ -106,7 +105,7 @@ class StateProcessor:
             cluster_name=self._cluster_name,
             broker_name=self._broker_name,
             broker_id=replica.broker_id or 0,
-            role=BrokerRole(replica.role.value),
+            role=replica.role.value,
             master_epoch=replica.master_epoch,
             sync_state_set=tuple(replica.sync_state_set),
             min_offset=log.min_offset,

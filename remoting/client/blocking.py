@@ -17,6 +17,9 @@ import orjson
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
+from remoting.facts.broker_state import BrokerState
+from remoting.facts.cluster_view import ClusterView
+from remoting.facts.codec import decode
 from remoting.frame import Command
 from remoting.record.codec import Record, decode_records
 from remoting.record.properties import encode_properties
@@ -94,12 +97,12 @@ class AdminClient:
 
     # ---- the cluster
 
-    def cluster_view(self) -> dict[str, Any]:
+    def cluster_view(self) -> ClusterView:
         """What the controllers know: controllers, groups, replicas. The leader's word if there is one.
 
         Raises ConnectionLost when no controller answers.
         """
-        fallback: dict[str, Any] | None = None
+        fallback: ClusterView | None = None
         last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
         addresses = list(self._controllers)
         for address in addresses:
@@ -109,8 +112,8 @@ class AdminClient:
             except LogboomError as error:
                 last_error = error
                 continue
-            view: dict[str, Any] = orjson.loads(answer.body)
-            leader = next((each.get("address") for each in view["controllers"] if each.get("leader")), None)
+            view = decode(ClusterView, answer.body)
+            leader = next((each.address for each in view.controllers if each.leader), None)
             if leader == address:
                 return view
             fallback = fallback or view
@@ -123,17 +126,15 @@ class AdminClient:
     def masters(self) -> dict[str, str]:
         """Broker name -> remoting address of its master; groups without a master are left out."""
         masters = {}
-        for group in self.cluster_view()["groups"]:
-            for replica in group["replicas"]:
-                if replica["brokerId"] == group.get("masterBrokerId"):
-                    masters[group["brokerName"]] = replica["address"]
+        for group in self.cluster_view().groups:
+            if (master := group.master) is not None and master.address is not None:
+                masters[group.broker_name] = master.address
         return masters
 
-    def broker_state(self, address: str) -> dict[str, Any]:
-        """The state document of one broker."""
+    def broker_state(self, address: str) -> BrokerState:
+        """What one broker says about itself."""
         with self._connect(address) as connection:
-            state: dict[str, Any] = orjson.loads(connection.call(codes.BROKER_STATE, timeout_ms=self._timeout_ms).body)
-        return state
+            return decode(BrokerState, connection.call(codes.BROKER_STATE, timeout_ms=self._timeout_ms).body)
 
     def elect_master(self, cluster: str, group: str, broker_id: int) -> dict[str, str]:
         """Make `broker_id` the master of its group; returns masterBrokerId, masterAddress, masterEpoch.
@@ -429,7 +430,7 @@ class AdminClient:
 
     def _change(self, change: Callable[[SocketConnection], Command], only: str | None = None) -> list[NodeOutcome]:
         outcomes = []
-        names = sorted(each["brokerName"] for each in self.cluster_view()["groups"])
+        names = sorted(each.broker_name for each in self.cluster_view().groups)
         if not names:
             raise RequestError(codes.SERVICE_NOT_AVAILABLE, "no broker has registered yet; start one and try again")
         masters = self.masters()

@@ -29,7 +29,6 @@ Read = Callable[[Any], Any]
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 _KEY: Final = "key"
-_LEFT_OUT: Final = "left out when None"
 
 
 class CamelCase:
@@ -41,11 +40,6 @@ class CamelCase:
 def key(name: str) -> Mapping[str, str]:
     """Metadata of a field that stands under this key."""
     return {_KEY: name}
-
-
-def left_out() -> Mapping[str, bool]:
-    """Metadata of a field that is absent from the document, and not null, when it is None."""
-    return {_LEFT_OUT: True}
 
 
 def encode(fact: object) -> bytes:
@@ -88,15 +82,13 @@ class _Shape(NamedTuple):
 
     keys: tuple[str, ...]
     values: Callable[[object], tuple[Any, ...]]
-    left_out: tuple[str, ...]
 
 
 @cache
 def _shape(kind: type) -> _Shape:
     fields = _fields(kind)
     names = [each.name for each in fields]
-    left_out = tuple(_key(kind, each) for each in fields if _LEFT_OUT in each.metadata)
-    return _Shape(tuple(_key(kind, each) for each in fields), _getter(names), left_out)
+    return _Shape(tuple(_key(kind, each) for each in fields), _getter(names))
 
 
 def _fields(kind: type) -> tuple[dataclasses.Field[Any], ...]:
@@ -122,11 +114,7 @@ def _members(fact: Any) -> dict[str, Any]:
     """What orjson asks for what it does not know itself."""
     kind: Any = type(fact)
     shape = _shape(kind)
-    found = dict(zip(shape.keys, shape.values(fact), strict=True))
-    for name in shape.left_out:
-        if found[name] is None:
-            del found[name]
-    return found
+    return dict(zip(shape.keys, shape.values(fact), strict=True))
 
 
 # ---- reading: one function for each type, made once

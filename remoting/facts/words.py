@@ -10,13 +10,35 @@ from enum import StrEnum
 
 
 class BrokerRole(StrEnum):
-    """What a broker says that it is in its group."""
+    """What a broker is in its group. None says of itself that it is unreachable: others do, when it does not answer."""
 
     FENCED = "fenced"
     PROMOTING = "promoting"
     MASTER = "master"
     REPLICA = "replica"
+    UNREACHABLE = "unreachable"
 
     @classmethod
     def _missing_(cls, value: object) -> BrokerRole | None:
         return cls.FENCED if isinstance(value, str) else None
+
+
+class ControllerRole(StrEnum):
+    """What a controller is in its term. Others say unknown or unreachable of one that they do not hear."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    UNKNOWN = "unknown"
+    UNREACHABLE = "unreachable"
+
+    @classmethod
+    def _missing_(cls, value: object) -> ControllerRole | None:
+        return cls.CANDIDATE if isinstance(value, str) else None  # between two terms there are more words
+
+
+class GroupKind(StrEnum):
+    """Who decides the roles of a broker group."""
+
+    CONTROLLERS = "controllers"
+    FIXED = "fixed"
