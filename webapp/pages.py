@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
@@ -127,14 +128,12 @@ def paged(items: Sequence[Item], query: QueryDict, size: int = PAGE_SIZE) -> Pag
     return Paged(items[(number - 1) * size : number * size], number, pages, len(items))
 
 
-def sorted_by(
-    items: Sequence[dict[str, Any]], query: QueryDict, columns: Sequence[str], default: str
-) -> list[dict[str, Any]]:
+def sorted_by(items: Sequence[Item], query: QueryDict, columns: Sequence[str], default: str) -> list[Item]:
     """Sorted as the query string asks (`sort=lag`, `sort=-lag`); what is not known comes last either way."""
     asked = query.get("sort", default)
     column, falling = asked.lstrip("-"), asked.startswith("-")
     if column not in columns:
         column, falling = default.lstrip("-"), default.startswith("-")
-    known = [item for item in items if item.get(column) is not None]
-    unknown = [item for item in items if item.get(column) is None]
-    return [*sorted(known, key=lambda item: (item[column], item["name"]), reverse=falling), *unknown]
+    known = [item for item in items if getattr(item, column) is not None]
+    unknown = [item for item in items if getattr(item, column) is None]
+    return [*sorted(known, key=attrgetter(column, "name"), reverse=falling), *unknown]

@@ -38,18 +38,18 @@ def palette(request: HttpRequest) -> HttpResponse:
         if actor.may(permission) and wanted in text.lower()
     ]
     found += [
-        {"text": topic["name"], "kind": "topic", "icon": "topic", "address": reverse("topic", args=[topic["name"]])}
-        for topic in present.list("topics")
-        if wanted and wanted in topic["name"].lower()
+        {"text": topic.name, "kind": "topic", "icon": "topic", "address": reverse("topic", args=[topic.name])}
+        for topic in present.facts.topics
+        if wanted and wanted in topic.name.lower()
     ]
     found += [
         {
-            "text": group["name"],
+            "text": group.name,
             "kind": "consumer group",
             "icon": "group",
-            "address": reverse("group", args=[group["name"]]),
+            "address": reverse("group", args=[group.name]),
         }
-        for group in present.list("consumer_groups")
-        if wanted and wanted in group["name"].lower()
+        for group in present.facts.consumer_groups
+        if wanted and wanted in group.name.lower()
     ]
     return page(request, "_palette.html", {"found": found[:SHOWN], "more": max(0, len(found) - SHOWN)})

@@ -42,3 +42,18 @@ class GroupKind(StrEnum):
 
     CONTROLLERS = "controllers"
     FIXED = "fixed"
+
+
+class Health(StrEnum):
+    """The verdict on the cluster: `down` takes no messages, `degraded` lacks something that protects or restores them."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    DOWN = "down"
+
+
+class Severity(StrEnum):
+    """How bad a reason of the verdict is."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"

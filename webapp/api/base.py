@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from django.db.models import Q, QuerySet
@@ -24,6 +25,7 @@ from webapp.operations.services import Submitted, submit, wait
 from webapp.rules import Rules
 
 View = TypeVar("View", bound=Callable[..., Any])
+Item = TypeVar("Item")
 MAX_LIMIT = 500
 DEFAULT_LIMIT = 100
 
@@ -205,14 +207,16 @@ def page_by_time(request: Request, rows: QuerySet) -> tuple[list[Any], str | Non
     return found[:limit], write_cursor([last.created_at.isoformat(), str(last.pk)])
 
 
-def page_by_name(request: Request, items: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:
-    """One page of a list that is sorted by `name`, and the cursor to the next one."""
+def page_by_name(
+    request: Request, items: list[Item], name_of: Callable[[Item], str] = attrgetter("name")
+) -> tuple[list[Item], str | None]:
+    """One page of a list that is sorted by name, and the cursor to the next one."""
     limit, cursor = limit_of(request), read_cursor(request)
     if cursor is not None:
-        items = [item for item in items if item["name"] > str(cursor)]
+        items = [item for item in items if name_of(item) > str(cursor)]
     if len(items) <= limit:
         return items, None
-    return items[:limit], write_cursor(items[limit - 1]["name"])
+    return items[:limit], write_cursor(name_of(items[limit - 1]))
 
 
 # ---- description

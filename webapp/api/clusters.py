@@ -11,6 +11,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from remoting.facts.snapshot import Group
+from remoting.facts.words import Health
 from webapp import snapshot
 from webapp.api.base import Int64Field, body_of, change, changes, reads
 from webapp.errors import NotFound
@@ -24,7 +26,7 @@ class ReasonSerializer(serializers.Serializer):
 
 
 class VerdictSerializer(serializers.Serializer):
-    status = serializers.ChoiceField(choices=["healthy", "degraded", "down"])
+    status = serializers.ChoiceField(choices=[each.value for each in Health])
     reasons = ReasonSerializer(many=True)
 
 
@@ -241,11 +243,14 @@ class ElectionRequestSerializer(serializers.Serializer):
     broker_id = serializers.IntegerField()
 
 
-def _named(present: snapshot.Snapshot, cluster: str, group: str) -> dict[str, Any]:
+def _named(present: snapshot.Snapshot, cluster: str, group: str) -> Group:
     found = present.group(cluster, group)
     if found is None:
         raise NotFound(f"There is no group {group} in the cluster {cluster}.", code="group-not-found")
     return found
+
+
+_PARTS = ("controllers", "groups", "rates", "timeline", "processes", "spark")
 
 
 def cluster_document(present: snapshot.Snapshot) -> dict[str, Any]:
@@ -255,9 +260,7 @@ def cluster_document(present: snapshot.Snapshot) -> dict[str, Any]:
         "as_of": present.as_of,
         "freshness": str(present.freshness),
         "verdict": present.verdict,
-        "rates": present.dict("rates"),
-        "spark": present.dict("spark"),
-        **{name: present.list(name) for name in ("controllers", "groups", "timeline", "processes")},
+        **{name: getattr(present.facts, name) for name in _PARTS},
     }
     return dict(ClusterSerializer(document).data)
 
@@ -276,7 +279,7 @@ class ControllersView(APIView):
     @reads("controllers", "The controllers", ControllersSerializer)
     def get(self, request: Request) -> Response:
         present = snapshot.current()
-        return Response(ControllersSerializer({"as_of": present.as_of, "items": present.list("controllers")}).data)
+        return Response(ControllersSerializer({"as_of": present.as_of, "items": present.facts.controllers}).data)
 
 
 class GroupsView(APIView):
@@ -285,7 +288,7 @@ class GroupsView(APIView):
     @reads("groups", "The broker groups", GroupsSerializer)
     def get(self, request: Request) -> Response:
         present = snapshot.current()
-        return Response(GroupsSerializer({"as_of": present.as_of, "items": present.list("groups")}).data)
+        return Response(GroupsSerializer({"as_of": present.as_of, "items": present.facts.groups}).data)
 
 
 class GroupView(APIView):
@@ -302,7 +305,7 @@ class ReplicasView(APIView):
     @reads("replicas", "The replicas of a broker group", ReplicasSerializer)
     def get(self, request: Request, cluster: str, group: str) -> Response:
         present = snapshot.current()
-        replicas = _named(present, cluster, group)["replicas"]
+        replicas = _named(present, cluster, group).replicas
         return Response(ReplicasSerializer({"as_of": present.as_of, "items": replicas}).data)
 
 
@@ -320,8 +323,8 @@ class ElectionsView(APIView):
         wanted_cluster, wanted_group = request.query_params.get("cluster"), request.query_params.get("group")
         groups = [
             group
-            for group in present.list("groups")
-            if wanted_cluster in (None, group["cluster"]) and wanted_group in (None, group["name"])
+            for group in present.facts.groups
+            if wanted_cluster in (None, group.cluster) and wanted_group in (None, group.name)
         ]
         return Response(EligibilitiesSerializer({"as_of": present.as_of, "items": groups}).data)
 

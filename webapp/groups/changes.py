@@ -38,9 +38,9 @@ def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
         raise InvalidInput(
             "Type the group's name to confirm.", fields={"confirmation": [f"must be the group's name, {name}"]}
         )
-    if group.get("members"):
+    if group.members:
         raise Conflict(
-            f"{len(group['members'])} consumers of {name} are connected; stop them first.", code="group-has-members"
+            f"{group.member_count} consumers of {name} are connected; stop them first.", code="group-has-members"
         )
     return {"name": name}
 
@@ -48,8 +48,8 @@ def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
 def _plan(verb: str):  # type: ignore[no-untyped-def]
     def plan(parameters: Parameters) -> list[dict[str, str]]:
         return [
-            {"node": group["name"], "change": f"{verb} consumer group {parameters['name']}"}
-            for group in snapshot.current().list("groups")
+            {"node": group.name, "change": f"{verb} consumer group {parameters['name']}"}
+            for group in snapshot.current().facts.groups
         ]
 
     return plan

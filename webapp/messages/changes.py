@@ -48,7 +48,7 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
     known = snapshot.current().topics.get(topic)
     if snapshot.current().data is not None and known is None:
         raise NotFound(f"There is no topic {topic}.", code="topic-not-found")
-    if known is not None and known.get("system"):
+    if known is not None and known.system:
         raise InvalidInput(f"{topic} is a system topic; the cluster keeps it for itself.", code="system-topic")
     return cleaned
 

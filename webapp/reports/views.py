@@ -204,7 +204,7 @@ def cron_preview(request: HttpRequest) -> HttpResponse:
 def _form(chosen: catalogue.Report) -> dict[str, Any]:
     return {
         "report": chosen,
-        "topics": sorted(topic["name"] for topic in snapshot.current().list("topics") if not topic.get("system")),
+        "topics": sorted(topic.name for topic in snapshot.current().facts.topics if not topic.system),
         "zones": sorted(known_time_zones()),
         "overlaps": ReportSchedule.Overlap.choices,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from remoting.facts.snapshot import Topic
 from remoting.names import DEAD_LETTER_PREFIX, MAX_TOPIC_LENGTH, RETRY_PREFIX
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
@@ -27,7 +28,7 @@ def _validate(parameters: Parameters) -> Parameters:
         )
     if cleaned["name"].startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         rules.refuse("name", "must not start with %RETRY% or %DLQ%: the cluster makes those topics itself")
-    groups = {group["name"] for group in snapshot.current().list("groups")}
+    groups = {group.name for group in snapshot.current().facts.groups}
     if cleaned["group"] is not None and groups and cleaned["group"] not in groups:
         rules.refuse("group", f"must be a broker group of this cluster: {', '.join(sorted(groups))}")
     rules.finish()
@@ -42,7 +43,7 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
-    name = str(_existing(parameters)["name"])
+    name = _existing(parameters).name
     given = {field: value for field, value in parameters.items() if value is not None}
     if not {"type", "queues", "perm"} <= given.keys():
         given = {**configuration(name), **given}  # what is not asked for stays as the brokers have it
@@ -64,7 +65,7 @@ def configuration(name: str) -> Parameters:
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
-    name = str(_existing(parameters)["name"])
+    name = _existing(parameters).name
     if "confirmation" in parameters and parameters["confirmation"] != name:
         raise InvalidInput(
             "Type the topic's name to confirm.", fields={"confirmation": [f"must be the topic's name, {name}"]}
@@ -72,13 +73,13 @@ def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
     return {"name": name}
 
 
-def _existing(parameters: Parameters) -> dict[str, object]:
+def _existing(parameters: Parameters) -> Topic:
     name = parameters.get("name")
     present = snapshot.current()
     topic = present.topics.get(name) if isinstance(name, str) else None
     if topic is None:
         raise NotFound(f"There is no topic {name}.", code="topic-not-found")
-    if topic.get("system"):
+    if topic.system:
         raise InvalidInput(f"{name} is a system topic; the cluster keeps it for itself.", code="system-topic")
     return topic
 
@@ -89,9 +90,9 @@ def _plan(verb: str):  # type: ignore[no-untyped-def]
         if "queues" in parameters:
             what += f": {parameters['queues']} queues, {parameters['type']}, {PERMISSION_BITS[parameters['perm']]}"
         return [
-            {"node": group["name"], "change": what}
-            for group in snapshot.current().list("groups")
-            if parameters.get("group") in (None, group["name"])
+            {"node": group.name, "change": what}
+            for group in snapshot.current().facts.groups
+            if parameters.get("group") in (None, group.name)
         ]
 
     return plan

@@ -32,9 +32,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         raise NotFound(
             f"There is no topic {name}. A new one appears here within a second or two.", code="topic-not-found"
         )
-    return live_page(
-        request, "topic", "topics/topic.html", {"name": name, "system": bool(known and known.get("system"))}
-    )
+    return live_page(request, "topic", "topics/topic.html", {"name": name, "system": bool(known and known.system)})
 
 
 @require_http_methods(["GET", "POST"])
@@ -66,9 +64,7 @@ def delete(request: HttpRequest, name: str) -> HttpResponse:
     if known is None:
         raise NotFound(f"There is no topic {name}.", code="topic-not-found")
     consumers = [
-        group["name"]
-        for group in present.list("consumer_groups")
-        if any(each["topic"] == name for each in group.get("topics") or [])
+        group.name for group in present.facts.consumer_groups if any(each.topic == name for each in group.topics)
     ]
     context = {"name": name, "topic": known, "consumers": consumers, "values": {}, "errors": {}}
     if request.method == "GET":
@@ -81,7 +77,7 @@ def _choices() -> dict[str, Any]:
     return {
         "types": MESSAGE_TYPES,
         "permissions": PERMISSION_BITS,
-        "groups": [group["name"] for group in snapshot.current().list("groups")],
+        "groups": [group.name for group in snapshot.current().facts.groups],
         "name_rule": NAME_RULE,
         "max_name": MAX_TOPIC_LENGTH,
         "max_queues": MAX_QUEUES,

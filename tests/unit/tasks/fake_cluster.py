@@ -27,7 +27,7 @@ def answering(answer: Callable[[Command], Any]) -> Handler:
 
     def handle(connection: RemotingConnection, requests: Sequence[Command]) -> None:
         for request in requests:
-            connection.respond(request, codes.SUCCESS, body=orjson.dumps(answer(request)))
+            connection.respond(request, codes.SUCCESS, body=encode(answer(request)))
 
     return handle
 

@@ -14,6 +14,7 @@ from remoting.errors import ProtocolError
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode, encode
+from remoting.facts.snapshot import ClusterSnapshot
 from remoting.facts.words import BrokerRole
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -24,7 +25,12 @@ st.register_type_strategy(
     Mapping,
     lambda kind: st.dictionaries(st.text(), st.from_type(kind.__args__[1])),  # the abstract one has many others
 )
-KINDS = {"broker_state_master": BrokerState, "broker_state_replica": BrokerState, "cluster_view": ClusterView}
+KINDS = {
+    "broker_state_master": BrokerState,
+    "broker_state_replica": BrokerState,
+    "cluster_view": ClusterView,
+    "snapshot": ClusterSnapshot,
+}
 
 
 UNKNOWN = {"ofANewerPeer", "ofANewerCollector", "colour", "weather", "mood"}
