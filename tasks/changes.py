@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from remoting.client.blocking import CONFIRMED, NOT_ATTEMPTED, REFUSED, UNCHANGED, UNKNOWN, NodeOutcome
+from remoting.client.blocking import NodeOutcome
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.facts.broker_state import BrokerState, GroupState
 from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView
-from remoting.facts.words import BrokerRole
+from remoting.facts.words import BrokerRole, Outcome
 
 READ_BACK_TIMEOUT_S = 10.0
 READ_BACK_EVERY_S = 0.2
 
-_MADE = frozenset({CONFIRMED, UNCHANGED})
+_MADE = frozenset({Outcome.CONFIRMED, Outcome.UNCHANGED})
 
 
 class ClusterAdmin(Protocol):
@@ -140,7 +140,7 @@ def delete_topic(change: Change) -> dict[str, Any]:
 
 def _route_note(answer: NodeOutcome) -> NodeOutcome:
     """A controller that did not hear of a deletion: its route to the topic ends by itself, so nothing failed."""
-    return NodeOutcome(answer.node, UNKNOWN, f"{answer.detail}; it disappears with the brokers' next report")
+    return NodeOutcome(answer.node, Outcome.UNKNOWN, f"{answer.detail}; it disappears with the brokers' next report")
 
 
 # ---- consumer groups
@@ -197,16 +197,16 @@ def elect_master(change: Change) -> dict[str, Any]:
     chosen = int(change.parameters["broker_id"])
     before = _group(change.client.cluster_view(), cluster, group)
     if before.master_broker_id == chosen:
-        change.record([NodeOutcome(f"replica {chosen}", UNCHANGED, "it is the master already")])
+        change.record([NodeOutcome(f"replica {chosen}", Outcome.UNCHANGED, "it is the master already")])
         return {"master_id": chosen, "master_epoch": before.master_epoch}
     change.tell_progress(0, 2, f"asking the controllers to elect replica {chosen}")
     try:
         change.client.elect_master(cluster, group, chosen)
     except RequestError as error:
-        change.record([NodeOutcome(f"replica {chosen}", REFUSED, error.message)])
+        change.record([NodeOutcome(f"replica {chosen}", Outcome.REFUSED, error.message)])
         raise ChangeFailed("election-refused", f"The controllers refused: {error.message}") from error
     except (ConnectionLost, RequestTimeout) as error:
-        change.record([NodeOutcome(f"replica {chosen}", UNKNOWN, str(error))])
+        change.record([NodeOutcome(f"replica {chosen}", Outcome.UNKNOWN, str(error))])
     change.tell_progress(1, 2, "waiting until every replica follows")
     latest = before
 
@@ -217,7 +217,7 @@ def elect_master(change: Change) -> dict[str, Any]:
             return False
         outcomes = [_after_election(change.client, latest, replica, chosen) for replica in latest.replicas]
         change.record(outcomes)
-        return all(outcome.outcome != UNKNOWN for outcome in outcomes)
+        return all(outcome.outcome != Outcome.UNKNOWN for outcome in outcomes)
 
     done = change.read_back(is_so)
     if latest.master_broker_id != chosen:
@@ -247,15 +247,15 @@ def _after_election(client: ClusterAdmin, group: GroupView, replica: ReplicaView
     """What one replica made of the election, by its own word."""
     node = f"replica {replica.broker_id}"
     if not replica.alive or replica.address is None:
-        return NodeOutcome(node, NOT_ATTEMPTED, "it is not alive; it follows when it comes back")
+        return NodeOutcome(node, Outcome.NOT_ATTEMPTED, "it is not alive; it follows when it comes back")
     try:
         state = client.broker_state(replica.address)
     except LogboomError as error:
-        return NodeOutcome(node, UNKNOWN, str(error))
+        return NodeOutcome(node, Outcome.UNKNOWN, str(error))
     wanted = BrokerRole.MASTER if replica.broker_id == master_id else BrokerRole.REPLICA
     if (state.role, state.master_epoch) == (wanted, group.master_epoch):
-        return NodeOutcome(node, CONFIRMED, f"{wanted} in epoch {state.master_epoch}")
-    return NodeOutcome(node, UNKNOWN, f"it says {state.role} in epoch {state.master_epoch}")
+        return NodeOutcome(node, Outcome.CONFIRMED, f"{wanted} in epoch {state.master_epoch}")
+    return NodeOutcome(node, Outcome.UNKNOWN, f"it says {state.role} in epoch {state.master_epoch}")
 
 
 # ---- what they share
@@ -271,12 +271,12 @@ def _confirm(change: Change, is_so_at: Callable[[str], bool], nodes: set[str] | 
     for node, outcome in list(change.outcomes.items()):
         if nodes is not None and node not in nodes:
             continue
-        if outcome.outcome in (REFUSED, NOT_ATTEMPTED):
+        if outcome.outcome in (Outcome.REFUSED, Outcome.NOT_ATTEMPTED):
             continue
         if not is_so_at(node):
             open_nodes = True
-        elif outcome.outcome == UNKNOWN:
-            change.record([NodeOutcome(node, CONFIRMED, "the answer was lost; read back")])
+        elif outcome.outcome == Outcome.UNKNOWN:
+            change.record([NodeOutcome(node, Outcome.CONFIRMED, "the answer was lost; read back")])
     return not open_nodes
 
 
@@ -287,7 +287,7 @@ def _made_sure(change: Change, what: str, is_so: Callable[[], bool], nodes: set[
     if not settled:
         for each in outcomes:
             if each.outcome in _MADE:
-                change.record([NodeOutcome(each.node, UNKNOWN, "it agreed, but reading back does not show it")])
+                change.record([NodeOutcome(each.node, Outcome.UNKNOWN, "it agreed, but reading back does not show it")])
     counts: dict[str, int] = {}
     for node, each in change.outcomes.items():
         if nodes is None or node in nodes:
@@ -297,7 +297,7 @@ def _made_sure(change: Change, what: str, is_so: Callable[[], bool], nodes: set[
     ]
     if bad:
         told = "; ".join(f"{each.node}: {each.outcome} {each.detail}".rstrip() for each in bad[:5])
-        refused_only = all(each.outcome == REFUSED for each in bad)
+        refused_only = all(each.outcome == Outcome.REFUSED for each in bad)
         code = "change-refused" if refused_only else "change-incomplete"
         advice = "" if refused_only else " Asking again is safe: what is as wanted stays as it is."
         raise ChangeFailed(code, f"Not everywhere made: {what}. {told}.{advice}")

@@ -20,16 +20,11 @@ from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestT
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode
+from remoting.facts.words import Outcome
 from remoting.frame import Command
 from remoting.record.codec import Record, decode_records
 from remoting.record.properties import encode_properties
 from remoting.transport.client import Identity
-
-CONFIRMED: Final = "CONFIRMED"
-UNCHANGED: Final = "UNCHANGED"
-UNKNOWN: Final = "UNKNOWN"
-NOT_ATTEMPTED: Final = "NOT_ATTEMPTED"
-REFUSED: Final = "REFUSED"
 
 _CHANGE_TIMEOUT_MS: Final = 10_000
 
@@ -41,10 +36,10 @@ _MAX_LONG: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """What became of a change at one node. `outcome` is one of the words above; `detail` is for a person."""
+    """What became of a change at one node. `detail` is for a person."""
 
     node: str
-    outcome: str
+    outcome: Outcome
     detail: str = ""
 
 
@@ -275,7 +270,7 @@ class AdminClient:
                 with self._connect(address) as connection:
                     connection.call(codes.DELETE_TOPIC_IN_NAMESRV, {"topic": name})
             except LogboomError as error:
-                outcomes.append(NodeOutcome(address, UNKNOWN, f"its route may linger: {error}"))
+                outcomes.append(NodeOutcome(address, Outcome.UNKNOWN, f"its route may linger: {error}"))
         return outcomes
 
     def topic_config(self, name: str) -> dict[str, dict[str, Any]]:
@@ -438,16 +433,18 @@ class AdminClient:
             if only is not None and name != only:
                 continue
             if name not in masters:
-                outcomes.append(NodeOutcome(name, NOT_ATTEMPTED, "the group has no master at the moment"))
+                outcomes.append(NodeOutcome(name, Outcome.NOT_ATTEMPTED, "the group has no master at the moment"))
                 continue
             try:
                 with self._connect(masters[name]) as connection:
                     answer = change(connection)
-                outcomes.append(NodeOutcome(name, UNCHANGED if answer.remark == "unchanged" else CONFIRMED))
+                outcomes.append(
+                    NodeOutcome(name, Outcome.UNCHANGED if answer.remark == "unchanged" else Outcome.CONFIRMED)
+                )
             except RequestError as error:
-                outcomes.append(NodeOutcome(name, REFUSED, error.message))
+                outcomes.append(NodeOutcome(name, Outcome.REFUSED, error.message))
             except (ConnectionLost, RequestTimeout) as error:
-                outcomes.append(NodeOutcome(name, UNKNOWN, str(error)))
+                outcomes.append(NodeOutcome(name, Outcome.UNKNOWN, str(error)))
         return outcomes
 
 

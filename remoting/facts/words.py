@@ -57,3 +57,13 @@ class Severity(StrEnum):
 
     CRITICAL = "critical"
     WARNING = "warning"
+
+
+class Outcome(StrEnum):
+    """What became of a change at one node."""
+
+    CONFIRMED = "CONFIRMED"
+    UNCHANGED = "UNCHANGED"
+    UNKNOWN = "UNKNOWN"
+    NOT_ATTEMPTED = "NOT_ATTEMPTED"
+    REFUSED = "REFUSED"

@@ -24,15 +24,7 @@ from remoting import codes
 from remoting.access.answers import answer_query
 from remoting.access.model import read_policies, resource, subject_name
 from remoting.client.access_admin import AccessAdmin
-from remoting.client.blocking import (
-    CONFIRMED,
-    UNCHANGED,
-    AdminClient,
-    FoundMessage,
-    NodeOutcome,
-    PulledMessages,
-    QueueOffsets,
-)
+from remoting.client.blocking import AdminClient, FoundMessage, NodeOutcome, PulledMessages, QueueOffsets
 from remoting.errors import RequestError
 from remoting.facts.snapshot import (
     VERSION,
@@ -58,7 +50,7 @@ from remoting.facts.snapshot import (
     Transactions,
     Verdict,
 )
-from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health
+from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, Outcome
 from remoting.record.codec import Record, decode_record, encode_record
 from remoting.record.hosts import pack_host
 from remoting.record.properties import encode_properties
@@ -455,7 +447,7 @@ class FakeAccess(AccessAdmin):
         reply = self.machine.apply(encode_access(self._command(code, ext, fields or {})))
         if reply.code:
             raise RequestError(reply.code, reply.remark)
-        return NodeOutcome("controllers", UNCHANGED if reply.remark else CONFIRMED)
+        return NodeOutcome("controllers", Outcome.UNCHANGED if reply.remark else Outcome.CONFIRMED)
 
     def _command(self, code: int, ext: Mapping[str, str], fields: Mapping[str, Any]) -> AccessCommand:
         if code == codes.AUTH_CREATE_ACL:

@@ -18,6 +18,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from remoting.facts.words import Outcome
 from webapp.accounts.permissions import actor_of
 from webapp.errors import InvalidInput
 from webapp.operations.models import Operation
@@ -57,7 +58,7 @@ class ProblemSerializer(serializers.Serializer):
 
 class NodeSerializer(serializers.Serializer):
     node = serializers.CharField()
-    outcome = serializers.ChoiceField(choices=["CONFIRMED", "UNCHANGED", "UNKNOWN", "NOT_ATTEMPTED", "REFUSED"])
+    outcome = serializers.ChoiceField(choices=[each.value for each in Outcome])
     detail = serializers.CharField(allow_blank=True)
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from remoting import codes
-from remoting.client.blocking import CONFIRMED, NOT_ATTEMPTED, REFUSED, UNCHANGED, UNKNOWN, NodeOutcome
+from remoting.client.blocking import NodeOutcome
 from remoting.errors import ConnectionLost, RequestError, RequestTimeout
 from remoting.facts.broker_state import BrokerState, GroupState
 from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView
-from remoting.facts.words import BrokerRole
+from remoting.facts.words import BrokerRole, Outcome
 
 
 class FakeAdmin:
@@ -126,7 +126,7 @@ class FakeAdmin:
 
     def delete_topic(self, name: str) -> list[NodeOutcome]:
         outcomes = [self._put(each, self.topics, name, None) for each in self.groups]
-        return [*outcomes, NodeOutcome("127.0.0.1:9878", UNKNOWN, "its route may linger: no answer")]
+        return [*outcomes, NodeOutcome("127.0.0.1:9878", Outcome.UNKNOWN, "its route may linger: no answer")]
 
     def create_group(self, name: str, fifo: bool = False, retry_max_times: int = 16) -> list[NodeOutcome]:
         config = GroupState(name=name, fifo=fifo, retry_max_times=retry_max_times)
@@ -138,19 +138,19 @@ class FakeAdmin:
     def _put(self, group: str, table: dict[str, dict[str, Any]], name: str, config: Any) -> NodeOutcome:
         self.calls.append(group)
         if group in self.headless:
-            return NodeOutcome(group, NOT_ATTEMPTED, "the group has no master at the moment")
+            return NodeOutcome(group, Outcome.NOT_ATTEMPTED, "the group has no master at the moment")
         if group in self.refusing:
-            return NodeOutcome(group, REFUSED, self.refusing[group])
+            return NodeOutcome(group, Outcome.REFUSED, self.refusing[group])
         if group in self.deaf:
-            return NodeOutcome(group, UNKNOWN, "no answer")
+            return NodeOutcome(group, Outcome.UNKNOWN, "no answer")
         unchanged = table[group].get(name) == config
         if config is None:
             table[group].pop(name, None)
         else:
             table[group][name] = config
         if group in self.lost:
-            return NodeOutcome(group, UNKNOWN, "no answer")
-        return NodeOutcome(group, UNCHANGED if unchanged else CONFIRMED)
+            return NodeOutcome(group, Outcome.UNKNOWN, "no answer")
+        return NodeOutcome(group, Outcome.UNCHANGED if unchanged else Outcome.CONFIRMED)
 
     def elect_master(self, cluster: str, group: str, broker_id: int) -> dict[str, str]:
         self.calls.append(f"elect {broker_id}")
