@@ -18,14 +18,15 @@ from collections.abc import Mapping
 from brokerd.cluster.access_copy import AccessCopy, AccessFollower
 from brokerd.cluster.directory import Directory
 from brokerd.cluster.routes import Routes
-from brokerd.composition.core import BrokerCore, BrokerIdentity
+from brokerd.composition.core import BrokerCore
+from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
 from brokerd.composition.exposition import Exposition, Sources
 from brokerd.composition.handlers import build_processors, build_retry
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
+from brokerd.composition.send_path import build_sends
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
-from brokerd.delay.levels import SCHEDULE_TOPIC
 from brokerd.loop.steady_clock import SteadyClock
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
@@ -33,27 +34,27 @@ from brokerd.metadata.tables import Change
 from brokerd.processors.access import AccessProcessor
 from brokerd.processors.cleanup import CleanupProcessor
 from brokerd.processors.pass_on import PassOn
-from brokerd.processors.registry import entries
-from brokerd.processors.registry import handlers as handlers_of
+from brokerd.processors.registry import handlers_of, on_master
 from brokerd.processors.replies import ReplyProcessor
 from brokerd.processors.runtime_info import SAMPLE_S, Figures, RuntimeInfo
-from brokerd.processors.send import SendProcessor
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
-from brokerd.proxy.proxy import GrpcProxy
-from brokerd.replication.controllers.controller_session import BrokerNames
-from brokerd.replication.replica import Replica
+from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
+from brokerd.replication.controllers.session import BrokerNames
+from brokerd.replication.replica import Replica, Surroundings
 from brokerd.replication.roles.effects import Role
 from brokerd.store.log.flusher import Flusher
 from brokerd.store.upkeep.housekeeping import Housekeeper
 from remoting import codes
-from remoting.access.guard import Guard
 from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
 from remoting.errors import StorageError
 from remoting.exporter import MetricsExporter
+from remoting.guarding.guard import Guard
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.hosts import pack_host
+from remoting.registry import BROKERS, bind
 from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import RemotingServer, each
@@ -86,21 +87,18 @@ class Broker:
         tls = tls_server(settings.tls)
         self._guard = Guard(settings.access, settings.cluster, secrets, _wall_ms)
         self._tasks = TaskOwner("broker")
+        self._connections: set[RemotingConnection] = set()
         self.clients = ClientRegistry(_monotonic_ms, _wall_ms)
 
         def make_replica(replicated_log: StoreReplicatedLog, confirm_offset: int) -> Replica:
             return Replica(
-                self._live.replication,
-                names,
-                settings.controllers,
-                self._disk,
+                self._live.replication.value,
+                Surroundings(
+                    names, settings.controllers, self._disk, self._topics, secrets, identity=identity, tls=tls
+                ),
                 replicated_log,
-                self._topics,
-                secrets=secrets,
                 confirm_offset=confirm_offset,
                 tail_kept=replicated_log.keeps_tail(acked_after_flush=settings.replication.ack_after_flush),
-                identity=identity,
-                tls=tls,
             )
 
         self.core = core = BrokerCore(
@@ -110,24 +108,23 @@ class Broker:
                 pack_host(*store_host),
                 development=settings.send.auto_create_topics,
             ),
-            self._disk,
-            settings.store,
+            CoreSettings(
+                settings.store,
+                settings.journal,
+                settings.pop,
+                self._live.transactions,
+                settings.delay,
+                settings.store.delays,
+            ),
+            Environment(self._disk, loop, _wall_ms, random.Random(), time.process_time),
+            self.clients,
             make_replica,
             request_flush=lambda: self._flusher.request(),
-            is_alive=self.clients.is_alive,
-            scheduler=loop,
-            wall_ms=_wall_ms,
-            rng=random.Random(),
-            pop_settings=settings.pop,
-            journal_settings=settings.journal,
-            transaction_settings=self._live.transactions,
-            delay_settings=settings.delay,
-            cpu_s=time.process_time,
         )
         assert isinstance(core.replica, Replica)
         self.replica = core.replica
         self.replica.on_failure(self._fail)
-        self._live.listeners.append(lambda: self.replica.reconfigure(self._live.replication))
+        self._live.replication.subscribe(self.replica.reconfigure)
         core.store.position_holders.append(self.replica.held_offset)
         core.store.failure_listeners.append(self._store_failed)
         pause_ms = 0 if settings.replication.ack_after_flush else _BACKGROUND_FLUSH_MS
@@ -141,8 +138,6 @@ class Broker:
             self._store_failed,
             core.config,
         )
-        self._live.listeners.append(lambda: self._housekeeper.use(self._live.retention))
-        self._live.listeners.append(lambda: self.core.transactions.use(self._live.transactions))
         self.clients.gone_listeners.append(core.pop.client_gone)
 
         self._client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms, identity=identity)
@@ -154,23 +149,18 @@ class Broker:
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, _monotonic_ms)
         locks = QueueLocks()
         self._retry = build_retry(core, locks, auto_create_groups=settings.pop.auto_create_groups)
-        self._sends = SendProcessor(
-            core.store,
-            core.appends,
-            core.sender,
-            core.metadata.topics,
-            store_host,
-            core.counters,
-            loop.call_soon,
-            self._retry.sent_again,
-            core.metadata.make_topic_like if settings.send.auto_create_topics else None,
+        self._sends = build_sends(
+            core,
+            self._retry,
+            pack_host(*store_host),
             self.replica.when_topics_known,
+            loop.call_soon,
+            make_topics=settings.send.auto_create_topics,
         )
         self._replies = ReplyProcessor(
             core.sender, self.clients, pack_host(*store_host), _wall_ms, stores=settings.send.store_replies
         )
         core.metadata.listeners.append(self._topics_changed)
-        self._sends.topics_changed()
 
         grpc_host, grpc_port = split_address(settings.grpc_listen)
         self._proxy = GrpcProxy(
@@ -178,23 +168,22 @@ class Broker:
             grpc_port,
             Services(core.sender, core.pop, core.metadata, self.clients, self._routes),
             self._client,
-            is_master=lambda: self.replica.is_master,
-            master_address=lambda: self.replica.master_address or None,
-            settings=settings.grpc,
-            forward_settings=settings.forward,
-            auto_create_groups=settings.pop.auto_create_groups,
-            guard=self._guard,
-            tls=tls_server(settings.tls, PROTOCOLS),
+            self.replica,
+            ProxyOptions(
+                settings.grpc,
+                settings.forward,
+                settings.pop.auto_create_groups,
+                self._guard,
+                tls_server(settings.tls, PROTOCOLS),
+            ),
         )
         self._processors = build_processors(
             core,
             self.clients,
             self.replica,
             loop,
-            lambda: len(self._server.connections),
-            settings.cluster,
-            settings.name,
-            settings.listen,
+            self._connections.__len__,
+            names,
             self._live,
             self._routes.route,
             locks,
@@ -210,34 +199,36 @@ class Broker:
             _wall_ms,
         )
         self._runtime_info = RuntimeInfo(self._figures, core.counters)
-        handlers = {
-            **handlers_of(
-                entries(self._processors),
-                lambda: self.replica.is_master,
-                PassOn(self._client, lambda: self.replica.master_address, self._tasks),
-            ),
-            **self.replica.handlers(),
-            **AccessProcessor(self._guard, self._access, self._tasks).handlers(),
-            **self._cleanup.handlers(),
-            codes.SEND_MESSAGE: self._sends.handle_long_names,
-            codes.SEND_MESSAGE_V2: self._sends.handle,
-            codes.SEND_BATCH_MESSAGE: self._sends.handle,
-            codes.SEND_REPLY_MESSAGE: each(self._replies.handle_long_names),
-            codes.SEND_REPLY_MESSAGE_V2: each(self._replies.handle),
-            codes.PROXY_CALL: self._proxy.handle_forwarded,
-            codes.GET_BROKER_CONFIG: each(self._live.handle_get),
-            codes.UPDATE_BROKER_CONFIG: each(self._live.handle_update),
-            codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
-        }
+        handlers = bind(
+            BROKERS,
+            handlers_of(self._processors),
+            self.replica.handlers(),
+            AccessProcessor(self._guard, self._access, self._tasks).handlers(),
+            self._cleanup.handlers(),
+            {
+                codes.SEND_MESSAGE: self._sends.handle_long_names,
+                codes.SEND_MESSAGE_V2: self._sends.handle,
+                codes.SEND_BATCH_MESSAGE: self._sends.handle,
+                codes.SEND_REPLY_MESSAGE: each(self._replies.handle_long_names),
+                codes.SEND_REPLY_MESSAGE_V2: each(self._replies.handle),
+                codes.PROXY_CALL: self._proxy.handle_forwarded,
+                codes.GET_BROKER_CONFIG: each(self._live.handle_get),
+                codes.UPDATE_BROKER_CONFIG: each(self._live.handle_update),
+                codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
+            },
+        )
+        pass_on = PassOn(self._client, lambda: self.replica.master_address, self._tasks)
         self._server = RemotingServer(
             host,
             port,
-            self._guard.protect(handlers),
+            self._guard.protect(on_master(handlers, lambda: self.replica.is_master, pass_on)),
             limits=settings.flow.limits(),
             closed=self._connection_closed,
             tls=tls,
             max_slow_readers=settings.flow.max_slow_readers,
             second_port=settings.remoting.port_beside(port),
+            taker=None if self._guard.is_on else self._sends,
+            connections=self._connections,
         )
         self._exporter = self._make_exporter(port)
         self._expirer: asyncio.TimerHandle | None = None
@@ -300,7 +291,7 @@ class Broker:
             self.core,
             self.replica.state,
             self._flusher.durations,
-            lambda: len(self._server.connections),
+            self._connections.__len__,
             lambda: self._processors.pull.waiting_count,
             self._disk.usage,
             self._guard,
@@ -319,7 +310,6 @@ class Broker:
 
     def _topics_changed(self, change: Change) -> None:
         if change.touches_topics:
-            self._sends.topics_changed(None if change.rebuilt else (*change.topics_put, *change.topics_deleted))
             self.replica.topics_changed()
 
     def _connection_closed(self, connection: RemotingConnection) -> None:

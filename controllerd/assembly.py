@@ -20,10 +20,12 @@ from controllerd.nameserver.handlers import NameServer
 from controllerd.nameserver.kv_config import KvConfig
 from controllerd.nameserver.routes import RouteTable
 from controllerd.processors.access import AccessProcessor, Sealer
+from controllerd.processors.controllers_view import ControllersView
 from controllerd.processors.hand_over import HandOver
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
+from controllerd.processors.serving import Serving
 from controllerd.processors.views import ViewsProcessor
 from controllerd.pushes import Pushes
 from controllerd.raft.core import CoreSettings, RaftCore
@@ -34,17 +36,20 @@ from controllerd.raft.messages import Message, SoftState
 from controllerd.raft.node import RaftNode
 from controllerd.raft.peers import PeerEvents, Peers
 from controllerd.raft.quorum import Configuration
+from controllerd.raising import Raising
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
-from controllerd.replicas.state import Group
+from controllerd.replicas.state import ReplicasState
 from controllerd.settings import ControllerSettings
-from remoting.access.guard import Guard
+from remoting.access.model import AccessState
 from remoting.access.sealing import NONCE_BYTES, inner_credentials, seal
 from remoting.access.secret_file import load_secrets
 from remoting.disk import Disk
 from remoting.errors import LogboomError
 from remoting.exporter import MetricsExporter
+from remoting.guarding.guard import Guard
+from remoting.registry import CONTROLLERS, bind
 from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import RemotingServer
@@ -93,27 +98,29 @@ class Controller:
         self._client = RemotingClient(identity=identity)
         self._pushes = Pushes(self._client, self._counters, self._tasks)
         self._table = HeartbeatTable(**asdict(settings.liveness))
-        self._machine = ReplicasMachine(self._recorded)
-        self._replicated = ControllerMachine(self._machine, self._guard.update)
+        self._machine = ControllerMachine({"replicas": self._recorded, "access": self._access_changed})
         self._routes = RouteTable(self._committed_epoch)
-        self._name_server = NameServer(
-            self._routes, KvConfig(disk), lambda: live.nameserver, self._pushes.push, _now_ms
-        )
+        self._name_server = NameServer(self._routes, KvConfig(disk), live.nameserver, self._pushes.push, _now_ms)
         self._members = Members(settings.node_id, settings.peers)
+        self._driver = driver = self._make_driver(disk)
         events = PeerEvents(
             self._received,
-            lambda node: self._driver.report_unreachable(node),
-            lambda node, delivered: self._driver.report_snapshot(node, delivered=delivered),
-            lambda node: self._driver.peer_lost(node),
-            lambda: self._driver.fail(MemberRemoved()),
-            lambda: self._driver.node.core.log.last_index > 0,
+            driver.report_unreachable,
+            lambda node, delivered: driver.report_snapshot(node, delivered=delivered),
+            driver.peer_lost,
+            lambda: driver.fail(MemberRemoved()),
+            lambda: driver.node.core.log.last_index > 0,
         )
-        self._peers = Peers(settings.raft.group, self._members, events, self._tasks, identity)
+        self._peers = Peers(
+            settings.raft.group, self._members, events, self._tasks, identity, self._machine.highest_level
+        )
         self._driver = self._make_driver(disk)
-        self._notifier = Notifier(self._pushes, self._table, _now_ms)
-        self._elections = Elections(
-            live, self._driver, self._machine, self._table, _now_ms, self._counters, self._tasks
+        self._raising = Raising(
+            self._driver, self._machine, self._peers.level, settings.raft.decide_timeout_ms, self._tasks
         )
+        self._groups = BrokerGroups(self._machine, self._table, _now_ms, _wall_ms)
+        self._notifier = Notifier(self._pushes, self._groups)
+        self._elections = Elections(live, self._driver, self._groups, self._counters, self._tasks)
         self._heartbeats = HeartbeatProcessor(self._table, self._elections, self._name_server, _now_ms, self._counters)
         host, port = split_address(settings.address)
         self._server = RemotingServer(
@@ -190,7 +197,7 @@ class Controller:
         )
         node = RaftNode(
             core,
-            self._replicated,
+            self._machine,
             compact_after_entries=settings.compact_after_entries,
             keep_entries=settings.keep_entries,
         )
@@ -208,61 +215,39 @@ class Controller:
         metrics_port = self._settings.metrics.port_beside(port)
         if metrics_port is None:
             return None
-        exposition = Exposition(
-            self._settings,
-            self._driver,
-            self._machine,
-            self._table,
-            self._counters,
-            _now_ms,
-            self._guard,
-        )
+        exposition = Exposition(self._settings, self._driver, self._groups, self._counters, self._guard)
         return MetricsExporter(self._settings.metrics.host, metrics_port, exposition.render)
 
     def _handlers(self) -> Mapping[int, Handler]:
+        timeout_ms = self._settings.raft.decide_timeout_ms
+        hand_over = HandOver(self._client, timeout_ms)
         replicas = ReplicasProcessor(
-            self._live,
-            self._driver,
-            self._machine,
-            self._table,
-            _now_ms,
-            self._counters,
-            self._tasks,
-            HandOver(self._client, self._settings.raft.decide_timeout_ms),
-            _wall_ms,
+            self._live.election, self._driver, self._groups, self._counters, timeout_ms, hand_over
         )
+        controllers = ControllersView(self._settings.node_id, self._driver, self._members)
         views = ViewsProcessor(
             self._live,
-            self._driver,
-            self._members,
-            self._machine,
-            self._table,
+            controllers,
+            self._groups,
             self._routes,
-            _now_ms,
-            _wall_ms,
             self._counters,
-            lambda: self._replicated.access.version,
+            lambda: self._machine.access.version,
         )
-        membership = MembershipProcessor(self._settings, self._driver, self._members, self._counters, self._tasks)
+        membership = MembershipProcessor(self._settings, self._driver, self._members, self._counters)
         self._access = AccessProcessor(
-            self._guard,
-            self._sealer,
-            self._driver,
-            self._replicated,
-            lambda: self._members.configuration.cluster,
-            self._settings.raft.decide_timeout_ms,
-            self._counters,
-            self._tasks,
+            self._guard, self._sealer, self._driver, self._machine, timeout_ms, self._counters
         )
-        return {
-            **self._access.handlers(),
-            **self._name_server.handlers(),
-            **self._heartbeats.handlers(),
-            **replicas.handlers(),
-            **views.handlers(),
-            **membership.handlers(),
-            **self._peers.handlers(),
-        }
+        serving = Serving(self._driver, self._counters, self._tasks)
+        return bind(
+            CONTROLLERS,
+            serving.handlers(self._access.handles()),
+            serving.handlers(membership.handles()),
+            serving.measured(self._heartbeats.handles()),
+            serving.measured(replicas.handles()),
+            serving.measured(views.handles()),
+            self._name_server.handlers(),
+            self._peers.handlers(),
+        )
 
     # Events
 
@@ -283,11 +268,17 @@ class Controller:
         self._look_for_users()
 
     def _committed_epoch(self, broker_name: str) -> int:
-        group = self._machine.state.groups.get(broker_name)
+        group = self._machine.replicas.groups.get(broker_name)
         return group.master_epoch if group else 0
 
-    def _recorded(self, record: Record, group: Group | None) -> None:
-        """A decided fact, on every controller; while the log is replayed at start, nobody needs to hear of it."""
+    def _access_changed(self, _record: object, state: AccessState) -> None:
+        self._guard.update(state)
+
+    def _recorded(self, record: Record | None, state: ReplicasState) -> None:
+        """A decided fact, on every controller; of a snapshot, or while the log is replayed at start, nobody needs to hear."""
+        if record is None:
+            return
+        group = state.groups.get(record.broker_name)
         if isinstance(record, MasterElected) and group is not None and group.master is not None:
             self._routes.fence(record.broker_name, group.master.address)
         if not self._driver.is_serving or group is None:
@@ -298,7 +289,7 @@ class Controller:
             if record.unclean is not None:
                 self._counters.unclean_elections += 1
                 log.error("%s: unclean election: %s", record.broker_name, record.unclean.sentence)
-            if self._live.election.notify:
+            if self._live.election.value.notify:
                 self._notifier.master_elected(group)
         elif isinstance(record, MasterLost):
             self._counters.masters_lost += 1
@@ -320,6 +311,7 @@ class Controller:
     def _expire(self) -> None:
         self._expiry = asyncio.get_running_loop().call_later(_EXPIRE_MS / 1000, self._expire)
         self._name_server.expire()
+        self._raising.look()
         self._look_for_users()
 
     def _look_for_users(self) -> None:
@@ -329,7 +321,7 @@ class Controller:
         if not self._sealed_anew:
             self._sealed_anew = True
             self._tasks.spawn(self._seal_anew(), "seal secrets anew")
-        if self._guard.is_on and not self._replicated.access.version:
+        if self._guard.is_on and not self._machine.access.version:
             self._tasks.spawn(self._make_first_user(), "make the first user")
 
     async def _seal_anew(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters, election_result
@@ -18,9 +18,8 @@ from controllerd.processors.answers import master_fields, sync_state_set_body
 from controllerd.pushes import Pushes
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.messages import Role, SoftState
-from controllerd.replicas.commands import ElectMaster, encode_command
-from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine
+from controllerd.replicas.broker_groups import BrokerGroups
+from controllerd.replicas.requests import ElectMaster
 from controllerd.replicas.state import Group
 from controllerd.replicas.triggers import due_elections
 from remoting import codes
@@ -31,23 +30,22 @@ log = logging.getLogger(__name__)
 
 
 class Elections:
-    """Scans while the controller runs. `now_ms` is monotonic."""
+    """Scans while the controller runs."""
 
     def __init__(
         self,
         settings: LiveSettings,
         driver: RaftDriver,
-        machine: ReplicasMachine,
-        table: HeartbeatTable,
-        now_ms: Callable[[], int],
+        groups: BrokerGroups,
         counters: Counters,
         owner: TaskOwner,
     ) -> None:
         self._settings = settings
         self._driver = driver
-        self._machine = machine
-        self._table = table
-        self._now_ms = now_ms
+        self._machine = groups.machine
+        self._table = groups.table
+        self._now_ms = groups.now_ms
+        self._wall_ms = groups.wall_ms
         self._counters = counters
         self._owner = owner
         self._under_way: set[str] = set()
@@ -74,18 +72,18 @@ class Elections:
         """Start the elections that are due, over all groups or the named ones."""
         if not self._driver.is_serving:
             return
-        unclean = self._settings.election.unclean
+        unclean = self._settings.election.value.unclean
         due = due_elections(
-            self._machine.state, self._table, self._now_ms(), unclean=unclean, names=names, at_ms=_wall_ms()
+            self._machine.replicas, self._table, self._now_ms(), unclean=unclean, names=names, at_ms=self._wall_ms()
         )
-        for command in due:
-            if command.broker_name not in self._under_way:
-                self._under_way.add(command.broker_name)
-                log.info("%s needs a master: %s", command.broker_name, self._reason(command.broker_name))
-                self._owner.spawn(self._elect(command, time.monotonic()), f"election for {command.broker_name}")
+        for request in due:
+            if request.broker_name not in self._under_way:
+                self._under_way.add(request.broker_name)
+                log.info("%s needs a master: %s", request.broker_name, self._reason(request.broker_name))
+                self._owner.spawn(self._elect(request, time.monotonic()), f"election for {request.broker_name}")
 
     def _reason(self, broker_name: str) -> str:
-        group = self._machine.state.groups[broker_name]
+        group = self._machine.replicas.groups[broker_name]
         master_id, now_ms = group.master_broker_id, self._now_ms()
         if master_id is None:
             return "it has none, and a replica that may lead is there"
@@ -93,20 +91,20 @@ class Elections:
             return f"broker {master_id} is dead ({self._table.why_dead(group, master_id, now_ms)})"
         return f"broker {master_id} restarted"
 
-    async def _elect(self, command: ElectMaster, found_s: float) -> None:
+    async def _elect(self, request: ElectMaster, found_s: float) -> None:
         try:
             with self._counters.log_operations.measured("append"):
-                reply = await self._driver.propose(encode_command(command), self._settings.raft.decide_timeout_ms)
+                applied = await self._driver.propose(request, self._settings.start.raft.decide_timeout_ms)
         except LogboomError as error:
-            log.warning("no decision on an election for %s: %s", command.broker_name, error)
+            log.warning("no decision on an election for %s: %s", request.broker_name, error)
         else:
-            self._counters.elected(command.cluster_name, command.broker_name, election_result(reply.code))
-            if reply.code not in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST):
-                log.warning("election for %s: %s", command.broker_name, reply.remark)
+            self._counters.elected(request.cluster_name, request.broker_name, election_result(applied.reply.code))
+            if applied.reply.code not in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST):
+                log.warning("election for %s: %s", request.broker_name, applied.reply.remark)
             else:
-                self._decided((time.monotonic() - found_s) * 1000, command.broker_name)
+                self._decided((time.monotonic() - found_s) * 1000, request.broker_name)
         finally:
-            self._under_way.discard(command.broker_name)
+            self._under_way.discard(request.broker_name)
 
     def _decided(self, took_ms: float, broker_name: str) -> None:
         log.info("%s: the election was decided %.1f ms after it was found due", broker_name, took_ms)
@@ -115,7 +113,7 @@ class Elections:
         self._counters.longest_election_us = max(self._counters.longest_election_us, int(took_ms * 1000))
 
     def _scan(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._settings.liveness.scan_ms / 1000, self._scan)
+        self._timer = asyncio.get_running_loop().call_later(self._settings.start.liveness.scan_ms / 1000, self._scan)
         pause_ms = self._table.scan(self._now_ms())
         if pause_ms:
             self._counters.pauses += 1
@@ -123,21 +121,16 @@ class Elections:
         self.look()
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Notifier:
     """Tells the live replicas of a group who leads them now; best effort, as they also ask."""
 
-    def __init__(self, pushes: Pushes, table: HeartbeatTable, now_ms: Callable[[], int]) -> None:
+    def __init__(self, pushes: Pushes, groups: BrokerGroups) -> None:
         self._pushes = pushes
-        self._table = table
-        self._now_ms = now_ms
+        self._groups = groups
 
     def master_elected(self, group: Group) -> None:
         """Push the new roles."""
-        ext, body, now_ms = master_fields(group), sync_state_set_body(group), self._now_ms()
+        ext, body = master_fields(group), sync_state_set_body(group)
         for broker_id, replica in group.replicas.items():
-            if self._table.is_alive(group, broker_id, now_ms):
+            if self._groups.is_alive(group, broker_id):
                 self._pushes.push(replica.address, codes.NOTIFY_BROKER_ROLE_CHANGED, ext, body)

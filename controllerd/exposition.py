@@ -5,19 +5,17 @@ Read at each scrape from the counters and from the state as it is then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from controllerd.metrics import Counters, Operations
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.messages import Role
-from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.state import Group
 from controllerd.settings import ControllerSettings
-from remoting.access.exposition import access_families
-from remoting.access.guard import Guard
 from remoting.exposition import Family, render
+from remoting.guarding.exposition import access_families
+from remoting.guarding.guard import Guard
 
 _ROLES: Final = {Role.PRE_CANDIDATE: 1, Role.CANDIDATE: 1, Role.FOLLOWER: 2, Role.LEADER: 3}
 _LEADER: Final = _ROLES[Role.LEADER]
@@ -25,24 +23,22 @@ _OWN_GAUGES: Final = ("last_election_us", "longest_election_us")
 
 
 class Exposition:
-    """Renders one controller's metrics. `now_ms` is monotonic."""
+    """Renders one controller's metrics."""
 
     def __init__(
         self,
         settings: ControllerSettings,
         driver: RaftDriver,
-        machine: ReplicasMachine,
-        table: HeartbeatTable,
+        groups: BrokerGroups,
         counters: Counters,
-        now_ms: Callable[[], int],
         access: Guard | None = None,
     ) -> None:
         self._common = {"address": settings.address, "group": settings.raft.group, "peer_id": settings.node_id}
         self._driver = driver
-        self._machine = machine
-        self._table = table
+        self._machine = groups.machine
+        self._table = groups.table
+        self._now_ms = groups.now_ms
         self._counters = counters
-        self._now_ms = now_ms
         self._access = access
 
     def render(self) -> bytes:
@@ -75,7 +71,7 @@ class Exposition:
     def _active_brokers(self) -> Family:
         family = Family("active_broker_num", "gauge", "live replicas of each broker set")
         now_ms = self._now_ms()
-        for group in self._machine.state.groups.values():
+        for group in self._machine.replicas.groups.values():
             alive = sum(self._table.is_alive(group, broker_id, now_ms) for broker_id in group.replicas)
             family.add(alive, **_labels(group))
         return family
@@ -92,7 +88,7 @@ class Exposition:
             "logboom_controller_sync_state_set_size", "gauge", "replicas that hold every acknowledged message"
         )
         masterless = Family("logboom_controller_without_master", "gauge", "1 for broker sets that have no master")
-        for group in self._machine.state.groups.values():
+        for group in self._machine.replicas.groups.values():
             epoch.add(group.master_epoch, **_labels(group))
             members.add(len(group.sync_state_set), **_labels(group))
             masterless.add(int(group.master_broker_id is None), **_labels(group))
@@ -110,7 +106,7 @@ class Exposition:
             "phi: 10^-phi is the chance that a living broker is so silent",
         )
         now_ms = self._now_ms()
-        for group in self._machine.state.groups.values():
+        for group in self._machine.replicas.groups.values():
             for broker_id in group.replicas:
                 silence = self._table.silence(group, broker_id)
                 if silence is not None:

@@ -1,79 +1,125 @@
-"""What the controllers' log drives: the broker replicas, and users with their permissions (pure)
+"""What the controllers' log drives: a state for each subject (pure)
 
-A snapshot holds both; while there is no user it is the replicas' alone, as earlier versions wrote it.
+The serving leader decides requests against its tail: the states as they will be when everything in its log is committed. So two
+requests in a row see one another, and the records of an entry always fit the state that the entries before it give, on every
+controller. The tail is that of one term of this leader: what it appended may come to nothing when it stops to lead, so the tail
+is forgotten then, and is the committed states until it appends again.
+
+`apply` takes records and decides nothing, so the controllers agree whatever their versions' rules and limits are. An entry or a
+snapshot that a later version wrote is an UnknownFormat: the program must end.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from controllerd.access.commands import MARK, decode_access
-from controllerd.access.decide import decide_access
-from controllerd.replicas.machine import ReplicasMachine
-from remoting import codes
-from remoting.access.model import AccessState, decode_state, encode_state
-from remoting.errors import ProtocolError
+from controllerd.features import Features
+from controllerd.former import former_request, former_states
+from controllerd.records.decision import Applied, Decision
+from controllerd.records.entry import decode_entry, encode_entry
+from controllerd.records.snapshot import decode_snapshot, encode_snapshot
+from controllerd.records.subject import Subject, Subjects, UnknownFormat, highest_level
+from controllerd.replicas.state import ReplicasState
+from controllerd.subjects import ACCESS, FEATURES, REPLICAS, SUBJECTS
+from remoting.access.model import AccessState
 
-_SNAPSHOT: Final = b"LBM1"
-_LENGTH: Final = struct.Struct(">I")
-_MAX_ACCESS_BYTES: Final = 64 << 20
+# Hears of every record after it was applied, on every controller, with the subject's state as it is then; None instead of the
+# record: a snapshot replaced the state. Must not fail.
+Watcher = Callable[[Any, Any], None]
 
-
-@dataclass(frozen=True, slots=True)
-class AccessReply:
-    """The outcome of a change of users or permissions."""
-
-    code: int
-    remark: str | None
-    version: int
+_NOBODY: Final[Mapping[str, Watcher]] = {}
 
 
 class ControllerMachine:
-    """Implements the Raft node's `StateMachine`. `access_changed` hears of every new state, on every controller."""
+    """Implements the Raft node's `StateMachine`. `watchers` are by subject."""
 
-    def __init__(self, replicas: ReplicasMachine, access_changed: Callable[[AccessState], None]) -> None:
-        self.replicas = replicas
-        self.access = AccessState()
-        self._access_changed = access_changed
+    def __init__(self, watchers: Mapping[str, Watcher] = _NOBODY, subjects: Subjects = SUBJECTS) -> None:
+        self.highest_level = highest_level(subjects)
+        self._subjects = subjects
+        self._by_request = {request: subject for subject in subjects.values() for request in subject.requests}
+        self._watchers = watchers
+        self._states: dict[str, Any] = {name: subject.initial for name, subject in subjects.items()}
+        self._tail: dict[str, Any] | None = None
 
-    def apply(self, data: bytes) -> Any:
-        """Decide a logged command and change the state accordingly."""
-        if not data.startswith(MARK):
-            return self.replicas.apply(data)
-        try:
-            decision = decide_access(self.access, decode_access(data))
-        except ProtocolError as error:
-            return AccessReply(codes.SYSTEM_ERROR, str(error), self.access.version)
-        if decision.state is not None:
-            self._take(decision.state)
-        return AccessReply(decision.code, decision.remark, self.access.version)
+    @property
+    def replicas(self) -> ReplicasState:
+        """What is committed about the brokers' replicas."""
+        state = self._states[REPLICAS.name]
+        assert isinstance(state, ReplicasState)
+        return state
+
+    @property
+    def access(self) -> AccessState:
+        """What is committed about users and permissions."""
+        state = self._states[ACCESS.name]
+        assert isinstance(state, AccessState)
+        return state
+
+    @property
+    def features(self) -> Features:
+        """What is committed about the formats that may be written."""
+        state = self._states[FEATURES.name]
+        assert isinstance(state, Features)
+        return state
+
+    # The leader
+
+    def decide(self, request: Any) -> bytes:
+        """Decide a request against the tail; the entry to append. Changes nothing yet.
+
+        Raises RequestError when the controllers have not agreed yet on a level at which the outcome can be written.
+        """
+        subject = self._by_request[type(request)]
+        states = self._states if self._tail is None else self._tail
+        decision = subject.decide(states[subject.name], request)
+        return encode_entry(subject, decision, states[FEATURES.name].level)
+
+    def appended(self, data: bytes) -> None:
+        """This leader put what it decided last behind its log."""
+        if self._tail is None:
+            self._tail = dict(self._states)
+        subject, decision = self._read(data)
+        for record in decision.records:
+            self._tail[subject.name] = subject.apply(self._tail[subject.name], record)
+
+    def forget(self) -> None:
+        """This controller does not lead any more: what it appended may not come to be."""
+        self._tail = None
+
+    # Everybody
+
+    def apply(self, data: bytes) -> Applied[Any, Any]:
+        """Take the records of a committed entry. Raises UnknownFormat, and ProtocolError for what no controller writes."""
+        subject, decision = self._read(data)
+        for record in decision.records:
+            self._take(subject.name, subject.apply(self._states[subject.name], record), record)
+        return Applied(decision.records, decision.reply, self._states[subject.name])
 
     def snapshot(self) -> bytes:
-        """The whole state."""
-        replicas = self.replicas.snapshot()
-        if not self.access.version:
-            return replicas
-        return b"".join((_SNAPSHOT, _LENGTH.pack(len(replicas)), replicas, encode_state(self.access)))
+        """All committed states."""
+        return encode_snapshot(self._states, self._subjects)
 
     def restore(self, data: bytes) -> None:
-        """Replace the whole state."""
-        if not data.startswith(_SNAPSHOT):
-            self.replicas.restore(data)
-            self._take(AccessState())
-            return
-        start = len(_SNAPSHOT) + _LENGTH.size
-        if len(data) < start:
-            raise ProtocolError("a snapshot that is cut off")
-        (length,) = _LENGTH.unpack_from(data, len(_SNAPSHOT))
-        if start + length > len(data) or len(data) - start - length > _MAX_ACCESS_BYTES:
-            raise ProtocolError("a snapshot that is cut off or too large")
-        access = decode_state(data[start + length :])
-        self.replicas.restore(data[start : start + length])
-        self._take(access)
+        """Replace all states. Raises UnknownFormat, and ProtocolError for what no controller writes."""
+        states = former_states(data)
+        if states is None:
+            states = decode_snapshot(data, self._subjects)
+        self._tail = None
+        for name, subject in self._subjects.items():
+            self._take(name, states.get(name, subject.initial), None)
 
-    def _take(self, access: AccessState) -> None:
-        self.access = access
-        self._access_changed(access)
+    def _read(self, data: bytes) -> tuple[Subject[Any, Any, Any], Decision[Any]]:
+        request = former_request(data)
+        if request is not None:  # written when everybody decided for itself, so nobody else has decided it
+            subject = self._by_request[type(request)]
+            return subject, subject.decide(self._states[subject.name], request)
+        entry = decode_entry(data, self._subjects)
+        return self._subjects[entry.subject], entry.decision
+
+    def _take(self, name: str, state: Any, record: Any) -> None:
+        if name == FEATURES.name and state.level > self.highest_level:
+            raise UnknownFormat(f"feature level {state.level}")
+        self._states[name] = state
+        if name in self._watchers:
+            self._watchers[name](record, state)

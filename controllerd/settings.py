@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from controllerd.nameserver.settings import NameServerSettings
 from remoting import settings
-from remoting.access.guard import AccessSettings
 from remoting.errors import InvalidParameter, SettingsError
 from remoting.exporter import MetricsSettings
-from remoting.settings import setting
+from remoting.guarding.guard import AccessSettings
+from remoting.settings import group, setting
 from remoting.transport.client import split_address
 from remoting.transport.server import check_loopback, check_reach
 from remoting.transport.tls import TlsSettings
@@ -52,8 +52,18 @@ class LivenessSettings:
 class ElectionSettings:
     """Elections of broker masters."""
 
-    unclean: bool = setting(False, "elect a replica that may lack acknowledged messages when nobody else lives")
-    notify: bool = setting(True, "tell brokers of a new master at once; otherwise they learn it when they ask")
+    unclean: bool = setting(
+        False,
+        "elect a replica that may lack acknowledged messages when nobody else lives",
+        live=True,
+        original="enableElectUncleanMaster",
+    )
+    notify: bool = setting(
+        True,
+        "tell brokers of a new master at once; otherwise they learn it when they ask",
+        live=True,
+        original="notifyBrokerRoleChanged",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +77,13 @@ class ControllerSettings:
     node_id: str
     peers: Mapping[str, str]
     data: Path
-    raft: RaftSettings = RaftSettings()
-    liveness: LivenessSettings = LivenessSettings()
-    election: ElectionSettings = ElectionSettings()
-    nameserver: NameServerSettings = field(default_factory=NameServerSettings)
-    metrics: MetricsSettings = field(default_factory=MetricsSettings)
-    access: AccessSettings = field(default_factory=AccessSettings)
-    tls: TlsSettings = field(default_factory=TlsSettings)
+    raft: RaftSettings = group(RaftSettings)
+    liveness: LivenessSettings = group(LivenessSettings)
+    election: ElectionSettings = group(ElectionSettings)
+    nameserver: NameServerSettings = group(NameServerSettings)
+    metrics: MetricsSettings = group(MetricsSettings)
+    access: AccessSettings = group(AccessSettings)
+    tls: TlsSettings = group(TlsSettings)
     cluster_secret: Path | None = None
     first_user: Path | None = None
     join: bool = False
@@ -84,31 +94,10 @@ class ControllerSettings:
         """Where this controller listens, for everything."""
         return self.peers[self.node_id]
 
-    def replaced(self, **parts: Any) -> ControllerSettings:
-        """The same with other settings groups."""
-        return replace(self, **parts)
-
-    def as_properties(self) -> str:
-        """All settings as `key=value` lines."""
-        own = {"id": self.node_id, "peers": ",".join(f"{node}={address}" for node, address in self.peers.items())}
-        lines = [f"{key}={value}" for key, value in own.items()]
-        for part in ("raft", "liveness", "election", "nameserver", "metrics", "access"):
-            group = getattr(self, part)
-            lines += [f"{part}.{name}={settings.as_text(getattr(group, name))}" for name in group.__dataclass_fields__]
-        return "\n".join(lines) + "\n"
-
 
 def parse(arguments: Sequence[str]) -> ControllerSettings:
     """The settings of a command line. Raises SettingsError with the sentence that says what to change."""
-    parts: Mapping[str, Any] = {
-        "raft": RaftSettings(),
-        "liveness": LivenessSettings(),
-        "election": ElectionSettings(),
-        "nameserver": NameServerSettings(),
-        "metrics": MetricsSettings(),
-        "access": AccessSettings(),
-        "tls": TlsSettings(),
-    }
+    parts = settings.default_groups(ControllerSettings)
     parser = argparse.ArgumentParser(
         prog="python -m controllerd",
         description="One controller and name server of a group.",

@@ -1,34 +1,13 @@
 """Request codes, response codes and flags of the RocketMQ remoting protocol, and the few of our own (12000 and up).
 
-Plain integers on purpose: they are compared once per message.
+Plain integers on purpose: they are compared once per message. Requests come first, up to `REQUESTS`: responses use some of the
+same numbers. What each request is, who answers it and what it needs is in `remoting/registry.py`.
 """
 
 from __future__ import annotations
 
-# Frame flags
-FLAG_RESPONSE = 1
-FLAG_ONEWAY = 2
-
-# Language ordinals of the compact header, by the name that the JSON header carries
-LANGUAGES = (
-    "JAVA",
-    "CPP",
-    "DOTNET",
-    "PYTHON",
-    "DELPHI",
-    "ERLANG",
-    "RUBY",
-    "OTHER",
-    "HTTP",
-    "GO",
-    "PHP",
-    "OMS",
-    "RUST",
-    "NODE_JS",
-)
-
-# The version ordinal we report: V5_3_3 in Apache RocketMQ's MQVersion. Java refuses SQL92 subscriptions below 232.
-VERSION = 479
+from collections.abc import Mapping
+from typing import Final
 
 # Requests: clients, and tools that ask a broker
 SEND_MESSAGE = 10
@@ -180,6 +159,34 @@ ACCESS_STATE = 12008
 RAFT_MESSAGE = 12010
 RAFT_HELLO = 12011
 RAFT_SNAPSHOT = 12012
+
+# The names of the requests, by their codes: all that is defined above
+REQUESTS: Final[Mapping[int, str]] = {code: name for name, code in tuple(vars().items()) if name.isupper()}
+
+# Frame flags
+FLAG_RESPONSE = 1
+FLAG_ONEWAY = 2
+
+# Language ordinals of the compact header, by the name that the JSON header carries
+LANGUAGES = (
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+    "RUST",
+    "NODE_JS",
+)
+
+# The version ordinal we report: V5_3_3 in Apache RocketMQ's MQVersion. Java refuses SQL92 subscriptions below 232.
+VERSION = 479
 
 # Responses
 SUCCESS = 0

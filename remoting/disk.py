@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +37,17 @@ class DiskUsage:
     free_bytes: int
 
 
+class FileView(Protocol):
+    """A file's bytes as they are now, also those that are written later. Not to be used once it, or its file, was closed."""
+
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
+    def memory(self) -> memoryview:
+        """The same without a copy. Release it before anything is written: what is exported cannot grow."""
+
+    def close(self) -> None: ...
+
+
 class FileSegment(Protocol):
     """One open file. Positions and sizes are bytes from its start."""
 
@@ -52,6 +64,9 @@ class FileSegment(Protocol):
 
     def read(self, position: int, length: int) -> bytes:
         """Return up to `length` bytes at `position`, fewer only at the end of the file."""
+
+    def map(self) -> FileView:
+        """A view of the file at its present size, for readers that come often."""
 
     def truncate(self, size_bytes: int) -> None:
         """Cut or grow (with zeros) the file to the size; durable after `sync`."""
@@ -86,6 +101,11 @@ class Disk(Protocol):
     def usage(self) -> DiskUsage: ...
 
 
+class _MappedFile(mmap.mmap):
+    def memory(self) -> memoryview:
+        return memoryview(self)
+
+
 class LocalSegment:
     """`FileSegment` on a real file: pread, pwritev and fdatasync on one descriptor."""
 
@@ -103,11 +123,6 @@ class LocalSegment:
     @property
     def size_bytes(self) -> int:
         return self._size_bytes
-
-    @property
-    def descriptor(self) -> int:
-        """The open descriptor, for readers that map the file."""
-        return self._descriptor
 
     def write(self, position: int, buffers: Sequence[Bytes]) -> int:
         start = position
@@ -141,6 +156,9 @@ class LocalSegment:
         except OSError as error:
             raise StorageError(f"cannot read {self._path} at {position}: {error.strerror}") from error
         return content
+
+    def map(self) -> FileView:
+        return _MappedFile(self._descriptor, self._size_bytes, prot=mmap.PROT_READ)
 
     def truncate(self, size_bytes: int) -> None:
         try:

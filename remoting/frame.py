@@ -140,7 +140,7 @@ def decode_frames(buffer: bytes, commands: list[Command], max_frame_bytes: int =
             else:
                 command.ext = {}
         elif word >> 24 == 1:
-            command = _decode_compact(header)
+            command = decode_compact(header)
         else:
             raise ProtocolError(f"unknown header encoding {word >> 24}")
         command.body = view[body_start:frame_end]
@@ -177,7 +177,8 @@ def _as_strings(ext: Any) -> dict[str, str]:
     return result
 
 
-def _decode_compact(header: memoryview) -> Command:
+def decode_compact(header: memoryview) -> Command:
+    """The command of a compact header, without its body. Raises ProtocolError."""
     try:
         code, language, version, opaque, flag, remark_length = _COMPACT_FIXED.unpack_from(header)
         position = _COMPACT_FIXED.size

@@ -1,8 +1,12 @@
-"""Names of topics and groups: how they may be spelled, how long they may be, and which the protocol keeps for itself (pure)."""
+"""Names of topics and groups: spelling, length, which the protocol keeps for itself, and what a prefix says (pure).
+
+Names are compared exactly: the protocol tells upper from lower case, so `RMQ_SYS_x` is anybody's, `rmq_sys_x` the system's.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import Final
 
 LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -12,10 +16,11 @@ MAX_GROUP_LENGTH: Final = 120
 RETRY_PREFIX: Final = "%RETRY%"  # of the topic from which a consumer group gets messages again
 DEAD_LETTER_PREFIX: Final = "%DLQ%"  # of the topic with the messages that a group was given too often
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # in which delayed messages wait
 RESERVED_TOPICS: Final = frozenset(
     {
         "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "BenchmarkTest",
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRACE_TOPIC",
@@ -38,3 +43,43 @@ BUILT_IN_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
+
+
+def is_system_topic(name: str, own: Container[str] = ()) -> bool:
+    """Whether the system keeps this topic for itself. `own` are topics that one cluster adds: named like it, or its brokers."""
+    return name.startswith(SYSTEM_TOPIC_PREFIX) or name in RESERVED_TOPICS or name in own
+
+
+def is_retry_topic(name: str) -> bool:
+    """Whether a consumer group gets messages again from this topic."""
+    return name.startswith(RETRY_PREFIX)
+
+
+def is_dead_letter_topic(name: str) -> bool:
+    """Whether this topic holds messages that a consumer group was given too often."""
+    return name.startswith(DEAD_LETTER_PREFIX)
+
+
+def dead_letter_topic_of(group: str) -> str:
+    """The topic with the messages that a group was given too often."""
+    return f"{DEAD_LETTER_PREFIX}{group}"
+
+
+def group_of_retry_topic(name: str) -> str | None:
+    """Whose retry topic it is: `%RETRY%<group>`, or `%RETRY%<group>+<topic>` of a pop group (`+` is legal in no name).
+
+    None for any other topic. In the older form `%RETRY%<group>_<topic>` the two cannot be told apart; they are answered together.
+    """
+    return name.removeprefix(RETRY_PREFIX).partition("+")[0] if is_retry_topic(name) else None
+
+
+def origin_of_retry_topic(name: str) -> str | None:
+    """The topic whose messages come back through a pop group's retry topic; None for a retry topic that does not say."""
+    assert is_retry_topic(name), name
+    return name.partition("+")[2] or None
+
+
+def group_of_dead_letter_topic(name: str) -> str:
+    """Whose dead letters it holds."""
+    assert is_dead_letter_topic(name), name
+    return name.removeprefix(DEAD_LETTER_PREFIX)

@@ -1,17 +1,41 @@
 """Settings of the daemons: small frozen dataclasses, each field described and bounded where it is declared, checked at start.
 
-A daemon's command line changes one with `--set part.key=value`; the same table makes its help text.
+A daemon's settings declare each group in one line (`group`). From these two declarations follow its command line (`--set
+part.key=value`) and help text, what may change while it runs, and what it tells the original's tools.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, field, fields, replace
+from typing import Any, Final, Generic, TypeVar
 
 from remoting.errors import SettingsError
 
-_TRUE = {"true": True, "false": False}
+T = TypeVar("T")
+
+_TRUE: Final = {"true": True, "false": False}
+_GROUP: Final = {"group": True}
+
+
+class Live(Generic[T]):
+    """A settings group that may change while the daemon runs. Its users are given this at construction: they read `value` when
+    they need it, or subscribe if something has to be done about a change."""
+
+    __slots__ = ("_subscribers", "value")
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self._subscribers: list[Callable[[T], None]] = []
+
+    def subscribe(self, changed: Callable[[T], None]) -> None:
+        self._subscribers.append(changed)
+
+    def change(self, value: T) -> None:
+        """Only for who keeps the settings (`live_settings.ChangedSettings`), and tests."""
+        self.value = value
+        for changed in self._subscribers:
+            changed(value)
 
 
 def setting(
@@ -21,10 +45,62 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: Sequence[str] = (),
+    live: bool = False,
+    original: str = "",
+    original_unit: int = 1,
+    path: bool = False,
 ) -> Any:
-    """Declare a field: its default, a sentence for people, and what it may be."""
-    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "choices": tuple(choices)}
-    return field(default=default, metadata=metadata)
+    """Declare a field: its default, a sentence for people, and what it may be.
+
+    `live`: it may be changed while the daemon runs. `original` is its name there, where the unit is `original_unit` of ours. What
+    is a path is told to nobody.
+    """
+    bounds = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices)}
+    there = {"original": original, "unit": original_unit}
+    return field(default=default, metadata={"help": help, "live": live, "path": path, **bounds, **there})
+
+
+def group(kind: type[Any]) -> Any:
+    """Declare a settings group among a daemon's settings."""
+    return field(default_factory=kind, metadata=_GROUP)
+
+
+def default_groups(kind: type[Any]) -> dict[str, Any]:
+    """The groups of a daemon's settings by name, as they are when nothing is set."""
+    return {
+        each.name: each.default_factory()
+        for each in fields(kind)
+        if "group" in each.metadata and each.default_factory is not MISSING
+    }
+
+
+def groups_of(daemon: Any) -> dict[str, Any]:
+    """The groups of a daemon's settings by name."""
+    return {each.name: getattr(daemon, each.name) for each in fields(daemon) if "group" in each.metadata}
+
+
+def names_of(groups: Mapping[str, Any], *, live: bool = False) -> dict[str, str]:
+    """The original's name -> `part.key`, of all settings that have one, or of those that may change."""
+    return {
+        each.metadata["original"]: f"{part}.{each.name}"
+        for part, group in groups.items()
+        for each in fields(group)
+        if each.metadata["original"] and (each.metadata["live"] or not live)
+    }
+
+
+def shown(groups: Mapping[str, Any]) -> dict[str, str]:
+    """All settings that are no path, under our names and the original's."""
+    texts: dict[str, str] = {}
+    for part, group in groups.items():
+        for each in fields(group):
+            value, there = getattr(group, each.name), each.metadata
+            if there["path"]:
+                continue
+            texts[f"{part}.{each.name}"] = as_text(value)
+            if there["original"]:
+                texts[there["original"]] = as_text(value) if there["unit"] == 1 else f"{value / there['unit']:g}"
+    return texts
 
 
 def override(parts: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ not arrive is UNKNOWN until reading back tells; a change is reported as made onl
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -85,6 +86,10 @@ class Change:
             if self.outcomes.get(outcome.node) != outcome:
                 self.outcomes[outcome.node] = outcome
                 self.tell_node(outcome.node, outcome.outcome, outcome.detail)
+
+    def outcomes_at(self, nodes: set[str] | None) -> list[NodeOutcome]:
+        """What these nodes said so far; None: all."""
+        return [outcome for node, outcome in self.outcomes.items() if nodes is None or node in nodes]
 
     def read_back(self, look: Callable[[], bool]) -> bool:
         """Look until it is so or the time is over. A cluster that does not answer for a moment is asked again."""
@@ -268,40 +273,31 @@ def _group_names(view: ClusterView) -> set[str]:
 def _confirm(change: Change, is_so_at: Callable[[str], bool], nodes: set[str] | None = None) -> bool:
     """Settle what is known by what was read: an unknown outcome that is so is confirmed. True when nothing is open."""
     open_nodes = False
-    for node, outcome in list(change.outcomes.items()):
-        if nodes is not None and node not in nodes:
-            continue
+    for outcome in change.outcomes_at(nodes):
         if outcome.outcome in (Outcome.REFUSED, Outcome.NOT_ATTEMPTED):
             continue
-        if not is_so_at(node):
+        if not is_so_at(outcome.node):
             open_nodes = True
         elif outcome.outcome == Outcome.UNKNOWN:
-            change.record([NodeOutcome(node, Outcome.CONFIRMED, "the answer was lost; read back")])
+            change.record([NodeOutcome(outcome.node, Outcome.CONFIRMED, "the answer was lost; read back")])
     return not open_nodes
 
 
 def _made_sure(change: Change, what: str, is_so: Callable[[], bool], nodes: set[str] | None = None) -> dict[str, Any]:
     """Read back, then say how it ended at all nodes; raises ChangeFailed when it is not made everywhere."""
-    settled = change.read_back(is_so)
-    outcomes = [each for node, each in change.outcomes.items() if nodes is None or node in nodes]
-    if not settled:
-        for each in outcomes:
+    if not change.read_back(is_so):
+        for each in change.outcomes_at(nodes):
             if each.outcome in _MADE:
                 change.record([NodeOutcome(each.node, Outcome.UNKNOWN, "it agreed, but reading back does not show it")])
-    counts: dict[str, int] = {}
-    for node, each in change.outcomes.items():
-        if nodes is None or node in nodes:
-            counts[each.outcome] = counts.get(each.outcome, 0) + 1
-    bad = [
-        each for node, each in change.outcomes.items() if (nodes is None or node in nodes) and each.outcome not in _MADE
-    ]
+    outcomes = change.outcomes_at(nodes)
+    bad = [each for each in outcomes if each.outcome not in _MADE]
     if bad:
         told = "; ".join(f"{each.node}: {each.outcome} {each.detail}".rstrip() for each in bad[:5])
         refused_only = all(each.outcome == Outcome.REFUSED for each in bad)
         code = "change-refused" if refused_only else "change-incomplete"
         advice = "" if refused_only else " Asking again is safe: what is as wanted stays as it is."
         raise ChangeFailed(code, f"Not everywhere made: {what}. {told}.{advice}")
-    return {"outcomes": counts}
+    return {"outcomes": dict(Counter(each.outcome for each in outcomes))}
 
 
 CHANGES: Mapping[str, Callable[[Change], dict[str, Any]]] = {

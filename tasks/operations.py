@@ -8,6 +8,7 @@ twice, the work is simply done again.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -21,6 +22,7 @@ from tasks.changes import CHANGES, Change, ChangeFailed, ClusterAdmin, error_cod
 from tasks.claims import claims
 from tasks.controller_changes import CONTROLLER_CHANGES
 from tasks.refresh import ask_for_refresh
+from webapp.lifecycle import WorkOver
 from webapp.operations import progress
 from webapp.operations.models import Operation
 
@@ -54,7 +56,7 @@ def carry_out(operation_id: str, client: ClusterAdmin) -> None:
     failure: tuple[str, str] | None = None
     try:
         result = _make(operation, client)
-    except progress.OperationFinished:
+    except WorkOver:
         log.info("operation %s was ended by somebody else", operation_id)
         return
     except ChangeFailed as error:
@@ -78,7 +80,7 @@ def _take(operation_id: str) -> Operation | None:
     except (ObjectDoesNotExist, ValidationError):
         log.error("there is no operation %s", operation_id)
         return None
-    except progress.OperationFinished:
+    except WorkOver:
         operation = Operation.objects.get(pk=operation_id)
         if operation.finished:
             log.info("operation %s is over already (%s)", operation_id, operation.state)
@@ -99,10 +101,8 @@ def _make(operation: Operation, client: ClusterAdmin) -> dict[str, Any]:
         Change(
             client,
             operation.parameters,
-            tell_node=lambda node, outcome, detail: _ignore(progress.node(operation.pk, node, outcome, detail)),
-            tell_progress=lambda done, total, text: _ignore(
-                progress.report(operation.pk, done=done, total=total, text=text)
-            ),
+            tell_node=partial(progress.node, operation.pk),
+            tell_progress=lambda done, total, text: progress.report(operation.pk, done=done, total=total, text=text),
         )
     )
 
@@ -114,9 +114,5 @@ def _end(operation: Operation, result: dict[str, Any], failure: tuple[str, str] 
         else:
             log.warning("operation %s (%s) failed: %s", operation.pk, operation.kind, failure[1])
             progress.fail(operation.pk, *failure)
-    except progress.OperationFinished as error:
+    except WorkOver as error:
         log.warning("operation %s ended twice: %s", operation.pk, error)
-
-
-def _ignore(_: Any) -> None:
-    """For callbacks whose answer nobody needs."""

@@ -16,6 +16,7 @@ from tasks.app import app
 from tasks.claims import claims
 from tasks.heartbeat_file import beat
 from tasks.reports import runs
+from webapp.lifecycle import FINISHED, State, WorkOver
 from webapp.operations.models import Operation
 from webapp.reports import stream
 from webapp.reports.models import ReportRun
@@ -51,7 +52,7 @@ def janitor() -> None:
 def end_lost_runs() -> None:
     """Runs that are at work by their row, but nobody's by their claim."""
     at_work = ReportRun.objects.filter(
-        state__in=[ReportRun.State.STARTING, ReportRun.State.RUNNING], started_at__lt=timezone.now() - LOST_AFTER
+        state__in=[State.STARTING, State.RUNNING], started_at__lt=timezone.now() - LOST_AFTER
     )
     for run in at_work:
         if claims().is_held(runs.claim_name(run.pk)):
@@ -61,7 +62,7 @@ def end_lost_runs() -> None:
                 stream.cancelled(run.pk, "cancelled on request; its worker was gone")
             else:
                 stream.failed(run.pk, LOST)
-        except stream.RunFinished as error:
+        except WorkOver as error:
             log.info("the run ended by itself after all: %s", error)
         else:
             log.warning("report run %s lost its worker", run.pk)
@@ -70,9 +71,9 @@ def end_lost_runs() -> None:
 def queue_forgotten() -> None:
     """The embedded Redis forgets its queues when it restarts. Sending twice is harmless: rows are taken once."""
     before = timezone.now() - RESEND_AFTER
-    for run in ReportRun.objects.filter(state=ReportRun.State.QUEUED, created_at__lt=before):
+    for run in ReportRun.objects.filter(state=State.QUEUED, created_at__lt=before):
         _resend(f"report:{run.pk}", lambda run=run: runs.run.apply_async([str(run.pk)]))
-    unfinished = [Operation.State.QUEUED, Operation.State.RUNNING]
+    unfinished = [State.QUEUED, State.RUNNING]
     for operation in Operation.objects.filter(state__in=unfinished, created_at__lt=before):
         if not claims().is_held(operations.claim_name(operation.pk)):
             _resend(f"operation:{operation.pk}", lambda operation=operation: operations.run.delay(str(operation.pk)))
@@ -89,14 +90,14 @@ def _resend(name: str, send: Any) -> None:
 def retention() -> None:
     """Remove what is too old to be looked at. The audit trail is not touched: it is append-only."""
     delete_old_runs()
-    Operation.objects.filter(state__in=Operation.FINISHED, finished_at__lt=timezone.now() - OPERATIONS_KEPT).delete()
+    Operation.objects.filter(state__in=FINISHED, finished_at__lt=timezone.now() - OPERATIONS_KEPT).delete()
     Session.objects.filter(expire_date__lt=timezone.now()).delete()
     delete_stray_files()
 
 
 def delete_old_runs() -> None:
     """Old runs with their rows; files that belong to nobody go with `delete_stray_files`."""
-    old = ReportRun.objects.filter(state__in=ReportRun.FINISHED, finished_at__lt=timezone.now() - REPORTS_KEPT)
+    old = ReportRun.objects.filter(state__in=FINISHED, finished_at__lt=timezone.now() - REPORTS_KEPT)
     for run in old[:DELETE_AT_ONCE]:
         run.delete()
 

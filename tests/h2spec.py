@@ -14,9 +14,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from brokerd.proxy.proxy import GrpcProxy
+from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from remoting.transport.client import RemotingClient
-from tests.unit.brokerd.proxy.fakes import FakeBroker
+from tests.unit.brokerd.proxy.fakes import Alone, FakeBroker
 
 MODULE = "github.com/summerwind/h2spec"
 VERSION = "v2.2.1+incompatible"  # the last one that is a proper module version
@@ -62,9 +62,7 @@ async def find_h2spec() -> str:
 async def run_h2spec(program: str) -> tuple[str, tuple[int, int, int, int]]:
     """Its report, and (tests, passed, skipped, failed)."""
     broker = FakeBroker()
-    proxy = GrpcProxy(
-        "127.0.0.1", 0, broker.services(), RemotingClient(), is_master=lambda: True, master_address=lambda: None
-    )
+    proxy = GrpcProxy("127.0.0.1", 0, broker.services(), RemotingClient(), Alone(), ProxyOptions())
     await proxy.start()
     try:
         process = await asyncio.create_subprocess_exec(

@@ -31,6 +31,119 @@ MAY_IMPORT = {
     "docs": set(),
 }
 
+# The rooms of a package, lowest layer first: a room imports from lower layers and from itself, never sideways, never up.
+# A file beside the rooms is a room of its own.
+LAYERS: dict[str, list[list[str]]] = {
+    "remoting": [
+        ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "names"],
+        ["errors"],
+        ["disk", "settings"],
+        ["bare_json", "facts", "frame", "properties_text", "record"],
+        ["access", "live_settings", "liveness"],
+        ["transport"],
+        ["exporter", "registry"],
+        ["client", "guarding"],
+    ],
+    "brokerd": [
+        ["filters", "loop"],
+        ["store"],
+        ["journal"],
+        ["members", "metadata", "statistics"],
+        ["delay"],
+        ["pop"],
+        ["consuming", "retry", "sending"],
+        ["transactions"],
+        ["replication"],
+        ["cluster"],
+        ["processors", "proxy"],
+        ["config"],
+        ["composition"],
+        ["assembly"],
+        ["__main__"],
+    ],
+    "brokerd/store": [
+        ["draft", "put_status", "settings", "unit"],
+        ["log"],
+        ["queues"],
+        ["derived"],
+        ["run"],
+        ["drafts", "start", "store_reads"],
+        ["index", "upkeep"],
+        ["store"],
+    ],
+    "brokerd/replication": [
+        ["log", "rocketmq_peers"],
+        ["epochs", "settings"],
+        ["wire"],
+        ["required_set"],
+        ["roles"],
+        ["controllers", "facts", "sockets"],
+        ["controller_requests", "tool_requests"],
+        ["replica"],
+    ],
+    "controllerd": [
+        ["metrics", "nameserver", "raft", "records"],
+        ["access", "features", "pushes", "replicas", "settings"],
+        ["former", "subjects"],
+        ["machine"],
+        ["raising"],
+        ["exposition", "live_settings"],
+        ["elections"],
+        ["processors"],
+        ["assembly"],
+        ["__main__"],
+    ],
+    "webapp": [
+        ["announce", "converters", "display", "errors", "paging"],
+        ["gateway", "lifecycle", "middleware", "queue", "rules"],
+        ["snapshot"],
+        ["accounts"],
+        ["appliance", "context", "live", "push"],
+        ["pages"],
+        ["access", "audit", "groups", "messages", "palette"],
+        ["operations"],
+        ["reports"],
+        ["api"],
+        ["clusters", "topics"],
+        ["live_parts", "settings", "sockets", "urls"],
+        ["asgi"],
+    ],
+    "tasks": [
+        ["changes", "claims", "heartbeat_file", "snapshot", "stopping"],
+        ["controller_changes", "heartbeat", "refresh", "spark"],
+        ["app", "collector"],
+        ["operations", "reports"],
+        ["schedule"],
+    ],
+}
+
+# The arrows that still run sideways or up. One that is gone has to leave this table, so it can only get shorter.
+STILL_UP: dict[str, set[tuple[str, str]]] = {
+    "brokerd": {
+        ("sending", "transactions"),
+    },
+    "brokerd/store": {("index", "store"), ("log", "derived"), ("queues", "derived"), ("upkeep", "store")},
+    "controllerd": {("elections", "processors")},
+    "webapp": {
+        ("access", "operations"),
+        ("accounts", "audit"),
+        ("accounts", "context"),
+        ("accounts", "operations"),
+        ("accounts", "pages"),
+        ("api", "topics"),
+        ("audit", "operations"),
+        ("groups", "api"),
+        ("groups", "operations"),
+        ("clusters", "live_parts"),
+        ("pages", "live_parts"),
+        ("messages", "operations"),
+        ("operations", "clusters"),
+        ("operations", "reports"),
+        ("operations", "topics"),
+        ("pages", "operations"),
+    },
+}
+
 # The shared package loads in every program, so what it may need from outside is counted.
 REMOTING_MAY_NEED = {"orjson", "uvloop", "lz4", "zstandard", "zlib_ng"}
 LOADED_WHEN_USED = {"remoting/access/sealing.py": "cryptography"}  # by those who have secrets to open
@@ -147,6 +260,38 @@ def test_tasks_use_of_the_console_ends_at_its_models_and_services() -> None:
         if re.match(r"webapp\.(.+\.)?(views|urls|forms|consumers|asgi|api)\b", name)
     ]
     report("pages and their plumbing are the web process's own", findings)
+
+
+def _rooms(package: str) -> dict[str, dict[str, str]]:
+    """Of every room of a package: the other rooms that it imports from, each with one place where it does."""
+    stem = package.replace("/", ".") + "."
+    found: dict[str, dict[str, str]] = {}
+    for path in python_files(stem.partition(".")[0]):
+        module = module_name(path)
+        if not module.startswith(stem):
+            continue
+        room = first(module.removeprefix(stem))
+        others = found.setdefault(room, {})
+        for line, name in imports(path):
+            if name.startswith(stem) and (other := first(name.removeprefix(stem))) != room:
+                others.setdefault(other, f"{path}:{line} imports {name}")
+    return found
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_rooms_import_downwards(package: str) -> None:
+    level = {room: number for number, layer in enumerate(LAYERS[package]) for room in layer}
+    rooms = _rooms(package)
+    report(f"LAYERS has to name the rooms of {package} as they are", level.keys() ^ rooms.keys())
+    up = {
+        (room, other): place
+        for room, others in rooms.items()
+        for other, place in others.items()
+        if other in level and level[other] >= level[room]
+    }
+    allowed = STILL_UP.get(package, set())
+    report("move down what both rooms need", (place for arrow, place in up.items() if arrow not in allowed))
+    report("these arrows are gone: take them from STILL_UP", map(" -> ".join, allowed - up.keys()))
 
 
 def test_the_shared_package_needs_little() -> None:
@@ -313,7 +458,10 @@ def test_the_readme_shows_the_shortest_program_as_it_is() -> None:
     assert f"```python\n{program}```" in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/ARCHITECTURE.md"])
+DECISIONS = sorted(str(path) for path in tracked() if path.match("docs/decisions/*.md"))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/ARCHITECTURE.md", *DECISIONS])
 def test_what_the_documents_tell_to_run_exists(page: str) -> None:
     text = (ROOT / page).read_text()
     targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -326,8 +474,58 @@ def test_what_the_documents_tell_to_run_exists(page: str) -> None:
     findings += [f"manage.py {name}" for name in re.findall(r"manage\.py ([a-z_]+)", text) if name not in commands]
     findings += [
         f"file {name}"
-        for name in re.findall(r"\]\(([^)#:]+)\)|`(docs/[\w./-]+\w)`", text)
+        for name in re.findall(rf"\]\(([^)#:]+)\)|`((?:docs|{'|'.join(OURS)})/[\w./-]+\w)`", text)
         for name in name
         if name and not (ROOT / page).parent.joinpath(name).exists() and not (ROOT / name).exists()
     ]
     report(f"{page} promises what is not there", findings)
+
+
+def test_every_decision_is_found_from_the_architecture() -> None:
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    report(
+        "a page that nothing leads to", (page for page in DECISIONS if f"]({page.removeprefix('docs/')})" not in text)
+    )
+
+
+MOST_PARAMETERS = 6
+
+# Constructors that take more, until they are divided; an entry that is no longer needed goes.
+TAKE_MORE = {
+    "brokerd/config/writer.py ConfigWriter",
+    "brokerd/loop/long_polling.py Waiter",
+    "brokerd/pop/batch.py Batch",
+    "brokerd/pop/finishing.py Finishing",
+    "brokerd/pop/looking.py PopLooking",
+    "brokerd/pop/reviver.py Reviver",
+    "brokerd/pop/service.py PopService",
+    "brokerd/processors/state.py StateProcessor",
+    "brokerd/retry/service.py RetryService",
+    "brokerd/store/upkeep/housekeeping.py Housekeeper",
+    "brokerd/transactions/checking.py CheckBack",
+    "brokerd/transactions/service.py TransactionService",
+    "controllerd/raft/driver.py RaftDriver",
+    "controllerd/raft/leading.py Leading",
+    "remoting/frame.py Command",
+    "remoting/transport/server.py RemotingServer",
+}
+
+
+def test_constructors_are_given_two_or_three_things() -> None:
+    """Who needs many things is doing many things; what belongs together goes into a dataclass."""
+    counted = {
+        f"{path} {each.name}": len(_parameters(method))
+        for path in python_files(*PROGRAMS, "remoting")
+        for each in nodes(path)
+        if isinstance(each, ast.ClassDef)
+        for method in each.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+    }
+    many = {name for name, count in counted.items() if count > MOST_PARAMETERS}
+    report(f"more than {MOST_PARAMETERS} parameters: divide it, or group what belongs together", many - TAKE_MORE)
+    report("these do not need their entry in TAKE_MORE any more", TAKE_MORE - many)
+
+
+def _parameters(method: ast.FunctionDef) -> list[ast.arg]:
+    """Those of a method, without self."""
+    return [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs][1:]

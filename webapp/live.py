@@ -32,27 +32,9 @@ class LivePart:
     context: Context
 
 
-_parts: dict[str, LivePart] = {}
-
-
-def live(name: str, template: str) -> Callable[[Context], Context]:
-    """Register the decorated function as a live part."""
-
-    def register(context: Context) -> Context:
-        assert name not in _parts, name
-        _parts[name] = LivePart(name, template, context)
-        return context
-
-    return register
-
-
-def find(name: str) -> LivePart | None:
-    """The live part of that name."""
-    import webapp.clusters.live
-    import webapp.groups.live
-    import webapp.topics.live  # noqa: F401  these register the parts
-
-    return _parts.get(name)
+def live(name: str, template: str) -> Callable[[Context], LivePart]:
+    """Make the decorated function a live part."""
+    return lambda context: LivePart(name, template, context)
 
 
 def render(part: LivePart, actor: Actor, snapshot: Snapshot, query: QueryDict) -> str:

@@ -1,28 +1,26 @@
-"""What the views of all pages share: permission, rendering, changes asked for by forms, paging."""
+"""What the views of all pages share: permission, rendering, changes asked for by forms."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
 
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 
 from webapp import live, snapshot
 from webapp.accounts.permissions import actor_of
 from webapp.errors import Problem
-from webapp.operations.services import Submitted, submit, wait
+from webapp.live_parts import LIVE_PARTS
+from webapp.operations.services import Submitted, submit
+from webapp.operations.waiting import wait
 
 Arguments = ParamSpec("Arguments")
-Item = TypeVar("Item")
 View = Callable[Concatenate[HttpRequest, Arguments], HttpResponse]
 
 RECEIPT_WAIT_S = 1.5  # most changes are over by then, and the first look at the receipt shows the outcome
-PAGE_SIZE = 50
 
 
 def needs(permission: str) -> Callable[[View[Arguments]], View[Arguments]]:
@@ -48,13 +46,11 @@ def live_page(
     request: HttpRequest, part_name: str, template: str, context: dict[str, Any] | None = None
 ) -> HttpResponse:
     """A page whose main part follows the snapshot. htmx gets the part alone (a filter was typed)."""
-    part = live.find(part_name)
-    assert part is not None, part_name
     query = request.GET.copy()
     fixed = request.resolver_match.kwargs if request.resolver_match is not None else {}
     for name, value in fixed.items():
         query[name] = str(value)  # what the address says about the page belongs to the live part's query as well
-    html = live.render(part, actor_of(request), snapshot.current(), query)
+    html = live.render(LIVE_PARTS[part_name], actor_of(request), snapshot.current(), query)
     if request.htmx and not request.htmx.boosted and request.htmx.target == "live":
         response = HttpResponse(html)
         response["HX-Push-Url"] = request.get_full_path()
@@ -100,40 +96,3 @@ def form_page(
 def go_to(name: str, *args: Any) -> Callable[[Submitted], HttpResponse]:
     """For `form_page`: go to a page once the change is made."""
     return lambda submitted: HttpResponseRedirect(reverse(name, args=args))
-
-
-@dataclass(frozen=True, slots=True)
-class Paged(Generic[Item]):
-    """One page of a list."""
-
-    items: Sequence[Item]
-    number: int
-    pages: int
-    total: int
-
-    @property
-    def previous(self) -> int | None:
-        return self.number - 1 if self.number > 1 else None
-
-    @property
-    def following(self) -> int | None:
-        return self.number + 1 if self.number < self.pages else None
-
-
-def paged(items: Sequence[Item], query: QueryDict, size: int = PAGE_SIZE) -> Paged[Item]:
-    """The page that the query string asks for; beyond the end it is the last one."""
-    pages = max(1, -(-len(items) // size))
-    asked = query.get("page", "1")
-    number = min(max(1, int(asked)), pages) if asked.isdecimal() and len(asked) < 9 else 1
-    return Paged(items[(number - 1) * size : number * size], number, pages, len(items))
-
-
-def sorted_by(items: Sequence[Item], query: QueryDict, columns: Sequence[str], default: str) -> list[Item]:
-    """Sorted as the query string asks (`sort=lag`, `sort=-lag`); what is not known comes last either way."""
-    asked = query.get("sort", default)
-    column, falling = asked.lstrip("-"), asked.startswith("-")
-    if column not in columns:
-        column, falling = default.lstrip("-"), default.startswith("-")
-    known = [item for item in items if getattr(item, column) is not None]
-    unknown = [item for item in items if getattr(item, column) is None]
-    return [*sorted(known, key=attrgetter(column, "name"), reverse=falling), *unknown]

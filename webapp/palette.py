@@ -39,8 +39,7 @@ def palette(request: HttpRequest) -> HttpResponse:
     ]
     found += [
         {"text": topic.name, "kind": "topic", "icon": "topic", "address": reverse("topic", args=[topic.name])}
-        for topic in present.facts.topics
-        if wanted and wanted in topic.name.lower()
+        for topic in (present.find_topics(wanted, with_system=True) if wanted else ())
     ]
     found += [
         {
@@ -49,7 +48,6 @@ def palette(request: HttpRequest) -> HttpResponse:
             "icon": "group",
             "address": reverse("group", args=[group.name]),
         }
-        for group in present.facts.consumer_groups
-        if wanted and wanted in group.name.lower()
+        for group in (present.find_consumer_groups(wanted, with_system=True) if wanted else ())
     ]
     return page(request, "_palette.html", {"found": found[:SHOWN], "more": max(0, len(found) - SHOWN)})

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from remoting.names import BUILT_IN_GROUPS, LEGAL_NAME, RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX
+from remoting.names import BUILT_IN_GROUPS, LEGAL_NAME
 from webapp.errors import InvalidInput
 
 NAME_RULE = "letters, digits and the characters % | _ - only"
@@ -26,14 +26,17 @@ MAX_INT64 = 2**63 - 1
 RESERVED_GROUPS = {*BUILT_IN_GROUPS, "DEFAULT_CONSUMER", "DEFAULT_PRODUCER"}
 
 
-def is_system_topic(name: str) -> bool:
-    """Whether the cluster keeps this topic for itself."""
-    return name in RESERVED_TOPICS or name.lower().startswith(SYSTEM_TOPIC_PREFIX)
-
-
 def is_system_group(name: str) -> bool:
     """Whether the protocol's own tools use this consumer group."""
     return name in RESERVED_GROUPS
+
+
+def check_confirmation(parameters: Mapping[str, Any], name: str, what: str) -> None:
+    """Raise InvalidInput when somebody was asked to confirm by typing the name of the `what` and typed something else."""
+    if "confirmation" in parameters and parameters["confirmation"] != name:
+        raise InvalidInput(
+            f"Type the {what}'s name to confirm.", fields={"confirmation": [f"must be the {what}'s name, {name}"]}
+        )
 
 
 class Rules:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import redis
 from django.conf import settings
@@ -22,8 +22,20 @@ from django.utils.module_loading import import_string
 
 from remoting.errors import ProtocolError
 from remoting.facts.codec import decode
-from remoting.facts.snapshot import KEY, VERSION, ClusterSnapshot, ConsumerGroup, Group, Reason, Topic, Verdict
+from remoting.facts.snapshot import (
+    KEY,
+    VERSION,
+    ClusterSnapshot,
+    ConsumedTopic,
+    ConsumerGroup,
+    Group,
+    Reason,
+    Topic,
+    Verdict,
+)
 from remoting.facts.words import Health, Severity
+from webapp.errors import NotFound
+from webapp.rules import is_system_group
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +72,13 @@ class RedisSource:
 
 
 _NOTHING = ClusterSnapshot(version=VERSION, seq=0, as_of="")
+
+
+class Consumption(NamedTuple):
+    """A consumer group that consumes a topic, and what it says of it."""
+
+    group: ConsumerGroup
+    topic: ConsumedTopic
 
 
 @dataclass(frozen=True)
@@ -113,9 +132,51 @@ class Snapshot:
     def consumer_groups(self) -> Mapping[str, ConsumerGroup]:
         return {group.name: group for group in self.facts.consumer_groups}
 
-    def group(self, cluster: str, name: str) -> Group | None:
-        """One broker group."""
-        return next((group for group in self.facts.groups if (group.cluster, group.name) == (cluster, name)), None)
+    def topic(self, name: object) -> Topic:
+        """One topic, or NotFound."""
+        found = self.topics.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise NotFound(f"There is no topic {name}.", code="topic-not-found")
+        return found
+
+    def consumer_group(self, name: object) -> ConsumerGroup:
+        """One consumer group, or NotFound."""
+        found = self.consumer_groups.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise NotFound(f"There is no consumer group {name}.", code="group-not-found")
+        return found
+
+    def group(self, cluster: str, name: str) -> Group:
+        """One broker group, or NotFound."""
+        for group in self.facts.groups:
+            if (group.cluster, group.name) == (cluster, name):
+                return group
+        raise NotFound(f"There is no group {name} in the cluster {cluster}.", code="group-not-found")
+
+    def find_topics(self, part: str = "", *, with_system: bool = False) -> list[Topic]:
+        """Those with the part in their name, in upper or lower case."""
+        wanted = part.lower()
+        return [
+            topic for topic in self.facts.topics if wanted in topic.name.lower() and (with_system or not topic.system)
+        ]
+
+    def find_consumer_groups(self, part: str = "", *, with_system: bool = False) -> list[ConsumerGroup]:
+        """Those with the part in their name, in upper or lower case."""
+        wanted = part.lower()
+        return [
+            group
+            for group in self.facts.consumer_groups
+            if wanted in group.name.lower() and (with_system or not is_system_group(group.name))
+        ]
+
+    def consumers_of(self, topic: str) -> list[Consumption]:
+        """Who consumes a topic."""
+        return [
+            Consumption(group, each)
+            for group in self.facts.consumer_groups
+            for each in group.topics
+            if each.topic == topic
+        ]
 
 
 class SnapshotReader:

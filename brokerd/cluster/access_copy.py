@@ -14,12 +14,12 @@ from typing import Final
 import orjson
 
 from remoting import codes
-from remoting.access.guard import Guard
 from remoting.access.model import AccessState, decode_state, encode_state
 from remoting.disk import Disk
 from remoting.errors import ConnectionLost, LogboomError, NotLeader, ProtocolError, RequestTimeout
 from remoting.facts.cluster_view import ClusterView
 from remoting.frame import Command
+from remoting.guarding.guard import Guard
 from remoting.transport.client import RemotingClient
 from remoting.transport.tasks import TaskOwner
 

@@ -12,12 +12,12 @@ from typing import Final
 from brokerd.composition.core import BrokerCore
 from brokerd.replication.facts import LeadingFacts, ReplicaFacts
 from brokerd.replication.roles.effects import Role
-from brokerd.replication.roles.followership import Stage
-from remoting.access.exposition import access_families
-from remoting.access.guard import Guard
+from brokerd.replication.roles.followership import CopyStage
 from remoting.disk import DiskUsage
 from remoting.exposition import Family, Histogram, render
 from remoting.facts.loop import LoopState
+from remoting.guarding.exposition import access_families
+from remoting.guarding.guard import Guard
 
 _POP: Final = {
     "pops": "receive requests",
@@ -208,7 +208,7 @@ def _replication(state: ReplicaFacts) -> list[Family]:
         families += _leading(state, state.leading)
     if state.following is not None:
         following = state.following.state
-        connected = int(following.stage == Stage.TRANSFER.value)
+        connected = int(following.stage == CopyStage.TRANSFER.value)
         families += [
             _gauge("logboom_replication_following", "1 while the master's log is being copied", connected),
             _gauge("logboom_replication_stuck", "1 while only a person can help", int(bool(state.following.stuck))),

@@ -17,7 +17,7 @@ from brokerd.metadata.service import DataVersion
 from brokerd.processors.assignments import AssignmentProcessor, Route
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
-from brokerd.processors.consumption import ConsumptionProcessor
+from brokerd.processors.consumption import Consumption, ConsumptionProcessor
 from brokerd.processors.groups import GroupProcessor
 from brokerd.processors.inspection import InspectionProcessor
 from brokerd.processors.locks import LockProcessor
@@ -25,7 +25,8 @@ from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pop_looking import PopLookingProcessor
-from brokerd.processors.pull import PullProcessor
+from brokerd.processors.pull import PullProcessor, Readers
+from brokerd.processors.pull_checks import PullChecks
 from brokerd.processors.registry import Processors
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
@@ -33,6 +34,7 @@ from brokerd.processors.send_back import SendBackProcessor
 from brokerd.processors.state import StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
+from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica
 from brokerd.retry.service import RetryService
 from brokerd.store.index.key_queries import KeyQueries
@@ -45,9 +47,7 @@ def build_processors(
     replica: Replica,
     scheduler: Scheduler,
     connections: Callable[[], int],
-    cluster: str,
-    broker_name: str,
-    address: str,
+    names: BrokerNames,
     live: LiveSettings,
     route: Route,
     locks: QueueLocks,
@@ -56,6 +56,7 @@ def build_processors(
     auto_create_groups: bool,
 ) -> Processors:
     """All processors beside the senders. `connections` counts the open remoting connections."""
+    cluster, broker_name, address = names.cluster, names.broker_name, names.address
     progress = core.progress
     metadata, store, pop, counters = core.metadata, core.store, core.pop, core.counters
 
@@ -102,54 +103,38 @@ def build_processors(
         _memory_bytes(),
     )
 
-    def use_settings() -> None:
-        place.settings = live.pull
-
-    live.listeners.append(use_settings)
     pull = PullProcessor(
-        metadata,
-        metadata.commits,
-        clients,
+        PullChecks(metadata, clients, lambda: auto_create_groups and replica.is_master),
+        Readers(metadata.commits, progress.pulled),
         store,
         counters,
         scheduler,
         place,
-        progress.pulled,
-        auto_create_groups=auto_create_groups,
     )
+    consumption = Consumption(metadata, clients, progress, store, broker_name)
     core.arrival_listeners.append(pull.arrived)
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
-    core.transactions.checks.producers = clients
     replica.add_role_listener(lambda _role, _epoch: locks.clear())
     return Processors(
         pull=pull,
-        offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts),
-        clients=ClientProcessor(
-            metadata, clients, is_master, lambda: live.pull.notify_ids_changed, auto_create_groups=auto_create_groups
-        ),
+        offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts, data_version),
+        clients=ClientProcessor(metadata, clients, is_master, live.pull, auto_create_groups=auto_create_groups),
         topics=TopicProcessor(
-            *(metadata, broker_name, data_version, store, metadata.names.system_topics, counters.statistics),
-            replica.when_topics_known,
+            metadata, broker_name, data_version, store, counters.statistics, replica.when_topics_known
         ),
         groups=GroupProcessor(metadata, group_version),
         connections=ConnectionProcessor(clients),
         assignments=AssignmentProcessor(metadata, clients, route),
-        consumption=ConsumptionProcessor(
-            metadata, clients, progress, store, broker_name, address, _wall_ms, counters.statistics
-        ),
+        consumption=ConsumptionProcessor(consumption, address, _wall_ms, counters.statistics),
         inspection=InspectionProcessor(
             counters.statistics,
             cluster,
             time.monotonic,
             store,
             clients.consumer_group,
-            lambda: metadata.tables.offsets,
-            data_version,
         ),
-        resets=ResetProcessor(
-            *(metadata, metadata.commits, pop, clients, progress, store, broker_name), lambda: live.pull, pull.wake
-        ),
+        resets=ResetProcessor(consumption, metadata.commits, pop, live.pull, pull.wake),
         relay=RelayProcessor(metadata, clients, store, broker_name),
         messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
@@ -175,7 +160,7 @@ def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool
         core.record_log,
         core.sender.turn_of,
         lambda group: locks.is_locked(group, _steady_ms()),
-        core.store.delays,
+        core.delays,
         core.retry_counters,
         auto_create_groups=auto_create_groups,
     )

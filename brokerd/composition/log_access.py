@@ -1,72 +1,24 @@
-"""The log as its users see it: three narrow views that join the message store and the replica.
+"""The log as its users see it: two narrow views that join the message store and the replica.
 
-- `Appends`: whether messages are taken, that some were appended, when a position is acknowledged (the senders' view);
-- `StoreRecordLog`: records of the system topics (the tables' view, `metadata.record_log.RecordLog`);
+- `StoreRecordLog`: records of the system topics (the tables' view, `journal.record_log.RecordLog`);
 - `StoreReplicatedLog`: bytes of the log (the replication's view, `replication.log.ReplicatedLog`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
 
-from brokerd.journal.record_log import Unit
-from brokerd.metadata.names import is_system_topic
+from brokerd.metadata.names import is_brokers_topic
+from brokerd.sending.acknowledging import Appends
 from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
-from brokerd.store.store import AppendResult, MessageStore
-from remoting import codes
+from brokerd.store.run import AppendResult
+from brokerd.store.store import MessageStore
+from brokerd.store.unit import Unit
 from remoting.disk import Bytes
-from remoting.errors import LogboomError, NotMaster, RequestError, StorageError
+from remoting.errors import StorageError
 from remoting.record.properties import encode_properties
-
-_NOT_ENOUGH: Final = RequestError(
-    codes.SYSTEM_ERROR, "in-sync replicas not enough: too few replicas are in sync to store a message"
-)
-_CROWDED: Final = RequestError(codes.SYSTEM_BUSY, "[OVERLOAD]too many sends wait to be acknowledged; try again")
-
-
-class ReplicaView(Protocol):
-    """What appending needs of the replica."""
-
-    @property
-    def is_master(self) -> bool: ...
-
-    @property
-    def accepts_messages(self) -> bool: ...
-
-    @property
-    def refusal(self) -> PutStatus: ...
-
-    def on_appended(self, end_offset: int) -> None: ...
-
-    def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None: ...
-
-
-class Appends:
-    """The senders' view."""
-
-    def __init__(self, store: MessageStore, replica: ReplicaView, request_flush: Callable[[], None]) -> None:
-        self._store = store
-        self._replica = replica
-        self._request_flush = request_flush
-        self.wait = replica.wait
-
-    def refusal(self) -> LogboomError | None:
-        """Why no message is taken now, or None."""
-        if self._store.refusal is None and self._replica.accepts_messages:
-            return None
-        if not self._replica.is_master:
-            return NotMaster()
-        if self._store.refusal is not None:
-            return self._store.refusal
-        return _NOT_ENOUGH if self._replica.refusal is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH else _CROWDED
-
-    def appended(self, end_offset: int) -> None:
-        """Messages were appended: have them flushed, and send them to the replicas."""
-        self._request_flush()
-        self._replica.on_appended(end_offset)
 
 
 class StoreRecordLog:
@@ -86,6 +38,10 @@ class StoreRecordLog:
         self._now_ms = now_ms
         self._born_host = born_host
 
+    @property
+    def end_offset(self) -> int:
+        return self._store.commitlog.end_offset
+
     def append(self, topic: str, kind: str, body: bytes) -> int:
         draft = Draft(topic, 0, body, encode_properties({"TAGS": kind}), self._now_ms(), self._born_host)
         return self.append_messages([draft])
@@ -101,7 +57,7 @@ class StoreRecordLog:
         results = self._store.append_messages(drafts, together=len(drafts) > 1)
         self._appends.appended(results[-1].end_offset)
         for draft, place in zip(drafts, results, strict=True):
-            if not is_system_topic(draft.topic):
+            if not is_brokers_topic(draft.topic):
                 self._statistics.stored_in(draft.topic, 1, place.size)
         return results
 

@@ -1,15 +1,16 @@
-"""The broker's command line: where it lives, whom it asks, and its settings groups."""
+"""The broker's command line: where it lives, whom it asks, and its settings groups, of which one more is one more line."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from brokerd.composition.flow_settings import FlowSettings
 from brokerd.consuming.read_place import PullSettings
+from brokerd.delay.levels import DEFAULT_LEVELS, Delays, parse_levels
 from brokerd.delay.settings import DelaySettings
 from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
@@ -20,15 +21,35 @@ from brokerd.sending.settings import SendSettings
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.transactions.settings import TransactionSettings
 from remoting import settings
-from remoting.access.guard import AccessSettings
 from remoting.errors import SettingsError
 from remoting.exporter import MetricsSettings
-from remoting.settings import setting
+from remoting.guarding.guard import AccessSettings
+from remoting.settings import group, setting
 from remoting.transport.client import split_address
 from remoting.transport.server import check_loopback, check_reach
 from remoting.transport.tls import TlsSettings
 
 _BELOW: Final = 2  # what clients subtract from a broker's port
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSection(StoreSettings):
+    """The store's settings, and the delay levels, which count among them for people; the store itself knows no levels."""
+
+    delay_levels: str = setting(
+        DEFAULT_LEVELS,
+        "delays of level 1, 2, ... (units s m h d); the same on every replica of a group",
+        original="messageDelayLevel",
+    )
+
+    def __post_init__(self) -> None:
+        StoreSettings.__post_init__(self)
+        parse_levels(self.delay_levels)
+
+    @property
+    def delays(self) -> Delays:
+        """Milliseconds of delay level 1, 2, ..."""
+        return parse_levels(self.delay_levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,45 +77,28 @@ class BrokerSettings:
     controllers: tuple[str, ...]
     data: Path
     cluster_secret: Path | None
-    store: StoreSettings
-    retention: RetentionSettings
-    replication: ReplicationSettings
-    pop: PopSettings
-    delay: DelaySettings
-    journal: JournalSettings
-    grpc: EndpointSettings
-    forward: ForwardSettings
-    metrics: MetricsSettings
-    pull: PullSettings
-    send: SendSettings
-    transactions: TransactionSettings
-    remoting: RemotingSettings = field(default_factory=RemotingSettings)
-    flow: FlowSettings = field(default_factory=FlowSettings)
-    access: AccessSettings = field(default_factory=AccessSettings)
-    tls: TlsSettings = field(default_factory=TlsSettings)
+    store: StoreSection = group(StoreSection)
+    retention: RetentionSettings = group(RetentionSettings)
+    replication: ReplicationSettings = group(ReplicationSettings)
+    pop: PopSettings = group(PopSettings)
+    delay: DelaySettings = group(DelaySettings)
+    journal: JournalSettings = group(JournalSettings)
+    grpc: EndpointSettings = group(EndpointSettings)
+    forward: ForwardSettings = group(ForwardSettings)
+    metrics: MetricsSettings = group(MetricsSettings)
+    pull: PullSettings = group(PullSettings)
+    send: SendSettings = group(SendSettings)
+    transactions: TransactionSettings = group(TransactionSettings)
+    remoting: RemotingSettings = group(RemotingSettings)
+    flow: FlowSettings = group(FlowSettings)
+    access: AccessSettings = group(AccessSettings)
+    tls: TlsSettings = group(TlsSettings)
     given: frozenset[str] = frozenset()  # the settings that the command line names
 
 
 def parse(arguments: Sequence[str]) -> BrokerSettings:
     """The settings of a command line. Raises SettingsError with the sentence that says what to change."""
-    parts: Mapping[str, Any] = {
-        "store": StoreSettings(),
-        "retention": RetentionSettings(),
-        "replication": ReplicationSettings(),
-        "pop": PopSettings(),
-        "delay": DelaySettings(),
-        "journal": JournalSettings(),
-        "grpc": EndpointSettings(),
-        "forward": ForwardSettings(),
-        "metrics": MetricsSettings(),
-        "pull": PullSettings(),
-        "send": SendSettings(),
-        "transactions": TransactionSettings(),
-        "remoting": RemotingSettings(),
-        "flow": FlowSettings(),
-        "access": AccessSettings(),
-        "tls": TlsSettings(),
-    }
+    parts = settings.default_groups(BrokerSettings)
     parser = argparse.ArgumentParser(
         prog="python -m brokerd",
         description="One replica of one broker group.",

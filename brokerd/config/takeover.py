@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from brokerd.config import documents
 from brokerd.config.documents import Documents
-from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC
+from brokerd.delay.levels import SCHEDULE_GROUP
 from brokerd.metadata import records
-from brokerd.metadata.names import DEVELOPMENT_TEMPLATE_TOPIC, SystemNames, is_system_topic
+from brokerd.metadata.names import DEVELOPMENT_TEMPLATE_TOPIC, SystemNames, is_brokers_topic
 from brokerd.metadata.tables import MetadataTables
 from remoting.disk import Disk
+from remoting.names import SCHEDULE_TOPIC
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ def takeover_records(
 
 def _rows(found: Documents, tables: MetadataTables, names: SystemNames, queue_end: QueueEnd) -> Iterator[list[Any]]:
     for topic in found.topics.values():
-        if is_system_topic(topic.name) or topic.name in names.topics or topic.name == DEVELOPMENT_TEMPLATE_TOPIC:
+        if is_brokers_topic(topic.name) or topic.name in names.topics or topic.name == DEVELOPMENT_TEMPLATE_TOPIC:
             continue
         if topic.attributes.get("queue.type", "SimpleCQ") != "SimpleCQ":
             log.warning("topic %s keeps batches as one unit, which is not read here", topic.name)

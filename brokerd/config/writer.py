@@ -15,10 +15,11 @@ from typing import Final
 from brokerd.config import documents
 from brokerd.config.takeover import Takeover
 from brokerd.consuming.progress import ConsumerProgress
-from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC
+from brokerd.delay.levels import SCHEDULE_GROUP
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import Change
 from remoting.disk import Disk
+from remoting.names import SCHEDULE_TOPIC
 
 _BACKUP: Final = ".bak"
 _NEVER: Final = (-1, -1)

@@ -13,7 +13,7 @@ from typing import Final
 
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.settings import check, setting
+from remoting.settings import Live, check, setting
 
 MASTER: Final = 0
 USUAL_SLOW_ID: Final = 1
@@ -31,6 +31,8 @@ class PullSettings:
     slave_read: bool = setting(
         False,
         "replicas answer pulls too, and a master sends readers who are far behind to one; what they read may be old",
+        live=True,
+        original="slaveReadEnable",
     )
     slow_reads_from: int = setting(
         1,
@@ -43,16 +45,24 @@ class PullSettings:
         "far behind = by more log than this share of the machine's memory, so that it has to come from disk",
         minimum=1,
         maximum=100,
+        live=True,
+        original="accessMessageInMemoryMaxRatio",
     )
     reset_at_broker: bool = setting(
         True,
         "a reset of offsets waits here for the next pull, whoever is connected; off: connected consumers are told instead",
+        live=True,
+        original="useServerSideResetOffset",
     )
     notify_ids_changed: bool = setting(
         True,
         "tell the members of a group at once when others join or leave; off: they look for themselves now and then",
+        live=True,
+        original="notifyConsumerIdsChangedEnable",
     )
-    lite_pull: bool = setting(True, "answer the pulls of lite pull consumers (code 361)")
+    lite_pull: bool = setting(
+        True, "answer the pulls of lite pull consumers (code 361)", live=True, original="litePullMessageEnable"
+    )
 
     def __post_init__(self) -> None:
         check("pull", self)
@@ -60,12 +70,12 @@ class PullSettings:
 
 @dataclass(slots=True)
 class ReadPlace:
-    """The rules at one broker; `settings` may be replaced.
+    """The rules at one broker.
 
     `is_master_known`: a replica's master is there, by the replica's own connection to it.
     """
 
-    settings: PullSettings
+    settings: Live[PullSettings]
     is_master: Callable[[], bool]
     is_master_known: Callable[[], bool]
     log_end: Callable[[], int]
@@ -73,11 +83,11 @@ class ReadPlace:
 
     def check(self, *, lite: bool) -> None:
         """Raise RequestError when pulls are not answered here."""
-        if lite and not self.settings.lite_pull:
+        if lite and not self.settings.value.lite_pull:
             raise RequestError(
                 codes.NO_PERMISSION, "pulls of lite consumers are switched off on this broker (pull.lite_pull)"
             )
-        if not self.settings.slave_read and not self.is_master() and self.is_master_known():
+        if not self.settings.value.slave_read and not self.is_master() and self.is_master_known():
             raise REFUSED.with_traceback(None)
 
     def suggest(self, read_up_to: int | None, usual_id: int = MASTER, slow_id: int = USUAL_SLOW_ID) -> int:
@@ -85,14 +95,14 @@ class ReadPlace:
 
         `usual_id` and `slow_id` are the group's; one that says nothing special gets the broker's `slow_reads_from`.
         """
-        if not self.settings.slave_read or (read_up_to is None and self.sends_back):
+        if not self.settings.value.slave_read or (read_up_to is None and self.sends_back):
             return MASTER
         if read_up_to is None or not self.is_far_behind(read_up_to):
             return usual_id
-        return slow_id if slow_id != USUAL_SLOW_ID else self.settings.slow_reads_from
+        return slow_id if slow_id != USUAL_SLOW_ID else self.settings.value.slow_reads_from
 
     def is_far_behind(self, position: int) -> bool:
-        return (self.log_end() - position) * 100 > self.memory_bytes * self.settings.memory_percent
+        return (self.log_end() - position) * 100 > self.memory_bytes * self.settings.value.memory_percent
 
     @property
     def sends_back(self) -> bool:

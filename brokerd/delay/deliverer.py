@@ -16,19 +16,20 @@ from typing import Final, NamedTuple, Protocol
 
 from brokerd.delay.destinations import DestinationMetadata, destination_of
 from brokerd.delay.figures import LevelFigures, ScheduleCounters, schedule_state
-from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC, Delays
+from brokerd.delay.levels import SCHEDULE_GROUP, Delays
 from brokerd.delay.rules import Target, deliver
 from brokerd.delay.settings import DelaySettings
 from brokerd.delay.waiting import WaitingLevel
-from brokerd.journal.record_log import RecordLog, Unit
+from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
-from brokerd.store.queues.consume_queue import BLANK_SIZE
+from brokerd.store.unit import BLANK_SIZE, Unit
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, StorageError
 from remoting.facts.broker_state import ScheduleState
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record
 
 log = logging.getLogger(__name__)
@@ -52,24 +53,24 @@ class _Due(NamedTuple):
 
 
 class Deliverer:
-    """Make it when the store is loaded, and `follow` the dispatch on every replica; `start` and `stop` with the mastership."""
+    """A `journal.resident.Resident`; make it when the store is loaded."""
+
+    own_topics: Final = frozenset({SCHEDULE_TOPIC})
 
     def __init__(
         self,
         delays: Delays,
         metadata: ScheduleMetadata,
         record_log: RecordLog,
-        log_end: int,
         scheduler: Scheduler,
         wall_ms: Callable[[], int],
         settings: DelaySettings | None = None,
     ) -> None:
-        """`log_end`: where the log ended when this process began."""
         self.counters = ScheduleCounters()
         self._delays = delays
         self._metadata = metadata
         self._log = record_log
-        self._began_at = self._own_from = log_end
+        self._began_at = self._own_from = record_log.end_offset
         self._scheduler = scheduler
         self._wall_ms = wall_ms
         self._settings = settings or DelaySettings()
@@ -90,26 +91,39 @@ class Deliverer:
             _, end = record_log.queue_range(SCHEDULE_TOPIC, queue_id)
             self._levels.append(WaitingLevel(delays[queue_id], end, self._steady_ms()))
 
-    # ---- events
+    # ---- resident of the log
 
-    def arrived(self, arrivals: Sequence[Arrival]) -> None:
-        """Messages became readable, on whichever replica."""
+    def held_offset(self) -> int | None:
+        """Where the first message that still waits begins."""
+        first = [self._unit(queue_id, self._position(queue_id)) for queue_id in range(len(self._levels))]
+        return min((unit[0] for unit in first if unit is not None), default=None)
+
+    def dispatched(self, arrivals: Sequence[Arrival]) -> None:
+        """Remember when the messages came, on whichever replica."""
         for topic, queue_id, end, times in arrivals:
             if topic == SCHEDULE_TOPIC and queue_id < len(self._levels):
                 self._arrived(self._levels[queue_id], queue_id, end, times[-1])
                 self._arm()
 
     def truncated(self, end_offset: int) -> None:
-        """The log ends at `end_offset` now, and the queues with it."""
         self._began_at = min(self._began_at, end_offset)
         self._own_from = min(self._own_from, end_offset)
         self._release.clear()
         for queue_id, level in enumerate(self._levels):
             level.cut(self._log.queue_range(SCHEDULE_TOPIC, queue_id)[1])
 
-    def start(self, log_end: int) -> None:
-        """This broker is the master; what it appends lies behind `log_end`. The consumer offsets are those of the whole log."""
-        self._own_from = log_end
+    def rolled(self) -> None:
+        """Nothing: how far the levels are is in the metadata."""
+
+    def rebuild(self) -> None:
+        """Nothing: the metadata says where the levels stand, and when messages came here is not in the log."""
+
+    def catch_up(self) -> None:
+        """Nothing: the metadata catches up, and `lead` goes by its consumer offsets."""
+
+    def lead(self) -> None:
+        """Deliver what is due. What this broker appends lies behind the present end of the log."""
+        self._own_from = self._log.end_offset
         self._life += 1
         self._running = True
         self._on_its_way = self._commit_failed = False
@@ -120,16 +134,13 @@ class Deliverer:
             level.move(self._committed(queue_id))
         self._arm()
 
-    def stop(self) -> None:
-        """It is not any more."""
+    def step_down(self) -> None:
         self._running = False
         self._life += 1
         self._set_timer(None)
 
-    def held_offset(self) -> int | None:
-        """From where on the log must be kept: where the first message that still waits begins."""
-        first = [self._unit(queue_id, self._position(queue_id)) for queue_id in range(len(self._levels))]
-        return min((unit[0] for unit in first if unit is not None), default=None)
+    def close(self) -> None:
+        self.step_down()
 
     # ---- for people
 

@@ -6,9 +6,8 @@ from typing import Protocol
 
 from brokerd.delay.rules import Target, target_of
 from brokerd.metadata.configs import GroupConfig, TopicConfig
-from brokerd.pop.handles import split_retry_topic
 from remoting.errors import RequestError, raise_refusal
-from remoting.names import RETRY_PREFIX
+from remoting.names import group_of_retry_topic
 from remoting.record.codec import Record
 
 
@@ -33,8 +32,9 @@ def destination_of(record: Record, metadata: DestinationMetadata) -> Target | No
     if target is None or metadata.deleted_at(target.topic) > record.physical_offset:
         return None
     topic = metadata.topic(target.topic)
-    if topic is None and target.topic.startswith(RETRY_PREFIX):
-        topic = _retry_topic(target.topic, metadata)
+    returned_to = group_of_retry_topic(target.topic)
+    if topic is None and returned_to is not None:
+        topic = _retry_topic(target.topic, returned_to, metadata)
     if topic is None:
         return None
     if target.queue_id < topic.read_queue_nums:
@@ -42,9 +42,8 @@ def destination_of(record: Record, metadata: DestinationMetadata) -> Target | No
     return target._replace(queue_id=target.queue_id % max(1, topic.write_queue_nums))  # it has fewer queues now
 
 
-def _retry_topic(name: str, metadata: DestinationMetadata) -> TopicConfig | None:
-    split = split_retry_topic(name)
-    group = metadata.group(split[0] if split is not None else name[len(RETRY_PREFIX) :])
+def _retry_topic(name: str, group_name: str, metadata: DestinationMetadata) -> TopicConfig | None:
+    group = metadata.group(group_name)
     if group is None:
         return None
     raise_refusal(metadata.ensure_topic(name, max(1, group.retry_queue_nums)))

@@ -7,14 +7,14 @@ every rebuilding of the queues, derives the same from the log.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
+from brokerd.store.derived.derive import CodeRules
 from remoting.errors import SettingsError
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.properties import decode_properties, tags_code
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-SCHEDULE_TOPIC_FIELD: Final = SCHEDULE_TOPIC.encode()
 DELAY: Final = "DELAY"
 # How far the levels are delivered is kept like the offsets of a consumer group of this name.
 SCHEDULE_GROUP: Final = "CID_RMQ_SYS_LOGBOOM_SCHEDULE"
@@ -65,3 +65,8 @@ def schedule_code(properties: bytes, store_timestamp_ms: int, delays: Delays) ->
     if level is None or level <= 0:
         return tags_code(properties)
     return store_timestamp_ms + delays[min(level, len(delays)) - 1]
+
+
+def code_rules(delays: Delays) -> CodeRules:
+    """For the store, which knows no levels: what makes the codes of waiting messages' entries."""
+    return {SCHEDULE_TOPIC: partial(schedule_code, delays=delays)}

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from brokerd.delay.levels import DELAY, SCHEDULE_TOPIC, Delays, parse_level
-from brokerd.metadata.names import is_system_topic
+from brokerd.delay.levels import DELAY, Delays, parse_level
+from brokerd.metadata.names import is_brokers_topic
 from brokerd.store.draft import Draft
 from remoting import codes
 from remoting.errors import RequestError
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record
 from remoting.record.layout import MAX_PROPERTIES_BYTES
 from remoting.record.properties import decode_properties, encode_properties
@@ -59,7 +60,7 @@ def schedule(draft: Draft, delays: Delays) -> Draft:
 
     Raises RequestError when there is no room for where it is going.
     """
-    if _DELAY not in draft.properties or is_system_topic(draft.topic):
+    if _DELAY not in draft.properties or is_brokers_topic(draft.topic):
         return draft
     properties = decode_properties(draft.properties)
     level = parse_level(properties.get(DELAY, ""))
@@ -87,7 +88,7 @@ def target_of(record: Record) -> Target | None:
     """Where a record of the schedule topic is to be delivered; None when it does not say."""
     properties = record.property_map()
     topic, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE, "")
-    if not topic or is_system_topic(topic) or not (queue.isascii() and queue.isdecimal()) or len(queue) > 10:
+    if not topic or is_brokers_topic(topic) or not (queue.isascii() and queue.isdecimal()) or len(queue) > 10:
         return None
     queue_id = int(queue)
     return Target(topic, queue_id) if queue_id < _MAX_QUEUE else None

@@ -1,4 +1,4 @@
-"""Settings of the delivery of delayed messages (`--set delay.key=value`). The levels are the store's (`store.delay_levels`)."""
+"""Settings of the delivery of delayed messages (`--set delay.key=value`). The levels are `store.delay_levels`."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ commitlog, so that retention can remove old files without looking here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from brokerd.journal.record_log import RecordLog
+from brokerd.journal.record_log import RecordLog, error_of
 from brokerd.journal.replay import (
     SNAPSHOT,
     Position,
@@ -30,7 +30,7 @@ from brokerd.journal.replay import (
     rebuild_undispatched,
 )
 from brokerd.store.put_status import PutStatus
-from remoting.errors import LogboomError
+from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.settings import check, setting
 
 log = logging.getLogger(__name__)
@@ -57,9 +57,16 @@ class JournalSettings:
 
 
 class Journal:
-    """One table and its topic."""
+    """One table and its topic. `before_append` brings into the log what has to be there before any record of it, or raises."""
 
-    def __init__(self, records: RecordLog, topic: str, table: Table, settings: JournalSettings | None = None) -> None:
+    def __init__(
+        self,
+        records: RecordLog,
+        topic: str,
+        table: Table,
+        settings: JournalSettings | None = None,
+        before_append: Callable[[], None] = lambda: None,
+    ) -> None:
         self.topic = topic
         self._log = records
         self._table = table
@@ -70,9 +77,7 @@ class Journal:
         self._snapshot_bytes = 0
         self._snapshot_wanted = False
         self._appending = False
-        self.before_append: Callable[[], None] = lambda: (
-            None
-        )  # brings into the log what has to be there first, or raises
+        self._before_append = before_append
 
     @property
     def applied_offset(self) -> int:
@@ -84,7 +89,7 @@ class Journal:
 
         Raises what `RecordLog.append` raises; then nothing changed.
         """
-        self.before_append()
+        self._before_append()
         encoded = orjson.dumps(body)
         end_offset = self._append(kind, encoded)
         self._table.apply(kind, body, end_offset)
@@ -93,6 +98,18 @@ class Journal:
         if self._records_since >= self._settings.snapshot_every_records:
             self._snapshot_if_due()
         return end_offset
+
+    def record(self, records: Iterable[tuple[str, Any]], done: Callable[[RequestError | None], None]) -> None:
+        """Append records and apply them; `done` follows when all are acknowledged, or with the reason why one was refused: those
+        before it are in the log then."""
+        end_offset = self.applied_offset
+        try:
+            for kind, body in records:
+                end_offset = self.append(kind, body)
+        except LogboomError as error:
+            done(as_request_error(error))
+            return
+        self.when_acknowledged(end_offset, lambda status: done(error_of(status)))
 
     def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None:
         """Call `done` once when everything below `end_offset` is acknowledged or can no longer be."""
@@ -121,14 +138,16 @@ class Journal:
                 self._records_since += high - before.next_unit
 
     def catch_up(self) -> None:
-        """Apply all the log holds, also what is not confirmed yet: for a broker that becomes the master with this very log."""
+        """Apply all the log holds, also what is not confirmed yet, and want a snapshot: for a broker that becomes the master with
+        this very log."""
         self.follow()
         units = self._log.undispatched_units(self.topic)
         if self.begins_later:
             self._position = rebuild_undispatched(self._log, self.topic, self._table, units)
-            return
-        applied_offset = apply_units(self._log, self._table, units, self.applied_offset)
-        self._position = Position(self._position.next_unit, applied_offset)
+        else:
+            applied_offset = apply_units(self._log, self._table, units, self.applied_offset)
+            self._position = Position(self._position.next_unit, applied_offset)
+        self.want_snapshot()
 
     def rebuild(self) -> None:
         """Read the state from the log: at start, when the log was cut, and when this broker stopped being the master."""
@@ -143,7 +162,7 @@ class Journal:
             self.rebuild()
 
     def want_snapshot(self) -> None:
-        """The next `maintain` writes a snapshot: a new file of the commitlog was begun, or this broker became the master."""
+        """The next `maintain` writes a snapshot: a new file of the log was begun, or this broker becomes the master."""
         self._snapshot_wanted = self.applied_offset > 0
 
     def maintain(self) -> None:

@@ -12,14 +12,16 @@ from typing import Protocol
 
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
+from brokerd.store.unit import Unit
 from remoting import codes
 from remoting.errors import RequestError
 
-# One entry of a consume queue: (physical offset, size, tags code) of a record
-Unit = tuple[int, int, int]
-
 
 class RecordLog(Protocol):
+    @property
+    def end_offset(self) -> int:
+        """Where the log ends (physical)."""
+
     def append(self, topic: str, kind: str, body: bytes) -> int:
         """Append a record to queue 0 of a system topic at once and return the physical offset of its end.
 

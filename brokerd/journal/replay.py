@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from brokerd.journal.record_log import RecordLog, Unit
+from brokerd.journal.record_log import RecordLog
+from brokerd.store.unit import Unit
 from remoting.errors import CorruptedFile
 from remoting.java_hash import java_hash
 from remoting.record.codec import decode_record

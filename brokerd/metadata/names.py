@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
@@ -16,7 +15,8 @@ from remoting.names import (
     MAX_TOPIC_LENGTH,
     RESERVED_TOPICS,
     RETRY_PREFIX,
-    SYSTEM_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    is_system_topic,
 )
 
 METADATA_TOPIC: Final = "rmq_sys_logboom_metadata"
@@ -25,18 +25,8 @@ DEVELOPMENT_TEMPLATE_TOPIC: Final = "TBW102"
 
 MAX_RETRY_TOPIC_LENGTH: Final = 255
 
-# Of the reserved topics, the ones that the broker alone writes. Clients may send to the others (benchmarks, traces).
-_BROKER_WRITES: Final = frozenset(
-    {
-        SCHEDULE_TOPIC,
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",
-    }
-)
+# Of the reserved topics, those that clients send to: tools, benchmarks, traces
+_CLIENTS_WRITE: Final = frozenset({DEVELOPMENT_TEMPLATE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"})
 
 
 def check_topic_name(name: str) -> None:
@@ -61,9 +51,9 @@ def check_committer(group: str) -> None:
         raise RequestError(codes.NO_PERMISSION, f"{group} belongs to the broker; nobody else commits its offsets")
 
 
-def is_system_topic(name: str) -> bool:
-    """Whether the broker alone writes to this topic. `SystemNames` knows those that cannot be created or deleted."""
-    return name.startswith(SYSTEM_TOPIC_PREFIX) or name in _BROKER_WRITES
+def is_brokers_topic(name: str) -> bool:
+    """Whether the broker alone writes to this topic of the system."""
+    return is_system_topic(name) and name not in _CLIENTS_WRITE
 
 
 def _check(name: str, what: str, longest: int) -> None:
@@ -78,9 +68,7 @@ def _check(name: str, what: str, longest: int) -> None:
 class SystemNames:
     """The names that this broker group keeps for itself, and the topics and groups that are there without any record."""
 
-    def __init__(
-        self, cluster_name: str, broker_name: str, *, development: bool, delay_levels: int = len(DEFAULT_DELAYS)
-    ) -> None:
+    def __init__(self, cluster_name: str, broker_name: str, *, development: bool, delay_levels: int) -> None:
         own = [
             TopicConfig(cluster_name, 16, 16, 7),
             TopicConfig(broker_name, 1, 1, 7),
@@ -96,7 +84,8 @@ class SystemNames:
         self.groups = {name: GroupConfig(name) for name in BUILT_IN_GROUPS}
 
     def is_system_topic(self, name: str) -> bool:
-        return name.startswith(SYSTEM_TOPIC_PREFIX) or name in RESERVED_TOPICS or name in self.topics
+        """Whether nobody creates, changes or deletes a topic of this name here."""
+        return is_system_topic(name) or name in self.topics
 
     def system_topics(self) -> frozenset[str]:
         """The names of those that cannot be created or deleted, beside everything with the system's prefix."""

@@ -63,25 +63,20 @@ class OffsetCommits:
         wanted = [each for each in entries.items() if rules.pending_reset(*each[0]) is None]
         for key, _ in wanted:
             self._commits.pop(key, None)
-        try:
-            end_offset = self._journal.applied_offset
-            for start in range(0, len(wanted), MAX_PENDING_COMMITS):
-                part = dict(wanted[start : start + MAX_PENDING_COMMITS])
-                end_offset = self._journal.append(records.OFFSETS, records.offsets(part, self._now_ms()))
-        except LogboomError as error:
-            done(as_request_error(error))
-            return
-        self._journal.when_acknowledged(end_offset, lambda status: done(error_of(status)))
+        parts = (wanted[start : start + MAX_PENDING_COMMITS] for start in range(0, len(wanted), MAX_PENDING_COMMITS))
+        self._journal.record(((records.OFFSETS, records.offsets(dict(part), self._now_ms())) for part in parts), done)
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int], done: Done) -> None:
         """Let a group go on at other offsets, by queue: they are its offsets from now on, and pending until it was told."""
         for queue_id in offsets:
             self._commits.pop((group, topic, queue_id), None)
-        self._append(records.OFFSETS_RESET, records.offsets_reset(group, topic, offsets, self._now_ms()), done)
+        self._journal.record(
+            [(records.OFFSETS_RESET, records.offsets_reset(group, topic, offsets, self._now_ms()))], done
+        )
 
     def take_resets(self, queues: Sequence[tuple[str, str, int]], done: Done) -> None:
         """The group is told about pending resets of (group, topic, queue), and goes on from there."""
-        self._append(records.RESETS_TAKEN, records.resets_taken(queues, self._now_ms()), done)
+        self._journal.record([(records.RESETS_TAKEN, records.resets_taken(queues, self._now_ms()))], done)
 
     def flush(self) -> None:
         """Append what was committed, and answer when it is acknowledged."""
@@ -108,14 +103,6 @@ class OffsetCommits:
         """Commit what waits and stop the timer."""
         if self._timer is not None:
             self.flush()
-
-    def _append(self, kind: str, body: dict[str, object], done: Done) -> None:
-        try:
-            end_offset = self._journal.append(kind, body)
-        except LogboomError as error:
-            done(as_request_error(error))
-            return
-        self._journal.when_acknowledged(end_offset, lambda status: done(error_of(status)))
 
 
 def _tell(waiters: list[Done], status: PutStatus) -> None:

@@ -7,14 +7,14 @@ record is acknowledged. Consumer offsets are the exception: the commits of a few
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Protocol
 
 import orjson
 
 from brokerd.journal.journal import Journal, JournalSettings
-from brokerd.journal.record_log import RecordLog, error_of
+from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata import decide, records
 from brokerd.metadata.configs import GroupConfig, TopicConfig
@@ -22,6 +22,7 @@ from brokerd.metadata.consumer_rules import RequestMode
 from brokerd.metadata.names import METADATA_TOPIC, SystemNames
 from brokerd.metadata.offset_commits import Done, OffsetCommits
 from brokerd.metadata.tables import Change, MetadataTables
+from brokerd.store.derived.dispatcher import Arrival
 from remoting.errors import InvalidParameter, LogboomError, RequestError, as_request_error
 
 log = logging.getLogger(__name__)
@@ -39,13 +40,27 @@ class DataVersion:
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
 
 
+class Preface(Protocol):
+    """What a master has to bring into the log before any other record of the metadata."""
+
+    def overlay(self, metadata: MetadataService) -> None:
+        """The tables were read from the log: show in them what is not in it yet."""
+
+    def record(self, metadata: MetadataService) -> None:
+        """Bring it into the log, unless it is there. Raises LogboomError when the log takes no records."""
+
+    def begin(self, metadata: MetadataService) -> None:
+        """This broker is the master now: record it, or see to it that it is recorded soon."""
+
+
 class MetadataService:
-    """Implements `services.Metadata`.
+    """Implements `configs.Metadata`; a `journal.resident.Resident`, the first.
 
     `unread_queues(topic)` says how many queues must stay readable so that no unread message disappears; `unfinished(group)` gives
-    a reason why the group cannot change between ordered and not now, or None. `overlay` puts into the tables what has to come
-    into the log first, whenever they were read from it. All are set by the assembly.
+    a reason why the group cannot change between ordered and not now, or None. Both are set by the composition.
     """
+
+    own_topics: Final = frozenset({METADATA_TOPIC})
 
     def __init__(
         self,
@@ -54,15 +69,16 @@ class MetadataService:
         scheduler: Scheduler,
         now_ms: Callable[[], int],
         journal_settings: JournalSettings | None = None,
+        preface: Preface | None = None,
     ) -> None:
         self.names = names
         self.tables = MetadataTables()
         self.listeners: list[Callable[[Change], None]] = []
         self.unread_queues: Callable[[str], int] = lambda _: 0
         self.unfinished: Callable[[str], str | None] = lambda _: None
-        self.overlay: Callable[[], None] = lambda: None
+        self._preface = preface
         self._notifying = _Notifying(self)
-        self.journal = Journal(record_log, METADATA_TOPIC, self._notifying, journal_settings)
+        self.journal = Journal(record_log, METADATA_TOPIC, self._notifying, journal_settings, self._record_preface)
         self.commits = OffsetCommits(self.journal, self.tables, scheduler, now_ms)
         self._scheduler = scheduler
         self._now_ms = now_ms
@@ -123,26 +139,16 @@ class MetadataService:
         """
         if name in self.tables.topics:
             return None
-        try:
-            decision = decide.decide_ensure_topic(self.tables, name, queues, self._now_ms(), sys_flag)
-            if decision is not None:
-                self.journal.append(*decision)
-        except LogboomError as error:
-            return as_request_error(error)
-        return None
+        return self._make(lambda: decide.decide_ensure_topic(self.tables, name, queues, self._now_ms(), sys_flag))
 
     def make_topic_like(self, name: str, template: str, queues: int, *, is_unit: bool = False) -> RequestError | None:
         """Create a topic after a template, if there is one that allows it; the reason if that failed. Nobody needs to wait, as in
         `ensure_topic`."""
-        try:
-            decision = decide.decide_topic_like(
+        return self._make(
+            lambda: decide.decide_topic_like(
                 self.tables, self.names, name, self.topic(template), queues, is_unit, self._now_ms()
             )
-            if decision is not None:
-                self.journal.append(*decision)
-        except LogboomError as error:
-            return as_request_error(error)
-        return None
+        )
 
     def delete_topic(self, name: str, done: Done) -> None:
         self._change(lambda: decide.decide_delete_topic(self.tables, self.names, name, self._now_ms()), done)
@@ -171,14 +177,7 @@ class MetadataService:
 
     def record(self, decisions: Sequence[tuple[str, Any]], done: Done) -> None:
         """Record what the broker itself decided; `done` when all of it is acknowledged."""
-        end_offset = self.journal.applied_offset
-        try:
-            for kind, body in decisions:
-                end_offset = self.journal.append(kind, body)
-        except LogboomError as error:
-            done(as_request_error(error))
-            return
-        self._when_acknowledged(end_offset, done)
+        self.journal.record(decisions, done)
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None) -> None:
         self.commits.commit(group, topic, queue_id, offset, done)
@@ -232,36 +231,43 @@ class MetadataService:
         """
         return self.journal.append(records.OFFSETS, records.offsets(offsets, self._now_ms()))
 
-    # ---- following the log
+    # ---- resident of the log
 
-    def follow(self) -> None:
-        """Records were dispatched: apply those that are new here."""
+    def held_offset(self) -> int | None:
+        return self.journal.held_offset()
+
+    def dispatched(self, _arrivals: Sequence[Arrival]) -> None:
+        """Apply the records that are new here."""
         if self.journal.begins_later:
             self._quietly(self.journal.follow)
         else:
             self.journal.follow()
 
-    def catch_up(self) -> None:
-        """This broker becomes the master: apply what its log holds to the end, and refresh the snapshot."""
-        if self.journal.begins_later:
-            self._quietly(self.journal.catch_up)
-        else:
-            self.journal.catch_up()
+    def truncated(self, end_offset: int) -> None:
+        """Rebuild if that took away something that is applied here."""
+        self._quietly(lambda: self.journal.truncated(end_offset))
+
+    def rolled(self) -> None:
         self.journal.want_snapshot()
         self._scheduler.call_soon(self.journal.maintain)
 
     def rebuild(self) -> None:
-        """Read everything from the log; see `Journal.rebuild`."""
         self._quietly(self.journal.rebuild)
 
-    def truncated(self, end_offset: int) -> None:
-        """The log ends at `end_offset` now: rebuild if that took away something that is applied here."""
-        self._quietly(lambda: self.journal.truncated(end_offset))
+    def catch_up(self) -> None:
+        if self.journal.begins_later:
+            self._quietly(self.journal.catch_up)
+        else:
+            self.journal.catch_up()
 
-    def file_rolled(self) -> None:
-        """A new file of the commitlog was begun."""
-        self.journal.want_snapshot()
+    def lead(self) -> None:
+        """Begin with the preface; the others follow."""
         self._scheduler.call_soon(self.journal.maintain)
+        if self._preface is not None:
+            self._preface.begin(self)
+
+    def step_down(self) -> None:
+        """Nothing: commits that wait for their record are refused when its time comes, a few milliseconds later."""
 
     def close(self) -> None:
         """Commit what is pending and stop the timer."""
@@ -269,13 +275,17 @@ class MetadataService:
 
     # ---- inside
 
+    def _record_preface(self) -> None:
+        if self._preface is not None:
+            self._preface.record(self)
+
     def _quietly(self, rebuild: Callable[[], None]) -> None:
         """Old records are not told one by one: who derives from the tables compares afresh."""
         self._notifying.muted = True
         try:
             rebuild()
-            if self._notifying.cleared:
-                self.overlay()
+            if self._notifying.cleared and self._preface is not None:
+                self._preface.overlay(self)
         finally:
             self._notifying.muted = False
         if self._notifying.cleared:
@@ -298,22 +308,24 @@ class MetadataService:
                 raise InvalidParameter(f"{config.name} cannot become {order} now: {reason}")
         return decide.decide_put_group(self.tables, self.names, config, self._now_ms())
 
+    def _make(self, decision: Callable[[], decide.Decision]) -> RequestError | None:
+        """Record a decision for which nobody waits; the reason if that failed."""
+        try:
+            decided = decision()
+            if decided is not None:
+                self.journal.append(*decided)
+        except LogboomError as error:
+            return as_request_error(error)
+        return None
+
     def _change(self, decision: Callable[[], decide.Decision], done: Done) -> None:
         self._change_all(lambda: [decision()], done)
 
     def _change_all(self, decisions: Callable[[], Sequence[decide.Decision]], done: Done) -> None:
-        try:
-            end_offset = self.journal.applied_offset
-            for record in decisions():
-                if record is not None:
-                    end_offset = self.journal.append(*record)
-        except LogboomError as error:
-            done(as_request_error(error))
-            return
-        self._when_acknowledged(end_offset, done)
+        def decided() -> Iterator[tuple[str, Any]]:
+            yield from filter(None, decisions())  # all of them are made before the first is recorded
 
-    def _when_acknowledged(self, end_offset: int, done: Done) -> None:
-        self.journal.when_acknowledged(end_offset, lambda status: done(error_of(status)))
+        self.journal.record(decided(), done)
 
 
 _UNTOLD = frozenset({records.OFFSETS, records.OFFSETS_RESET, records.RESETS_TAKEN})

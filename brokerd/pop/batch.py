@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from brokerd.pop.records import Shape
 
-if TYPE_CHECKING:
-    from brokerd.pop.queue_ledger import QueueLedger
-
 MAX_BATCH: Final = 32
 NEVER_MS: Final = 1 << 62
+
+
+class TakenQueue(Protocol):
+    """Which queue the messages are of, and for whom: what a batch knows of the `QueueLedger` that holds it."""
+
+    group: str
+    topic: str
+    queue_id: int
+    last_pop_time_ms: int
 
 
 class Batch:
@@ -39,7 +45,7 @@ class Batch:
 
     def __init__(
         self,
-        queue: QueueLedger,
+        queue: TakenQueue,
         pop_time_ms: int,
         invisible_time_ms: int,
         due_ms: int,

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from brokerd.pop import records
-from brokerd.pop.batch import Batch
+from brokerd.pop.batch import Batch, TakenQueue
 from brokerd.pop.handles import BatchHandle, ReceiptHandle
 from brokerd.pop.ledger import PopLedger
-from brokerd.pop.queue_ledger import QueueLedger
 
 
 class Replacement(NamedTuple):
@@ -32,7 +31,7 @@ class Claims:
         self._finished: dict[Batch, int] = {}
         self._changed_masks: dict[Batch, int] = {}
         self._changed: list[list[Any]] = []
-        self._pop_times: dict[QueueLedger, int] = {}
+        self._pop_times: dict[TakenQueue, int] = {}
 
     def locate(self, group: str, topic: str, handle: ReceiptHandle) -> tuple[Batch, int] | None:
         """The unclaimed message of a valid handle."""
@@ -86,7 +85,7 @@ class Claims:
         )
         return Replacement(pop_time_ms, invisible_time_ms)
 
-    def ordered_queues(self) -> set[QueueLedger]:
+    def ordered_queues(self) -> set[TakenQueue]:
         """The queues of ordered batches that are touched: others may be waiting for them."""
         return {batch.queue for batch in (*self._finished, *self._changed_masks) if batch.ordered}
 

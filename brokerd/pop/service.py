@@ -77,10 +77,12 @@ class _Waiting:
 
 
 class PopService:
-    """Implements `services.Popper`.
+    """Implements `services.Popper`; a `journal.resident.Resident`.
 
-    `is_alive(client_id)` says whether a client that leases messages is there; `log_end` is the physical end of the log.
+    `is_alive(client_id)` says whether a client that leases messages is there.
     """
+
+    own_topics: Final = frozenset({POP_TOPIC})
 
     def __init__(
         self,
@@ -89,7 +91,6 @@ class PopService:
         metadata: PopMetadata,
         reads: MessageReads,
         record_log: RecordLog,
-        log_end: Callable[[], int],
         is_alive: Callable[[str], bool],
         scheduler: Scheduler,
         now_ms: Callable[[], int],
@@ -102,7 +103,7 @@ class PopService:
         self.given_listeners: list[Callable[[str, str, int, int], None]] = []  # (topic, group, messages, bytes)
         self.ledger = PopLedger()
         self.journal = Journal(record_log, POP_TOPIC, self.ledger, journal_settings)
-        self.starts = StartOffsets(reads, log_end, self.settings.recent_log_bytes)
+        self.starts = StartOffsets(reads, lambda: record_log.end_offset, self.settings.recent_log_bytes)
         self._broker_name = broker_name
         self._metadata = metadata
         self._reads = reads
@@ -202,11 +203,31 @@ class PopService:
             return
         self._finishing.forward(group, topic, handle, done)
 
-    # ---- role and log
+    # ---- resident of the log
 
-    def start_serving(self) -> None:
-        """This broker is the master and its log is complete: catch up with it, forget what has no topic or group, go on."""
+    def held_offset(self) -> int | None:
+        return self.journal.held_offset()
+
+    def dispatched(self, _arrivals: Sequence[Arrival]) -> None:
+        """Apply the records that are new here."""
+        self.journal.follow()
+
+    def truncated(self, end_offset: int) -> None:
+        self.journal.truncated(end_offset)
+
+    def rolled(self) -> None:
+        self.journal.want_snapshot()
+        self._scheduler.call_soon(self.journal.maintain)
+
+    def rebuild(self) -> None:
+        assert not self._serving
+        self.journal.rebuild()
+
+    def catch_up(self) -> None:
         self.journal.catch_up()
+
+    def lead(self) -> None:
+        """Forget what has no topic or group, and go on with the rest."""
         now_ms = self._now_ms()
         self.ledger.resume(now_ms, self.settings.lease_grace_ms)
         self._serving = True
@@ -215,12 +236,11 @@ class PopService:
                 self._drop(group, None)
             elif self._metadata.topic(topic) is None:
                 self._drop(None, topic)
-        self.journal.want_snapshot()
         self._scheduler.call_soon(self.journal.maintain)
         self._reviver.start()
 
-    def stop_serving(self) -> None:
-        """This broker is not the master any more: whoever waits is sent to the new one. `rebuild` follows."""
+    def step_down(self) -> None:
+        """Whoever waits is sent to the new master."""
         self._serving = False
         self._reviver.stop()
         self._finishing.refuse_all()
@@ -228,23 +248,8 @@ class PopService:
             waiter.payload.done(PopOutcome(PopStatus.REFUSED, error=NotMaster()))
         self.looking.end(NotMaster())
 
-    def follow(self) -> None:
-        """Records were dispatched: apply those that are new here."""
-        self.journal.follow()
-
-    def rebuild(self) -> None:
-        """Read the ledger from the log; not while serving."""
-        assert not self._serving
-        self.journal.rebuild()
-
-    def truncated(self, end_offset: int) -> None:
-        """The log ends at `end_offset` now."""
-        self.journal.truncated(end_offset)
-
-    def file_rolled(self) -> None:
-        """A new file of the commitlog was begun."""
-        self.journal.want_snapshot()
-        self._scheduler.call_soon(self.journal.maintain)
+    def close(self) -> None:
+        self.step_down()
 
     # ---- events
 

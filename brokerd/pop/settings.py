@@ -13,15 +13,25 @@ _HOUR_MS = 3_600_000
 class PopSettings:
     """Limits and rhythm of taking messages and bringing them back."""
 
-    max_waiting: int = setting(100_000, "most receives that may wait", minimum=1, maximum=10_000_000)
+    max_waiting: int = setting(
+        100_000, "most receives that may wait", minimum=1, maximum=10_000_000, original="maxPopPollingSize"
+    )
     max_waiting_per_queue: int = setting(
-        1024, "most receives that may wait for one queue of one group", minimum=1, maximum=1_000_000
+        1024,
+        "most receives that may wait for one queue of one group",
+        minimum=1,
+        maximum=1_000_000,
+        original="popPollingSize",
     )
     max_batch_bytes: int = setting(
         1 << 20, "a receive gets messages of about this size in all, at least one", minimum=1024, maximum=8 << 20
     )
     retry_share_percent: int = setting(
-        20, "how many of 100 receives look for returned messages first", minimum=0, maximum=100
+        20,
+        "how many of 100 receives look for returned messages first",
+        minimum=0,
+        maximum=100,
+        original="popFromRetryProbability",
     )
     max_invisible_time_ms: int = setting(
         168 * _HOUR_MS, "longest time for which a receive may hide messages", minimum=1000, maximum=8760 * _HOUR_MS
@@ -50,7 +60,9 @@ class PopSettings:
         minimum=0,
         maximum=1 << 50,
     )
-    auto_create_groups: bool = setting(True, "make a consumer group when a client first names it")
+    auto_create_groups: bool = setting(
+        True, "make a consumer group when a client first names it", original="autoCreateSubscriptionGroup"
+    )
 
     def __post_init__(self) -> None:
         check("pop", self)

@@ -13,11 +13,11 @@ import orjson
 from brokerd.cluster.access_copy import AccessFollower
 from remoting import codes
 from remoting.access.answers import answer_query
-from remoting.access.guard import Guard
 from remoting.access.sealing import INNER_USER
 from remoting.access.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, access_key
 from remoting.errors import ConnectionLost, NotLeader, RequestTimeout
 from remoting.frame import Command
+from remoting.guarding.guard import Guard
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import spawned
 from remoting.transport.tasks import TaskOwner

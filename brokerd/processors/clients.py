@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from brokerd.consuming.read_place import PullSettings
 from brokerd.filters.message_filter import compile_filter
 from brokerd.members.client_info import ClientInfo
 from brokerd.members.consumer_groups import (
@@ -25,6 +26,7 @@ from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.names import RETRY_PREFIX
+from remoting.settings import Live
 from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
@@ -41,7 +43,7 @@ class ClientMetadata(Metadata, Protocol):
 class ClientProcessor:
     """The handlers. `is_master`: a replica takes heartbeats too, but makes no groups or topics for them.
 
-    `notifies`: members are told at once of others that join or leave, in groups that want that.
+    `settings` say whether members are told at once of others that join or leave, in groups that want that.
     """
 
     def __init__(
@@ -49,14 +51,14 @@ class ClientProcessor:
         metadata: ClientMetadata,
         clients: ClientRegistry,
         is_master: Callable[[], bool],
-        notifies: Callable[[], bool],
+        settings: Live[PullSettings],
         *,
         auto_create_groups: bool = True,
     ) -> None:
         self._metadata = metadata
         self._clients = clients
         self._is_master = is_master
-        self._notifies = notifies
+        self._settings = settings
         self._auto_create_groups = auto_create_groups
         clients.group_listeners.append(self._group_changed)
 
@@ -125,7 +127,7 @@ class ClientProcessor:
         """Let every member see for itself who is there."""
         present = self._clients.consumer_group(group)
         config = self._metadata.group(group)
-        if not self._notifies() or present is None or present.message_model == "BROADCASTING":
+        if not self._settings.value.notify_ids_changed or present is None or present.message_model == "BROADCASTING":
             return
         if config is not None and not config.notify_ids_changed:
             return

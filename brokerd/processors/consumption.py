@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.members.registry import ClientRegistry
@@ -45,25 +46,28 @@ class QueueState(NamedTuple):
     last_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """Who consumes what on a broker, and how far everybody is."""
+
+    metadata: Metadata
+    clients: ClientRegistry
+    progress: Progress
+    ranges: QueueRanges
+    broker_name: str
+
+
 class ConsumptionProcessor:
     """The handlers. `address` is this broker's, as its clients dial it."""
 
     def __init__(
-        self,
-        metadata: Metadata,
-        clients: ClientRegistry,
-        progress: Progress,
-        ranges: QueueRanges,
-        broker_name: str,
-        address: str,
-        now_ms: Callable[[], int],
-        statistics: Statistics,
+        self, consumption: Consumption, address: str, now_ms: Callable[[], int], statistics: Statistics
     ) -> None:
-        self._metadata = metadata
-        self._clients = clients
-        self._progress = progress
-        self._ranges = ranges
-        self._broker_name = broker_name
+        self._metadata = consumption.metadata
+        self._clients = consumption.clients
+        self._progress = consumption.progress
+        self._ranges = consumption.ranges
+        self._broker_name = consumption.broker_name
         self._address = address
         self._now_ms = now_ms
         self._statistics = statistics

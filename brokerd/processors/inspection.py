@@ -1,16 +1,15 @@
-"""What tools look into: counted figures (315), the units of a consume queue (321), and all consumer offsets (43)."""
+"""What tools look into: counted figures (315), and the units of a consume queue (321)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from brokerd.members.consumer_groups import ConsumerGroup
-from brokerd.metadata.service import DataVersion
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode
 from brokerd.statistics.figures import DAY_S, HOUR_S, MINUTE_S, Figure, Statistics
-from brokerd.store.queues.consume_queue import BLANK_SIZE, Unit
+from brokerd.store.unit import BLANK_SIZE, Unit
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command
@@ -33,7 +32,7 @@ class QueueUnits(Protocol):
 
 
 class InspectionProcessor:
-    """The handlers. `offsets` are all committed offsets, by (group, topic) and queue."""
+    """The handlers."""
 
     def __init__(
         self,
@@ -42,16 +41,12 @@ class InspectionProcessor:
         now_s: Callable[[], float],
         units: QueueUnits,
         consumer_group: Callable[[str], ConsumerGroup | None],
-        offsets: Callable[[], Mapping[tuple[str, str], Mapping[int, int]]],
-        version: Callable[[], DataVersion],
     ) -> None:
         self._statistics = statistics
         self._cluster = cluster
         self._now_s = now_s
         self._units = units
         self._consumer_group = consumer_group
-        self._offsets = offsets
-        self._version = version
 
     # ---- figures
 
@@ -119,16 +114,6 @@ class InspectionProcessor:
                 "topic": topic,
             }
         }
-
-    # ---- offsets
-
-    def all_offsets(self, connection: RemotingConnection, request: Command) -> None:
-        """Code 43: every committed offset, as a slave of the original asks its master."""
-        table = {
-            f"{topic}@{group}": {str(queue_id): offset for queue_id, offset in queues.items()}
-            for (group, topic), queues in self._offsets().items()
-        }
-        connection.respond(request, body=encode({"dataVersion": self._version().as_json(), "offsetTable": table}))
 
 
 def _unit_json(unit: Unit) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Consumer offsets and the ranges of queues: codes 14, 15, 29, 30, 31, 32."""
+"""Consumer offsets and the ranges of queues: codes 14, 15, 29, 30, 31, 32, 43."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Protocol
 
 from brokerd.metadata.configs import Metadata
 from brokerd.metadata.names import check_committer
+from brokerd.metadata.service import DataVersion
 from brokerd.metadata.start_offsets import StartOffsets
+from brokerd.metadata.tables import MetadataTables
 from brokerd.processors import fields
+from brokerd.processors.bodies import encode
 from brokerd.store.queues.queue_reads import Boundary
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
@@ -33,16 +36,29 @@ class QueueRanges(Protocol):
     ) -> int: ...
 
 
+class OffsetMetadata(Metadata, Protocol):
+    """What is needed of the metadata service."""
+
+    @property
+    def tables(self) -> MetadataTables: ...
+
+
 class OffsetProcessor:
-    """The handlers."""
+    """The handlers. `version` is that of all committed offsets."""
 
     def __init__(
-        self, metadata: Metadata, consumer_offset: ConsumerOffset, ranges: QueueRanges, starts: StartOffsets
+        self,
+        metadata: OffsetMetadata,
+        consumer_offset: ConsumerOffset,
+        ranges: QueueRanges,
+        starts: StartOffsets,
+        version: Callable[[], DataVersion],
     ) -> None:
         self._metadata = metadata
         self._consumer_offset = consumer_offset
         self._ranges = ranges
         self._starts = starts
+        self._version = version
 
     def query(self, connection: RemotingConnection, request: Command) -> None:
         """Code 14. A group without an offset on a young queue is told 0, so that it misses nothing."""
@@ -54,6 +70,14 @@ class OffsetProcessor:
                 raise RequestError(codes.QUERY_NOT_FOUND, f"{group} has no offset in queue {queue_id} of {topic}")
             offset = 0
         connection.respond(request, ext={"offset": str(offset)})
+
+    def all(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 43: every committed offset, as a slave of the original asks its master."""
+        table = {
+            f"{topic}@{group}": {str(queue_id): offset for queue_id, offset in queues.items()}
+            for (group, topic), queues in self._metadata.tables.offsets.items()
+        }
+        connection.respond(request, body=encode({"dataVersion": self._version().as_json(), "offsetTable": table}))
 
     def update(self, connection: RemotingConnection, request: Command) -> None:
         """Code 15. An offset may go back."""

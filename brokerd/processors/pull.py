@@ -7,6 +7,7 @@ end, asked to be held, and was not held before.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Final, Protocol
 
@@ -14,13 +15,12 @@ from brokerd.consuming.pull_offsets import PullOffsets
 from brokerd.consuming.read_place import MASTER, ReadPlace
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.loop.scheduler import Scheduler
-from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.names import is_brokers_group
 from brokerd.metadata.offset_commits import OffsetCommits
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
-from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUSPEND, Checked, Forbidden, PullChecks, PullMetadata
-from brokerd.sending.sender import Counters
+from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUSPEND, Checked, Forbidden, PullChecks
+from brokerd.sending.counters import Counters
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.queues.queue_reads import GetResult, GetStatus, JoinedResult, joined
 from remoting import codes
@@ -107,31 +107,35 @@ class _Pull:
         self.ticket = 0  # among the parked requests, when it is one
 
 
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """How far everybody is: what pulls bring to be committed, and what they were given."""
+
+    commits: OffsetCommits
+    pulled: PullOffsets
+
+
 class PullProcessor:
-    """The handler of pulls. `place` says who reads here, and where to read next; `pulled` learns how far everybody is."""
+    """The handler of pulls. `place` says who reads here, and where to read next."""
 
     def __init__(
         self,
-        metadata: PullMetadata,
-        commits: OffsetCommits,
-        clients: ClientRegistry,
+        checks: PullChecks,
+        readers: Readers,
         reads: PullReads,
         counters: Counters,
         scheduler: Scheduler,
         place: ReadPlace,
-        pulled: PullOffsets,
-        *,
-        auto_create_groups: bool = True,
     ) -> None:
-        self._rules = metadata.tables.rules
-        self._commits = commits
+        self._rules = checks.rules
+        self._commits = readers.commits
         self._reads = reads
         self._counters = counters
         self._scheduler = scheduler
         self._place = place
-        self._pulled = pulled
+        self._pulled = readers.pulled
         self._is_master = place.is_master
-        self._checks = PullChecks(metadata, clients, lambda: auto_create_groups and place.is_master())
+        self._checks = checks
         self._parked = ParkedRequests()
         self._polling: LongPolling[_Pull] = LongPolling(
             scheduler, WaitTable(_MAX_HELD, _MAX_HELD), self._try_again, self._timed_out, share=False
@@ -239,7 +243,7 @@ class PullProcessor:
     def _header(self, pull: _Pull, next_offset: int, result: JoinedResult) -> dict[str, str]:
         config = pull.group_config
         suggested = MASTER
-        if self._place.settings.slave_read:
+        if self._place.settings.value.slave_read:
             read_up_to = result.end_offset if result.messages else None
             suggested = self._place.suggest(read_up_to, config.read_broker_id, config.read_broker_id_when_slow)
         return {

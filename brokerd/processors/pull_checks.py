@@ -54,7 +54,8 @@ class PullChecks:
 
     def __init__(self, metadata: PullMetadata, clients: ClientRegistry, may_create: Callable[[], bool]) -> None:
         self._metadata = metadata
-        self._forbidden = metadata.tables.rules.forbidden
+        self.rules = metadata.tables.rules
+        self._forbidden = self.rules.forbidden
         self._clients = clients
         self._may_create = may_create
 

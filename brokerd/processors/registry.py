@@ -1,12 +1,13 @@
-"""Which request codes this broker answers, by which handler, and which of them only the master answers.
+"""Which processor of this broker answers which request, and what a replica does with those that are for its master.
 
-One table: the server's handlers are made from it, and a test holds the documentation and the list of codes against it.
+Who answers a request is said by its row in `remoting/registry.py`; `remoting.registry.bind` holds the table against the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from brokerd.processors.assignments import AssignmentProcessor
 from brokerd.processors.clients import ClientProcessor
@@ -29,18 +30,9 @@ from brokerd.processors.transactions import TransactionProcessor
 from remoting import codes
 from remoting.errors import NotMaster
 from remoting.frame import Command
+from remoting.registry import ROWS, By
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import each
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One request code. With `master_only`, a replica answers SERVICE_NOT_AVAILABLE, or with `passed_on` asks its master."""
-
-    code: int
-    handler: Handler
-    master_only: bool = False
-    passed_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,79 +65,81 @@ class Processors:
         self.pop_looking.connection_closed(connection)
 
 
-def entries(processors: Processors) -> Sequence[Entry]:
-    """The table."""
+def handlers_of(processors: Processors) -> dict[int, Handler]:
+    """Request code -> handler."""
     pull, offsets, clients = processors.pull, processors.offsets, processors.clients
     topics, groups, pop = processors.topics, processors.groups, processors.pop
     connections, consumption = processors.connections, processors.consumption
     assignments = processors.assignments
-    return (
-        Entry(codes.PULL_MESSAGE, each(pull.handle)),
-        Entry(codes.LITE_PULL_MESSAGE, each(pull.handle)),
-        Entry(codes.QUERY_CONSUMER_OFFSET, each(offsets.query)),
-        Entry(codes.UPDATE_CONSUMER_OFFSET, each(offsets.update), master_only=True),
-        Entry(codes.SEARCH_OFFSET_BY_TIMESTAMP, each(offsets.search)),
-        Entry(codes.GET_MAX_OFFSET, each(offsets.maximum)),
-        Entry(codes.GET_MIN_OFFSET, each(offsets.minimum)),
-        Entry(codes.GET_EARLIEST_MSG_STORETIME, each(offsets.earliest)),
-        Entry(codes.QUERY_MESSAGE, each(processors.messages.query)),
-        Entry(codes.VIEW_MESSAGE_BY_ID, each(processors.messages.view)),
-        Entry(codes.LOCK_BATCH_MQ, each(processors.locks.lock)),
-        Entry(codes.UNLOCK_BATCH_MQ, each(processors.locks.unlock)),
-        Entry(codes.HEART_BEAT, each(clients.heartbeat)),
-        Entry(codes.UNREGISTER_CLIENT, each(clients.unregister)),
-        Entry(codes.GET_CONSUMER_LIST_BY_GROUP, each(clients.consumer_ids)),
-        Entry(codes.CHECK_CLIENT_CONFIG, each(clients.check_subscription)),
-        Entry(codes.UPDATE_AND_CREATE_TOPIC, each(topics.put), passed_on=True),
-        Entry(codes.UPDATE_AND_CREATE_TOPIC_LIST, each(topics.put_list), passed_on=True),
-        Entry(codes.DELETE_TOPIC_IN_BROKER, each(topics.delete), passed_on=True),
-        Entry(codes.GET_ALL_TOPIC_CONFIG, each(topics.all)),
-        Entry(codes.GET_TOPIC_CONFIG, each(topics.one)),
-        Entry(codes.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, each(topics.system)),
-        Entry(codes.GET_TOPIC_STATS_INFO, each(topics.statistics)),
-        Entry(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, each(groups.put), passed_on=True),
-        Entry(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, each(groups.put_list), passed_on=True),
-        Entry(codes.DELETE_SUBSCRIPTIONGROUP, each(groups.delete), passed_on=True),
-        Entry(codes.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, each(groups.all)),
-        Entry(codes.GET_SUBSCRIPTIONGROUP_CONFIG, each(groups.one)),
-        Entry(codes.GET_CONSUMER_CONNECTION_LIST, each(connections.consumers)),
-        Entry(codes.GET_PRODUCER_CONNECTION_LIST, each(connections.producers)),
-        Entry(codes.GET_ALL_PRODUCER_INFO, each(connections.all_producers)),
-        Entry(codes.GET_CONSUME_STATS, each(consumption.group_progress)),
-        Entry(codes.GET_BROKER_CONSUME_STATS, each(consumption.all_progress)),
-        Entry(codes.QUERY_CONSUME_TIME_SPAN, each(consumption.time_span)),
-        Entry(codes.QUERY_CORRECTION_OFFSET, each(consumption.correction)),
-        Entry(codes.QUERY_TOPIC_CONSUME_BY_WHO, each(consumption.groups_of_topic)),
-        Entry(codes.QUERY_TOPICS_BY_CONSUMER, each(consumption.topics_of_group)),
-        Entry(codes.QUERY_SUBSCRIPTION_BY_CONSUMER, each(consumption.subscription)),
-        Entry(codes.UPDATE_AND_GET_GROUP_FORBIDDEN, each(groups.forbid), passed_on=True),
-        Entry(codes.INVOKE_BROKER_TO_RESET_OFFSET, each(processors.resets.reset), passed_on=True),
-        Entry(codes.CLONE_GROUP_OFFSET, each(processors.resets.clone), passed_on=True),
-        Entry(codes.GET_CONSUMER_RUNNING_INFO, each(processors.relay.running_info)),
-        Entry(codes.CONSUME_MESSAGE_DIRECTLY, each(processors.relay.consume_directly)),
-        Entry(codes.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, each(processors.relay.consumer_status)),
-        Entry(codes.QUERY_ASSIGNMENT, each(assignments.query)),
-        Entry(codes.SET_MESSAGE_REQUEST_MODE, each(assignments.set_mode), passed_on=True),
-        Entry(codes.GET_ALL_MESSAGE_REQUEST_MODE, each(assignments.all_modes)),
-        Entry(codes.VIEW_BROKER_STATS_DATA, each(processors.inspection.figures)),
-        Entry(codes.QUERY_CONSUME_QUEUE, each(processors.inspection.queue)),
-        Entry(codes.GET_ALL_CONSUMER_OFFSET, each(processors.inspection.all_offsets)),
-        Entry(codes.CONSUMER_SEND_MSG_BACK, each(processors.send_back.send_back), master_only=True),
-        Entry(codes.GET_ALL_DELAY_OFFSET, each(processors.send_back.delay_offsets)),
-        Entry(codes.POP_MESSAGE, each(pop.pop), master_only=True),
-        Entry(codes.PEEK_MESSAGE, each(processors.pop_looking.peek), master_only=True),
-        Entry(codes.NOTIFICATION, each(processors.pop_looking.notify), master_only=True),
-        Entry(codes.POLLING_INFO, each(processors.pop_looking.polling_info), master_only=True),
-        Entry(codes.ACK_MESSAGE, each(pop.ack), master_only=True),
-        Entry(codes.BATCH_ACK_MESSAGE, each(pop.batch_ack), master_only=True),
-        Entry(codes.CHANGE_MESSAGE_INVISIBLETIME, each(pop.change_invisible_time), master_only=True),
-        Entry(codes.END_TRANSACTION, each(processors.transactions.end)),
-        Entry(codes.RESUME_CHECK_HALF_MESSAGE, each(processors.transactions.resume)),
-        Entry(codes.BROKER_STATE, each(processors.state.handle)),
-    )
+    return {
+        codes.PULL_MESSAGE: each(pull.handle),
+        codes.LITE_PULL_MESSAGE: each(pull.handle),
+        codes.QUERY_CONSUMER_OFFSET: each(offsets.query),
+        codes.UPDATE_CONSUMER_OFFSET: each(offsets.update),
+        codes.SEARCH_OFFSET_BY_TIMESTAMP: each(offsets.search),
+        codes.GET_MAX_OFFSET: each(offsets.maximum),
+        codes.GET_MIN_OFFSET: each(offsets.minimum),
+        codes.GET_EARLIEST_MSG_STORETIME: each(offsets.earliest),
+        codes.QUERY_MESSAGE: each(processors.messages.query),
+        codes.VIEW_MESSAGE_BY_ID: each(processors.messages.view),
+        codes.LOCK_BATCH_MQ: each(processors.locks.lock),
+        codes.UNLOCK_BATCH_MQ: each(processors.locks.unlock),
+        codes.HEART_BEAT: each(clients.heartbeat),
+        codes.UNREGISTER_CLIENT: each(clients.unregister),
+        codes.GET_CONSUMER_LIST_BY_GROUP: each(clients.consumer_ids),
+        codes.CHECK_CLIENT_CONFIG: each(clients.check_subscription),
+        codes.UPDATE_AND_CREATE_TOPIC: each(topics.put),
+        codes.UPDATE_AND_CREATE_TOPIC_LIST: each(topics.put_list),
+        codes.DELETE_TOPIC_IN_BROKER: each(topics.delete),
+        codes.GET_ALL_TOPIC_CONFIG: each(topics.all),
+        codes.GET_TOPIC_CONFIG: each(topics.one),
+        codes.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: each(topics.system),
+        codes.GET_TOPIC_STATS_INFO: each(topics.statistics),
+        codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: each(groups.put),
+        codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: each(groups.put_list),
+        codes.DELETE_SUBSCRIPTIONGROUP: each(groups.delete),
+        codes.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: each(groups.all),
+        codes.GET_SUBSCRIPTIONGROUP_CONFIG: each(groups.one),
+        codes.GET_CONSUMER_CONNECTION_LIST: each(connections.consumers),
+        codes.GET_PRODUCER_CONNECTION_LIST: each(connections.producers),
+        codes.GET_ALL_PRODUCER_INFO: each(connections.all_producers),
+        codes.GET_CONSUME_STATS: each(consumption.group_progress),
+        codes.GET_BROKER_CONSUME_STATS: each(consumption.all_progress),
+        codes.QUERY_CONSUME_TIME_SPAN: each(consumption.time_span),
+        codes.QUERY_CORRECTION_OFFSET: each(consumption.correction),
+        codes.QUERY_TOPIC_CONSUME_BY_WHO: each(consumption.groups_of_topic),
+        codes.QUERY_TOPICS_BY_CONSUMER: each(consumption.topics_of_group),
+        codes.QUERY_SUBSCRIPTION_BY_CONSUMER: each(consumption.subscription),
+        codes.UPDATE_AND_GET_GROUP_FORBIDDEN: each(groups.forbid),
+        codes.INVOKE_BROKER_TO_RESET_OFFSET: each(processors.resets.reset),
+        codes.CLONE_GROUP_OFFSET: each(processors.resets.clone),
+        codes.GET_CONSUMER_RUNNING_INFO: each(processors.relay.running_info),
+        codes.CONSUME_MESSAGE_DIRECTLY: each(processors.relay.consume_directly),
+        codes.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: each(processors.relay.consumer_status),
+        codes.QUERY_ASSIGNMENT: each(assignments.query),
+        codes.SET_MESSAGE_REQUEST_MODE: each(assignments.set_mode),
+        codes.GET_ALL_MESSAGE_REQUEST_MODE: each(assignments.all_modes),
+        codes.VIEW_BROKER_STATS_DATA: each(processors.inspection.figures),
+        codes.QUERY_CONSUME_QUEUE: each(processors.inspection.queue),
+        codes.GET_ALL_CONSUMER_OFFSET: each(offsets.all),
+        codes.CONSUMER_SEND_MSG_BACK: each(processors.send_back.send_back),
+        codes.GET_ALL_DELAY_OFFSET: each(processors.send_back.delay_offsets),
+        codes.POP_MESSAGE: each(pop.pop),
+        codes.PEEK_MESSAGE: each(processors.pop_looking.peek),
+        codes.NOTIFICATION: each(processors.pop_looking.notify),
+        codes.POLLING_INFO: each(processors.pop_looking.polling_info),
+        codes.ACK_MESSAGE: each(pop.ack),
+        codes.BATCH_ACK_MESSAGE: each(pop.batch_ack),
+        codes.CHANGE_MESSAGE_INVISIBLETIME: each(pop.change_invisible_time),
+        codes.END_TRANSACTION: each(processors.transactions.end),
+        codes.RESUME_CHECK_HALF_MESSAGE: each(processors.transactions.resume),
+        codes.BROKER_STATE: each(processors.state.handle),
+    }
 
 
 Otherwise = Callable[[RemotingConnection, Command], None]
+
+_MASTERS: Final = By.MASTER | By.MASTER_ASKED
 
 
 def refuse(connection: RemotingConnection, request: Command) -> None:
@@ -153,17 +147,18 @@ def refuse(connection: RemotingConnection, request: Command) -> None:
     connection.respond_error(request, NotMaster())
 
 
-def handlers(table: Sequence[Entry], is_master: Callable[[], bool], pass_on: Otherwise = refuse) -> dict[int, Handler]:
-    """The server's handlers. Codes that are in no table are answered as not supported by the connection itself."""
-    found = {}
-    for entry in table:
-        otherwise = pass_on if entry.passed_on else refuse
-        guarded = entry.master_only or entry.passed_on
-        found[entry.code] = _on_master(entry.handler, is_master, otherwise) if guarded else entry.handler
-    return found
+def on_master(
+    table: Mapping[int, Handler], is_master: Callable[[], bool], pass_on: Otherwise = refuse
+) -> dict[int, Handler]:
+    """The same handlers; while this broker is a replica, those of the master's rows refuse or pass on."""
+    otherwise = {code: refuse if ROWS[code].by is By.MASTER else pass_on for code in table if ROWS[code].by & _MASTERS}
+    return {
+        code: _guarded(handler, is_master, otherwise[code]) if code in otherwise else handler
+        for code, handler in table.items()
+    }
 
 
-def _on_master(handler: Handler, is_master: Callable[[], bool], otherwise: Otherwise) -> Handler:
+def _guarded(handler: Handler, is_master: Callable[[], bool], otherwise: Otherwise) -> Handler:
     def guarded(connection: RemotingConnection, requests: Sequence[Command]) -> None:
         if is_master():
             handler(connection, requests)

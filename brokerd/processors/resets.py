@@ -11,16 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from brokerd.consuming.read_place import PullSettings
-from brokerd.members.registry import ClientRegistry
-from brokerd.metadata.configs import Metadata
 from brokerd.metadata.names import check_committer
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
-from brokerd.processors.consumption import Progress
-from brokerd.processors.offsets import QueueRanges
+from brokerd.processors.consumption import Consumption
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
+from remoting.settings import Live
 from remoting.transport.connection import RemotingConnection
 
 LATEST_MS: Final = -1
@@ -48,23 +46,19 @@ class ResetProcessor:
 
     def __init__(
         self,
-        metadata: Metadata,
+        consumption: Consumption,
         commits: Commits,
         pops: Pops,
-        clients: ClientRegistry,
-        progress: Progress,
-        ranges: QueueRanges,
-        broker_name: str,
-        settings: Callable[[], PullSettings],
+        settings: Live[PullSettings],
         wake: Callable[[str, int], None],
     ) -> None:
-        self._metadata = metadata
+        self._metadata = consumption.metadata
+        self._clients = consumption.clients
+        self._progress = consumption.progress
+        self._ranges = consumption.ranges
+        self._broker_name = consumption.broker_name
         self._commits = commits
         self._pops = pops
-        self._clients = clients
-        self._progress = progress
-        self._ranges = ranges
-        self._broker_name = broker_name
         self._settings = settings
         self._wake = wake
 
@@ -79,7 +73,7 @@ class ResetProcessor:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
         if self._metadata.group(group) is None:
             raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist")
-        if not self._settings().reset_at_broker:
+        if not self._settings.value.reset_at_broker:
             offsets = self._client_offsets(group, topic, timestamp_ms, force=fields.flag(ext, "isForce"))
             self._tell(group, topic, timestamp_ms, offsets)
             connection.respond(request, body=self._body(topic, offsets))

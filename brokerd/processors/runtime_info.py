@@ -15,7 +15,7 @@ from typing import Final
 
 import orjson
 
-from brokerd.sending.sender import Counters
+from brokerd.sending.counters import Counters
 from remoting import codes
 from remoting.disk import DiskUsage
 from remoting.frame import Command

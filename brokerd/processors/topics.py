@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from brokerd.metadata.configs import Metadata, TopicConfig
 from brokerd.metadata.decide import UNCHANGEABLE_ATTRIBUTES
+from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import DataVersion, topic_json
 from brokerd.processors import bodies, fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
@@ -28,6 +29,9 @@ _DEFAULT_TYPE: Final = ("message.type", "NORMAL")
 class TopicMetadata(Metadata, Protocol):
     """What is needed of the metadata service."""
 
+    @property
+    def names(self) -> SystemNames: ...
+
     def put_topics(self, configs: Sequence[TopicConfig], done: Done) -> None: ...
 
 
@@ -40,7 +44,6 @@ class TopicProcessor:
         broker_name: str,
         data_version: Callable[[], DataVersion],
         ranges: QueueRanges,
-        system_topics: Callable[[], Collection[str]],
         statistics: Statistics,
         when_known: Callable[[Callable[[], None]], None] = lambda done: done(),
     ) -> None:
@@ -49,7 +52,6 @@ class TopicProcessor:
         self._broker_name = broker_name
         self._data_version = data_version
         self._ranges = ranges
-        self._system_topics = system_topics
         self._statistics = statistics
         self._when_known = when_known
 
@@ -125,7 +127,7 @@ class TopicProcessor:
 
     def system(self, connection: RemotingConnection, request: Command) -> None:
         """Code 305: the topics that nobody can create or delete."""
-        connection.respond(request, body=encode({"topicList": sorted(self._system_topics())}))
+        connection.respond(request, body=encode({"topicList": sorted(self._metadata.names.system_topics())}))
 
     def statistics(self, connection: RemotingConnection, request: Command) -> None:
         """Code 202: the range of each queue, and when it got its last message."""

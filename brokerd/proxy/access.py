@@ -19,9 +19,9 @@ from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import Code, Refusal, status_field
 from remoting.access.decision import Demand
 from remoting.access.demands import group_demand, topic_demand
-from remoting.access.guard import Guard
 from remoting.access.model import GET, PUB, SUB, UPDATE
 from remoting.errors import RequestError
+from remoting.guarding.guard import Guard
 from remoting.transport.client import split_address
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.proxy.calls import Call, Method, Peer, run
-from brokerd.proxy.grpc import GrpcConnection
+from brokerd.proxy.grpc import GrpcConnection, GrpcLimits
 from brokerd.proxy.http2.frames import PREFACE
-from brokerd.proxy.http2.limits import Budget, Http2Limits
+from brokerd.proxy.http2.limits import Budget
 from remoting.errors import ProtocolError, SettingsError
 from remoting.record.hosts import pack_host
 from remoting.settings import setting
@@ -82,7 +82,6 @@ class GrpcEndpoint:
         methods: Mapping[str, Method],
         settings: EndpointSettings,
         *,
-        limits: Http2Limits | None = None,
         closed: Callable[[object], None] | None = None,
         tls: TlsServer | None = None,
     ) -> None:
@@ -97,7 +96,7 @@ class GrpcEndpoint:
         self._drained: asyncio.Event | None = None
         self.methods = methods
         self.settings = settings
-        self.limits = limits or Http2Limits()
+        self.limits = GrpcLimits(settings.max_message_bytes, settings.max_streamed_message_bytes)
         self.budget = Budget(settings.max_unfinished_bytes)
         self.tls = tls
         self.connections: set[GrpcProtocol] = set()
@@ -322,14 +321,11 @@ class GrpcProtocol(asyncio.Protocol):
                 self._transport.write(_WRONG_PROTOCOL)
             self._close()
             return False
-        settings = self._endpoint.settings
         self._grpc = GrpcConnection(
             self._endpoint.methods,
             self._endpoint.limits,
             self._endpoint.budget,
             peer=self._peer,
-            max_message_bytes=settings.max_message_bytes,
-            max_streamed_message_bytes=settings.max_streamed_message_bytes,
             wants_flush=self._endpoint.flush_soon,
             now_ms=now_ms,
         )

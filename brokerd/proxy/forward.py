@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-from brokerd.proxy.calls import Call, GrpcStatus, Kind, run
+from brokerd.proxy.calls import Call, GrpcStatus, Kind, Mastership, run
 from brokerd.proxy.forwarded import GRPC_STATUS, MORE_FIELD
 from brokerd.proxy.methods.base import CLIENT_ID
 from brokerd.proxy.methods.receive_message import changes_that_give_back
@@ -102,17 +102,15 @@ class Forwarder:
         self,
         methods: Methods,
         dialler: Dialler,
+        mastership: Mastership,
         *,
-        is_master: Callable[[], bool],
-        master_address: Callable[[], str | None],
         monotonic_ms: Callable[[], int],
         tasks: TaskOwner,
         settings: ForwardSettings | None = None,
     ) -> None:
         self._methods = methods
         self._dialler = dialler
-        self._is_master = is_master
-        self._master_address = master_address
+        self._mastership = mastership
         self._monotonic_ms = monotonic_ms
         self._tasks = tasks
         self._settings = settings or ForwardSettings()
@@ -135,7 +133,7 @@ class Forwarder:
 
     def execute(self, name: str, calls: Sequence[Call]) -> None:
         """Carry out the calls of one read event for one method."""
-        here = self._is_master()
+        here = self._mastership.is_master
         connection = None if here else self._master()
         if name == "Telemetry":
             # settings are answered from this broker's own tables, at once; a master elsewhere is told who is there
@@ -193,7 +191,7 @@ class Forwarder:
         self._retry = None
         held, self._held = self._held, deque()
         self._held_bytes = 0
-        here = self._is_master()
+        here = self._mastership.is_master
         connection = None if here else self._master()
         now_ms = self._monotonic_ms()
         batches: dict[str, list[Call]] = {}
@@ -221,8 +219,8 @@ class Forwarder:
 
     def _master(self) -> RemotingConnection | None:
         """The open connection to the present master; dials it in the background when there is none."""
-        address = self._master_address()
-        if address is None:
+        address = self._mastership.master_address
+        if not address:
             return None
         connection = self._connection
         if connection is not None and connection.is_open and self._connected_to == address:
@@ -308,9 +306,9 @@ class Forwarder:
 
     def _look(self) -> None:
         self._watcher = None
-        here = self._is_master()
-        address = self._master_address()
-        if here or (address is not None and address != self._connected_to):
+        here = self._mastership.is_master
+        address = self._mastership.master_address
+        if here or (address and address != self._connected_to):
             lost = ConnectionLost(f"{self._connected_to} is not the master any more")
             for connection, answered in list(self._in_flight.values()):
                 if here or connection is not self._connection or self._connected_to != address:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from brokerd.proxy.calls import Call, GrpcStatus, Handler, Peer, run
+from brokerd.proxy.calls import Call, GrpcStatus, Handler, Mastership, Peer, run
 from brokerd.proxy.proxy_call import (
     CANCEL,
     CONNECTION_CLOSED,
@@ -125,12 +125,12 @@ class ForwardedCalls:
     def __init__(
         self,
         handlers: Mapping[str, Handler],
-        is_master: Callable[[], bool],
+        mastership: Mastership,
         monotonic_ms: Callable[[], int],
         closed: Callable[[object], None],
     ) -> None:
         self._handlers = handlers
-        self._is_master = is_master
+        self._mastership = mastership
         self._monotonic_ms = monotonic_ms
         self._closed = closed
         self._calls: dict[RemotingConnection, dict[int, ForwardedCall]] = {}
@@ -156,7 +156,7 @@ class ForwardedCalls:
                 client = self._clients.get(connection, {}).pop(origin.client, None)
                 if client is not None:
                     self._closed(client)
-            elif not self._is_master():
+            elif not self._mastership.is_master:
                 connection.respond_error(request, NotMaster())
             elif origin.method not in self._handlers:
                 connection.respond(request, codes.REQUEST_CODE_NOT_SUPPORTED, remark=f"no method {origin.method}")

@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from brokerd.proxy.calls import GrpcStatus, Kind, Method, Peer
@@ -194,31 +195,40 @@ class _MessageReader:
         return messages
 
 
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """What one connection may send: request messages, those of a telemetry stream, and what HTTP/2 takes."""
+
+    max_message_bytes: int
+    max_streamed_message_bytes: int
+    http2: Http2Limits = field(default_factory=Http2Limits)
+
+
 class GrpcConnection:
     """One client connection. `wants_flush` is told when output waits; `write_paused` is the shell's word on a slow reader."""
 
     def __init__(
         self,
         methods: Mapping[str, Method],
-        limits: Http2Limits,
+        limits: GrpcLimits,
         budget: Budget,
         *,
         peer: Peer,
-        max_message_bytes: int,
-        max_streamed_message_bytes: int,
         wants_flush: Callable[[GrpcConnection], None],
         now_ms: int,
     ) -> None:
         self._methods = methods
-        self._max_message_bytes = max_message_bytes
-        self._max_streamed_message_bytes = max_streamed_message_bytes
+        self._max_message_bytes = limits.max_message_bytes
+        self._max_streamed_message_bytes = limits.max_streamed_message_bytes
         self.peer = peer
         self._wants_flush = wants_flush
         self.flush_wanted = False
         self.write_paused = False
         self.unflushed_bytes = 0
         self.deferred: deque[tuple[GrpcCall, Callable[[], None]]] = deque()
-        self.http2: http2.ServerConnection[GrpcHead] = http2.ServerConnection(limits, budget, self._read_head, now_ms)
+        self.http2: http2.ServerConnection[GrpcHead] = http2.ServerConnection(
+            limits.http2, budget, self._read_head, now_ms
+        )
 
     def receive(self, data: bytes, now_ms: int, execute: Callable[[Method, list[GrpcCall]], None]) -> None:
         """Hand the calls that the bytes of one read complete to `execute`, by method; then end what the client ended."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from brokerd.metadata import names
 from brokerd.proxy.status import Code, Refusal
 from remoting.errors import InvalidParameter
-from remoting.names import RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX
+from remoting.names import is_system_topic
 
 NAMESPACE_SEPARATOR: Final = "%"
 
@@ -32,7 +32,7 @@ def topic_name(resource: Any) -> str:
     plain: str = resource.name
     if not plain:
         raise Refusal(Code.ILLEGAL_TOPIC, "a topic name is required")
-    if plain.startswith(SYSTEM_TOPIC_PREFIX) or plain in RESERVED_TOPICS:
+    if is_system_topic(plain):
         raise Refusal(Code.ILLEGAL_TOPIC, f"{plain} is a topic of the system; choose another one")
     return name
 

@@ -7,19 +7,19 @@ it of closed remoting connections. Nothing else of this package is used from out
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from brokerd.proxy.access import protect
 from brokerd.proxy.calls import Handler as GrpcHandler
-from brokerd.proxy.calls import Kind, Method
+from brokerd.proxy.calls import Kind, Mastership, Method
 from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint, monotonic_ms
 from brokerd.proxy.forward import Dialler, Forwarder, ForwardSettings, handlers_of
 from brokerd.proxy.forwarded import ForwardedCalls
 from brokerd.proxy.grpc import SERVICE_PATH
-from brokerd.proxy.http2.limits import Http2Limits
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.methods.table import KINDS, build_methods
-from remoting.access.guard import Guard
+from remoting.guarding.guard import Guard
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import TlsServer
@@ -29,8 +29,19 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class ProxyOptions:
+    """What the port may be like; `tls` is what the endpoint's own certificate takes the place of, if its settings name one."""
+
+    endpoint: EndpointSettings = field(default_factory=EndpointSettings)
+    forward: ForwardSettings = field(default_factory=ForwardSettings)
+    auto_create_groups: bool = True
+    guard: Guard | None = None
+    tls: TlsServer | None = None
+
+
 class GrpcProxy:
-    """One broker's gRPC port. `is_master` and `master_address` (its remoting address) say who serves right now."""
+    """One broker's gRPC port."""
 
     def __init__(
         self,
@@ -38,34 +49,26 @@ class GrpcProxy:
         port: int,
         services: Services,
         dialler: Dialler,
-        *,
-        is_master: Callable[[], bool],
-        master_address: Callable[[], str | None],
-        settings: EndpointSettings | None = None,
-        limits: Http2Limits | None = None,
-        forward_settings: ForwardSettings | None = None,
-        auto_create_groups: bool = True,
-        guard: Guard | None = None,
-        tls: TlsServer | None = None,
+        mastership: Mastership,
+        options: ProxyOptions,
     ) -> None:
         self._services = services
         self._tasks = TaskOwner("grpc proxy")
         self._methods = build_methods(
-            services, monotonic_ms=monotonic_ms, wall_ms=wall_ms, auto_create_groups=auto_create_groups
+            services, monotonic_ms=monotonic_ms, wall_ms=wall_ms, auto_create_groups=options.auto_create_groups
         )
         self._forwarder = Forwarder(
             self._methods,
             dialler,
-            is_master=is_master,
-            master_address=master_address,
+            mastership,
             monotonic_ms=monotonic_ms,
             tasks=self._tasks,
-            settings=forward_settings,
+            settings=options.forward,
         )
-        self._forwarded = ForwardedCalls(self._methods.handlers, is_master, monotonic_ms, self._client_gone)
+        self._forwarded = ForwardedCalls(self._methods.handlers, mastership, monotonic_ms, self._client_gone)
         handlers: Mapping[str, GrpcHandler] = handlers_of(self._forwarder, self._methods.handlers)
-        if guard is not None:
-            handlers = protect(guard, handlers, self._methods.refusals)
+        if options.guard is not None:
+            handlers = protect(options.guard, handlers, self._methods.refusals)
         table = {
             SERVICE_PATH + name: Method(name, KINDS.get(name, Kind.UNARY), handler)
             for name, handler in handlers.items()
@@ -74,10 +77,9 @@ class GrpcProxy:
             host,
             port,
             table,
-            settings or EndpointSettings(),
-            limits=limits,
+            options.endpoint,
             closed=self._connection_closed,
-            tls=tls,
+            tls=options.tls,
         )
         self.handle_forwarded: Handler = self._forwarded.handle
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.replication.required_set.quorum import ALL, kind_of, weaknesses
+from brokerd.replication.roles.driver import ReplicationDriver
 from brokerd.replication.roles.effects import Role
-from brokerd.replication.roles.followership import Following
-from brokerd.replication.roles.mastership import Leading
-from brokerd.replication.roles.role_machine import ReplicaCore
+from brokerd.replication.roles.followership import Followership
+from brokerd.replication.roles.mastership import Mastership
 from brokerd.replication.settings import ReplicationSettings
 from remoting.facts.broker_state import EpochState, FollowingState, PeerState, QuorumState
 from remoting.facts.loop import LoopState
@@ -89,49 +89,58 @@ class ReplicaFacts:
     controllers_error: str = ""
 
 
-def core_facts(core: ReplicaCore, settings: ReplicationSettings, now_ms: int) -> ReplicaFacts:
-    """What the core knows; the rest is its shells'."""
-    view, leading = core.view, core.leading
-    members = leading.sync.local if leading is not None else view.members if view is not None else ()
+def driver_facts(driver: ReplicationDriver, now_ms: int) -> ReplicaFacts:
+    """All of it but what the links to controllers know."""
+    machine, acks = driver.machine, driver.acks
+    view, mastership, followership, settings = machine.view, machine.mastership, machine.followership, machine.settings
+    members = mastership.sync.local if mastership is not None else view.members if view is not None else ()
     return ReplicaFacts(
-        role=core.role,
-        broker_id=core.broker_id,
+        role=machine.role,
+        broker_id=machine.broker_id,
         master_id=view.master_id if view is not None else None,
-        master_epoch=core.master_epoch,
-        highest_epoch=core.highest_epoch,
-        confirm_offset=core.confirm_offset,
-        acknowledged_offset=core.acknowledged_offset,
+        master_epoch=machine.master_epoch,
+        highest_epoch=machine.highest_epoch,
+        confirm_offset=machine.confirm_offset,
+        acknowledged_offset=machine.acknowledged_offset,
         sync_state_set=sorted(members),
-        epochs=[EpochState(epoch=entry.epoch, start_offset=entry.start_offset) for entry in core.epochs.entries],
-        failure=core.failure,
+        epochs=[EpochState(epoch=entry.epoch, start_offset=entry.start_offset) for entry in machine.epochs.entries],
+        failure=machine.failure,
         learner=settings.learner,
         weaknesses=weaknesses(settings),
-        loop=core.awake.state(),
-        leading=_leading_facts(leading, settings, core.log.end_offset, now_ms) if leading is not None else None,
-        following=_following_facts(core.following) if core.following is not None else None,
+        loop=machine.awake.state(),
+        leading=_leading_facts(mastership, settings, machine.log.end_offset, now_ms)
+        if mastership is not None
+        else None,
+        following=_following_facts(followership) if followership is not None else None,
+        waiting_sends=len(acks),
+        waited_ms=now_ms - (acks.waiting_since_ms or now_ms),
+        unacknowledged={status.name: count for status, count in acks.ended.items()},
+        refused_peers=dict(driver.channels.refused),
     )
 
 
-def _leading_facts(leading: Leading, settings: ReplicationSettings, end_offset: int, now_ms: int) -> LeadingFacts:
+def _leading_facts(mastership: Mastership, settings: ReplicationSettings, end_offset: int, now_ms: int) -> LeadingFacts:
     return LeadingFacts(
-        required_set=sorted(leading.sync.required),
+        required_set=sorted(mastership.sync.required),
         replicas=[
             PeerFacts(
                 state=PeerState(
-                    broker_id=peer.broker_id,
-                    address=peer.address,
-                    layout=peer.layout.value,
-                    stage=peer.stage.value,
-                    learner=peer.learner,
-                    in_sync=peer.broker_id in leading.sync.local,
+                    broker_id=follower.broker_id,
+                    address=follower.address,
+                    layout=follower.layout.value,
+                    stage=follower.stage.value,
+                    learner=follower.learner,
+                    in_sync=follower.broker_id in mastership.sync.local,
                 ),
-                gap_bytes=end_offset - peer.ack_offset if peer.ack_offset >= 0 else None,
-                silent_ms=peer.silence.silent_ms(now_ms),
-                silence_limit_ms=settings.plain_silence_limit_ms if peer.layout.is_plain else peer.silence.limit_ms,
+                gap_bytes=end_offset - follower.ack_offset if follower.ack_offset >= 0 else None,
+                silent_ms=follower.silence.silent_ms(now_ms),
+                silence_limit_ms=settings.plain_silence_limit_ms
+                if follower.layout.is_rocketmq
+                else follower.silence.limit_ms,
             )
-            for peer in leading.peers
+            for follower in mastership.followers
         ],
-        quorum=_quorum(leading, settings),
+        quorum=_quorum(mastership, settings),
         missing=[
             MissingFacts(
                 broker_id=each.broker_id,
@@ -139,36 +148,36 @@ def _leading_facts(leading: Leading, settings: ReplicationSettings, end_offset: 
                 stalls=each.stalls,
                 for_ms=max(0, now_ms - each.since_ms),
             )
-            for each in leading.missing.all
+            for each in mastership.missing.all
         ],
     )
 
 
-def _quorum(leading: Leading, settings: ReplicationSettings) -> QuorumState:
+def _quorum(mastership: Mastership, settings: ReplicationSettings) -> QuorumState:
     """How many copies an acknowledgement means, and how many it should mean."""
-    copies, wanted = leading.copies
+    copies, wanted = mastership.copies
     return QuorumState(
         kind=kind_of(settings).value,
-        all=leading.quorum.needed == ALL,
+        all=mastership.quorum.needed == ALL,
         copies=copies,
         wanted_copies=wanted,
         min_copies=settings.min_in_sync_replicas,
-        refused=leading.quorum.refused,
+        refused=mastership.quorum.refused,
         downgraded=copies < wanted,
-        learners=tuple(sorted(leading.learners)),
+        learners=tuple(sorted(mastership.learners)),
     )
 
 
-def _following_facts(following: Following) -> FollowingFacts:
+def _following_facts(followership: Followership) -> FollowingFacts:
     return FollowingFacts(
         state=FollowingState(
-            master_id=following.master_id,
-            address=following.address,
-            layout=following.layout.value,
-            stage=following.stage.value,
-            cuts=following.cuts,
-            copies=following.copies,
+            master_id=followership.master_id,
+            address=followership.address,
+            layout=followership.layout.value,
+            stage=followership.stage.value,
+            cuts=followership.cuts,
+            copies=followership.copies,
         ),
-        stuck=following.stuck,
-        last_error=following.last_error,
+        stuck=followership.stuck,
+        last_error=followership.last_error,
     )

@@ -14,7 +14,7 @@ from remoting.disk import Bytes
 
 @dataclass(slots=True)
 class LogPosition:
-    """The facts about this broker's own log that replication works with; `core` keeps them up to date."""
+    """The facts about this broker's own log that replication works with; `role_machine` keeps them up to date."""
 
     min_offset: int = 0
     end_offset: int = 0

@@ -1,6 +1,6 @@
 """The replication of one broker, as the broker's assembly uses it.
 
-    replica = Replica(settings, names, controllers, disk, replicated_log, topics, confirm_offset=...)
+    replica = Replica(settings, Surroundings(names, controllers, disk, topics), replicated_log, confirm_offset=...)
     replica.add_role_listener(...); replica.add_confirm_listener(...); replica.on_failure(...)
     server handlers |= replica.handlers()
     await replica.start(host, port)         after the remoting server listens: from now on others are told where we are
@@ -8,8 +8,8 @@
     replica.on_appended(end), replica.wait(position, callback)
     await replica.stop()
 
-Everything happens on the loop's thread. The parts: `engine` (which drives the pure cores), `connections` with `leader` and
-`follower` (sockets between brokers), `control` with `controller_link`, and `name_server_link`.
+Everything happens on the loop's thread. The parts: `driver` (which drives the pure `role_machine`), `hub` and `listener` (sockets
+between brokers), a session with its `controller_link`, and `name_server_link`.
 """
 
 from __future__ import annotations
@@ -19,39 +19,38 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from secrets import token_bytes
 
 from brokerd.metadata.configs import TopicConfig
+from brokerd.replication.controller_requests import ControllerRequests
 from brokerd.replication.controllers.controller_link import ControllerLink
-from brokerd.replication.controllers.controller_session import BrokerNames, BrokerPosition, ControlCore
-from brokerd.replication.controllers.fixed_session import MASTER_ID, FixedRoles
+from brokerd.replication.controllers.controller_session import ControllerSession
+from brokerd.replication.controllers.fixed_session import FixedSession
 from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
-from brokerd.replication.controllers.name_server_link import NameServerLink
-from brokerd.replication.controllers.session import Session
+from brokerd.replication.controllers.name_server_link import FixedNameServers, NameServerLink
+from brokerd.replication.controllers.request_fields import Speaker, broker_position
+from brokerd.replication.controllers.session import BrokerNames, Session
+from brokerd.replication.controllers.wishes import Wishes
 from brokerd.replication.epochs.epoch_file import EpochFile
-from brokerd.replication.epochs.log_lineage import Lineage
-from brokerd.replication.facts import ReplicaFacts
+from brokerd.replication.epochs.log_lineage import LogLineage
+from brokerd.replication.facts import ReplicaFacts, driver_facts
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.required_set.quorum import weaknesses
-from brokerd.replication.required_set.sync_state import Proposal
-from brokerd.replication.roles.driver import ReplicaEngine, RoleListener
+from brokerd.replication.roles.driver import ReplicationDriver, RoleListener, Seams
 from brokerd.replication.roles.effects import Role
-from brokerd.replication.roles.followership import Stage
+from brokerd.replication.roles.followership import CopyStage
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.sockets.dialled_connection import MasterConnection
+from brokerd.replication.sockets.dialled_connection import DialledConnection
 from brokerd.replication.sockets.hub import Hub
 from brokerd.replication.sockets.listener import ReplicationListener
 from brokerd.replication.tool_requests import ToolRequests
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.store.put_status import PutStatus
-from remoting import codes
 from remoting.disk import Disk
-from remoting.errors import InvalidParameter
-from remoting.frame import Command
 from remoting.transport.client import NOBODY, Identity
-from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import each
+from remoting.transport.connection import Handler
 from remoting.transport.tls import TlsServer
 
 log = logging.getLogger(__name__)
@@ -64,154 +63,93 @@ def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class _Control:
-    """`engine.ControlRequests`: what the core wants reaches the control core, which is then let to send it soon."""
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the replication of a broker lives among.
 
-    def __init__(self) -> None:
-        self.core: Session | None = None
-        self.step_soon: Callable[[], None] | None = None
+    `disk` is the broker's data directory; `topics` the present table, for the name servers; `secrets` what brokers of one cluster
+    know one another by: this one proves itself with the first, and believes all; with none it stays alone. It dials with
+    `identity`, and answers replicas under `tls`.
+    """
 
-    def request_sync(self) -> None:
-        if self.core is not None:
-            self.core.request_sync()
-            self._soon()
-
-    def request_election(self) -> None:
-        if self.core is not None:
-            self.core.request_election()
-            self._soon()
-
-    def request_members(self) -> None:
-        if self.core is not None:
-            self.core.request_members()
-            self._soon()
-
-    def propose(self, proposal: Proposal, master_epoch: int) -> None:
-        assert self.core is not None
-        self.core.propose(proposal, master_epoch)
-        self._soon()
-
-    def _soon(self) -> None:
-        if self.step_soon is not None:
-            self.step_soon()
-
-
-class _NameServers:
-    """Of the link's addresses those that are name servers: a fixed group's replica is connected to its master too."""
-
-    def __init__(self, link: ControllerLink, addresses: tuple[str, ...]) -> None:
-        self.addresses = addresses
-        self.request = link.request
+    names: BrokerNames
+    controllers: Sequence[str]
+    disk: Disk
+    topics: Callable[[], Mapping[str, TopicConfig]]
+    secrets: Sequence[bytes] = ()
+    wall_ms: Callable[[], int] = _wall_ms
+    identity: Identity = NOBODY
+    tls: TlsServer | None = None
 
 
 class Replica:
-    """See the module."""
+    """The parts of replication put together, and what the rest of the broker asks of them."""
 
     def __init__(
         self,
         settings: ReplicationSettings,
-        names: BrokerNames,
-        controllers: Sequence[str],
-        disk: Disk,
+        around: Surroundings,
         replicated_log: ReplicatedLog,
-        topics: Callable[[], Mapping[str, TopicConfig]],
         *,
-        secrets: Sequence[bytes],
         confirm_offset: int,
         tail_kept: bool = True,
-        wall_ms: Callable[[], int] = _wall_ms,
-        identity: Identity = NOBODY,
-        tls: TlsServer | None = None,
     ) -> None:
-        """`disk` is the broker's data directory; `topics` the present table, for the name servers; `secrets` what brokers of one
-        cluster know one another by: this one proves itself with the first, and believes all; with none it stays alone. It dials
-        with `identity`, and answers replicas under `tls`.
+        """`confirm_offset` is the last one known to be on disk; `tail_kept` is false when recovery may have left less than was
+        acknowledged.
 
         Raises SettingsError or CorruptedFile when the directory's files do not fit.
         """
         self._loop = asyncio.get_running_loop()
         self._settings = settings
-        self._hub = Hub(self._now_ms, identity.tls)
-        self._tls = tls
-        requests = _Control()
-        incarnation = next_incarnation(disk)
-        group = f"{names.cluster}#{names.broker_name}".encode()
-        self._engine = ReplicaEngine(
-            settings,
-            replicated_log,
-            EpochFile(disk),
-            self._hub,
-            requests,
-            credentials=Credentials(
-                next(iter(secrets), None), group, incarnation, lambda: token_bytes(NONCE_BYTES), tuple(secrets[1:])
-            ),
-            confirm_offset=confirm_offset,
-            now_ms=self._now_ms(),
-        )
-        self._hub.attach(self._engine, MasterConnection)
-        self._control: Session
-        if settings.roles == "fixed":
-            lineage = Lineage(disk)
+        self._tls = around.tls
+        incarnation = next_incarnation(around.disk)
+        wishes = Wishes()
 
-            def keep(name: str) -> None:
-                lineage.keep(name)
-                self._engine.channels.prove_group(group + b"#" + name.encode())
-
-            fixed = FixedRoles(
+        def make_driver(hub: Hub) -> ReplicationDriver:
+            return ReplicationDriver(
                 settings,
-                names,
-                controllers,
-                self._engine,
-                self._engine.core.highest_epoch,
-                lineage.load(draw=settings.broker_id == MASTER_ID),
-                keep,
-                self._now_ms(),
-            )
-            fixed.on_acting_changed(self._acting_changed)
-            if fixed.lineage:
-                self._engine.channels.prove_group(group + b"#" + fixed.lineage.encode())
-            self._control = fixed
-        else:
-            files = IdentityFiles(disk, names.cluster, names.broker_name)
-            self._control = ControlCore(
-                settings,
-                names,
-                controllers,
-                Registration(files, names.address, wall_ms()),
-                self._engine,
-                self._position,
-                incarnation=incarnation,
+                Seams(replicated_log, EpochFile(around.disk), hub, wishes),
+                _credentials(around, incarnation),
+                confirm_offset=confirm_offset,
                 now_ms=self._now_ms(),
-                tail_kept=tail_kept,
             )
-        requests.core = self._control
-        self._link = ControllerLink(
-            self._control.addresses,
-            self._control,
-            settings.controller_request_timeout_ms,
-            settings.controller_heartbeat_timeout_ms,
-            self._now_ms,
-            wall_ms,
-            lambda reason: self._engine.break_down(reason, self._now_ms()),
-            identity,
-        )
-        requests.step_soon = self._link.step_soon
+
+        self._hub = Hub(make_driver, DialledConnection, self._now_ms, around.identity.tls)
+        self._driver = driver = self._hub.driver
+        self._session: Session
+        if settings.roles == "fixed":
+            self._session = FixedSession(
+                settings,
+                around.names,
+                around.controllers,
+                driver,
+                LogLineage(around.disk),
+                driver.machine.highest_epoch,
+            )
+        else:
+            files = IdentityFiles(around.disk, around.names.cluster, around.names.broker_name)
+            registration = Registration(files, around.names.address, around.wall_ms())
+            position = partial(broker_position, driver.machine)
+            speaker = Speaker(around.names, registration, incarnation, position, tail_kept)
+            self._session = ControllerSession(settings, speaker, around.controllers, driver, self._now_ms())
+        self._stood_in = False  # what the name servers last heard
+        self._link = ControllerLink(settings, self._session, wishes, self._hub.tell, around.wall_ms, around.identity)
         self._name_servers = NameServerLink(
-            self._link if settings.roles == "controllers" else _NameServers(self._link, tuple(controllers)),
-            names,
-            topics,
+            self._link if settings.roles == "controllers" else FixedNameServers(self._link, tuple(around.controllers)),
+            around.names,
+            around.topics,
             settings.name_server_register_ms,
-            wall_ms,
+            around.wall_ms,
             acting_master=settings.roles == "fixed" and settings.acting_master,
         )
-        self._link.on_connected(self._name_servers.connected)
-        self._tools = ToolRequests(self._engine, self._control, names, self._hub.peer_of, self._now_ms, wall_ms)
+        self._link.add_connected_listener(self._name_servers.connected)
+        self._tools = ToolRequests(self._hub, self._session, around.names, around.wall_ms)
+        self._requests = ControllerRequests(self._hub, self._session, self._link)
         self._listener: ReplicationListener | None = None
         self._ticker: asyncio.TimerHandle | None = None
-        self._names = names
         # What the fast path calls, without a layer in between
-        self._on_appended = self._engine.on_appended
-        self._wait = self._engine.wait
+        self._on_appended = driver.on_appended
+        self._wait = driver.wait
 
     # Start and end
 
@@ -219,11 +157,11 @@ class Replica:
         """Listen for replicas and begin to talk to the controllers. Raises SettingsError when the address is taken."""
         for weakness in weaknesses(self._settings):
             log.warning("weaker than the default: %s", weakness)
-        self._engine.add_role_listener(self._tell_name_servers)
+        self._driver.add_role_listener(self._tell_name_servers)
         self._listener = ReplicationListener(host, port, self._hub, self._tls)
         await self._listener.start()
         if self._settings.classic_master:
-            self._engine.follow_classic(self._settings.classic_master, self._now_ms())
+            self._driver.follow_classic(self._now_ms())
         else:
             self._link.start()
         self._tick()
@@ -234,7 +172,7 @@ class Replica:
         await self._drain()
         if self._ticker is not None:
             self._ticker.cancel()
-        self._engine.stop("this broker stops", self._now_ms())
+        self._driver.stop("this broker stops", self._now_ms())
         if self._listener is not None:
             await self._listener.close()
         await self._hub.close_all()
@@ -242,69 +180,65 @@ class Replica:
 
     async def _drain(self) -> None:
         """Take nothing new, and give the replicas a moment to acknowledge what producers wait for."""
-        self._engine.draining = True
-        if not self._engine.is_master or not len(self._engine.acks):
+        self._driver.drain()
+        if not self._driver.is_master or not len(self._driver.acks):
             return
         answered = asyncio.Event()
-        self._engine.wait(self._engine.core.log.end_offset, lambda status: answered.set(), self._now_ms())
+        self._driver.wait(self._driver.machine.log.end_offset, lambda status: answered.set(), self._now_ms())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_S):
                 await answered.wait()
 
     def handlers(self) -> dict[int, Handler]:
         """For the broker's remoting server: what controllers and tools ask about replication."""
-        return {
-            codes.NOTIFY_BROKER_ROLE_CHANGED: each(self._notified),
-            codes.HAND_OVER_MASTER: each(self._hand_over),
-            **self._tools.handlers(),
-        }
+        return self._requests.handlers() | self._tools.handlers()
 
     # For senders and readers
 
     @property
     def role(self) -> Role:
-        return self._engine.core.role
+        return self._driver.machine.role
 
     @property
     def master_epoch(self) -> int:
         """The epoch of the present role; 0 before the first."""
-        return self._engine.core.master_epoch
+        return self._driver.machine.master_epoch
 
     @property
     def broker_id(self) -> int | None:
         """The persistent id; None until a controller assigned it."""
-        return self._engine.core.broker_id
+        return self._driver.machine.broker_id
 
     @property
     def is_master(self) -> bool:
-        return self._engine.is_master
+        return self._driver.is_master
 
     @property
     def is_connected_to_master(self) -> bool:
         """Whether this replica copies its master's log right now: the master is there, and clients can reach it too."""
-        following = self._engine.core.following
-        return following is not None and following.stage is Stage.TRANSFER
+        followership = self._driver.machine.followership
+        return followership is not None and followership.stage is CopyStage.TRANSFER
 
     @property
     def accepts_messages(self) -> bool:
-        return self._engine.accepts_messages
+        return self._driver.accepts_messages
 
     @property
     def refusal(self) -> PutStatus:
-        return self._engine.refusal
+        return self._driver.refusal
 
     @property
     def acknowledged_offset(self) -> int:
-        return self._engine.core.acknowledged_offset
+        return self._driver.machine.acknowledged_offset
 
     @property
     def confirm_offset(self) -> int:
-        return self._engine.core.confirm_offset
+        return self._driver.machine.confirm_offset
 
     def held_offset(self) -> int | None:
         """From where on connected replicas of the group still need the log; None without any."""
-        leading = self._engine.core.leading
-        return leading.held_offset() if leading is not None else None
+        mastership = self._driver.machine.mastership
+        return mastership.held_offset() if mastership is not None else None
 
     @property
     def master_address(self) -> str:
@@ -320,7 +254,7 @@ class Replica:
         try:
             self._on_appended(end_offset, int(self._loop.time() * 1000))
         except Exception as error:
-            self._engine.break_down(f"replication broke: {error}", self._now_ms())
+            self._driver.break_down(f"replication broke: {error}", self._now_ms())
             raise
 
     def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
@@ -329,25 +263,25 @@ class Replica:
 
     def on_flushed(self) -> None:
         """A flush of the log ended."""
-        self._hub.tell(self._engine.on_flushed)
+        self._hub.tell(self._driver.on_flushed)
 
     def on_failure(self, listener: Callable[[str], None]) -> None:
         """Called once when the disk refused what replication had to write: the broker must stop."""
-        self._engine.on_failure(listener)
+        self._driver.on_failure(listener)
 
     def add_role_listener(self, listener: RoleListener) -> None:
         """Called at every change of role (role, master epoch); MASTER when the log is settled, before anybody is told."""
-        self._engine.add_role_listener(listener)
+        self._driver.add_role_listener(listener)
 
     def add_confirm_listener(self, listener: Callable[[int], None]) -> None:
         """Called with the confirm offset when it rose, before the sends below it are answered."""
-        self._engine.add_confirm_listener(listener)
+        self._driver.add_confirm_listener(listener)
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """An administrator changed settings: use these from now on."""
         self._settings = settings
-        self._control.reconfigure(settings)
-        self._hub.tell(lambda now_ms: self._engine.reconfigure(settings, now_ms))
+        self._session.reconfigure(settings)
+        self._hub.tell(self._driver.reconfigure, settings)
         for weakness in weaknesses(settings):
             log.warning("weaker than the default: %s", weakness)
 
@@ -364,12 +298,11 @@ class Replica:
 
     def state(self) -> ReplicaFacts:
         """The facts for a person."""
-        control = self._control
         return replace(
-            self._engine.state(self._now_ms()),
-            acts_as_master=isinstance(control, FixedRoles) and control.acts_as_master,
+            driver_facts(self._driver, self._now_ms()),
+            acts_as_master=self._stands_in,
             controllers=self._link.connected,
-            controllers_error=control.last_error,
+            controllers_error=self._session.last_error,
         )
 
     # Inside
@@ -377,61 +310,35 @@ class Replica:
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
+    @property
+    def _stands_in(self) -> bool:
+        """In a fixed group: this replica serves reads in its master's place."""
+        return isinstance(self._session, FixedSession) and self._session.acts_as_master
+
     def _tick(self) -> None:
-        now_ms = self._now_ms()
-        try:
-            self._engine.tick(now_ms, TICK_MS)
-            if not self._settings.classic_master:
-                self._link.step()
-                self._name_servers.tick(now_ms)
-            self._tools.tick(now_ms)
-        except Exception as error:  # the outermost edge: without its clock the broker must not go on
-            log.exception("replication broke")
-            self._engine.break_down(f"replication broke: {error}", now_ms)
-            return
-        self._ticker = self._loop.call_later(TICK_MS / 1000, self._tick)
+        if self._hub.tell(self._tick_parts):  # without its clock the broker must not go on
+            self._ticker = self._loop.call_later(TICK_MS / 1000, self._tick)
 
-    def _acting_changed(self) -> None:
-        self._name_servers.register(self._now_ms())
-
-    def _position(self) -> BrokerPosition:
-        core = self._engine.core
-        return BrokerPosition(
-            core.epochs.last_epoch, core.highest_epoch, core.log.end_offset, max(core.confirm_offset, 0)
-        )
+    def _tick_parts(self, now_ms: int) -> None:
+        self._driver.tick(now_ms, TICK_MS)
+        if not self._settings.classic_master:
+            self._link.step()
+            if self._stands_in != self._stood_in:
+                self._stood_in = self._stands_in
+                self._name_servers.register(now_ms)
+            self._name_servers.tick(now_ms)
+        self._tools.tick(now_ms)
 
     def _tell_name_servers(self, role: Role, master_epoch: int) -> None:
         self._name_servers.role_changed(role, master_epoch, self.broker_id, self._now_ms())
         self._link.step_soon()  # heartbeats and views should not wait for the next tick either
 
     def _of_master(self, field: str) -> str:
-        view = self._engine.core.view
+        view = self._driver.machine.view
         return getattr(view, field) if view is not None and view.master_id is not None else ""
 
-    # Requests
 
-    def _notified(self, connection: RemotingConnection, request: Command) -> None:
-        self._control.notified(self._now_ms())
-        self._link.step()
-        connection.respond(request)
-
-    def _hand_over(self, connection: RemotingConnection, request: Command) -> None:
-        successor, epoch, wait_ms, hold_ms = (
-            _number(request, name) for name in ("brokerId", "masterEpoch", "waitMs", "holdMs")
-        )
-
-        def told(reason: str, end_offset: int) -> None:
-            code = codes.SERVICE_NOT_AVAILABLE if reason else codes.SUCCESS
-            connection.respond(request, code, {"maxOffset": str(end_offset)}, remark=reason or None)
-
-        self._engine.hand_over(successor, epoch, wait_ms, hold_ms, self._now_ms(), told)
-
-
-def _number(request: Command, name: str) -> int:
-    try:
-        found = int(request.ext[name])
-    except (KeyError, ValueError) as error:
-        raise InvalidParameter(f"request {request.code} needs the number {name}") from error
-    if found < 0:
-        raise InvalidParameter(f"the field {name} of request {request.code} must not be negative")
-    return found
+def _credentials(around: Surroundings, incarnation: int) -> Credentials:
+    group = f"{around.names.cluster}#{around.names.broker_name}".encode()
+    first, *others = around.secrets or (None,)
+    return Credentials(first, group, incarnation, lambda: token_bytes(NONCE_BYTES), tuple(filter(None, others)))

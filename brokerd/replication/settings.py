@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerd.replication.wire.rocketmq_peers import PlainPeers, host_of
+from brokerd.replication.rocketmq_peers import RocketmqPeers, host_of
 from remoting.errors import SettingsError
 from remoting.settings import check, setting
 
@@ -21,10 +21,16 @@ class ReplicationSettings:
     broker_id: int = setting(0, "fixed roles: this broker's id, 0 = the master", minimum=0, maximum=98)
     fixed_master: str = setting("", "fixed roles, on replicas: host:port where the master listens for remoting clients")
     total_replicas: int = setting(
-        1, "fixed roles: brokers in the group, the master included; ids are 0 to this - 1", minimum=1, maximum=99
+        1,
+        "fixed roles: brokers in the group, the master included; ids are 0 to this - 1",
+        minimum=1,
+        maximum=99,
+        original="totalReplicas",
     )
     acting_master: bool = setting(
-        False, "fixed roles: while the master is away the replica with the lowest id serves reads in its place"
+        False,
+        "fixed roles: while the master is away the replica with the lowest id serves reads in its place",
+        original="enableSlaveActingMaster",
     )
 
     ack_after: str = setting(
@@ -35,21 +41,38 @@ class ReplicationSettings:
     all_ack_in_sync_state_set: bool = setting(
         True,
         "every member of the sync-state set must have a message; false is weak: a failover may lose what was acknowledged",
+        live=True,
+        original="allAckInSyncStateSet",
     )
     in_sync_replicas: int = setting(
         1,
         "copies that make an acknowledgement when not all members must have it, the master's included",
         minimum=1,
         maximum=99,
+        live=True,
+        original="inSyncReplicas",
     )
     min_in_sync_replicas: int = setting(
-        1, "with fewer members than this in the sync-state set nothing is accepted", minimum=1, maximum=99
+        1,
+        "with fewer members than this in the sync-state set nothing is accepted",
+        minimum=1,
+        maximum=99,
+        live=True,
+        original="minInSyncReplicas",
     )
     auto_in_sync_replicas: bool = setting(
-        False, "fixed roles: ask for fewer copies while fewer replicas are in sync, down to min_in_sync_replicas"
+        False,
+        "fixed roles: ask for fewer copies while fewer replicas are in sync, down to min_in_sync_replicas",
+        live=True,
+        original="enableAutoInSyncReplicas",
     )
     max_gap_not_in_sync_bytes: int = setting(
-        256 << 20, "fixed roles: a replica that lacks less than this is in sync", minimum=0, maximum=1 << 50
+        256 << 20,
+        "fixed roles: a replica that lacks less than this is in sync",
+        minimum=0,
+        maximum=1 << 50,
+        live=True,
+        original="haMaxGapNotInSync",
     )
     plain_peers: str = setting(
         "",
@@ -71,9 +94,20 @@ class ReplicationSettings:
     max_transfer_bytes_per_s: int = setting(
         0, "how fast the log is sent to one replica, 0 = no limit", minimum=0, maximum=1 << 40
     )
-    learner: bool = setting(False, "copy the log, but never enter the sync-state set and never become master")
-    ack_timeout_ms: int = setting(3000, "how long a send waits for replicas", minimum=100, maximum=600_000)
-    flush_timeout_ms: int = setting(5000, "how long a send waits for the own disk", minimum=100, maximum=600_000)
+    learner: bool = setting(
+        False, "copy the log, but never enter the sync-state set and never become master", original="asyncLearner"
+    )
+    ack_timeout_ms: int = setting(
+        3000, "how long a send waits for replicas", minimum=100, maximum=600_000, live=True, original="slaveTimeout"
+    )
+    flush_timeout_ms: int = setting(
+        5000,
+        "how long a send waits for the own disk",
+        minimum=100,
+        maximum=600_000,
+        live=True,
+        original="syncFlushTimeout",
+    )
     max_waiting_acks: int = setting(
         100_000, "appends that may wait for replicas at once", minimum=1, maximum=10_000_000
     )
@@ -84,7 +118,13 @@ class ReplicationSettings:
         maximum=1 << 40,
     )
 
-    heartbeat_ms: int = setting(250, "master and replica say something at least this often", minimum=50, maximum=60_000)
+    heartbeat_ms: int = setting(
+        250,
+        "master and replica say something at least this often",
+        minimum=50,
+        maximum=60_000,
+        original="haSendHeartbeatInterval",
+    )
     silence_floor_ms: int = setting(
         1000, "a replica silent for less than this is never disconnected", minimum=100, maximum=600_000
     )
@@ -99,6 +139,8 @@ class ReplicationSettings:
         "a member of the sync-state set that has not had the whole log for this long is proposed out",
         minimum=100,
         maximum=600_000,
+        live=True,
+        original="haMaxTimeSlaveNotCatchup",
     )
     # The grace covers a replica that dials again at once. For a killed one it is the whole stall of the sends, so it is short.
     reconnect_grace_ms: int = setting(
@@ -118,15 +160,26 @@ class ReplicationSettings:
     )
     controller_poll_ms: int = setting(1000, "how often the role is asked for", minimum=50, maximum=600_000)
     controller_request_timeout_ms: int = setting(1000, "time for an answer of a controller", minimum=50, maximum=60_000)
-    name_server_register_ms: int = setting(10_000, "how often the broker registers again", minimum=500, maximum=600_000)
+    name_server_register_ms: int = setting(
+        10_000,
+        "how often the broker registers again",
+        minimum=500,
+        maximum=600_000,
+        original="registerNameServerPeriod",
+    )
     election_priority: int = setting(
-        2**31 - 1, "among equals the replica with the lowest value is elected", minimum=0, maximum=2**31 - 1
+        2**31 - 1,
+        "among equals the replica with the lowest value is elected",
+        minimum=0,
+        maximum=2**31 - 1,
+        live=True,
+        original="brokerElectionPriority",
     )
 
     def __post_init__(self) -> None:
         check("replication", self)
-        PlainPeers(self.plain_peers)
-        if self.classic_master and not PlainPeers(self.plain_peers).allows(host_of(self.classic_master)):
+        RocketmqPeers(self.plain_peers)
+        if self.classic_master and not RocketmqPeers(self.plain_peers).allows(host_of(self.classic_master)):
             raise SettingsError(
                 f"replication.classic_master={self.classic_master} cannot prove itself: list its host in replication.plain_peers"
             )

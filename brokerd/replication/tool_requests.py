@@ -11,11 +11,10 @@ from typing import Any, Final
 
 import orjson
 
-from brokerd.replication.controllers.controller_session import BrokerNames
-from brokerd.replication.controllers.fixed_session import FixedRoles
-from brokerd.replication.controllers.session import Session
-from brokerd.replication.roles.driver import ReplicaEngine
-from brokerd.replication.roles.followership import Stage
+from brokerd.replication.controllers.fixed_session import FixedSession
+from brokerd.replication.controllers.session import BrokerNames, Session
+from brokerd.replication.roles.followership import CopyStage
+from brokerd.replication.sockets.hub import Hub
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command
@@ -51,22 +50,18 @@ class TransferRates:
 
 
 class ToolRequests:
-    """The handlers. `peer_of` gives the address of a replication connection; `wall_ms` is for display."""
+    """The handlers. `wall_ms` is for display."""
 
     def __init__(
         self,
-        engine: ReplicaEngine,
+        hub: Hub,
         session: Session,
         names: BrokerNames,
-        peer_of: Callable[[int], str],
-        now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
     ) -> None:
-        self._engine = engine
+        self._hub = hub
         self._session = session
         self._names = names
-        self._peer_of = peer_of
-        self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._rates = TransferRates()
 
@@ -82,19 +77,19 @@ class ToolRequests:
 
     def tick(self, now_ms: int) -> None:
         """Sample how far the bytes have come."""
-        core = self._engine.core
-        if core.leading is not None:
-            positions = {peer.connection: peer.next_offset for peer in core.leading.peers}
+        machine = self._hub.driver.machine
+        if machine.mastership is not None:
+            positions = {follower.connection: follower.next_offset for follower in machine.mastership.followers}
         else:
-            positions = {-1: core.log.end_offset}
+            positions = {-1: machine.log.end_offset}
         self._rates.look(positions, now_ms)
 
     def _min_id_changed(self, connection: RemotingConnection, request: Command) -> None:
         """905: the smallest id of the group is another one. Anybody can say that, so it is only a reason to look."""
-        if isinstance(self._session, FixedRoles):
-            self._session.min_id_changed(self._now_ms())
+        if isinstance(self._session, FixedSession):
+            self._hub.tell(self._session.min_id_changed)
         else:
-            self._session.notified(self._now_ms())
+            self._hub.tell(self._session.notified)
         connection.respond(request)
 
     def _exchange(self, connection: RemotingConnection, request: Command) -> None:
@@ -105,16 +100,16 @@ class ToolRequests:
                 "this broker learns where its master is from its controllers, or from replication.fixed_master; "
                 "it cannot be told by request 906",
             )
-        core = self._engine.core
-        if core.leading is None:
+        machine = self._hub.driver.machine
+        if machine.mastership is None:
             connection.respond(request)
-        elif isinstance(self._session, FixedRoles):
-            connection.respond(request, ext=self._session.exchange_fields(core.log.flushed_offset))
+        elif isinstance(self._session, FixedSession):
+            connection.respond(request, ext=self._session.exchange_fields(machine.log.flushed_offset))
         else:
             ext = {
                 "masterAddress": self._names.address,
                 "masterHaAddress": self._names.ha_address,
-                "masterFlushOffset": str(core.log.flushed_offset),
+                "masterFlushOffset": str(machine.log.flushed_offset),
             }
             connection.respond(request, ext=ext)
 
@@ -125,18 +120,18 @@ class ToolRequests:
         )
 
     def _epoch_cache(self, connection: RemotingConnection, request: Command) -> None:
-        core = self._engine.core
-        entries = core.epochs.entries
-        ends = [entry.start_offset for entry in entries[1:]] + [core.log.end_offset]
+        machine = self._hub.driver.machine
+        entries = machine.epochs.entries
+        ends = [entry.start_offset for entry in entries[1:]] + [machine.log.end_offset]
         body = {
             "clusterName": self._names.cluster,
             "brokerName": self._names.broker_name,
-            "brokerId": core.broker_id,
+            "brokerId": machine.broker_id,
             "epochList": [
                 {"epoch": entry.epoch, "startOffset": entry.start_offset, "endOffset": end}
                 for entry, end in zip(entries, ends, strict=True)
             ],
-            "maxOffset": core.log.end_offset,
+            "maxOffset": machine.log.end_offset,
         }
         connection.respond(request, body=orjson.dumps(body))
 
@@ -145,39 +140,39 @@ class ToolRequests:
 
     def ha_status(self) -> dict[str, Any]:
         """HARuntimeInfo. Connections that have not proven themselves are none yet."""
-        core = self._engine.core
+        machine = self._hub.driver.machine
         body: dict[str, Any] = {
-            "master": core.leading is not None,
-            "masterCommitLogMaxOffset": core.log.end_offset if core.leading is not None else 0,
+            "master": machine.mastership is not None,
+            "masterCommitLogMaxOffset": machine.log.end_offset if machine.mastership is not None else 0,
             "inSyncSlaveNums": 0,
             "haConnectionInfo": [],
         }
-        if core.leading is not None:
-            members = core.leading.sync.local
+        if machine.mastership is not None:
+            members = machine.mastership.sync.local
             body["inSyncSlaveNums"] = len(members) - 1
             body["haConnectionInfo"] = [
                 {
-                    "addr": peer.address or self._peer_of(peer.connection),
-                    "slaveAckOffset": peer.ack_offset,
-                    "diff": core.log.end_offset - peer.ack_offset,
-                    "inSync": peer.broker_id in members,
-                    "transferredByteInSecond": self._rates.rate(peer.connection),
-                    "transferFromWhere": peer.next_offset,
+                    "addr": follower.address or self._hub.peer_of(follower.connection),
+                    "slaveAckOffset": follower.ack_offset,
+                    "diff": machine.log.end_offset - follower.ack_offset,
+                    "inSync": follower.broker_id in members,
+                    "transferredByteInSecond": self._rates.rate(follower.connection),
+                    "transferFromWhere": follower.next_offset,
                 }
-                for peer in core.leading.peers
-                if peer.ack_offset >= 0
+                for follower in machine.mastership.followers
+                if follower.ack_offset >= 0
             ]
-        elif core.following is not None:
-            following = core.following
-            since_wall_ms = self._wall_ms() - self._now_ms()
-            activated = following.stage is Stage.TRANSFER
+        elif machine.followership is not None:
+            followership = machine.followership
+            since_wall_ms = self._wall_ms() - self._hub.now_ms()
+            activated = followership.stage is CopyStage.TRANSFER
             body["haClientRuntimeInfo"] = {
-                "masterAddr": following.address,
+                "masterAddr": followership.address,
                 "transferredByteInSecond": self._rates.rate(-1),
-                "maxOffset": core.log.end_offset,
-                "lastReadTimestamp": since_wall_ms + following.received_ms,
-                "lastWriteTimestamp": since_wall_ms + following.sent_ms,
-                "masterFlushOffset": max(0, following.master_confirm_offset),
+                "maxOffset": machine.log.end_offset,
+                "lastReadTimestamp": since_wall_ms + followership.received_ms,
+                "lastWriteTimestamp": since_wall_ms + followership.sent_ms,
+                "masterFlushOffset": max(0, followership.master_confirm_offset),
                 "isActivated": activated,
                 "activated": activated,
             }

@@ -14,9 +14,9 @@ from brokerd.delay.levels import DELAY
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, TIMERS
 from brokerd.metadata.configs import GroupConfig
 from brokerd.pop import copies
-from brokerd.pop.handles import dead_letter_topic, split_retry_topic
+from brokerd.pop.handles import dead_letter_topic
 from brokerd.store.draft import Draft
-from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.names import DEAD_LETTER_PREFIX
 from remoting.record.codec import decode_record
 from remoting.record.properties import decode_properties, encode_properties
 
@@ -28,14 +28,6 @@ FIRST_LEVEL: Final = 3
 def limit_of(group: GroupConfig, asked: int | None, version: int) -> int:
     """How often a message is delivered again before it is a dead letter. `asked`, `version`: of the request."""
     return group.retry_max_times if asked is None or version < _TELLS_LIMIT else asked
-
-
-def group_of(topic: str) -> str | None:
-    """The group whose retry topic this is; None for any other topic."""
-    if not topic.startswith(RETRY_PREFIX):
-        return None
-    split = split_retry_topic(topic)
-    return split[0] if split is not None else topic[len(RETRY_PREFIX) :]
 
 
 def came_back(group: str, encoded: bytes, level: int, limit: int) -> Draft | None:

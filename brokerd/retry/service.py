@@ -15,12 +15,12 @@ from brokerd.journal.record_log import RecordLog
 from brokerd.metadata.configs import Metadata, TopicConfig
 from brokerd.metadata.groups import ensure_group
 from brokerd.retry.counters import RetryCounters
-from brokerd.retry.rules import came_back, group_of, limit_of, sent_again
+from brokerd.retry.rules import came_back, limit_of, sent_again
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_of_retry_topic
 from remoting.record.properties import decode_properties
 
 _WRITE: Final = 2
@@ -121,7 +121,7 @@ class RetryService:
 
         Raises RequestError SUBSCRIPTION_GROUP_NOT_EXIST for a group that is not there: nobody would ever read the message.
         """
-        name = group_of(draft.topic)
+        name = group_of_retry_topic(draft.topic)
         group = self._metadata.group(name) if name else None
         if name is None or group is None:
             raise RequestError(

@@ -17,21 +17,17 @@ from brokerd.sending.rules import MAX_KEPT_BYTES, STAMP, pattern_of
 from brokerd.store.derived.derive import Entry
 from remoting.checksum import crc32
 from remoting.disk import Bytes
-from remoting.record.layout import MAGIC_V1, MAX_PROPERTIES_BYTES, RECORD_OVERHEAD_BYTES
+from remoting.record.layout import MAGIC_V1, MAX_PROPERTIES_BYTES, record_size
+from remoting.record.templates import HEAD_AROUND_SHARED, SHARED, SHORT, SIZE_AND_MAGIC
 
 MAX_BATCH_COUNT: Final = 32767
 _MAX_ALIKE: Final = 128  # what is taken apart by one struct; a struct holds some 600 bytes for each message
 _ITEM: Final = struct.Struct(">i8xii")  # size, flag, body length; magic and CRC are not looked at
 _ITEM_OVERHEAD_BYTES: Final = 22
 _BODY_AT: Final = 20
-_SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 _TWO: Final = struct.Struct(">ii")
-_SIZE_AND_MAGIC: Final = struct.Struct(">II")
 _MOST_PLANS: Final = 16  # of a topic
-# size magic crc queueId flag queueOffset physicalOffset, what all messages of a batch share (`pack_shared`), body length
-_HEAD: Final = struct.Struct(">IIIiiqq48si")
-_SHARED: Final = struct.Struct(">iqIIqIIiq")
 
 
 class LaidOut(NamedTuple):
@@ -47,13 +43,6 @@ class _Items(NamedTuple):
     flags: Sequence[int]
     bodies: Sequence[bytes]
     properties: Sequence[bytes]
-
-
-def pack_shared(
-    sys_flag: int, born_timestamp: int, born_host: tuple[int, int], now_ms: int, store_host: tuple[int, int], times: int
-) -> bytes:
-    """The middle of a record's head, from sysFlag to preparedTransactionOffset, for IPv4 hosts; `times` is reconsumeTimes."""
-    return _SHARED.pack(sys_flag, born_timestamp, *born_host, now_ms, *store_host, times, 0)
 
 
 class _Plan(NamedTuple):
@@ -96,10 +85,10 @@ class BatchPlans:
         if pattern is None:
             return None
         head, key_at, key_end, rest, code = pattern
-        before_key = _SHORT.pack(properties_length) + head
+        before_key = SHORT.pack(properties_length) + head
         parts = body_length, len(before_key), key_end - key_at, len(rest)
-        size = RECORD_OVERHEAD_BYTES - 1 + len(self._field) + body_length + properties_length + len(STAMP)
-        size_and_magic = _SIZE_AND_MAGIC.pack(size, MAGIC_V1)
+        size = record_size(len(self._field) - 1, body_length, properties_length + len(STAMP))
+        size_and_magic = SIZE_AND_MAGIC.pack(size, MAGIC_V1)
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
         plan = self._plans[shape] = _Plan(
@@ -113,7 +102,7 @@ class BatchPlans:
             len(self._field),
             size_and_magic,
             _INT.pack(body_length),
-            self._field + _SHORT.pack(properties_length + len(STAMP)) + head,
+            self._field + SHORT.pack(properties_length + len(STAMP)) + head,
             rest + STAMP + size_and_magic,
             rest + STAMP,
         )
@@ -133,7 +122,8 @@ def lay_out_batch(
 ) -> LaidOut | None:
     """Lay out the messages in a batch's body behind the log position; None when one of them is not ordinary, or none is there.
 
-    `field` is the topic as a record holds it, length first; `plans` are that topic's.
+    `field` is the topic as a record holds it, length first; `plans` are that topic's, `shared` is the middle of all heads
+    (`templates.SHARED`).
     """
     place = (queue_id, queue_offset, position, now_ms, shared)
     try:
@@ -213,8 +203,8 @@ def _alike_records(count: int, field: int, body: int, before_key: int, key: int,
     """The first record's size and magic, then per record: CRC; queueId and flag; queueOffset; physicalOffset; the shared part and
     the body's length; body; topic, properties' length and their part before the key; key; rest with the next size and magic."""
     rest += len(STAMP)
-    border = _SIZE_AND_MAGIC.size
-    each = f"I8sqq52s{body}s{field + before_key}s{key}s"
+    border = SIZE_AND_MAGIC.size
+    each = f"I8sqq{SHARED.size + 4}s{body}s{field + before_key}s{key}s"
     return struct.Struct(f">{border}s" + f"{each}{rest + border}s" * (count - 1) + f"{each}{rest}s")
 
 
@@ -232,13 +222,13 @@ def _lay_out_any(
     lengths = set(map(len, properties))
     if max(lengths) + len(STAMP) > MAX_PROPERTIES_BYTES:
         return None
-    ends_of_head = {length: field + _SHORT.pack(length + len(STAMP)) for length in lengths}
-    fixed = RECORD_OVERHEAD_BYTES - 1 + len(field) + len(STAMP)
+    ends_of_head = {length: field + SHORT.pack(length + len(STAMP)) for length in lengths}
+    fixed = record_size(len(field) - 1, 0, len(STAMP))
     body_lengths = [len(body) for body in bodies]
     sizes = [fixed + length + len(text) for length, text in zip(body_lengths, properties, strict=True)]
     *positions, end_offset = accumulate(sizes, initial=position)
     queue_offsets = range(queue_offset, queue_offset + len(bodies))
-    pack = _HEAD.pack
+    pack = HEAD_AROUND_SHARED.pack
     heads = [
         pack(size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, shared, length)
         for size, body, flag, queue_offset, position, length in zip(
@@ -271,7 +261,7 @@ def _split(data: bytes) -> _Items | None:
     bodies: list[bytes] = []
     properties: list[bytes] = []
     at, end = 0, len(data)
-    unpack, unpack_short = _ITEM.unpack_from, _SHORT.unpack_from
+    unpack, unpack_short = _ITEM.unpack_from, SHORT.unpack_from
     while at < end:
         item_size, flag, body_length = unpack(data, at)
         body_at = at + _BODY_AT

@@ -1,11 +1,7 @@
 """The send path's inner loop: send requests in, log bytes, queue entries and answers out (pure).
 
-This one module is the boundary behind which a compiled kernel can stand later: everything it reads and everything it makes is
-in `encode_sends`' arguments and in `Encoded`. It handles what is common (ordinary messages and batches of them, to a known
-topic, with IPv4 hosts) and stops before anything else, for the general path that knows every rule.
-
-Queue offsets are taken from and written back to the `offsets` table as records are laid out, so the caller must append what
-comes out, whole, before anybody else appends.
+It handles what is common (ordinary messages and batches of them, to a known topic, with IPv4 hosts) and stops before anything
+else, for the general path that knows every rule. What it reads and makes is in `boundary`.
 """
 
 from __future__ import annotations
@@ -14,212 +10,235 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from brokerd.sending.batch_kernel import BatchPlans, lay_out_batch, pack_shared
-from brokerd.sending.rules import MAX_KEPT_BYTES, STAMP, Pattern, pattern_of
-from brokerd.store.derived.derive import Entry
-from remoting import codes
+from brokerd.metadata.configs import TopicConfig
+from brokerd.sending.batch_kernel import BatchPlans, LaidOut, lay_out_batch
+from brokerd.sending.boundary import ANSWER_OK, Stop, Taken
+from brokerd.sending.reading import Send, begins_with_send, sends_of
+from brokerd.sending.rules import MAX_KEPT_BYTES, PERM_WRITE, STAMP, Pattern, check_destination, pattern_of
+from brokerd.store.run import Run
+from remoting import codes, frame
 from remoting.checksum import crc32
-from remoting.disk import Bytes
+from remoting.errors import RequestError
 from remoting.frame import Command
-from remoting.record.layout import HEAD_V4, MAGIC_V1, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, RECORD_OVERHEAD_BYTES
+from remoting.names import RETRY_PREFIX
+from remoting.record.layout import (
+    MAGIC_V1,
+    MAX_BODY_BYTES,
+    MAX_PROPERTIES_BYTES,
+    MAX_TOPIC_BYTES,
+    SYS_COMPRESSED,
+    SYS_COMPRESSION_TYPE_MASK,
+    record_size,
+)
+from remoting.record.templates import HEAD, SHARED, SHORT
 
-_SHORT: Final = struct.Struct(">h")
 _PREFIX: Final = struct.Struct(">iI")
-
-# The space after "code": keeps the frame's length when the caller turns 0 into a two-digit put status.
+_HOST_BYTES: Final = 8
+_READ_AHEAD: Final = 16  # frames that may be decoded in vain, when the kernel stops at the first of them
+_OTHER_SYS_FLAGS: Final = ~(SYS_COMPRESSED | SYS_COMPRESSION_TYPE_MASK)
 _ANSWER: Final = (
-    b'{"code": 0,"extFields":{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b",'
+    ANSWER_OK + b'"extFields":{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b",'
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"JAVA","opaque":%d,"version":479}'
 )
 _BATCH_ANSWER: Final = (
-    b'{"code": 0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d",'
+    ANSWER_OK + b'"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d",'
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"JAVA","opaque":%d,"version":479}'
 )
-ANSWER_OK: Final = b'{"code": 0,'
 
 _NO_PATTERN: Final = Pattern(b"\0", 0, 0, b"\0", 0)  # no message follows it
 
 
-class SendTarget:
+class _Target:
     """A topic that accepts ordinary sends, prepared for the loop. `pattern` is what its last message's properties followed."""
 
-    __slots__ = ("field", "name", "pattern", "plans", "turn", "write_queue_nums")
+    __slots__ = ("field", "fixed_bytes", "name", "pattern", "plans", "turn", "write_queue_nums")
 
     def __init__(self, name: str, write_queue_nums: int) -> None:
         encoded = name.encode()
         self.name = name
         self.field = bytes((len(encoded),)) + encoded
+        self.fixed_bytes = record_size(len(encoded), 0, 0)
         self.write_queue_nums = write_queue_nums
         self.turn = 0
         self.pattern = _NO_PATTERN
         self.plans = BatchPlans(self.field)
 
 
-class Encoded:
-    """What comes out, of one call after the other: `records` go to the log as they are, `entries` to dispatch, `answers` (two
-    parts each) to the clients when acknowledged; `answered` are the requests that they answer.
+class Kernel:
+    """`boundary.SendKernel` in Python."""
 
-    Of the last call, `next_index` is the first request that was not laid out: the end of the run, or one for the general path
-    (`is_slow`), or one that needs a new segment. Stopping there keeps the order of a producer's messages.
-    """
-
-    __slots__ = ("answered", "answers", "end_offset", "entries", "folded", "is_slow", "next_index", "records")
-
-    def __init__(self, position: int) -> None:
-        self.records: list[Bytes] = []
-        self.entries: list[Entry] = []
-        self.answers: list[bytes] = []
-        self.answered: list[Command] = []
-        self.is_slow = False
-        self.end_offset = position
-        self.next_index = 0
-        self.folded = 0  # messages without an entry of their own
+    def __init__(
+        self, store_host: bytes, *, adds_checksums: bool, max_frame_bytes: int = frame.MAX_FRAME_BYTES
+    ) -> None:
+        """Records with an IPv6 host, or with a checksum over the whole, are none of its own: then it takes nothing."""
+        self._is_idle = len(store_host) != _HOST_BYTES or adds_checksums
+        self._store_host = store_host
+        self._id_prefix = store_host.hex().upper().encode()
+        self._max_frame_bytes = max_frame_bytes
+        self._targets: dict[str, _Target] = {}
 
     @property
-    def message_count(self) -> int:
-        return len(self.entries) + self.folded
+    def topics(self) -> frozenset[str]:
+        return frozenset(self._targets)
 
+    def topics_changed(self, topics: Mapping[str, TopicConfig | None]) -> None:
+        if self._is_idle:
+            return
+        for name, config in topics.items():
+            if config is None or not _is_ordinary(config):
+                self._targets.pop(name, None)
+            elif (target := self._targets.get(name)) is not None:
+                target.write_queue_nums = config.write_queue_nums
+            else:
+                self._targets[name] = _Target(name, config.write_queue_nums)
 
-def encode_sends(
-    out: Encoded,
-    requests: Sequence[Command],
-    first: int,
-    targets: Mapping[str, SendTarget],
-    offsets: dict[tuple[str, int], int],
-    segment_end: int,
-    now_ms: int,
-    born_host: tuple[int, int],
-    store_host: tuple[int, int],
-) -> None:
-    """Lay out the sends from `first` on behind what `out` holds already.
+    def may_take(self, buffer: bytes, peer: bytes) -> bool:
+        return begins_with_send(buffer) and len(peer) == _HOST_BYTES and not self._is_idle
 
-    `segment_end` is the last position a record may end at (the filler's eight bytes are already taken off). Hosts are the
-    (IPv4 address as an integer, port) of the connection and of this broker.
-    """
-    out.is_slow = False
-    out.next_index = first
-    records, entries, answers = out.records, out.entries, out.answers
-    born_ip, born_port = born_host
-    store_ip, store_port = store_host
-    id_prefix = b"%08X%08X" % store_host
-    for index in range(first, len(requests)):
-        request = requests[index]
-        ext = request.ext
-        out.next_index = index
-        target = targets.get(ext.get("b", ""))
-        if target is None:
-            out.is_slow = True
-            return
-        try:
-            queue_id = int(ext["e"])
-            sys_flag = 0 if (text := ext["f"]) == "0" else int(text)
-            born_timestamp = int(ext["g"])
-            flag = 0 if (text := ext["h"]) == "0" else int(text)
-            reconsume_times = 0 if (text := ext.get("j") or "0") == "0" else int(text)
-        except (KeyError, ValueError):
-            out.is_slow = True
-            return
-        if queue_id < 0:
-            queue_id = target.turn = (target.turn + 1) % target.write_queue_nums
-        body = request.body
-        body_length = len(body)
-        properties = ext.get("i", "").encode()
-        if (
-            queue_id >= target.write_queue_nums
-            or sys_flag & ~0x701
-            or not 0 < body_length <= MAX_BODY_BYTES
-            or not 0 <= reconsume_times < 0x8000
-            or not -0x80000000 <= flag < 0x80000000
-            or not 0 <= born_timestamp < 1 << 62
-        ):
-            out.is_slow = True
-            return
-        if ext.get("m") == "true":
-            laid_out = _add_batch(
-                out, request, target, offsets, queue_id, sys_flag, born_timestamp, reconsume_times,
-                segment_end, now_ms, born_host, store_host, id_prefix,
-            )  # fmt: skip
-            if laid_out:
+    def take(self, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
+        taken = Taken()
+        while True:
+            ahead = most if most < _READ_AHEAD else _READ_AHEAD
+            sends, ends, is_other_next = sends_of(buffer, position, ahead, self._max_frame_bytes)
+            count = self._lay_out(run, sends, peer, taken)
+            if count:
+                position = ends[count - 1]
+            if count < ahead or is_other_next or count == most:
+                break
+            most -= count
+        taken.position = position
+        if is_other_next and taken.stop is Stop.END:
+            taken.stop = Stop.OTHER
+        return taken
+
+    def take_decoded(self, run: Run, requests: Sequence[Command], first: int, peer: bytes) -> Taken:
+        taken = Taken()
+        rest = requests[first:] if first else requests
+        sends = [(each.ext, each.opaque, each.flag, each.body) for each in rest]
+        taken.position = first + self._lay_out(run, sends, peer, taken)
+        return taken
+
+    def _lay_out(self, run: Run, sends: Sequence[Send], peer: bytes, taken: Taken) -> int:
+        """Lay out the first of the sends; returns how many of them, and `taken` gets their answers and why it stopped."""
+        count = 0
+        targets = self._targets if len(peer) == _HOST_BYTES else {}
+        records, entries, answers, opaques = run.records, run.entries, taken.answers, taken.opaques
+        next_offsets, limit, now_ms = run.next_offsets, run.limit, run.timestamp_ms
+        store_host, id_prefix = self._store_host, self._id_prefix
+        position = run.end_offset
+        stop = Stop.OTHER
+        for ext, opaque, frame_flag, body in sends:
+            target = targets.get(ext.get("b", ""))
+            if target is None:
+                break
+            try:
+                queue_id = int(ext["e"])
+                sys_flag = 0 if (text := ext["f"]) == "0" else int(text)
+                born_timestamp = int(ext["g"])
+                flag = 0 if (text := ext["h"]) == "0" else int(text)
+                reconsume_times = 0 if (text := ext.get("j") or "0") == "0" else int(text)
+            except (KeyError, ValueError):
+                break
+            if queue_id < 0:
+                queue_id = target.turn = (target.turn + 1) % target.write_queue_nums
+            body_length = len(body)
+            properties = ext.get("i", "").encode()
+            if (
+                queue_id >= target.write_queue_nums
+                or sys_flag & _OTHER_SYS_FLAGS
+                or not 0 < body_length <= MAX_BODY_BYTES
+                or not 0 <= reconsume_times < 0x8000
+                or not -0x80000000 <= flag < 0x80000000
+                or not 0 <= born_timestamp < 1 << 62
+            ):
+                break
+            slot = (target.name, queue_id)
+            queue_offset = next_offsets[slot]
+            if ext.get("m") == "true":
+                middle = SHARED.pack(
+                    sys_flag & ~SYS_COMPRESSED, born_timestamp, peer, now_ms, store_host, reconsume_times, 0
+                )
+                laid_out = lay_out_batch(
+                    body, target.plans, target.name, target.field, queue_id, queue_offset, position, now_ms, middle
+                )
+                if laid_out is None:
+                    break
+                if laid_out.end_offset > limit:
+                    stop = _beyond(run, laid_out.end_offset - position)
+                    break
+                _add_batch(run, laid_out)
+                next_offsets[slot] = queue_offset + len(laid_out.positions)
+                position = laid_out.end_offset
+                if not frame_flag & codes.FLAG_ONEWAY:
+                    ids = _message_ids(id_prefix, laid_out.positions)
+                    header = _BATCH_ANSWER % (ids, queue_id, queue_offset, opaque)
+                    answers += (_PREFIX.pack(4 + len(header), len(header)), header)
+                    opaques.append(opaque)
+                count += 1
                 continue
-            return
-        head, key_at, key_end, rest, code = target.pattern
-        key = properties[key_at:key_end]
-        if properties[key_end:] != rest or properties[:key_at] != head or not key.isalnum():
-            pattern = pattern_of(properties)
-            if pattern is None:
-                out.is_slow = True
-                return
-            if len(properties) <= MAX_KEPT_BYTES:
-                target.pattern = pattern
-            key, code = properties[pattern.key_at : pattern.key_end], pattern.tags_code
-        properties += STAMP
-        properties_length = len(properties)
-        size = RECORD_OVERHEAD_BYTES - 1 + len(target.field) + body_length + properties_length
-        position = out.end_offset
-        if properties_length > MAX_PROPERTIES_BYTES:
-            out.is_slow = True
-            return
-        if position + size > segment_end:
-            return
-        slot = (target.name, queue_id)
-        queue_offset = offsets.get(slot, 0)
-        offsets[slot] = queue_offset + 1
-        records += (
-            HEAD_V4.pack(
-                size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag,
-                born_timestamp, born_ip, born_port, now_ms, store_ip, store_port, reconsume_times, 0, body_length,
-            ),
-            body,
-            target.field,
-            _SHORT.pack(properties_length),
-            properties,
-        )  # fmt: skip
-        entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms, 1))
-        out.end_offset = position + size
-        if not request.flag & codes.FLAG_ONEWAY:
-            header = _ANSWER % (id_prefix, position, queue_id, queue_offset, key, request.opaque)
-            answers += (_PREFIX.pack(4 + len(header), len(header)), header)
-            out.answered.append(request)
-    out.next_index = len(requests)
+            head, key_at, key_end, rest, code = target.pattern
+            key = properties[key_at:key_end]
+            if properties[key_end:] != rest or properties[:key_at] != head or not key.isalnum():
+                pattern = pattern_of(properties)
+                if pattern is None:
+                    break
+                if len(properties) <= MAX_KEPT_BYTES:
+                    target.pattern = pattern
+                key, code = properties[pattern.key_at : pattern.key_end], pattern.tags_code
+            properties += STAMP
+            properties_length = len(properties)
+            size = target.fixed_bytes + body_length + properties_length
+            if properties_length > MAX_PROPERTIES_BYTES:
+                break
+            if position + size > limit:
+                stop = _beyond(run, size)
+                break
+            next_offsets[slot] = queue_offset + 1
+            records += (
+                HEAD.pack(
+                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag,
+                    born_timestamp, peer, now_ms, store_host, reconsume_times, 0, body_length,
+                ),
+                body,
+                target.field,
+                SHORT.pack(properties_length),
+                properties,
+            )  # fmt: skip
+            entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms, 1))
+            if not frame_flag & codes.FLAG_ONEWAY:
+                header = _ANSWER % (id_prefix, position, queue_id, queue_offset, key, opaque)
+                answers += (_PREFIX.pack(4 + len(header), len(header)), header)
+                opaques.append(opaque)
+            position += size
+            count += 1
+        else:
+            stop = Stop.END
+        run.end_offset = position
+        taken.stop = stop
+        return count
 
 
-def _add_batch(
-    out: Encoded,
-    request: Command,
-    target: SendTarget,
-    offsets: dict[tuple[str, int], int],
-    queue_id: int,
-    sys_flag: int,
-    born_timestamp: int,
-    reconsume_times: int,
-    segment_end: int,
-    now_ms: int,
-    born_host: tuple[int, int],
-    store_host: tuple[int, int],
-    id_prefix: bytes,
-) -> bool:
-    """Lay out a batch; False, and nothing laid out, when the loop must stop."""
-    slot = (target.name, queue_id)
-    queue_offset = offsets.get(slot, 0)
-    shared = pack_shared(sys_flag & ~1, born_timestamp, born_host, now_ms, store_host, reconsume_times)
-    laid_out = lay_out_batch(
-        request.body, target.plans, target.name, target.field, queue_id, queue_offset, out.end_offset, now_ms, shared
-    )
-    if laid_out is None:
-        out.is_slow = True
+def _is_ordinary(config: TopicConfig) -> bool:
+    """Whether ordinary messages of the topic need no rule beside what the kernel knows."""
+    try:
+        check_destination(config.name)
+    except RequestError:
         return False
-    records, entries, positions, end_offset = laid_out
-    if end_offset > segment_end:
-        return False
-    offsets[slot] = queue_offset + len(positions)
-    out.records += records
-    out.entries += entries
-    out.folded += len(positions) - len(entries)
-    out.end_offset = end_offset
-    if not request.flag & codes.FLAG_ONEWAY:
-        numbers = struct.pack(f">{len(positions)}q", *positions).hex(",", 8).upper().encode()
-        ids = id_prefix + numbers.replace(b",", b"," + id_prefix)
-        header = _BATCH_ANSWER % (ids, queue_id, queue_offset, request.opaque)
-        out.answers += (_PREFIX.pack(4 + len(header), len(header)), header)
-        out.answered.append(request)
-    return True
+    is_open = config.perm & PERM_WRITE and config.write_queue_nums > 0
+    return bool(is_open) and len(config.name) <= MAX_TOPIC_BYTES and not config.name.startswith(RETRY_PREFIX)
+
+
+def _beyond(run: Run, size: int) -> Stop:
+    """What a request means that has no room in the run: the general path refuses what no file has room for."""
+    return Stop.FULL if size <= run.most_bytes else Stop.OTHER
+
+
+def _add_batch(run: Run, laid_out: LaidOut) -> None:
+    run.records += laid_out.records
+    run.entries += laid_out.entries
+    run.folded += len(laid_out.positions) - len(laid_out.entries)
+
+
+def _message_ids(prefix: bytes, positions: Sequence[int]) -> bytes:
+    numbers = struct.pack(f">{len(positions)}q", *positions).hex(",", 8).upper().encode()
+    return prefix + numbers.replace(b",", b"," + prefix)

@@ -7,11 +7,13 @@ acknowledged. `MessageSender` is the implementation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting.errors import RequestError
+
+ROLE_CHANGED: Final = "the role of this broker changed while the message waited; whether it is stored is unknown"
 
 
 class SendOutcome(NamedTuple):

@@ -11,19 +11,16 @@ from typing import Final, NamedTuple
 
 from brokerd.delay.rules import check_times
 from brokerd.metadata.configs import TopicConfig
-from brokerd.metadata.names import check_topic_name
+from brokerd.metadata.names import check_topic_name, is_brokers_topic
 from brokerd.store.draft import Draft
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.java_hash import java_hash
-from remoting.names import RESERVED_TOPICS, SYSTEM_TOPIC_PREFIX
 from remoting.record.layout import MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, SYS_INNER_BATCH, SYS_NEED_UNWRAP
 from remoting.record.properties import decode_properties, encode_properties, tags_code
 
 PERM_WRITE: Final = 2
 
-# Of the reserved topics, those that tools and benchmarks send to
-_SENDABLE: Final = frozenset({"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"})
 _DROPPED: Final = ("POP_CK", "__CRC32#", "MSG_REGION", "TRACE_ON")
 _STAMP: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 STAMP: Final = encode_properties(_STAMP)
@@ -43,7 +40,7 @@ _COMMON: Final = re.compile(
 def check_destination(topic: str) -> None:
     """Raise RequestError when clients cannot send to a topic of this name."""
     check_topic_name(topic)
-    if topic.startswith(SYSTEM_TOPIC_PREFIX) or (topic in RESERVED_TOPICS and topic not in _SENDABLE):
+    if is_brokers_topic(topic):
         raise RequestError(codes.NO_PERMISSION, f"topic {topic} belongs to the system; clients cannot send to it")
 
 

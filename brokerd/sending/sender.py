@@ -10,39 +10,24 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
-from brokerd.delay.levels import DEFAULT_DELAYS, Delays
+from brokerd.delay.levels import Delays
 from brokerd.delay.rules import schedule
 from brokerd.metadata.configs import TopicConfig
-from brokerd.sending.outcomes import SendOutcome
+from brokerd.sending.acknowledging import Acknowledger
+from brokerd.sending.counters import RULE, TOO_FEW_REPLICAS, Counters, refusal_reason
+from brokerd.sending.outcomes import ROLE_CHANGED, SendOutcome
 from brokerd.sending.rules import prepare, waits_for_store
-from brokerd.statistics.figures import Durations, Statistics
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
+from brokerd.store.run import AppendResult
 from brokerd.transactions.records import HALF_TOPIC
 from remoting import codes
-from remoting.errors import LogboomError, NotMaster, RequestError, StorageError, as_request_error
+from remoting.errors import LogboomError, RequestError, as_request_error
 
 log = logging.getLogger(__name__)
-
-ROLE_CHANGED: Final = "the role of this broker changed while the message waited; whether it is stored is unknown"
-
-
-class Appended(Protocol):
-    """Where one draft went."""
-
-    @property
-    def physical_offset(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def queue_offset(self) -> int: ...
-
-    @property
-    def end_offset(self) -> int: ...
 
 
 class Store(Protocol):
@@ -50,7 +35,7 @@ class Store(Protocol):
 
     def check_draft(self, draft: Draft) -> None: ...
 
-    def append_checked(self, drafts: Sequence[Draft]) -> Sequence[Appended]: ...
+    def append_checked(self, drafts: Sequence[Draft]) -> Sequence[AppendResult]: ...
 
     def next_timestamp(self) -> int: ...
 
@@ -61,66 +46,8 @@ class HalfMessages(Protocol):
     def divert(self, draft: Draft) -> Draft:
         """The half message of a draft that begins a transaction, any other draft as it is. Raises RequestError."""
 
-    def stored(self, draft: Draft, place: Appended) -> None:
+    def stored(self, draft: Draft, place: AppendResult) -> None:
         """A half message was appended."""
-
-
-class Acknowledger(Protocol):
-    """What sending needs of the replica: whether appends are accepted now, and when a position is acknowledged."""
-
-    def refusal(self) -> LogboomError | None: ...
-
-    def appended(self, end_offset: int) -> None: ...
-
-    def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None: ...
-
-
-# Why sends are refused, as metrics name it
-NOT_MASTER: Final = "not_master"
-TOO_FEW_REPLICAS: Final = "too_few_replicas"
-TOO_MANY_WAITING: Final = "too_many_waiting"
-STORE: Final = "store"
-RULE: Final = "rule"
-REFUSALS: Final = (NOT_MASTER, TOO_FEW_REPLICAS, TOO_MANY_WAITING, STORE, RULE)
-
-
-def refusal_reason(error: LogboomError) -> str:
-    """The word for a refusal: by what it is, else by its code."""
-    if isinstance(error, NotMaster):
-        return NOT_MASTER
-    if error.code == codes.SYSTEM_BUSY:
-        return TOO_MANY_WAITING
-    if isinstance(error, StorageError) or error.code == codes.SERVICE_NOT_AVAILABLE:
-        return STORE
-    return TOO_FEW_REPLICAS if error.code == codes.SYSTEM_ERROR else RULE
-
-
-class Counters:
-    """Running totals since the start, for rates; and the same by topic and group."""
-
-    __slots__ = (
-        "in_bytes",
-        "in_messages",
-        "missed",
-        "out_bytes",
-        "out_messages",
-        "puts",
-        "reads",
-        "refused",
-        "statistics",
-    )
-
-    def __init__(self, statistics: Statistics | None = None) -> None:
-        self.in_messages = self.in_bytes = self.out_messages = self.out_bytes = 0
-        self.refused = dict.fromkeys(REFUSALS, 0)  # send requests, by why
-        self.missed = 0  # pulls that were answered without a message
-        self.statistics = statistics or Statistics()
-        self.puts = Durations()  # from the append of messages to their acknowledgement
-        self.reads = Durations()  # of queues, for pulls that found something
-
-    def refuse(self, error: LogboomError, count: int = 1) -> None:
-        """Sends were refused as a whole, before anything was stored."""
-        self.refused[refusal_reason(error)] += count
 
 
 class UniqueIds:
@@ -134,31 +61,38 @@ class UniqueIds:
         return f"{self._prefix}{next(self._count):016X}"
 
 
+@dataclass(frozen=True, slots=True)
+class SendRules:
+    """What decides how a message is stored: `topic` looks one up in the present table, `delays` are those of the delay levels."""
+
+    topic: Callable[[str], TopicConfig | None]
+    cluster: str
+    delays: Delays
+
+
 class MessageSender:
-    """`services.Sender`. `topic` looks a topic up in the present table; `delays` are those of the delay levels."""
+    """`outcomes.Sender`."""
 
     def __init__(
         self,
         store: Store,
         acknowledger: Acknowledger,
-        topic: Callable[[str], TopicConfig | None],
+        rules: SendRules,
         counters: Counters,
         halves: HalfMessages,
-        cluster: str,
-        delays: Delays = DEFAULT_DELAYS,
     ) -> None:
         self._store = store
         self._acknowledger = acknowledger
-        self.topic = topic
+        self.topic = rules.topic
         self._counters = counters
         self._halves = halves
-        self._cluster = cluster
-        self._delays = delays
+        self._cluster = rules.cluster
+        self._delays = rules.delays
         self._turns: dict[str, int] = {}
         self._unique_id = UniqueIds(store.next_timestamp())
 
     def send(self, drafts: Sequence[Draft], done: Callable[[Sequence[SendOutcome]], None]) -> None:
-        """Append all drafts; see services.Sender."""
+        """Append all drafts; see outcomes.Sender."""
         error = self._acknowledger.refusal()
         if error is not None:
             self._counters.refuse(error, len(drafts))
@@ -199,7 +133,7 @@ class MessageSender:
         """Append what `prepare` found ready; `done` gets all outcomes, as in `send`."""
         try:
             appended = self._store.append_checked([draft for _, draft in ready])
-        except StorageError as failure:
+        except LogboomError as failure:
             log.error("cannot append: %s", failure)
             refusal = as_request_error(failure, codes.SERVICE_NOT_AVAILABLE)
             done([SendOutcome(PutStatus.SERVICE_NOT_AVAILABLE, error=refusal)] * len(outcomes))

@@ -12,9 +12,13 @@ class SendSettings:
     """What the broker does for messages beside storing them."""
 
     auto_create_topics: bool = setting(
-        False, "development only: make a topic when somebody sends to it, with the queues of the template TBW102"
+        False,
+        "development only: make a topic when somebody sends to it, with the queues of the template TBW102",
+        original="autoCreateTopicEnable",
     )
-    store_replies: bool = setting(True, "store answers to requests too, beside pushing them to who asked")
+    store_replies: bool = setting(
+        True, "store answers to requests too, beside pushing them to who asked", original="storeReplyMessageEnable"
+    )
 
     def __post_init__(self) -> None:
         check("send", self)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from brokerd.store.derived.derive import CodeRules
 from brokerd.store.draft import Draft
 from brokerd.store.queues.consume_queues import is_directory_name
+from brokerd.store.run import AppendResult, Run
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.record import checksum
 from remoting.record.codec import encode_record
 from remoting.record.layout import (
+    HOST_BYTES,
+    HOST_V6_BYTES,
     MAX_BODY_BYTES,
     MAX_PROPERTIES_BYTES,
     MAX_RETRY_TOPIC_BYTES,
@@ -17,6 +21,7 @@ from remoting.record.layout import (
     SYS_TRANSACTION_ROLLBACK,
     record_size,
 )
+from remoting.record.properties import tags_code
 
 
 def with_room_for_checksum(draft: Draft) -> Draft:
@@ -37,7 +42,7 @@ def check_draft(draft: Draft, store_host_length: int, largest_record_bytes: int)
         raise _illegal(f"the properties have {len(draft.properties)} bytes; at most {MAX_PROPERTIES_BYTES} are allowed")
     if b"\0" in draft.properties:  # recovery takes a zero byte there for a torn sector
         raise _illegal("a property contains a zero byte; property names and values are text")
-    if len(draft.born_host) not in (8, 20):
+    if len(draft.born_host) not in (HOST_BYTES, HOST_V6_BYTES):
         raise _illegal("the born host must be an IPv4 or IPv6 address with its port")
     size = draft_size(draft, store_host_length)
     if size > largest_record_bytes:
@@ -73,6 +78,28 @@ def encode_draft(draft: Draft, queue_offset: int, physical_offset: int, timestam
         reconsume_times=draft.reconsume_times,
         prepared_transaction_offset=draft.prepared_transaction_offset,
     )
+
+
+def lay_out_draft(run: Run, draft: Draft, store_host: bytes, rules: CodeRules, *, sealed: bool) -> AppendResult | None:
+    """Lay out the record of a checked draft, `sealed` with a checksum; None, and nothing laid out, when the run has no room."""
+    key = (draft.topic, draft.queue_id)
+    in_queue = takes_queue_offset(draft)
+    queue_offset = run.next_offsets[key] if in_queue else 0
+    position, timestamp = run.end_offset, run.timestamp_ms
+    record = encode_draft(draft, queue_offset, position, timestamp, store_host)
+    if sealed:
+        record = checksum.seal(record)
+    size = len(record)
+    if size > run.room:
+        return None
+    if in_queue:
+        run.next_offsets[key] = queue_offset + 1
+        rule = rules.get(draft.topic)
+        code = tags_code(draft.properties) if rule is None else rule(draft.properties, timestamp)
+        run.entries.append((*key, queue_offset, position, size, code, timestamp, 1))
+    run.records.append(record)
+    run.end_offset += size
+    return AppendResult(position, size, queue_offset if in_queue else -1, run.end_offset)
 
 
 def _illegal(rule: str) -> RequestError:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerd.delay.levels import DEFAULT_LEVELS, Delays, parse_levels
-from remoting.record.layout import MAX_RECORD_BYTES
+from remoting.record.layout import FILLER_BYTES, MAX_RECORD_BYTES
 from remoting.settings import check, setting
 
 HOUR_MS = 3_600_000
@@ -20,6 +19,7 @@ class StoreSettings:
         "size of a commitlog file; the same on every replica of a group, fixed by the first start",
         minimum=4096,
         maximum=1 << 40,
+        original="mappedFileSizeCommitLog",
     )
     max_record_bytes: int = setting(
         MAX_RECORD_BYTES, "largest stored record, all its parts together", minimum=1024, maximum=1 << 30
@@ -40,9 +40,6 @@ class StoreSettings:
     dispatch_chunk_bytes: int = setting(
         4 << 20, "most log bytes one dispatch round reads back", minimum=4096, maximum=1 << 30
     )
-    delay_levels: str = setting(
-        DEFAULT_LEVELS, "delays of level 1, 2, ... (units s m h d); the same on every replica of a group"
-    )
     record_checksums: bool = setting(
         False, "end every new record with a checksum over all of it (sends take the slower path then)"
     )
@@ -59,17 +56,11 @@ class StoreSettings:
 
     def __post_init__(self) -> None:
         check("store", self)
-        parse_levels(self.delay_levels)
 
     @property
     def largest_record_bytes(self) -> int:
         """The largest record that can be stored: it and the filler after it must fit into one file."""
-        return min(self.max_record_bytes, self.segment_size_bytes - 8)
-
-    @property
-    def delays(self) -> Delays:
-        """Milliseconds of delay level 1, 2, ..."""
-        return parse_levels(self.delay_levels)
+        return min(self.max_record_bytes, self.segment_size_bytes - FILLER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +68,21 @@ class RetentionSettings:
     """When commitlog files go. Percentages are of the file system that holds the data, rounded up."""
 
     reserved_time_ms: int = setting(
-        72 * HOUR_MS, "files whose newest message is older are deleted", minimum=1000, maximum=876_000 * HOUR_MS
+        72 * HOUR_MS,
+        "files whose newest message is older are deleted",
+        minimum=1000,
+        maximum=876_000 * HOUR_MS,
+        live=True,
+        original="fileReservedTime",
+        original_unit=HOUR_MS,
     )
     force_percent: int = setting(
-        85, "above this disk usage the oldest files go whatever their age", minimum=30, maximum=99
+        85,
+        "above this disk usage the oldest files go whatever their age",
+        minimum=30,
+        maximum=99,
+        live=True,
+        original="diskMaxUsedSpaceRatio",
     )
     refuse_percent: int = setting(
         90, "above this disk usage appends are refused, until it is back at force_percent", minimum=30, maximum=99

@@ -1,20 +1,10 @@
 """The message store of a broker: the log, what is derived from it, and the one place where they change together.
 
-The fast path of a send does not go through `append_messages`. For a group of messages it makes, in this order and without a
-wait in between,
-
-    if store.refusal is not None: answer with it
-    timestamp = store.next_timestamp()
-    store.queue_offsets.table.get((topic, queue_id), 0)       number the messages
-    if must_roll(size, commitlog.segment_remaining()): commitlog.roll()
-    start = commitlog.end_offset
-    end = commitlog.append(records, total)                    the encoded records in one write
-    store.queue_offsets.advance({(topic, queue_id): next})    only now: a failed append takes no number
-    store.dispatcher.offer(start, entries, end)               entries as `dispatch.derive` would find them, in log order
-
-and then asks the flusher (`Flusher.request`). A StorageError from `append` or `roll` goes to `store.note_append_error`. When the
-confirm offset moved, `dispatch(confirm_offset)` puts what became visible into the consume queues and tells the listeners, once
-per queue and round; call it again while `dispatch_offset` moves.
+There is one way into the log, whatever a record's origin (a send's kernel, a draft, the tables of the system): `begin_run`, lay
+out records in the run, `append_laid_out`, without a wait in between. That appends all of the run in one write, takes its numbers
+and hands its entries to dispatch, or does nothing of that. Then ask the flusher (`Flusher.request`). When the confirm offset
+moved, `dispatch(confirm_offset)` puts what became visible into the consume queues and tells the listeners, once per queue and
+round; call it again while `dispatch_offset` moves.
 
 Invariants: consumers see exactly what was dispatched, and nothing behind the confirm offset was; queue offsets are dense; store
 timestamps do not decrease along the log. Time comes in as `now_ms`, files through the disk seam, so a simulator can run it all.
@@ -28,14 +18,12 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
-from brokerd.delay.levels import SCHEDULE_TOPIC, Delays, schedule_code
-from brokerd.store.derived.derive import Entry
+from brokerd.store.derived.derive import NO_RULES, CodeRules
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Followers
 from brokerd.store.draft import Draft
-from brokerd.store.drafts import check_draft, draft_size, encode_draft, takes_queue_offset, with_room_for_checksum
+from brokerd.store.drafts import check_draft, draft_size, lay_out_draft, with_room_for_checksum
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
 from brokerd.store.log.commitlog import CommitLog, SyncMark
@@ -43,6 +31,7 @@ from brokerd.store.log.layout import must_roll
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey, QueueOffsets
+from brokerd.store.run import AppendResult, Run
 from brokerd.store.settings import StoreSettings
 from brokerd.store.start import decisions
 from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
@@ -54,10 +43,12 @@ from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
 from remoting.record import checksum
-from remoting.record.properties import tags_code
+from remoting.record.layout import FILLER_BYTES
 
 log = logging.getLogger(__name__)
 
+# Records that are larger than this on average are gathered by the write itself, smaller ones before it.
+_LARGE_BYTES = 4096
 # Units that may wait in memory for a checkpoint: 20 MB.
 _MAX_BUFFERED_UNITS = 1 << 20
 _NO_ROOM = (
@@ -65,23 +56,23 @@ _NO_ROOM = (
 )
 
 
-class AppendResult(NamedTuple):
-    """Where one message went; `end_offset` is where its record ends, `queue_offset` -1 for one that enters no queue."""
-
-    physical_offset: int
-    size: int
-    queue_offset: int
-    end_offset: int
-
-
 class MessageStore(StoreReads):
     """See the module. Make it, `load()` it, `close()` it; a loaded store refuses appends until `set_appendable(True)`."""
 
-    def __init__(self, disk: Disk, settings: StoreSettings, now_ms: Callable[[], int], store_host: bytes) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        settings: StoreSettings,
+        now_ms: Callable[[], int],
+        store_host: bytes,
+        rules: CodeRules = NO_RULES,
+    ) -> None:
+        """`rules` make the codes of some topics' consume-queue entries, the same on every replica."""
         self._disk = disk
         self._settings = settings
         self._now_ms = now_ms
         self._store_host = store_host
+        self._rules = rules
         self.adds_checksums = settings.record_checksums
         self._appendable = False
         self._full = False
@@ -93,7 +84,7 @@ class MessageStore(StoreReads):
         self.durable = DurablePositions(page, self.commitlog)
         self.queues = ConsumeQueues(disk, settings)
         self.queue_offsets = QueueOffsets()
-        self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes)
+        self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes, rules)
         self.index: KeyIndex | None = None
         self.followers = Followers()
         if settings.index_enabled:
@@ -225,77 +216,76 @@ class MessageStore(StoreReads):
             raise self.refusal.with_traceback(None)
         for draft in drafts:
             self.check_draft(draft)
+        size = 0
         if together:
             room = checksum.TAIL_BYTES + 1 if self.adds_checksums else 0
-            total = sum(draft_size(draft, len(self._store_host)) + room for draft in drafts)
-            if must_roll(total, self.commitlog.segment_size_bytes):
+            size = sum(draft_size(draft, len(self._store_host)) + room for draft in drafts)
+            if must_roll(size, self.commitlog.segment_size_bytes):
                 raise RequestError(
-                    codes.MESSAGE_ILLEGAL, f"a batch of {total} bytes does not fit into one commitlog file"
+                    codes.MESSAGE_ILLEGAL, f"a batch of {size} bytes does not fit into one commitlog file"
                 )
-            if must_roll(total, self.commitlog.segment_remaining()):
-                self._roll()
-        return self.append_checked(drafts)
+        return self._append_drafts(drafts, size)
 
     def append_checked(self, drafts: Sequence[Draft]) -> list[AppendResult]:
         """Append messages that passed `check_draft`; raises like `append_messages`."""
-        if self.refusal is not None:
-            raise self.refusal.with_traceback(None)
-        timestamp = self.next_timestamp()
+        return self._append_drafts(drafts, 0)
+
+    def _append_drafts(self, drafts: Sequence[Draft], size: int) -> list[AppendResult]:
+        """Append the messages, the first `size` bytes of them in one file."""
+        sealed = self.adds_checksums
         results: list[AppendResult] = []
-        remaining = list(map(with_room_for_checksum, drafts)) if self.adds_checksums else list(drafts)
-        while remaining:
-            count = self._append_some(remaining, timestamp, results)
-            del remaining[:count]
-            if remaining:
-                self._roll()
+        run = self.begin_run(size)
+        for draft in map(with_room_for_checksum, drafts) if sealed else drafts:
+            place = lay_out_draft(run, draft, self._store_host, self._rules, sealed=sealed)
+            if place is None:
+                self.append_laid_out(run)
+                run = self.begin_run(run.room + 1)
+                place = lay_out_draft(run, draft, self._store_host, self._rules, sealed=sealed)
+                assert place is not None, "a checked draft fits into a file"
+            results.append(place)
+        self.append_laid_out(run)
         return results
 
-    def _append_some(self, drafts: Sequence[Draft], timestamp: int, results: list[AppendResult]) -> int:
-        """Append as many drafts as the current file has room for; returns how many."""
-        start = end = self.commitlog.end_offset
-        room = self.commitlog.segment_remaining()
-        records: list[bytes] = []
-        entries: list[Entry] = []
-        places: list[AppendResult] = []
-        taken: dict[QueueKey, int] = {}
-        delays = self.commitlog.shape.delays
-        for draft in drafts:
-            key = (draft.topic, draft.queue_id)
-            in_queue = takes_queue_offset(draft)
-            queue_offset = taken.get(key, self.queue_offsets.next(*key)) if in_queue else 0
-            record = encode_draft(draft, queue_offset, end, timestamp, self._store_host)
-            if self.adds_checksums:
-                record = checksum.seal(record)
-            size = len(record)
-            if must_roll(size, room - (end - start)):
-                break
-            if in_queue:
-                taken[key] = queue_offset + 1
-                is_waiting = draft.topic == SCHEDULE_TOPIC
-                code = schedule_code(draft.properties, timestamp, delays) if is_waiting else tags_code(draft.properties)
-                entries.append((draft.topic, draft.queue_id, queue_offset, end, size, code, timestamp, 1))
-            records.append(record)
-            places.append(AppendResult(end, size, queue_offset if in_queue else -1, end + size))
-            end += size
-        if records:
+    def begin_run(self, size: int = 0) -> Run:
+        """A run at the end of the log, in the next file when the current one has less room than `size` bytes.
+
+        Raises RequestError when the store takes no messages, StorageError when the disk refused the next file.
+        """
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
+        commitlog = self.commitlog
+        if must_roll(size, commitlog.segment_remaining()):
             try:
-                self.commitlog.append(records, end - start)
+                commitlog.roll()
             except StorageError as error:
-                self.note_append_error(error)
+                self._note_append_error(error)
                 raise
-            self.queue_offsets.advance(taken)
-            self.dispatcher.offer(start, entries, end)
-            results += places
-        return len(records)
+        start = commitlog.end_offset
+        limit = start + commitlog.segment_remaining() - FILLER_BYTES
+        most_bytes = commitlog.segment_size_bytes - FILLER_BYTES
+        return Run(start, limit, most_bytes, self.next_timestamp(), self.queue_offsets.taking())
 
-    def _roll(self) -> None:
+    def append_laid_out(self, run: Run) -> None:
+        """Append all of a run, which nobody adds to any more: its records in one write, its numbers, its entries for dispatch.
+
+        Raises RequestError when the store takes no messages, StorageError when the disk refused. Then nothing of the run is in
+        the log, and its numbers are not taken.
+        """
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
+        if not run.records:
+            return
+        assert run.start == self.commitlog.end_offset, "something was appended since the run began"
+        records, size = run.records, run.size
         try:
-            self.commitlog.roll()
+            self.commitlog.append(records if size > _LARGE_BYTES * len(records) else b"".join(records), size)
         except StorageError as error:
-            self.note_append_error(error)
+            self._note_append_error(error)
             raise
+        self.queue_offsets.advance(run.next_offsets)
+        self.dispatcher.offer(run.start, run.entries, run.end_offset)
 
-    def note_append_error(self, error: StorageError) -> None:
+    def _note_append_error(self, error: StorageError) -> None:
         """The disk refused an append: a full disk is waited out, anything else is final."""
         if error.is_out_of_space:
             self.set_full(True)
@@ -317,6 +307,10 @@ class MessageStore(StoreReads):
             self.queue_offsets.take(piece.entries)
             self.last_timestamp_ms = max(self.last_timestamp_ms, piece.store_timestamp_ms)
 
+    def forget_queue_offsets(self, topic: str) -> None:
+        """The topic is deleted: its queues start at 0 again."""
+        self.queue_offsets.forget(topic)
+
     def restart_queue_offsets(self, topic: str, position: int) -> None:
         """The topic was deleted at a position that dispatch has not reached: its queues start again with what the log holds
         behind that."""
@@ -325,11 +319,6 @@ class MessageStore(StoreReads):
             self.queue_offsets.take([entry for entry in piece.entries if entry[0] == topic and entry[3] >= position])
 
     # -- dispatch ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def delays(self) -> Delays:
-        """Milliseconds of delay level 1, 2, ..."""
-        return self._settings.delays
 
     @property
     def confirm_offset(self) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Collection
 
 from brokerd.store.derived.dispatcher import Dispatcher
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.queues.consume_queue import Unit
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_reads import (
     NO_QUEUE,
@@ -21,6 +20,7 @@ from brokerd.store.queues.queue_reads import (
     read_joined,
     read_messages,
 )
+from brokerd.store.unit import Unit
 from remoting.record.codec import decode_record
 
 

@@ -23,6 +23,7 @@ from remoting.disk import Bytes
 from remoting.errors import LogboomError
 from remoting.record.codec import Record
 from remoting.record.hosts import offset_message_id
+from remoting.settings import Live
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,9 @@ class Transactions(Protocol):
     @property
     def counters(self) -> TransactionCounters: ...
 
+    @property
+    def log_end(self) -> int: ...
+
     def read(self, physical_offset: int) -> Record | None: ...
 
     def replace(self, half: Half | None, record: Record, checks: int | None) -> Place: ...
@@ -78,34 +82,29 @@ class Transactions(Protocol):
 
 
 class CheckBack:
-    """Runs between `start` and `stop`. `producers` is set by the assembly; without it nobody can be asked."""
+    """Runs between `start` and `stop`."""
 
     def __init__(
         self,
         transactions: Transactions,
+        producers: Producers,
         broker_name: str,
         scheduler: Scheduler,
         now_ms: Callable[[], int],
-        log_end: Callable[[], int],
         move_up_bytes: int,
-        settings: TransactionSettings,
+        settings: Live[TransactionSettings],
     ) -> None:
-        self.producers: Producers | None = None
         self._transactions = transactions
+        self._producers = producers
         self._broker_name = broker_name
         self._scheduler = scheduler
         self._now_ms = now_ms
-        self._log_end = log_end
         self._move_up_bytes = move_up_bytes
         self._settings = settings
         self._timer: Timer | None = None
         self._left: list[int] = []  # of the present look, the last first
         self._look = 0  # which look it is; what belongs to an earlier one is dropped
         self._turn = 0
-
-    def use(self, settings: TransactionSettings) -> None:
-        """Check by other rules from the next look on."""
-        self._settings = settings
 
     def start(self) -> None:
         self._arm()
@@ -119,7 +118,7 @@ class CheckBack:
     # ---- inside
 
     def _arm(self) -> None:
-        self._timer = self._scheduler.call_later(self._settings.check_interval_ms / 1000, self._begin_look)
+        self._timer = self._scheduler.call_later(self._settings.value.check_interval_ms / 1000, self._begin_look)
 
     def _begin_look(self) -> None:
         self._timer = None
@@ -161,7 +160,7 @@ class CheckBack:
             self._transactions.when_acknowledged(end_offset, go_on)
 
     def _take_care_of(self, half: Half) -> Place | None:
-        due = decide_due(half, self._now_ms(), self._log_end(), self._move_up_bytes, self._settings)
+        due = decide_due(half, self._now_ms(), self._transactions.log_end, self._move_up_bytes, self._settings.value)
         if due is Due.NOTHING:
             return None
         record = self._transactions.read(half.physical_offset)
@@ -205,7 +204,7 @@ class CheckBack:
             "bname": self._broker_name,
         }
         body = check_body(record)
-        found = self.producers.producer_connections(properties.get(PRODUCER_GROUP, "")) if self.producers else ()
+        found = self._producers.producer_connections(properties.get(PRODUCER_GROUP, ""))
         self._turn += 1
         for attempt in range(min(_TRIES, len(found))):
             if found[(self._turn + attempt) % len(found)].notify(codes.CHECK_TRANSACTION_STATE, ext, body):

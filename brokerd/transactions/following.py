@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
-from brokerd.journal.record_log import Unit
+from brokerd.store.unit import Unit
 from brokerd.transactions.records import HALF_TOPIC, OP_TOPIC, done_offsets, half_of
 from brokerd.transactions.table import OpenTransactions
 from remoting.record.codec import decode_record
@@ -21,7 +21,7 @@ _Step = tuple[int, int, bool]  # physical offset, size, whether it is an op reco
 
 
 class LogReads(Protocol):
-    """What is read of the log; see `metadata.record_log.RecordLog`."""
+    """What is read of the log; see `journal.record_log.RecordLog`."""
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
 

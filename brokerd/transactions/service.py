@@ -14,11 +14,12 @@ from brokerd.delay.rules import schedule
 from brokerd.journal.record_log import error_of
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.configs import TopicConfig
-from brokerd.sending.sender import Appended
+from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
+from brokerd.store.run import AppendResult
 from brokerd.transactions import records
-from brokerd.transactions.checking import CheckBack
+from brokerd.transactions.checking import CheckBack, Producers
 from brokerd.transactions.counters import TransactionCounters
 from brokerd.transactions.decide import EndTransaction, Outcome, check_admission, check_end
 from brokerd.transactions.following import LogReads, TransactionFollower
@@ -29,6 +30,7 @@ from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error, raise_refusal
 from remoting.facts.broker_state import TransactionState
 from remoting.record.codec import Record, decode_record
+from remoting.settings import Live
 
 Done = Callable[[RequestError | None], None]
 
@@ -40,7 +42,10 @@ _PROGRESS_EVERY: Final = (
 class TransactionLog(LogReads, Protocol):
     """The replicated log: reads, and appends that tell where."""
 
-    def append_placed(self, drafts: Sequence[Draft]) -> Sequence[Appended]: ...
+    @property
+    def end_offset(self) -> int: ...
+
+    def append_placed(self, drafts: Sequence[Draft]) -> Sequence[AppendResult]: ...
 
     def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None: ...
 
@@ -62,7 +67,9 @@ class TransactionMetadata(Protocol):
 
 
 class TransactionService:
-    """`host` is this broker's packed address, `log_end` the end of the log, `move_up_bytes` see `decide_due`."""
+    """A `journal.resident.Resident`. `host` is this broker's packed address, `move_up_bytes` see `decide_due`."""
+
+    own_topics: Final = frozenset({HALF_TOPIC, OP_TOPIC})
 
     def __init__(
         self,
@@ -70,15 +77,15 @@ class TransactionService:
         broker_name: str,
         log: TransactionLog,
         metadata: TransactionMetadata,
-        log_end: Callable[[], int],
+        producers: Producers,
         move_up_bytes: int,
         scheduler: Scheduler,
         now_ms: Callable[[], int],
         host: bytes,
-        settings: TransactionSettings | None = None,
+        settings: Live[TransactionSettings] | None = None,
         delays: Delays = DEFAULT_DELAYS,
     ) -> None:
-        self.settings = settings or TransactionSettings()
+        self._settings = settings or Live(TransactionSettings())
         self._delays = delays
         self.counters = TransactionCounters()
         self.table = OpenTransactions()
@@ -91,12 +98,7 @@ class TransactionService:
         self._follower = TransactionFollower(
             log, self.table, lambda: metadata.consumer_offset(TRANSACTION_GROUP, HALF_TOPIC, 0)
         )
-        self.checks = CheckBack(self, broker_name, scheduler, now_ms, log_end, move_up_bytes, self.settings)
-
-    def use(self, settings: TransactionSettings) -> None:
-        """Other settings from now on."""
-        self.settings = settings
-        self.checks.use(settings)
+        self.checks = CheckBack(self, producers, broker_name, scheduler, now_ms, move_up_bytes, self._settings)
 
     # ---- half messages (`send.HalfMessages`)
 
@@ -104,10 +106,10 @@ class TransactionService:
         """The half message of a draft that begins a transaction; any other draft as it is. Raises RequestError."""
         if not records.is_half(draft):
             return records.ordinary_draft(draft)
-        check_admission(self.table, len(draft.body) + len(draft.properties), self.settings)
+        check_admission(self.table, len(draft.body) + len(draft.properties), self._settings.value)
         return records.half_draft(draft)
 
-    def stored(self, draft: Draft, place: Appended) -> None:
+    def stored(self, draft: Draft, place: AppendResult) -> None:
         """A half message was appended."""
         self._apply(draft, place)
         self.counters.begun += 1
@@ -144,42 +146,48 @@ class TransactionService:
             if record.topic == HALF_TOPIC:
                 half = self._find_open(record)
             else:
-                check_admission(self.table, record.size, self.settings)
+                check_admission(self.table, record.size, self._settings.value)
             end_offset = self.replace(half, record, 0).end_offset
         except LogboomError as error:
             done(as_request_error(error))
             return
         self._log.when_acknowledged(end_offset, lambda status: done(_unless_stored(status)))
 
-    # ---- role and log
+    # ---- resident of the log
 
-    def start_serving(self) -> None:
-        """This broker is the master and its log is complete: catch up with it, and look after what is open."""
+    def held_offset(self) -> int | None:
+        """Where the oldest half message that is open begins."""
+        oldest = self.table.oldest
+        return None if oldest is None else oldest.physical_offset
+
+    def dispatched(self, _arrivals: Sequence[Arrival]) -> None:
+        """Apply the records that are new here."""
+        self._follower.follow()
+
+    def truncated(self, end_offset: int) -> None:
+        self._follower.truncated(end_offset)
+
+    def rolled(self) -> None:
+        """Nothing: what stays open for long moves up along with the log (`CheckBack`)."""
+
+    def rebuild(self) -> None:
+        """The metadata says from where on."""
+        self._follower.rebuild()
+
+    def catch_up(self) -> None:
         self._follower.catch_up()
+
+    def lead(self) -> None:
+        """Look after what is open."""
         self._serving = True
         self.checks.start()
 
-    def stop_serving(self) -> None:
-        """This broker is not the master any more; `rebuild` follows."""
+    def step_down(self) -> None:
         self._serving = False
         self.checks.stop()
 
-    def follow(self) -> None:
-        """Records were dispatched: apply those that are new here."""
-        self._follower.follow()
-
-    def rebuild(self) -> None:
-        """Read the table from the log; not while serving. The metadata must be there."""
-        self._follower.rebuild()
-
-    def truncated(self, end_offset: int) -> None:
-        """The log ends at `end_offset` now."""
-        self._follower.truncated(end_offset)
-
-    def held_offset(self) -> int | None:
-        """From where on the log must be kept."""
-        oldest = self.table.oldest
-        return None if oldest is None else oldest.physical_offset
+    def close(self) -> None:
+        self.step_down()
 
     # ---- looking
 
@@ -193,19 +201,24 @@ class TransactionService:
             oldest_since_ms=longest.since_ms if longest is not None else None,
             oldest_age_ms=max(0, now_ms - longest.since_ms) if longest is not None else 0,
             oldest_checks=longest.checks if longest is not None else 0,
-            max_checks=self.settings.check_max,
-            max_open=self.settings.max_open,
+            max_checks=self._settings.value.check_max,
+            max_open=self._settings.value.max_open,
             **self.counters.as_dict(),
         )
 
     # ---- for the checks
+
+    @property
+    def log_end(self) -> int:
+        """Where the log ends."""
+        return self._log.end_offset
 
     def read(self, physical_offset: int) -> Record | None:
         """The record that starts there."""
         encoded = self._log.find_record(physical_offset)
         return None if encoded is None else decode_record(encoded)
 
-    def replace(self, half: Half | None, record: Record, checks: int | None) -> Appended:
+    def replace(self, half: Half | None, record: Record, checks: int | None) -> AppendResult:
         """Append the record that takes the place of a half message (None: of one that was given up), and return where that is.
 
         `checks` is how often it was checked; None leaves that as it is.
@@ -221,7 +234,7 @@ class TransactionService:
             self._follower.appended(others[-1].end_offset)
         return place
 
-    def give_up(self, half: Half, record: Record) -> Appended:
+    def give_up(self, half: Half, record: Record) -> AppendResult:
         """Put a half message where people find it, and close its transaction."""
         raise_refusal(self._metadata.ensure_topic(GIVEN_UP_TOPIC))
         place = self._close(half, [records.given_up_draft(record)])
@@ -242,7 +255,7 @@ class TransactionService:
 
     def _end(self, request: EndTransaction) -> int:
         record = self.read(request.physical_offset)
-        check_end(request, record, self._now_ms(), self.settings)
+        check_end(request, record, self._now_ms(), self._settings.value)
         assert record is not None
         half = self._find_open(record)
         if request.outcome is Outcome.ROLLBACK:
@@ -275,7 +288,7 @@ class TransactionService:
             draft = draft._replace(queue_id=draft.queue_id % topic.write_queue_nums)
         return schedule(draft, self._delays)  # one that is to be delayed waits from its commit on
 
-    def _close(self, half: Half, drafts: list[Draft]) -> Appended:
+    def _close(self, half: Half, drafts: list[Draft]) -> AppendResult:
         """Append the records and, behind them, the one that closes the transaction; return where that is."""
         done = [half.queue_offset] if half.first == half.queue_offset else [half.first, half.queue_offset]
         op = records.op_draft(done, self._now_ms(), self._host)
@@ -287,7 +300,7 @@ class TransactionService:
             self.commit_progress()
         return places[-1]
 
-    def _apply(self, draft: Draft, place: Appended) -> None:
+    def _apply(self, draft: Draft, place: AppendResult) -> None:
         self._follower.appended(place.end_offset)
         self.table.apply_half(
             records.half_of_draft(draft, place.queue_offset, place.physical_offset, place.size, self._now_ms())

@@ -17,6 +17,7 @@ from controllerd.nameserver.settings import NameServerSettings
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
+from remoting.settings import Live
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import each
 
@@ -28,7 +29,7 @@ _ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 class NameServer:
     """Handlers over one route table and one key-value configuration. `now_ms` is monotonic.
 
-    `settings` are asked for at each use, as they may be changed while the server runs. `push` sends a one-way request to an
+    `push` sends a one-way request to an
     address; a newer one to the same address takes the place of one that is still on its way.
     """
 
@@ -36,7 +37,7 @@ class NameServer:
         self,
         routes: RouteTable,
         kv_config: KvConfig,
-        settings: Callable[[], NameServerSettings],
+        settings: Live[NameServerSettings],
         push: Callable[[str, int, dict[str, str]], None],
         now_ms: Callable[[], int],
     ) -> None:
@@ -104,7 +105,7 @@ class NameServer:
         ext = {}
         if master is not None and registration.broker_id != MASTER_ID:
             ext = {"haServerAddr": master.ha_address, "masterAddr": master.address}
-        body = orjson.dumps({"table": self._order_topics()}) if self._settings().order_topics else b""
+        body = orjson.dumps({"table": self._order_topics()}) if self._settings.value.order_topics else b""
         connection.respond(request, ext=ext, body=body)
 
     def _order_topics(self) -> dict[str, str]:
@@ -142,14 +143,14 @@ class NameServer:
 
     def _tell_min_ids(self) -> None:
         for change in self._routes.take_min_id_changes():
-            if self._settings().notify_min_broker_id:
+            if self._settings.value.notify_min_broker_id:
                 for address in change.notify:
                     self._push(address, codes.NOTIFY_MIN_BROKER_ID_CHANGE, _min_id_fields(change))
 
     # ---- clients and tools
 
     def _route(self, connection: RemotingConnection, request: Command) -> None:
-        topic, settings = _field(request, "topic"), self._settings()
+        topic, settings = _field(request, "topic"), self._settings.value
         if self._now_ms() - self._started_ms < settings.wait_s * 1000:
             raise RequestError(
                 codes.SYSTEM_ERROR, "this name server has just started and waits for brokers; ask another one"

@@ -12,27 +12,20 @@ from typing import Any, Final
 
 import orjson
 
-from controllerd.access.commands import (
-    AccessCommand,
-    CreateUser,
-    DeleteUser,
-    PutEntries,
-    RemoveEntries,
-    UpdateUser,
-    encode_access,
-)
-from controllerd.machine import AccessReply, ControllerMachine
+from controllerd.access.records import Record
+from controllerd.access.requests import CreateUser, DeleteUser, PutEntries, RemoveEntries, Request, UpdateUser
+from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters
-from controllerd.processors.leading import only_leading
-from controllerd.processors.measure import AsyncHandle
+from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
+from controllerd.records.decision import Applied
 from remoting import codes
 from remoting.access.answers import answer_query
-from remoting.access.guard import Guard
 from remoting.access.model import (
     ENABLE,
     NORMAL,
     SUPER,
+    AccessState,
     User,
     encode_state,
     policy_type,
@@ -47,9 +40,8 @@ from remoting.access.sealing import INNER_USER, MAX_PASSWORD_BYTES, CannotOpen, 
 from remoting.access.signature import access_key
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
-from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import spawned
-from remoting.transport.tasks import TaskOwner
+from remoting.guarding.guard import Guard
+from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
 
@@ -100,23 +92,19 @@ class AccessProcessor:
         sealer: Sealer,
         driver: RaftDriver,
         machine: ControllerMachine,
-        cluster_id: Callable[[], str],
         timeout_ms: int,
         counters: Counters,
-        owner: TaskOwner,
     ) -> None:
         self._guard = guard
         self._sealer = sealer
         self._driver = driver
         self._machine = machine
-        self._cluster_id = cluster_id
         self._timeout_ms = timeout_ms
         self._counters = counters
-        self._owner = owner
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        table: dict[int, AsyncHandle] = {
+    def handles(self) -> Handles:
+        """Request code -> method."""
+        return {
             codes.AUTH_CREATE_USER: self._create_user,
             codes.AUTH_UPDATE_USER: self._update_user,
             codes.AUTH_DELETE_USER: self._delete_user,
@@ -129,15 +117,11 @@ class AccessProcessor:
             codes.AUTH_LIST_ACLS: self._query,
             codes.ACCESS_STATE: self._whole,
         }
-        return {
-            code: spawned(self._owner, only_leading(self._driver, self._counters, handle))
-            for code, handle in table.items()
-        }
 
     async def create_first(self, name: str, password: str) -> bool:
         """Create the first user, a super user; False when there is one already. Raises as proposals do."""
-        command = CreateUser(name, self._sealer.seal(name, password), SUPER, ENABLE, by_super=True, only_first=True)
-        return (await self._propose(command)).remark is None
+        wanted = CreateUser(name, self._sealer.seal(name, password), SUPER, ENABLE, by_super=True, only_first=True)
+        return (await self._propose(wanted)).reply.remark is None
 
     async def seal_anew(self) -> None:
         """While the cluster's secret is being changed: seal what was sealed under an earlier one. Raises as proposals do."""
@@ -171,18 +155,18 @@ class AccessProcessor:
         password, present = _password(body), self._machine.access.users.get(name)
         if password is not None and present is not None and self._sealer.open(present) == password:
             password = None
-        command = UpdateUser(
+        wanted = UpdateUser(
             name,
             None if password is None else self._sealer.seal(name, password),
             user_type(body["userType"]) if body.get("userType") else None,
             user_status(body["userStatus"]) if body.get("userStatus") else None,
             self._is_super(request),
         )
-        await self._answer(connection, request, command)
+        await self._answer(connection, request, wanted)
 
     async def _delete_user(self, connection: RemotingConnection, request: Command) -> None:
-        command = DeleteUser(user_name(request.ext.get("username")), self._is_super(request))
-        await self._answer(connection, request, command)
+        wanted = DeleteUser(user_name(request.ext.get("username")), self._is_super(request))
+        await self._answer(connection, request, wanted)
 
     async def _put_acl(self, connection: RemotingConnection, request: Command) -> None:
         name, body = subject_name(request.ext.get("subject")), _object(request)
@@ -190,23 +174,23 @@ class AccessProcessor:
 
     async def _delete_acl(self, connection: RemotingConnection, request: Command) -> None:
         ext = request.ext
-        wanted = resource(ext["resource"]) if ext.get("resource") else None
-        command = RemoveEntries(subject_name(ext.get("subject")), policy_type(ext.get("policyType")), wanted)
-        await self._answer(connection, request, command)
+        target = resource(ext["resource"]) if ext.get("resource") else None
+        wanted = RemoveEntries(subject_name(ext.get("subject")), policy_type(ext.get("policyType")), target)
+        await self._answer(connection, request, wanted)
 
-    async def _answer(self, connection: RemotingConnection, request: Command, command: AccessCommand) -> None:
-        reply = await self._propose(command)
+    async def _answer(self, connection: RemotingConnection, request: Command, wanted: Request) -> None:
+        applied = await self._propose(wanted)
+        reply, version = applied.reply, applied.state.version
         if reply.code != codes.SUCCESS:
             raise RequestError(reply.code, reply.remark or f"refused with code {reply.code}")
         who = self._caller(request) or f"a component at {connection.peer}"
-        log.info("%s: %s %s (version %d)", who, type(command).__name__, command.name, reply.version)
-        connection.respond(request, ext={"accessVersion": str(reply.version)}, remark=reply.remark)
+        log.info("%s: %s %s (version %d)", who, type(wanted).__name__, wanted.name, version)
+        connection.respond(request, ext={"accessVersion": str(version)}, remark=reply.remark)
 
-    async def _propose(self, command: AccessCommand) -> AccessReply:
+    async def _propose(self, wanted: Request) -> Applied[AccessState, Record]:
         self._counters.proposals += 1
-        reply = await self._driver.propose(encode_access(command), self._timeout_ms)
-        assert isinstance(reply, AccessReply)
-        return reply
+        applied: Applied[AccessState, Record] = await self._driver.propose(wanted, self._timeout_ms)
+        return applied
 
     # ---- questions
 
@@ -219,7 +203,11 @@ class AccessProcessor:
 
     async def _whole(self, connection: RemotingConnection, request: Command) -> None:
         await self._driver.read_barrier(self._timeout_ms)
-        connection.respond(request, ext={"cluster": self._cluster_id()}, body=encode_state(self._machine.access))
+        connection.respond(
+            request,
+            ext={"cluster": self._driver.node.core.configuration.cluster},
+            body=encode_state(self._machine.access),
+        )
 
     # ---- who asks
 

@@ -12,13 +12,12 @@ from controllerd.elections import Elections
 from controllerd.metrics import Counters
 from controllerd.nameserver.handlers import NameServer
 from controllerd.processors import fields
-from controllerd.processors.measure import measured
+from controllerd.processors.serving import Handles
 from controllerd.replicas.heartbeat import DEFAULT_TIMEOUT_MS, Heartbeat, HeartbeatTable
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
-from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import each
+from remoting.transport.connection import RemotingConnection
 
 _LOWEST_PRIORITY = 2**31 - 1
 
@@ -42,9 +41,9 @@ class HeartbeatProcessor:
         self._numbers: dict[RemotingConnection, int] = {}
         self._next_number = 1
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {codes.BROKER_HEARTBEAT: each(measured(self._counters, codes.BROKER_HEARTBEAT, self._heartbeat))}
+    def handles(self) -> Handles:
+        """Request code -> method."""
+        return {codes.BROKER_HEARTBEAT: self._heartbeat}
 
     def connection_closed(self, connection: RemotingConnection) -> None:
         """Who spoke on it is dead until heard again; a dead master is replaced at once."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from controllerd.metrics import Counters
-from controllerd.processors.leading import require_leading
+from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.members import Members
 from controllerd.raft.membership import ChangeKind, ChangeRefused, MemberChange, Transition, change, check_reachable
@@ -23,9 +23,7 @@ from remoting import codes
 from remoting.errors import InvalidParameter
 from remoting.frame import Command
 from remoting.transport.client import split_address
-from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import each, spawned
-from remoting.transport.tasks import TaskOwner
+from remoting.transport.connection import RemotingConnection
 
 _CHANGE_TIMEOUT_MS: Final = 8000
 _NEEDS_ADDRESS: Final = (ChangeKind.ADD_LEARNER, ChangeKind.ADD_VOTER, ChangeKind.MOVE)
@@ -35,28 +33,24 @@ _KINDS: Final = {str(kind): kind for kind in ChangeKind}
 class MembershipProcessor:
     """Handlers over the group of controllers."""
 
-    def __init__(
-        self, settings: ControllerSettings, driver: RaftDriver, members: Members, counters: Counters, owner: TaskOwner
-    ) -> None:
+    def __init__(self, settings: ControllerSettings, driver: RaftDriver, members: Members, counters: Counters) -> None:
         self._settings = settings
         self._driver = driver
         self._members = members
         self._counters = counters
-        self._owner = owner
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
+    def handles(self) -> Handles:
+        """Request code -> method."""
         return {
-            codes.CONTROLLER_MEMBERS: each(self._list),
-            codes.CHANGE_CONTROLLER_MEMBERS: spawned(self._owner, self._change),
-            codes.TRANSFER_CONTROLLER_LEADER: spawned(self._owner, self._transfer),
+            codes.CONTROLLER_MEMBERS: self._list,
+            codes.CHANGE_CONTROLLER_MEMBERS: self._change,
+            codes.TRANSFER_CONTROLLER_LEADER: self._transfer,
         }
 
     def _list(self, connection: RemotingConnection, request: Command) -> None:
         connection.respond(request, body=self._listing())
 
     async def _change(self, connection: RemotingConnection, request: Command) -> None:
-        require_leading(self._driver, self._counters)
         changes, force = _decode_changes(bytes(request.body))
         core, addresses = self._driver.node.core, self._members.table()
         after = change(core.configuration, changes, Transition.AUTO, addresses)
@@ -69,7 +63,6 @@ class MembershipProcessor:
         connection.respond(request, body=self._listing())
 
     async def _transfer(self, connection: RemotingConnection, request: Command) -> None:
-        require_leading(self._driver, self._counters)
         target = _checked_id(request.ext.get("controllerId", ""))
         raft = self._settings.raft
         # The transfer is given up after an election timeout; then it takes the new leader's first message to know of it.

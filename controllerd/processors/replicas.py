@@ -7,77 +7,71 @@ confirmed that this controller still leads, so that a replaced leader tells nobo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
-from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters, election_result
 from controllerd.processors import fields
 from controllerd.processors.answers import election_body, master_fields, replicas_info, sync_state_set_body
 from controllerd.processors.hand_over import HandOver
-from controllerd.processors.leading import only_leading
-from controllerd.processors.measure import measured_async
+from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
-from controllerd.replicas.commands import (
+from controllerd.records.decision import Applied
+from controllerd.replicas.broker_groups import BrokerGroups
+from controllerd.replicas.decide import decide
+from controllerd.replicas.records import Record
+from controllerd.replicas.requests import (
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBroker,
-    Command,
     ElectMaster,
     RegisterBroker,
+    Request,
     Trigger,
-    encode_command,
 )
-from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine, Reply
-from controllerd.replicas.state import MAX_EPOCH, MAX_REPLICAS, Group
+from controllerd.replicas.state import MAX_EPOCH, MAX_REPLICAS, Group, ReplicasState
 from controllerd.replicas.triggers import observe_for_request
+from controllerd.settings import ElectionSettings
 from remoting import codes, frame
 from remoting.errors import InvalidParameter, RequestError
+from remoting.settings import Live
 from remoting.transport.client import split_address
-from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import spawned
-from remoting.transport.tasks import TaskOwner
+from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
 
 _MAX_NAMES: Final = 4096
+_Applied: TypeAlias = Applied[ReplicasState, Record]
 
 
 class ReplicasProcessor:
-    """Handlers over the replicated state. `now_ms` is monotonic, `wall_ms` for records that people read. Without `hand_over`, a
-    designated election asks nobody before it."""
+    """Handlers over the replicated state. Without `hand_over`, a designated election asks nobody before it."""
 
     def __init__(
         self,
-        settings: LiveSettings,
+        election: Live[ElectionSettings],
         driver: RaftDriver,
-        machine: ReplicasMachine,
-        table: HeartbeatTable,
-        now_ms: Callable[[], int],
+        groups: BrokerGroups,
         counters: Counters,
-        owner: TaskOwner,
+        timeout_ms: int,
         hand_over: HandOver | None = None,
-        wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._settings = settings
+        self._election = election
         self._driver = driver
-        self._machine = machine
-        self._table = table
-        self._now_ms = now_ms
+        self._groups = groups
+        self._machine = groups.machine
+        self._table = groups.table
+        self._now_ms = groups.now_ms
         self._counters = counters
-        self._owner = owner
         self._hand_over = hand_over
-        self._wall_ms = wall_ms
-        self._timeout_ms = settings.raft.decide_timeout_ms
+        self._timeout_ms = timeout_ms
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        table = {
+    def handles(self) -> Handles:
+        """Request code -> method."""
+        return {
             codes.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter_sync_state_set,
             codes.CONTROLLER_ELECT_MASTER: self._elect_master,
             codes.CONTROLLER_REGISTER_BROKER: self._register_broker,
@@ -87,21 +81,15 @@ class ReplicasProcessor:
             codes.CONTROLLER_APPLY_BROKER_ID: self._apply_broker_id,
             codes.CLEAN_BROKER_DATA: self._clean_broker_data,
         }
-        return {
-            code: spawned(
-                self._owner, measured_async(self._counters, code, only_leading(self._driver, self._counters, handle))
-            )
-            for code, handle in table.items()
-        }
 
     # Writes
 
     async def _alter_sync_state_set(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")
         proposed, set_epoch = _decode_sync_state_set(request.body)
-        group = self._machine.state.groups.get(broker_name)
+        group = self._groups.get(broker_name)
         not_alive = self._table.not_alive(group, proposed, self._now_ms()) if group else ()
-        reply = await self._propose(
+        applied = await self._propose(
             AlterSyncStateSet(
                 broker_name,
                 fields.number(request, "masterBrokerId"),
@@ -111,7 +99,7 @@ class ReplicasProcessor:
                 not_alive,
             )
         )
-        changed = _group_of(reply)
+        changed = _group_of(applied, broker_name)
         ext = {"newSyncStateSetEpoch": str(changed.sync_state_set_epoch)}
         connection.respond(request, ext=ext, body=sync_state_set_body(changed))
 
@@ -121,60 +109,60 @@ class ReplicasProcessor:
         broker_id = fields.number(request, "brokerId", -1)
         if designate and broker_id < 1:
             raise InvalidParameter("brokerId must name the replica that is to become master")
-        command = ElectMaster(
+        wanted = ElectMaster(
             fields.name(request, "clusterName"),
             broker_name,
             Trigger.ADMIN if designate else Trigger.BROKER,
             (),
             broker_id if broker_id >= 1 else None,
             designate,
-            self._settings.election.unclean,
+            self._election.value.unclean,
         )
-        command = self._with_observations(command)
+        wanted = self._with_observations(wanted)
         remark = None
-        if designate and self._hand_over is not None and (group := self._switch_of(command)) is not None:
+        if designate and self._hand_over is not None and (group := self._switch_of(wanted)) is not None:
             remark = await self._hand_over.ask(group, broker_id)
-            command = replace(self._with_observations(command), seen_master_epoch=group.master_epoch)
-        reply = await self._propose(command, codes.CONTROLLER_MASTER_STILL_EXIST)
-        elected = _group_of(reply)
-        remark = reply.remark or remark
-        connection.respond(request, reply.code, master_fields(elected), election_body(elected), remark)
+            wanted = replace(self._with_observations(wanted), seen_master_epoch=group.master_epoch)
+        applied = await self._propose(wanted, codes.CONTROLLER_MASTER_STILL_EXIST)
+        elected = _group_of(applied, broker_name)
+        remark = applied.reply.remark or remark
+        connection.respond(request, applied.reply.code, master_fields(elected), election_body(elected), remark)
 
-    def _with_observations(self, command: ElectMaster) -> ElectMaster:
-        """The command with what is known of the group's replicas now."""
-        group, now_ms = self._machine.state.groups.get(command.broker_name), self._now_ms()
+    def _with_observations(self, wanted: ElectMaster) -> ElectMaster:
+        """The request with what is known of the group's replicas now."""
+        group, now_ms = self._groups.get(wanted.broker_name), self._now_ms()
         if group is None:
-            return command
+            return wanted
         return replace(
-            command,
+            wanted,
             observed=observe_for_request(group, self._table, now_ms),
-            last_known=self._table.last_words(group, now_ms) if command.unclean else (),
-            at_ms=self._wall_ms(),
+            last_known=self._table.last_words(group, now_ms) if wanted.unclean else (),
+            at_ms=self._groups.wall_ms(),
         )
 
-    def _switch_of(self, command: ElectMaster) -> Group | None:
-        """The group, when the command would take the mastership from a live master now."""
-        group = self._machine.state.groups.get(command.broker_name)
-        if group is None or group.master_broker_id is None or not self._is_alive(group, group.master_broker_id):
+    def _switch_of(self, wanted: ElectMaster) -> Group | None:
+        """The group, when the request would take the mastership from a live master now."""
+        group = self._groups.get(wanted.broker_name)
+        if group is None or group.master_broker_id is None or not self._groups.is_alive(group, group.master_broker_id):
             return None
-        if group.master_broker_id == command.broker_id or not self._machine.preview(command).records:
+        if group.master_broker_id == wanted.broker_id or not decide(self._machine.replicas, wanted).records:
             return None
         return group
 
     async def _apply_broker_id(self, connection: RemotingConnection, request: frame.Command) -> None:
-        command = ApplyBrokerId(
+        wanted = ApplyBrokerId(
             fields.name(request, "clusterName"),
             fields.name(request, "brokerName"),
             fields.number(request, "appliedBrokerId"),
             fields.text(request, "registerCheckCode"),
         )
-        _check_address(command.register_check_code.split(";")[0])
-        await self._propose(command)
-        ext = {"clusterName": command.cluster_name, "brokerName": command.broker_name}
+        _check_address(wanted.register_check_code.split(";")[0])
+        await self._propose(wanted)
+        ext = {"clusterName": wanted.cluster_name, "brokerName": wanted.broker_name}
         connection.respond(request, ext=ext)
 
     async def _register_broker(self, connection: RemotingConnection, request: frame.Command) -> None:
-        command = RegisterBroker(
+        wanted = RegisterBroker(
             fields.name(request, "clusterName"),
             fields.name(request, "brokerName"),
             fields.number(request, "brokerId"),
@@ -186,26 +174,28 @@ class ReplicasProcessor:
             fields.number(request, "maxOffset", -1),
         )
         await self._driver.read_barrier(self._timeout_ms)
-        reply = self._machine.preview(command)
-        if reply.records:
-            reply = await self._propose(command)
-        group = _group_of(_accepted(reply))
-        ext = {"clusterName": command.cluster_name, "brokerName": command.broker_name}
-        if group.master_broker_id is not None and self._is_alive(group, group.master_broker_id):
+        state = self._groups.machine.replicas
+        decision = decide(state, wanted)
+        applied = Applied(decision.records, decision.reply, state)
+        if decision.records:
+            applied = await self._propose(wanted)
+        group = _group_of(_accepted(applied), wanted.broker_name)
+        ext = {"clusterName": wanted.cluster_name, "brokerName": wanted.broker_name}
+        if group.master_broker_id is not None and self._groups.is_alive(group, group.master_broker_id):
             ext |= master_fields(group)
-        if reply.remark:
-            log.warning("%s: %s", command.broker_name, reply.remark)
-        connection.respond(request, ext=ext, body=sync_state_set_body(group), remark=reply.remark)
+        if applied.reply.remark:
+            log.warning("%s: %s", wanted.broker_name, applied.reply.remark)
+        connection.respond(request, ext=ext, body=sync_state_set_body(group), remark=applied.reply.remark)
 
     def _lost_tail(self, request: frame.Command) -> bool:
         """Whether the broker lost what it had acknowledged: it says so, or its log ends before what it was known to have."""
-        group = self._machine.state.groups.get(request.ext["brokerName"])
+        group = self._groups.get(request.ext["brokerName"])
         beat = self._table.get(group, fields.number(request, "brokerId")) if group is not None else None
         return request.ext.get("tailKept") == "false" or (beat is not None and beat.lost_tail)
 
     async def _clean_broker_data(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")
-        group = self._machine.state.groups.get(broker_name)
+        group = self._groups.get(broker_name)
         now_ms = self._now_ms()
         alive = [each.broker_id for each in self._table.observe(group, now_ms)] if group else []
         await self._propose(
@@ -224,7 +214,7 @@ class ReplicasProcessor:
     async def _get_replica_info(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")
         await self._driver.read_barrier(self._timeout_ms)
-        group = self._machine.state.groups.get(broker_name)
+        group = self._groups.get(broker_name)
         if group is None:
             raise RequestError(
                 codes.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"no replica of {broker_name} is registered; register first"
@@ -239,9 +229,9 @@ class ReplicasProcessor:
         if not isinstance(names, list) or len(names) > _MAX_NAMES or not all(isinstance(each, str) for each in names):
             raise RequestError(codes.SYSTEM_ERROR, f"the body must be a JSON array of up to {_MAX_NAMES} broker names")
         await self._driver.read_barrier(self._timeout_ms)
-        groups = {each: group for each in names if (group := self._machine.state.groups.get(each)) is not None}
+        groups = {each: group for each in names if (group := self._groups.get(each)) is not None}
         infos = {
-            each: replicas_info(group, partial(self._is_alive, group), partial(self._is_learner, group))
+            each: replicas_info(group, partial(self._groups.is_alive, group), partial(self._groups.is_learner, group))
             for each, group in groups.items()
         }
         connection.respond(request, body=orjson.dumps({"replicasInfoTable": infos}))
@@ -249,38 +239,30 @@ class ReplicasProcessor:
     async def _get_next_broker_id(self, connection: RemotingConnection, request: frame.Command) -> None:
         cluster_name, broker_name = fields.name(request, "clusterName"), fields.name(request, "brokerName")
         await self._driver.read_barrier(self._timeout_ms)
-        next_id = self._machine.state.next_broker_id(broker_name)
+        next_id = self._machine.replicas.next_broker_id(broker_name)
         ext = {"clusterName": cluster_name, "brokerName": broker_name, "nextBrokerId": str(next_id)}
         connection.respond(request, ext=ext)
 
     # Helpers
 
-    async def _propose(self, command: Command, *also_accepted: int) -> Reply:
+    async def _propose(self, wanted: Request, *also_accepted: int) -> _Applied:
         self._counters.proposals += 1
         with self._counters.log_operations.measured("append"):
-            reply = await self._driver.propose(encode_command(command), self._timeout_ms)
-        assert isinstance(reply, Reply)
-        if isinstance(command, ElectMaster):
-            self._counters.elected(command.cluster_name, command.broker_name, election_result(reply.code))
-        return _accepted(reply, *also_accepted)
-
-    def _is_alive(self, group: Group, broker_id: int) -> bool:
-        return self._table.is_alive(group, broker_id, self._now_ms())
-
-    def _is_learner(self, group: Group, broker_id: int) -> bool:
-        beat = self._table.get(group, broker_id)
-        return beat is not None and beat.is_learner
+            applied: _Applied = await self._driver.propose(wanted, self._timeout_ms)
+        if isinstance(wanted, ElectMaster):
+            self._counters.elected(wanted.cluster_name, wanted.broker_name, election_result(applied.reply.code))
+        return _accepted(applied, *also_accepted)
 
 
-def _accepted(reply: Reply, *also_accepted: int) -> Reply:
+def _accepted(applied: _Applied, *also_accepted: int) -> _Applied:
+    reply = applied.reply
     if reply.code != codes.SUCCESS and reply.code not in also_accepted:
         raise RequestError(reply.code, reply.remark or f"refused with code {reply.code}")
-    return reply
+    return applied
 
 
-def _group_of(reply: Reply) -> Group:
-    assert reply.group is not None, "an accepted command without its group"
-    return reply.group
+def _group_of(applied: _Applied, broker_name: str) -> Group:
+    return applied.state.groups[broker_name]
 
 
 def _check_address(address: str) -> str:

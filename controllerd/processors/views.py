@@ -7,62 +7,51 @@ of themselves what they are, and of the rest only what they know.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
-from controllerd.live_settings import CONTROLLER_NAMES, NAME_SERVER_NAMES, LiveSettings
+from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
 from controllerd.nameserver.records import MASTER_ID, Registration
 from controllerd.nameserver.routes import RouteTable
+from controllerd.processors.controllers_view import ControllersView
 from controllerd.processors.fields import optional
-from controllerd.processors.measure import measured
-from controllerd.raft.driver import RaftDriver
-from controllerd.raft.members import Members
-from controllerd.raft.messages import Role
-from controllerd.raft.quorum import NodeId
+from controllerd.processors.serving import Handles
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.elect import Eligibility, explain_eligibility
-from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.state import Group, UncleanElection
 from controllerd.replicas.triggers import observe_for_request
 from remoting import codes
-from remoting.facts.cluster_view import ClusterView, ControllerView, GroupView, ReplicaView, UncleanElectionView
+from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView, UncleanElectionView
 from remoting.facts.codec import encode
-from remoting.facts.words import BrokerRole, ControllerRole, GroupKind
+from remoting.facts.words import BrokerRole, GroupKind
 from remoting.frame import Command
-from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import each
+from remoting.transport.connection import RemotingConnection
 
 
 class ViewsProcessor:
-    """Handlers that read. `now_ms` is monotonic, `wall_ms` is for display."""
+    """Handlers that read, and those of the settings."""
 
     def __init__(
         self,
         settings: LiveSettings,
-        driver: RaftDriver,
-        members: Members,
-        machine: ReplicasMachine,
-        table: HeartbeatTable,
+        controllers: ControllersView,
+        groups: BrokerGroups,
         routes: RouteTable,
-        now_ms: Callable[[], int],
-        wall_ms: Callable[[], int],
         counters: Counters,
         access_version: Callable[[], int] = lambda: 0,
     ) -> None:
         self._settings = settings
-        self._driver = driver
-        self._members = members
-        self._machine = machine
-        self._table = table
+        self._controllers = controllers
+        self._machine = groups.machine
+        self._table = groups.table
+        self._now_ms = groups.now_ms
+        self._wall_ms = groups.wall_ms
         self._routes = routes
-        self._now_ms = now_ms
-        self._wall_ms = wall_ms
         self._counters = counters
         self._access_version = access_version
 
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        table = {
+    def handles(self) -> Handles:
+        """Request code -> method."""
+        return {
             codes.CONTROLLER_GET_METADATA_INFO: self._metadata_info,
             codes.GET_CONTROLLER_CONFIG: self._config,
             codes.UPDATE_CONTROLLER_CONFIG: self._update_config,
@@ -70,16 +59,15 @@ class ViewsProcessor:
             codes.UPDATE_NAMESRV_CONFIG: self._update_name_server_config,
             codes.CLUSTER_VIEW: self._cluster_view,
         }
-        return {code: each(measured(self._counters, code, handle)) for code, handle in table.items()}
 
     def _metadata_info(self, connection: RemotingConnection, request: Command) -> None:
-        leader = self._known_leader()
-        peers = ";".join(f"{node}:{address}" for node, address in self._members.table().items())
+        leader, members = self._controllers.known_leader(), self._controllers.members
+        peers = ";".join(f"{node}:{address}" for node, address in members.table().items())
         ext = optional(
             {
-                "group": self._settings.raft.group,
+                "group": self._settings.start.raft.group,
                 "controllerLeaderId": leader,
-                "controllerLeaderAddress": self._members.address(leader) if leader else None,
+                "controllerLeaderAddress": members.address(leader) if leader else None,
                 "isLeader": str(leader == self._settings.start.node_id).lower(),
                 "peers": peers,
             }
@@ -90,66 +78,32 @@ class ViewsProcessor:
         connection.respond(request, body=self._settings.as_properties().encode())
 
     def _update_config(self, connection: RemotingConnection, request: Command) -> None:
-        self._settings.update(request.body, CONTROLLER_NAMES, connection.peer)
+        self._settings.update_controller(request.body, connection.peer)
         connection.respond(request)
 
     def _update_name_server_config(self, connection: RemotingConnection, request: Command) -> None:
-        self._settings.update(request.body, NAME_SERVER_NAMES, connection.peer)
+        self._settings.update_name_server(request.body, connection.peer)
         connection.respond(request)
 
     def _cluster_view(self, connection: RemotingConnection, request: Command) -> None:
-        groups = self._machine.state.groups
+        groups = self._machine.replicas.groups
         view = ClusterView(
             as_of_ms=self._wall_ms(),
-            leader_id=self._known_leader(),
-            cluster=self._members.configuration.cluster,
+            leader_id=self._controllers.known_leader(),
+            cluster=self._controllers.members.configuration.cluster,
             access_version=self._access_version(),
-            controllers=tuple(self._controller(node, address) for node, address in self._members.table().items()),
+            controllers=self._controllers.listed(),
             groups=(*(self._group(groups[name]) for name in sorted(groups)), *self._fixed_groups()),
-            unclean_election=self._settings.election.unclean,
+            unclean_election=self._settings.election.value.unclean,
             metrics=self._counters.as_json(),
             loop=self._table.awake.state(),
         )
         connection.respond(request, body=encode(view))
 
-    def _known_leader(self) -> NodeId | None:
-        state = self._driver.soft_state
-        if state.role is Role.LEADER and not self._driver.is_serving:
-            return None
-        return state.leader
-
-    def _controller(self, node: NodeId, address: str) -> ControllerView:
-        core = self._driver.node.core
-        found = ControllerView(
-            id=node,
-            address=address,
-            member=self._members.role(node),
-            role=ControllerRole.UNKNOWN,
-            leader=node == self._known_leader(),
-        )
-        if node == self._settings.start.node_id:
-            return replace(
-                found,
-                role=ControllerRole(core.role),
-                term=core.term,
-                commit_index=core.log.committed,
-                applied_index=core.log.applied,
-                alive=True,
-                problem=self._driver.disk_error,
-            )
-        if core.role is Role.LEADER and (progress := core.progress.get(node)) is not None:
-            if not progress.was_active:
-                return replace(found, alive=False)
-            held = min(progress.match, core.log.committed)
-            return replace(found, alive=True, role=ControllerRole.FOLLOWER, term=core.term, commit_index=held)
-        if node == core.leader:
-            return replace(found, role=ControllerRole.LEADER, term=core.term, alive=True)
-        return found
-
     def _group(self, group: Group) -> GroupView:
         now_ms = self._now_ms()
         reasons = explain_eligibility(
-            group, observe_for_request(group, self._table, now_ms), self._settings.election.unclean
+            group, observe_for_request(group, self._table, now_ms), self._settings.election.value.unclean
         )
         return GroupView(
             cluster_name=group.cluster_name,
@@ -164,7 +118,7 @@ class ViewsProcessor:
 
     def _fixed_groups(self) -> list[GroupView]:
         """Groups that only the name server knows: nobody elects there, and who is not registered is not seen."""
-        names = [name for name in self._routes.groups() if name not in self._machine.state.groups]
+        names = [name for name in self._routes.groups() if name not in self._machine.replicas.groups]
         return [_fixed_group(name, members) for name in names if (members := self._routes.members(name))]
 
     def _replica(self, group: Group, eligibility: Eligibility, now_ms: int) -> ReplicaView:

@@ -21,7 +21,7 @@ from controllerd.raft.messages import Entry, EntryKind, HardState, Message, Mess
 from controllerd.raft.quorum import MAX_RETIRED, Configuration, NodeId
 from remoting.errors import ProtocolError
 
-_VERSION = 2
+_VERSION = 3  # 2: the same bytes, of nodes that decide what entries hold by themselves
 _ENTRY = struct.Struct(">QQBI")
 _SNAPSHOT = struct.Struct(">QQ")
 _MESSAGE = struct.Struct(">BBBQQQQQQ")

@@ -150,7 +150,7 @@ class RaftCore:
             self._leading.on_heartbeat_response(message)
 
     def propose(self, data: bytes) -> Proposed:
-        """Append a command to the log.
+        """Append what was decided to the log.
 
         Raises NotLeader (also before the empty entry of the own term is applied) and ProposalRefused.
         """

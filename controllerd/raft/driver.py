@@ -85,7 +85,8 @@ class RaftDriver:
         return self.node.core.soft_state
 
     async def run(self) -> None:
-        """Work until cancelled. Raises StorageError (also LostLog) and MemberRemoved when this node must stop."""
+        """Work until cancelled. Raises StorageError (also LostLog), MemberRemoved, and what the state machine raises at an entry
+        that it cannot apply, when this node must stop."""
         self._report()
         self._tick()
         try:
@@ -132,12 +133,13 @@ class RaftDriver:
             self.node.core.forget_leader()
             self._wake.set()
 
-    async def propose(self, data: bytes, timeout_ms: int) -> Any:
-        """Have a command decided and return the state machine's reply.
+    async def propose(self, request: Any, timeout_ms: int) -> Any:
+        """Decide a request and return the state machine's reply when that is committed.
 
-        Raises NotLeader and ProposalRefused (nothing happened), OutcomeUnknown and RequestTimeout (it may have, or may yet).
+        Raises NotLeader, ProposalRefused and what the state machine raises when it decides (nothing happened), OutcomeUnknown and
+        RequestTimeout (it may have, or may yet).
         """
-        return await self._wait(lambda answered: self.node.propose(data, answered), timeout_ms, "decide")
+        return await self._wait(lambda answered: self.node.propose(request, answered), timeout_ms, "decide")
 
     async def read_barrier(self, timeout_ms: int) -> None:
         """Return when the state machine holds everything decided, or proposed here, before the call.

@@ -23,11 +23,11 @@ class Role(StrEnum):
 
 
 class EntryKind(IntEnum):
-    """What an entry carries: nothing, a command of the state machine, or the group's next configuration. The numbers are part of
+    """What an entry carries: nothing, what the state machine decided, or the group's next configuration. The numbers are part of
     the file format."""
 
     EMPTY = 0
-    COMMAND = 1
+    DECISION = 1
     MEMBERSHIP = 2
 
 
@@ -56,7 +56,7 @@ class Entry:
     index: int
     term: int
     data: bytes = b""
-    kind: EntryKind = EntryKind.COMMAND
+    kind: EntryKind = EntryKind.DECISION
 
     @property
     def size_bytes(self) -> int:

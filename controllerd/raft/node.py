@@ -3,6 +3,9 @@
 Owns the core, the state machine, and the callbacks of open proposals and reads. Each callback is called exactly once, with the
 state machine's reply or with an error; an outcome that is not known is an error, never a guess. The caller carries out what
 `ready` returns (write, send) and then calls `finish`.
+
+A node that serves has applied the first entry of its term, so its state holds all that earlier terms left in its log, and what
+the log holds behind that was decided here: the state machine's tail state is the state at the log's end.
 """
 
 from __future__ import annotations
@@ -21,17 +24,29 @@ Answered = Callable[[Any], None]
 
 
 class OutcomeUnknown(LogboomError):
-    """Leadership was lost while the command was on its way: it may or may not be decided. Ask again; commands are fenced."""
+    """Leadership was lost while the decision was on its way: it may or may not be committed. Ask again; requests are fenced."""
 
     code = codes.SYSTEM_ERROR
     retriable = True
 
 
 class StateMachine(Protocol):
-    """What the log drives. The same commands must give the same state and replies on every node."""
+    """What the log drives. The same entries must give the same state and replies on every node.
+
+    Only the serving leader decides: against its tail state, in which everything that it appended in this term counts already.
+    """
+
+    def decide(self, request: Any) -> bytes:
+        """What a request comes to, as an entry; changes nothing. Raises LogboomError when it cannot be taken."""
+
+    def appended(self, data: bytes) -> None:
+        """What was decided last is in the log."""
+
+    def forget(self) -> None:
+        """What was appended here may never be committed: the tail state is the state again."""
 
     def apply(self, data: bytes) -> Any:
-        """Apply one command and return its reply; cannot fail."""
+        """Apply one committed entry and return its reply. Raises LogboomError when this node must stop at it."""
 
     def snapshot(self) -> bytes:
         """The whole state."""
@@ -75,9 +90,18 @@ class RaftNode:
         """Take a message. Raises LostLog when this node lost what it had acknowledged and must stop."""
         self.core.step(message)
 
-    def propose(self, data: bytes, answered: Answered) -> None:
-        """Have a command applied. Raises NotLeader or ProposalRefused, and then `answered` is not called."""
-        self._wait_for(self.core.propose(data), answered)
+    def propose(self, request: Any, answered: Answered) -> None:
+        """Decide a request and have the outcome committed; the reply comes when it is applied.
+
+        Raises NotLeader, ProposalRefused and what `decide` raises, and then nothing happened and `answered` is not called.
+        """
+        if not self.is_serving:
+            raise NotLeader()
+        self._waits_in(self.core.term)  # the tail state of an earlier term is gone before this one decides
+        data = self.machine.decide(request)
+        proposed = self.core.propose(data)
+        self.machine.appended(data)
+        self._wait_for(proposed, answered)
 
     def change_membership(
         self,
@@ -127,7 +151,7 @@ class RaftNode:
         if ready.restore is not None:
             self.machine.restore(ready.restore.data)
         for entry in ready.committed:
-            reply = self.machine.apply(entry.data) if entry.kind is EntryKind.COMMAND else None
+            reply = self.machine.apply(entry.data) if entry.kind is EntryKind.DECISION else None
             waiting = self._proposals.pop(entry.index, None)
             if waiting is None:
                 continue
@@ -218,6 +242,7 @@ class RaftNode:
         self._transfers = waiting
 
     def _give_up(self) -> None:
+        self.machine.forget()
         proposals, self._proposals = self._proposals, {}
         reads, self._reads = self._reads, {}
         confirmed, self._confirmed_reads = self._confirmed_reads, []

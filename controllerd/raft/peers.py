@@ -3,7 +3,7 @@
 A connection begins with an introduction: which group and cluster, who speaks, where it listens. A node of another group or
 cluster, a former member, and a stranger that belongs to no cluster are refused with a sentence; what comes without introduction,
 under another name or for another node closes the connection. So a node brought in later needs to know nobody: the leader dials
-it and says who it is.
+it and says who it is. The answer says up to which level of formats that node reads what entries hold.
 
 Loss is allowed (the core repeats), so nothing here waits: while a connection is being made at most `_QUEUE_MESSAGES` messages are
 kept, the oldest is dropped; a peer that does not read gets nothing more. Snapshots may be large: they go in pieces, the next one
@@ -41,6 +41,7 @@ _FIRST_RETRY_MS: Final = 50
 _MAX_RETRY_MS: Final = 500
 _STABLE_S: Final = 2.0
 _MAX_NAME: Final = 64
+_MAX_DIGITS: Final = 9
 _MAX_INTRODUCED: Final = 256
 _VOTES: Final = frozenset({MessageKind.VOTE, MessageKind.PRE_VOTE})
 
@@ -66,6 +67,7 @@ class _Peer:
         "connection",
         "is_dialling",
         "is_sending_snapshot",
+        "level",
         "queue",
         "refusal",
         "retry_ms",
@@ -77,6 +79,7 @@ class _Peer:
         self.connected_at = 0.0
         self.is_dialling = False
         self.is_sending_snapshot = False
+        self.level = 0
         self.refusal = ""
         self.retry_ms = 0
         self.queue: deque[Message] = deque(maxlen=_QUEUE_MESSAGES)
@@ -100,8 +103,16 @@ class Peers:
     """All other controllers of the group."""
 
     def __init__(
-        self, group: str, members: Members, events: PeerEvents, owner: TaskOwner, identity: Identity = NOBODY
+        self,
+        group: str,
+        members: Members,
+        events: PeerEvents,
+        owner: TaskOwner,
+        identity: Identity = NOBODY,
+        own_level: int = 0,
     ) -> None:
+        """`own_level`: up to which level of formats this node reads what entries hold."""
+        self._own_level = own_level
         self._identity = identity
         self._group = group
         self._members = members
@@ -138,6 +149,13 @@ class Peers:
         if not peer.is_dialling:
             peer.is_dialling = True
             self._owner.spawn(self._dial(message.to, peer), f"connect to {message.to}")
+
+    def level(self, node: NodeId) -> int:
+        """Up to which level of formats the member reads, as it said on the open connection to it; 0 without one."""
+        if node == self._members.node_id:
+            return self._own_level
+        peer = self._peers.get(node)
+        return peer.level if peer is not None and peer.connection is not None and peer.connection.is_open else 0
 
     def configured(self) -> None:
         """The membership changed: leave those who are no members any more."""
@@ -202,6 +220,8 @@ class Peers:
             raise
         if answer.code == codes.SUCCESS:
             peer.refusal = ""
+            level = answer.ext.get("level", "")
+            peer.level = int(level) if level.isdecimal() and len(level) <= _MAX_DIGITS else 0
             return
         connection.close()
         refusal = answer.remark or f"code {answer.code}"
@@ -270,7 +290,7 @@ class Peers:
             raise RequestError(codes.SYSTEM_BUSY, f"{_MAX_INTRODUCED} controllers speak to this one already")
         self._members.met(node, address)
         self._introduced[connection] = _Introduced(node, cluster)
-        connection.respond(request, ext={"cluster": own.cluster})
+        connection.respond(request, ext={"cluster": own.cluster, "level": str(self._own_level)})
 
     def _messages(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
         for request in requests:

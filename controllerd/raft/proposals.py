@@ -33,13 +33,13 @@ class TransferRefused(RequestError):
 
 
 def propose(leading: Leading, data: bytes) -> Proposed:
-    """Append a command. Raises ProposalRefused."""
+    """Append what was decided. Raises ProposalRefused."""
     _require_no_transfer(leading)
     if len(data) > leading.settings.max_entry_bytes:
-        raise ProposalRefused(f"a command of {len(data)} bytes exceeds the limit of {leading.settings.max_entry_bytes}")
+        raise ProposalRefused(f"an entry of {len(data)} bytes exceeds the limit of {leading.settings.max_entry_bytes}")
     if leading.uncommitted_bytes + len(data) > leading.settings.max_uncommitted_bytes:
-        raise ProposalRefused("too many commands wait to be committed; try again later")
-    return _append(leading, EntryKind.COMMAND, data)
+        raise ProposalRefused("too many entries wait to be committed; try again later")
+    return _append(leading, EntryKind.DECISION, data)
 
 
 def propose_change(

@@ -1,5 +1,8 @@
 """Records into the state; cannot fail, as whatever could be wrong was refused when the record was decided (pure)
 
+Runs on every controller, whatever its version, so it decides nothing: what a record of a version does here never changes. The
+assertions say what deciding guarantees, and end a controller whose log contradicts itself.
+
 Invariants kept here: epochs only grow, each change of the sync-state set raises its epoch by exactly one, the master is in the
 set, the set holds registered ids only, ids and epochs survive the removal of their group as floors.
 """
@@ -22,23 +25,20 @@ from controllerd.replicas.records import (
 from controllerd.replicas.state import MAX_UNCLEAN_ELECTIONS, Group, ReplicasState, Retired
 
 
-def apply_record(state: ReplicasState, record: Record) -> None:
-    """Change the state by one record."""
+def apply(state: ReplicasState, record: Record) -> ReplicasState:
+    """The state after one record."""
+    if isinstance(record, GroupRemoved):
+        return _retire(state, state.groups[record.broker_name])
     if isinstance(record, ReplicaAdded):
-        group = _add_replica(state, record)
-    elif isinstance(record, ReplicasRemoved):
-        group = _remove_replicas(state.groups[record.broker_name], record)
-    elif isinstance(record, GroupRemoved):
-        _retire(state, state.groups.pop(record.broker_name))
-        return
-    else:
-        group = _change(state.groups[record.broker_name], record)
-    if group.replicas:
-        _check(group)
-        state.groups[group.broker_name] = group
-    else:
-        del state.groups[group.broker_name]
-        _retire(state, group)
+        return _put(*_add_replica(state, record))
+    group = state.groups[record.broker_name]
+    group = _remove_replicas(group, record) if isinstance(record, ReplicasRemoved) else _change(group, record)
+    return _put(state, group) if group.replicas else _retire(state, group)
+
+
+def _put(state: ReplicasState, group: Group) -> ReplicasState:
+    _check(group)
+    return replace(state, groups={**state.groups, group.broker_name: group})
 
 
 def _change(
@@ -73,10 +73,12 @@ def _change(
     return _with_set(elected, (record.broker_id,))
 
 
-def _add_replica(state: ReplicasState, record: ReplicaAdded) -> Group:
+def _add_replica(state: ReplicasState, record: ReplicaAdded) -> tuple[ReplicasState, Group]:
     group = state.groups.get(record.broker_name)
     if group is None:
-        floor = state.retired.pop(record.broker_name, Retired(0, 0, 1))
+        retired = dict(state.retired)
+        floor = retired.pop(record.broker_name, Retired(0, 0, 1))
+        state = replace(state, retired=retired)
         group = Group(
             record.cluster_name,
             record.broker_name,
@@ -86,7 +88,7 @@ def _add_replica(state: ReplicasState, record: ReplicaAdded) -> Group:
         )
     broker_id = record.replica.broker_id
     assert broker_id >= group.next_broker_id, "a broker id is never given out twice"
-    return replace(group, next_broker_id=broker_id + 1, replicas={**group.replicas, broker_id: record.replica})
+    return state, replace(group, next_broker_id=broker_id + 1, replicas={**group.replicas, broker_id: record.replica})
 
 
 def _remove_replicas(group: Group, record: ReplicasRemoved) -> Group:
@@ -100,10 +102,10 @@ def _remove_replicas(group: Group, record: ReplicasRemoved) -> Group:
     return replace(group, replicas=replicas)
 
 
-def _retire(state: ReplicasState, group: Group) -> None:
-    state.retired[group.broker_name] = Retired(
-        max(group.master_epoch, group.epoch_floor), group.sync_state_set_epoch, group.next_broker_id
-    )
+def _retire(state: ReplicasState, group: Group) -> ReplicasState:
+    floor = Retired(max(group.master_epoch, group.epoch_floor), group.sync_state_set_epoch, group.next_broker_id)
+    groups = {name: each for name, each in state.groups.items() if name != group.broker_name}
+    return ReplicasState(groups, {**state.retired, group.broker_name: floor})
 
 
 def _with_set(group: Group, sync_state_set: tuple[int, ...]) -> Group:

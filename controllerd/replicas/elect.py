@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from controllerd.replicas.commands import Observation
+from controllerd.replicas.requests import Observation
 from controllerd.replicas.state import Group
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controllerd.replicas.commands import Observation
+from controllerd.replicas.requests import Observation
 from controllerd.replicas.state import MAX_REPLICAS_IN_ALL, Group
 from remoting.liveness import Awake, Patience, Silence
 
@@ -152,7 +152,7 @@ class HeartbeatTable:
         return beat.is_closed or self._silences[beat.key].is_dead(self._judged_ms(now_ms))
 
     def observe(self, group: Group, now_ms: int) -> tuple[Observation, ...]:
-        """The live replicas of a group, for a command."""
+        """The live replicas of a group, for a request."""
         found = []
         for broker_id in sorted(group.replicas):
             beat = self.get(group, broker_id)

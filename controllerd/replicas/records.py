@@ -1,9 +1,11 @@
-"""Facts: what a decision changes; `decide.py` makes them, `apply.py` puts them into the state (pure)"""
+"""Facts: what a decision changes; `decide.py` makes them, `apply.py` puts them into the state, `FORMATS` into the log (pure)"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Final
 
+from controllerd.records.subject import Format, plain
 from controllerd.replicas.state import Replica, UncleanElection
 
 
@@ -86,4 +88,15 @@ Record = (
     | MasterLost
     | ReplicasRemoved
     | GroupRemoved
+)
+
+FORMATS: Final[tuple[Format[Any], ...]] = (
+    plain("replica_added", ReplicaAdded),
+    plain("replica_moved", ReplicaMoved),
+    plain("epoch_floor_raised", EpochFloorRaised),
+    plain("sync_state_set_changed", SyncStateSetChanged),
+    plain("master_elected", MasterElected),
+    plain("master_lost", MasterLost),
+    plain("replicas_removed", ReplicasRemoved),
+    plain("group_removed", GroupRemoved),
 )

@@ -1,7 +1,7 @@
 """What the controllers agree on about broker replicas: values only (pure)
 
-A group is all replicas of one broker name. Groups are immutable: a change puts a new one in place, so whoever was handed a group
-keeps a consistent picture. `apply.py` is the only writer of `ReplicasState`.
+A group is all replicas of one broker name. Nothing here changes: `apply.py` makes another state, so whoever was handed a group or
+a state keeps a consistent picture.
 
 Three counters must never be mixed up: the Raft term (not here), `master_epoch` (who leads the group) and `sync_state_set_epoch`
 (version of the set). Neither epoch nor a broker id is ever used twice: cleaning a group leaves its floor in `retired`.
@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import orjson
 
+from controllerd.records.fields import read_fields
+from controllerd.records.subject import UnknownFormat
 from remoting.errors import ProtocolError
 
 MAX_EPOCH: Final = 2**31 - 1
 MAX_GROUPS: Final = 4096
 MAX_REPLICAS: Final = 64
 MAX_REPLICAS_IN_ALL: Final = 16384
-MAX_UNCLEAN_ELECTIONS: Final = 16
+MAX_UNCLEAN_ELECTIONS: Final = 16  # part of what MasterElected means, so it never changes
 _FORMAT: Final = 1
 _MAX_STATE_BYTES: Final = 64 << 20
 
@@ -113,12 +115,12 @@ class Retired:
     next_broker_id: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ReplicasState:
     """All groups, by broker name."""
 
-    groups: dict[str, Group] = field(default_factory=dict)
-    retired: dict[str, Retired] = field(default_factory=dict)
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    retired: Mapping[str, Retired] = field(default_factory=dict)
 
     def next_broker_id(self, broker_name: str) -> int:
         """The id that the next new replica of the name gets."""
@@ -149,22 +151,14 @@ def decode_state(content: bytes) -> ReplicasState:
             raise ProtocolError("a snapshot of the replicas state that is cut off or too large")
         fields = orjson.loads(text)
         if fields["format"] != _FORMAT:
-            raise ProtocolError(f"a snapshot of format {fields['format']} is not understood, only {_FORMAT}")
-        groups = {group["broker_name"]: _decode_group(group) for group in fields["groups"]}
-        return ReplicasState(groups, {name: Retired(**floor) for name, floor in fields["retired"].items()})
-    except (zlib.error, ValueError, KeyError, TypeError) as error:
+            raise UnknownFormat(f"a state of the replicas in format {fields['format']}")
+        groups = [_decode_group(group) for group in fields["groups"]]
+        retired = {name: read_fields(Retired, floor) for name, floor in fields["retired"].items()}
+        return ReplicasState({group.broker_name: group for group in groups}, retired)
+    except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(f"undecodable snapshot of the replicas state: {error}") from error
 
 
 def _decode_group(fields: dict[str, Any]) -> Group:
-    replicas = {replica["broker_id"]: Replica(**replica) for replica in fields["replicas"]}
-    unclean = [
-        UncleanElection(**{**each, "sync_state_set": tuple(each["sync_state_set"])})
-        for each in fields.get("unclean_elections", ())
-    ]
-    changed = {
-        "sync_state_set": tuple(fields["sync_state_set"]),
-        "replicas": replicas,
-        "unclean_elections": tuple(unclean),
-    }
-    return Group(**{**fields, **changed})
+    replicas = [read_fields(Replica, each) for each in fields.pop("replicas")]
+    return replace(read_fields(Group, fields), replicas={each.broker_id: each for each in replicas})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controllerd.replicas.commands import ElectMaster, Observation, Trigger
 from controllerd.replicas.decide import decide
 from controllerd.replicas.elect import is_incumbent
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.records import MasterElected
+from controllerd.replicas.requests import ElectMaster, Observation, Trigger
 from controllerd.replicas.state import Group, ReplicasState
 
 
@@ -31,7 +31,7 @@ def due_elections(
         group = state.groups.get(name)
         if group is None or not needs_election(group, table, now_ms):
             continue
-        command = ElectMaster(
+        request = ElectMaster(
             group.cluster_name,
             group.broker_name,
             Trigger.CONTROLLER,
@@ -41,9 +41,9 @@ def due_elections(
             last_known=table.last_words(group, now_ms) if unclean else (),
             at_ms=at_ms,
         )
-        records = decide(state, command).records
+        records = decide(state, request).records
         if records and (isinstance(records[0], MasterElected) or _is_gone(group, table, now_ms)):
-            due.append(command)
+            due.append(request)
     return due
 
 

@@ -1,28 +1,37 @@
-"""What each remoting request needs: one table from request code to resources and actions (pure)
+"""The kinds of needs that a request may have: how each reads, from fields or body, which resources it is about (pure)
 
-A row reads the request's fields (or body) and gives the demands, all of which must be met. Rows follow the original's
-annotations; where it checks nothing (settings, consumer groups, batch acks), this table does. Codes without a row need the right
-to change the cluster. `INNER` codes are for the components of the cluster alone; `OPEN` ones carry no signature, as a signed
-request introduced their connection.
+A `Need` gives the demands, all of which must be met, and says in words what it asks for; `remoting/registry.py` names one for
+each request code. They follow the original's annotations; where it checks nothing (settings, consumer groups, batch acks), these
+do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
 
 from remoting import codes
 from remoting.access.decision import Demand
-from remoting.access.model import CLUSTER, CREATE, DELETE, GET, GROUP, LIST, PUB, SUB, TOPIC, UPDATE
+from remoting.access.model import CLUSTER, CREATE, GET, GROUP, LIST, PUB, SUB, TOPIC, UPDATE
 from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 _MAX_DEMANDS: Final = 10_000
 
-Row = Callable[[Command, str], list[Demand]]  # (request, the cluster's name)
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a caller must be allowed to do. `demands` gets the request and the cluster's name; it raises RequestError
+    NO_PERMISSION when the request does not say what it is about. `super_user`: while permissions are off, only super users may.
+    """
+
+    text: str
+    demands: Callable[[Command, str], list[Demand]]
+    super_user: bool = False
 
 
 def group_demand(name: str, *actions: str) -> Demand:
@@ -36,26 +45,23 @@ def topic_demand(name: str, *actions: str) -> Demand:
     return Demand(TOPIC, name, actions)
 
 
-def demands_of(request: Command, cluster: str) -> list[Demand]:
-    """What the sender of a request must be allowed to do.
-
-    Raises RequestError NO_PERMISSION when the request does not say what it is about.
-    """
-    return ROWS.get(request.code, _DEFAULT)(request, cluster)
+# ---- needs that are read from fields
 
 
-# ---- rows
+def cluster(*actions: str) -> Need:
+    return Need(f"Cluster: {_any_of(actions)}", lambda _request, name: [Demand(CLUSTER, name, actions)])
 
 
-def _cluster(*actions: str) -> Row:
-    return lambda _request, cluster: [Demand(CLUSTER, cluster, actions)]
+def super_user(need: Need) -> Need:
+    """The same for what manages users."""
+    return replace(need, text=f"{need.text}; a super user while permissions are off", super_user=True)
 
 
-def _fields(*actions: str, topic: str = "", group: str = "", topics: str = "", groups: str = "") -> Row:
+def fields(*actions: str, topic: str = "", group: str = "", topics: str = "", groups: str = "") -> Need:
     """Fields that name a topic and a group; `topics` and `groups` hold several names. An absent field demands nothing, unless all
     are absent."""
 
-    def row(request: Command, cluster: str) -> list[Demand]:
+    def demands(request: Command, cluster: str) -> list[Demand]:
         ext = request.ext
         found = [topic_demand(ext[topic], *actions)] if topic and ext.get(topic) else []
         if group and ext.get(group):
@@ -64,17 +70,18 @@ def _fields(*actions: str, topic: str = "", group: str = "", topics: str = "", g
         found += [group_demand(each, *actions) for each in ext.get(groups, "").split(",") if each] if groups else []
         return found or [Demand(CLUSTER, cluster, actions)]
 
-    return row
+    named = (("Topic", topic), ("Group", group), ("Topics", topics), ("Groups", groups))
+    return Need(", ".join(f"{kind} `{name}`" for kind, name in named if name) + f": {_any_of(actions)}", demands)
 
 
-def _send(topic: str, group: str) -> Row:
-    def row(request: Command, cluster: str) -> list[Demand]:
+def send(topic: str, group: str) -> Need:
+    def demands(request: Command, cluster: str) -> list[Demand]:
         name = request.ext.get(topic, "")
         if name.startswith(RETRY_PREFIX):
             return [group_demand(request.ext.get(group) or name, SUB)]
         return [topic_demand(name, PUB)]
 
-    return row
+    return Need(f"Topic `{topic}`: Pub; of a retry topic Group `{group}`: Sub", demands)
 
 
 def _pull(request: Command, cluster: str) -> list[Demand]:
@@ -88,9 +95,7 @@ def _route(request: Command, cluster: str) -> list[Demand]:
 
 
 def _end_transaction(request: Command, cluster: str) -> list[Demand]:
-    topic = request.ext.get(
-        "topic"
-    )  # clients up to 4.9 do not say it; the half message they name is proof of having sent it
+    topic = request.ext.get("topic")
     return [topic_demand(topic, PUB)] if topic else []
 
 
@@ -103,6 +108,9 @@ def _clone_offset(request: Command, cluster: str) -> list[Demand]:
     ext = request.ext
     found = [group_demand(ext.get("srcGroup", ""), GET), group_demand(ext.get("destGroup", ""), UPDATE)]
     return [*found, topic_demand(ext["topic"], UPDATE)] if ext.get("topic") else found
+
+
+# ---- needs that are read from bodies
 
 
 def _heartbeat(request: Command, cluster: str) -> list[Demand]:
@@ -138,14 +146,14 @@ def _client_config(request: Command, cluster: str) -> list[Demand]:
     return [*found, topic_demand(_text(subscription, "topic"), SUB)] if isinstance(subscription, dict) else found
 
 
-def _body_names(*actions: str) -> Row:
+def body_names(*actions: str) -> Need:
     """A body that names a topic and a consumer group."""
 
-    def row(request: Command, cluster: str) -> list[Demand]:
+    def demands(request: Command, cluster: str) -> list[Demand]:
         body = _body(request)
         return [topic_demand(_text(body, "topic"), *actions), group_demand(_text(body, "consumerGroup"), *actions)]
 
-    return row
+    return Need(f"Topic, Group of the body: {_any_of(actions)}", demands)
 
 
 def _one_group(request: Command, cluster: str) -> list[Demand]:
@@ -201,160 +209,29 @@ def _unclear(code: int) -> RequestError:
     )
 
 
-_DEFAULT: Final = _cluster(UPDATE)
-_READ: Final = _cluster(GET, LIST)
-_TOPIC_READ: Final = _fields(SUB, GET, topic="topic")
-_RECEIVE: Final = _fields(SUB, topic="topic", group="consumerGroup")
-_GROUP_READ: Final = _fields(GET, topic="topic", group="group")
+def _any_of(actions: Iterable[str]) -> str:
+    return " or ".join(actions)
 
+
+CHANGE_CLUSTER: Final = cluster(UPDATE)
+READ_CLUSTER: Final = cluster(GET, LIST)
 # Only components of this cluster send these; no user may, not even a super user.
-INNER: Final = frozenset({codes.PROXY_CALL, codes.RAFT_HELLO, codes.ACCESS_STATE})
+COMPONENT: Final = replace(CHANGE_CLUSTER, text="a component of this cluster")
 # Taken on connections that a signed RAFT_HELLO introduced, and on no others.
-OPEN: Final = frozenset({codes.RAFT_MESSAGE, codes.RAFT_SNAPSHOT})
+INTRODUCED: Final = replace(CHANGE_CLUSTER, text="a connection that RAFT_HELLO introduced; no signature")
+# What brokers ask of their clients; were it asked of a daemon, it would change the cluster.
+OF_CLIENT: Final = replace(CHANGE_CLUSTER, text="brokers send it")
 
-_CLUSTER_READS: Final = (
-    codes.GET_ALL_TOPIC_CONFIG,
-    codes.GET_BROKER_CONFIG,
-    codes.GET_BROKER_RUNTIME_INFO,
-    codes.GET_ALL_CONSUMER_OFFSET,
-    codes.GET_ALL_DELAY_OFFSET,
-    codes.GET_TIMER_CHECK_POINT,
-    codes.GET_TIMER_METRICS,
-    codes.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    codes.GET_PRODUCER_CONNECTION_LIST,
-    codes.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-    codes.VIEW_BROKER_STATS_DATA,
-    codes.GET_BROKER_CONSUME_STATS,
-    codes.GET_ALL_PRODUCER_INFO,
-    codes.GET_ALL_MESSAGE_REQUEST_MODE,
-    codes.AUTH_GET_USER,
-    codes.AUTH_LIST_USERS,
-    codes.AUTH_GET_ACL,
-    codes.AUTH_LIST_ACLS,
-    codes.GET_KV_CONFIG,
-    codes.GET_BROKER_CLUSTER_INFO,
-    codes.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-    codes.GET_KVLIST_BY_NAMESPACE,
-    codes.GET_TOPICS_BY_CLUSTER,
-    codes.GET_SYSTEM_TOPIC_LIST_FROM_NS,
-    codes.GET_UNIT_TOPIC_LIST,
-    codes.GET_HAS_UNIT_SUB_TOPIC_LIST,
-    codes.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-    codes.GET_NAMESRV_CONFIG,
-    codes.QUERY_DATA_VERSION,
-    codes.GET_BROKER_MEMBER_GROUP,
-    codes.GET_BROKER_HA_STATUS,
-    codes.CONTROLLER_GET_REPLICA_INFO,
-    codes.CONTROLLER_GET_METADATA_INFO,
-    codes.CONTROLLER_GET_SYNC_STATE_DATA,
-    codes.GET_BROKER_EPOCH_CACHE,
-    codes.GET_CONTROLLER_CONFIG,
-    codes.CONTROLLER_GET_NEXT_BROKER_ID,
-    codes.CLUSTER_VIEW,
-    codes.BROKER_STATE,
-    codes.CONTROLLER_MEMBERS,
-)
-_CLUSTER_CHANGES: Final = (
-    codes.UPDATE_BROKER_CONFIG,
-    codes.CLEAN_EXPIRED_CONSUMEQUEUE,
-    codes.CLEAN_UNUSED_TOPIC,
-    codes.DELETE_EXPIRED_COMMITLOG,
-    codes.AUTH_CREATE_USER,
-    codes.AUTH_UPDATE_USER,
-    codes.AUTH_DELETE_USER,
-    codes.AUTH_CREATE_ACL,
-    codes.AUTH_UPDATE_ACL,
-    codes.AUTH_DELETE_ACL,
-    codes.PUT_KV_CONFIG,
-    codes.DELETE_KV_CONFIG,
-    codes.REGISTER_BROKER,
-    codes.UNREGISTER_BROKER,
-    codes.WIPE_WRITE_PERM_OF_BROKER,
-    codes.DELETE_TOPIC_IN_NAMESRV,
-    codes.REGISTER_TOPIC_IN_NAMESRV,
-    codes.UPDATE_NAMESRV_CONFIG,
-    codes.ADD_WRITE_PERM_OF_BROKER,
-    codes.BROKER_HEARTBEAT,
-    codes.NOTIFY_MIN_BROKER_ID_CHANGE,
-    codes.EXCHANGE_BROKER_HA_INFO,
-    codes.RESET_MASTER_FLUSH_OFFSET,
-    codes.CONTROLLER_ALTER_SYNC_STATE_SET,
-    codes.CONTROLLER_ELECT_MASTER,
-    codes.CONTROLLER_REGISTER_BROKER,
-    codes.NOTIFY_BROKER_ROLE_CHANGED,
-    codes.UPDATE_CONTROLLER_CONFIG,
-    codes.CLEAN_BROKER_DATA,
-    codes.CONTROLLER_APPLY_BROKER_ID,
-    codes.CHANGE_CONTROLLER_MEMBERS,
-    codes.TRANSFER_CONTROLLER_LEADER,
-    codes.HAND_OVER_MASTER,
-)
-
-ROWS: Final[Mapping[int, Row]] = {
-    **dict.fromkeys(_CLUSTER_READS, _READ),
-    **dict.fromkeys(_CLUSTER_CHANGES, _DEFAULT),
-    **dict.fromkeys(INNER | OPEN, _DEFAULT),
-    # producers
-    codes.SEND_MESSAGE: _send("topic", "producerGroup"),
-    codes.SEND_MESSAGE_V2: _send("b", "a"),
-    codes.SEND_BATCH_MESSAGE: _send("b", "a"),
-    codes.SEND_REPLY_MESSAGE: _fields(PUB, topic="topic"),
-    codes.SEND_REPLY_MESSAGE_V2: _fields(PUB, topic="b"),
-    codes.RECALL_MESSAGE: _fields(PUB, topic="topic"),
-    codes.END_TRANSACTION: _end_transaction,
-    # consumers
-    codes.CONSUMER_SEND_MSG_BACK: _fields(SUB, group="group"),
-    codes.PULL_MESSAGE: _pull,
-    codes.LITE_PULL_MESSAGE: _pull,
-    codes.POP_MESSAGE: _RECEIVE,
-    codes.PEEK_MESSAGE: _RECEIVE,
-    codes.ACK_MESSAGE: _RECEIVE,
-    codes.BATCH_ACK_MESSAGE: _batch_ack,
-    codes.CHANGE_MESSAGE_INVISIBLETIME: _RECEIVE,
-    codes.NOTIFICATION: _RECEIVE,
-    codes.POLLING_INFO: _fields(SUB, GET, topic="topic", group="consumerGroup"),
-    codes.QUERY_ASSIGNMENT: _body_names(SUB),
-    codes.QUERY_CONSUMER_OFFSET: _fields(SUB, GET, topic="topic", group="consumerGroup"),
-    codes.UPDATE_CONSUMER_OFFSET: _fields(SUB, UPDATE, topic="topic", group="consumerGroup"),
-    codes.GET_CONSUMER_LIST_BY_GROUP: _fields(SUB, GET, group="consumerGroup"),
-    codes.LOCK_BATCH_MQ: _locks,
-    codes.UNLOCK_BATCH_MQ: _locks,
-    # both
-    codes.GET_ROUTEINFO_BY_TOPIC: _route,
-    codes.HEART_BEAT: _heartbeat,
-    codes.UNREGISTER_CLIENT: _unregister,
-    codes.CHECK_CLIENT_CONFIG: _client_config,
-    # topics
-    codes.QUERY_MESSAGE: _TOPIC_READ,
-    codes.SEARCH_OFFSET_BY_TIMESTAMP: _TOPIC_READ,
-    codes.GET_MAX_OFFSET: _TOPIC_READ,
-    codes.GET_MIN_OFFSET: _TOPIC_READ,
-    codes.GET_EARLIEST_MSG_STORETIME: _TOPIC_READ,
-    codes.VIEW_MESSAGE_BY_ID: _TOPIC_READ,
-    codes.GET_TOPIC_STATS_INFO: _fields(GET, topic="topic"),
-    codes.GET_TOPIC_CONFIG: _fields(GET, topic="topic"),
-    codes.QUERY_TOPIC_CONSUME_BY_WHO: _fields(GET, topic="topic"),
-    codes.QUERY_CONSUME_QUEUE: _fields(GET, topic="topic", group="consumerGroup"),
-    codes.UPDATE_AND_CREATE_TOPIC: _fields(CREATE, topic="topic"),
-    codes.UPDATE_AND_CREATE_TOPIC_LIST: _topics,
-    codes.DELETE_TOPIC_IN_BROKER: _fields(DELETE, topic="topic"),
-    codes.RESUME_CHECK_HALF_MESSAGE: _fields(UPDATE, topic="topic"),
-    # groups
-    codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _one_group,
-    codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _groups,
-    codes.DELETE_SUBSCRIPTIONGROUP: _fields(DELETE, group="groupName"),
-    codes.GET_SUBSCRIPTIONGROUP_CONFIG: _fields(GET, group="group"),
-    codes.GET_CONSUMER_CONNECTION_LIST: _fields(GET, group="consumerGroup"),
-    codes.GET_CONSUMER_RUNNING_INFO: _fields(GET, group="consumerGroup"),
-    codes.GET_CONSUME_STATS: _fields(GET, topic="topic", group="consumerGroup", topics="topicList"),
-    codes.QUERY_CORRECTION_OFFSET: _fields(GET, topic="topic", group="compareGroup", groups="filterGroups"),
-    codes.QUERY_CONSUME_TIME_SPAN: _GROUP_READ,
-    codes.QUERY_TOPICS_BY_CONSUMER: _GROUP_READ,
-    codes.QUERY_SUBSCRIPTION_BY_CONSUMER: _GROUP_READ,
-    codes.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _GROUP_READ,
-    codes.INVOKE_BROKER_TO_RESET_OFFSET: _fields(UPDATE, topic="topic", group="group"),
-    codes.UPDATE_AND_GET_GROUP_FORBIDDEN: _fields(UPDATE, topic="topic", group="group"),
-    codes.CONSUME_MESSAGE_DIRECTLY: _fields(SUB, topic="topic", group="consumerGroup"),
-    codes.CLONE_GROUP_OFFSET: _clone_offset,
-    codes.SET_MESSAGE_REQUEST_MODE: _body_names(UPDATE),
-}
+PULL: Final = Need("Topic `topic` (unless a retry topic), Group `consumerGroup`: Sub", _pull)
+ROUTE: Final = Need("Topic `topic`: Pub or Sub or Get", _route)
+# Clients up to 4.9 do not say the topic; the half message they name is proof of having sent it.
+END_TRANSACTION: Final = Need("Topic `topic`, when it is said: Pub", _end_transaction)
+UNREGISTER: Final = Need("Group `consumerGroup`, when it is said: Sub", _unregister)
+CLONE_OFFSET: Final = Need("Group `srcGroup`: Get; Group `destGroup`, Topic `topic`: Update", _clone_offset)
+HEARTBEAT: Final = Need("every Group and Topic that the body subscribes to: Sub", _heartbeat)
+LOCKS: Final = Need("Group, Topics of the body: Sub", _locks)
+BATCH_ACK: Final = Need("every Group and Topic of the body: Sub", _batch_ack)
+CLIENT_CONFIG: Final = Need("Group, Topic of the body: Sub", _client_config)
+PUT_GROUP: Final = Need("Group of the body: Create or Update", _one_group)
+PUT_GROUPS: Final = Need("every Group of the body: Create or Update", _groups)
+PUT_TOPICS: Final = Need("every Topic of the body: Create", _topics)

@@ -1,4 +1,7 @@
-"""Batches: many messages in the body of one request (pure)."""
+"""Batches: many messages in the body of one request (pure).
+
+A message of a batch is: totalSize magic crc flag bodyLength, each of 4 bytes, body, propertiesLength(2), properties.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from typing import Final, NamedTuple
 
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
+from remoting.record.layout import LENGTH, LENGTH_BYTES
 
-_BATCH_HEAD: Final = struct.Struct(">iIIii")
-_SHORT: Final = struct.Struct(">h")
+_ITEM: Final = struct.Struct(">iIIii")
+ITEM_HEAD: Final = struct.Struct(">i8xii")  # what of an item's head counts: size, flag, body length
+ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
+ITEM_OVERHEAD_BYTES: Final = ITEM_HEAD_BYTES + LENGTH_BYTES
 
 
 class BatchItem(NamedTuple):
@@ -21,7 +27,7 @@ class BatchItem(NamedTuple):
 
 
 def decode_batch_body(body: Bytes, max_count: int = 32767) -> list[BatchItem]:
-    """The messages of a batch body (code 320): totalSize magic crc flag bodyLength body propertiesLength properties.
+    """The messages of a batch body (code 320).
 
     Raises ProtocolError when lengths contradict each other or there are more than `max_count`.
     """
@@ -30,20 +36,17 @@ def decode_batch_body(body: Bytes, max_count: int = 32767) -> list[BatchItem]:
     position = 0
     try:
         while position < len(view):
-            size, _, _, flag, body_length = _BATCH_HEAD.unpack_from(view, position)
-            body_start = position + _BATCH_HEAD.size
-            properties_at = body_start + body_length
-            (properties_length,) = _SHORT.unpack_from(view, properties_at)
+            size, flag, body_length = ITEM_HEAD.unpack_from(view, position)
+            body_start = position + ITEM_HEAD_BYTES
+            length_at = body_start + body_length
+            (properties_length,) = LENGTH.unpack_from(view, length_at)
+            properties_at = length_at + LENGTH_BYTES
             end = position + size
-            if (
-                min(body_length, properties_length) < 0
-                or properties_at + 2 + properties_length != end
-                or end > len(view)
-            ):
+            if min(body_length, properties_length) < 0 or properties_at + properties_length != end or end > len(view):
                 raise ProtocolError("the parts of a batch item do not add up to its size")
             if len(items) == max_count:
                 raise ProtocolError(f"a batch of more than {max_count} messages")
-            items.append(BatchItem(flag, view[body_start:properties_at], bytes(view[properties_at + 2 : end])))
+            items.append(BatchItem(flag, view[body_start:length_at], bytes(view[properties_at:end])))
             position = end
     except struct.error as error:
         raise ProtocolError(f"undecodable batch body: {error}") from error
@@ -54,6 +57,6 @@ def encode_batch_body(items: list[tuple[int, bytes, bytes]]) -> bytes:
     """A batch body of (flag, body, properties) triples."""
     parts = []
     for flag, body, properties in items:
-        size = _BATCH_HEAD.size + len(body) + 2 + len(properties)
-        parts += [_BATCH_HEAD.pack(size, 0, 0, flag, len(body)), body, _SHORT.pack(len(properties)), properties]
+        size = ITEM_OVERHEAD_BYTES + len(body) + len(properties)
+        parts += [_ITEM.pack(size, 0, 0, flag, len(body)), body, LENGTH.pack(len(properties)), properties]
     return b"".join(parts)

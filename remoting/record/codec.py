@@ -9,7 +9,14 @@ from typing import Final, NamedTuple
 from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
+from remoting.record.fields import CONTRADICTION, measure
 from remoting.record.layout import (
+    BORDER,
+    FILLER_BYTES,
+    HOST_V6_BYTES,
+    LENGTH,
+    LENGTH_BYTES,
+    MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     MAX_PROPERTIES_BYTES,
@@ -18,14 +25,15 @@ from remoting.record.layout import (
     MAX_TOPIC_BYTES,
     SYS_BORN_HOST_V6,
     SYS_STORE_HOST_V6,
+    SYS_V6_HOSTS,
+    Field,
+    heads,
     record_size,
 )
 from remoting.record.properties import decode_properties
 
-_HEAD: Final = struct.Struct(">IIIiiqqiq")  # up to and with bornTimestamp
-_AFTER_STORE_HOST: Final = struct.Struct(">iqi")
-_LONG: Final = struct.Struct(">q")
-_SHORT: Final = struct.Struct(">h")
+_HEADS: Final = heads(*Field)
+_SYS_FLAG: Final = heads(Field.SYS_FLAG)[0].unpack_from
 
 
 class Record(NamedTuple):
@@ -96,36 +104,37 @@ def encode_record(
     size = record_size(len(topic), len(body), len(properties), len(born_host), len(store_host))
     if len(properties) > MAX_PROPERTIES_BYTES or len(topic) > MAX_RETRY_TOPIC_BYTES or size > MAX_RECORD_BYTES:
         raise ValueError("a record is over its size limit")
-    sys_flag &= ~(SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)
-    if len(born_host) == 20:
+    sys_flag &= ~SYS_V6_HOSTS
+    if len(born_host) == HOST_V6_BYTES:
         sys_flag |= SYS_BORN_HOST_V6
-    if len(store_host) == 20:
+    if len(store_host) == HOST_V6_BYTES:
         sys_flag |= SYS_STORE_HOST_V6
     long_topic = len(topic) > MAX_TOPIC_BYTES
-    return b"".join(
-        (
-            _HEAD.pack(
-                size,
-                MAGIC_V2 if long_topic else MAGIC_V1,
-                crc32(body) & 0x7FFFFFFF,
-                queue_id,
-                flag,
-                queue_offset,
-                physical_offset,
-                sys_flag,
-                born_timestamp_ms,
-            ),
-            born_host,
-            _LONG.pack(store_timestamp_ms),
-            store_host,
-            _AFTER_STORE_HOST.pack(reconsume_times, prepared_transaction_offset, len(body)),
-            body,
-            _SHORT.pack(len(topic)) if long_topic else bytes((len(topic),)),
-            topic,
-            _SHORT.pack(len(properties)),
-            properties,
-        )
+    head = _HEADS[sys_flag & SYS_V6_HOSTS].pack(
+        size,
+        MAGIC_V2 if long_topic else MAGIC_V1,
+        crc32(body) & 0x7FFFFFFF,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp_ms,
+        born_host,
+        store_timestamp_ms,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        len(body),
     )
+    topic_length = LENGTH.pack(len(topic)) if long_topic else bytes((len(topic),))
+    return b"".join((head, body, topic_length, topic, LENGTH.pack(len(properties)), properties))
+
+
+def encode_filler(remaining: int) -> bytes:
+    """The filler that declares the last `remaining` bytes of a log's file blank."""
+    assert remaining >= FILLER_BYTES
+    return BORDER.pack(remaining, MAGIC_BLANK)
 
 
 def decode_record(buffer: Bytes, position: int = 0) -> Record:
@@ -140,55 +149,24 @@ def decode_record(buffer: Bytes, position: int = 0) -> Record:
 
 
 def _decode_record(buffer: Bytes, start: int) -> Record:
-    size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(
-        buffer, start
-    )
+    (sys_flag,) = _SYS_FLAG(buffer, start)
+    head = _HEADS[sys_flag & SYS_V6_HOSTS]
+    size, magic, *others, body_length = head.unpack_from(buffer, start)
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise ProtocolError(f"no record here: magic {magic:#010x}")
     end = start + size
     if end > len(buffer):
         raise ProtocolError(f"record of {size} bytes in a buffer of {len(buffer) - start}")
-    position = start + _HEAD.size
-    host_length = 20 if sys_flag & SYS_BORN_HOST_V6 else 8
-    born_host = bytes(buffer[position : position + host_length])
-    position += host_length
-    (store_timestamp,) = _LONG.unpack_from(buffer, position)
-    position += 8
-    host_length = 20 if sys_flag & SYS_STORE_HOST_V6 else 8
-    store_host = bytes(buffer[position : position + host_length])
-    position += host_length
-    reconsume_times, prepared, body_length = _AFTER_STORE_HOST.unpack_from(buffer, position)
-    position += _AFTER_STORE_HOST.size
-    body_start, position = position, position + body_length
-    if magic == MAGIC_V1:
-        topic_length = buffer[position]
-        position += 1
-    else:
-        (topic_length,) = _SHORT.unpack_from(buffer, position)
-        position += 2
-    topic_start, position = position, position + topic_length
-    (properties_length,) = _SHORT.unpack_from(buffer, position)
-    properties_start = position + 2
-    if min(body_length, topic_length, properties_length) < 0 or properties_start + properties_length != end:
-        raise ProtocolError("the parts of a record do not add up to its size")
-    return Record(
-        size,
-        body_crc,
-        queue_id,
-        flag,
-        queue_offset,
-        physical_offset,
-        sys_flag,
-        born,
-        born_host,
-        store_timestamp,
-        store_host,
-        reconsume_times,
-        prepared,
-        bytes(buffer[body_start : body_start + body_length]),
-        str(buffer[topic_start:position], "utf-8"),
-        bytes(buffer[properties_start:end]),
+    places = measure(buffer, start, end, magic, sys_flag, body_length)
+    if places is None:
+        raise ProtocolError(CONTRADICTION)
+    body_at, body_end, topic_at, topic_end = places
+    parts = (
+        bytes(buffer[body_at:body_end]),
+        str(buffer[topic_at:topic_end], "utf-8"),
+        bytes(buffer[topic_end + LENGTH_BYTES : end]),
     )
+    return Record._make((size, *others, *parts))
 
 
 def decode_records(buffer: Bytes) -> Iterator[Record]:

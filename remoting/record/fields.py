@@ -1,68 +1,108 @@
-"""Single fields of encoded records, for paths that decode nothing else (pure). The layout is in `layout`."""
+"""Single fields of encoded records, for paths that decode nothing else (pure). Where they are is `layout`'s.
+
+The records are whole, as a walk found them or a checked read gave them.
+"""
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from remoting.disk import Bytes
-from remoting.record.layout import MAGIC_V1, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
+from remoting.errors import ProtocolError
+from remoting.record.layout import (
+    HEAD_BYTES,
+    LENGTH,
+    LENGTH_BYTES,
+    MAGIC_V1,
+    SHORT_TOPIC_LENGTH_BYTES,
+    SYS_V6_HOSTS,
+    Field,
+    heads,
+)
 
-# queueOffset, physicalOffset, sysFlag at 20, and reconsumeTimes of a record with IPv4 hosts at 72
-_OFFSETS: Final = struct.Struct(">qqi32xi").unpack_from
-_INT: Final = struct.Struct(">i").unpack_from
-_SHORT: Final = struct.Struct(">h").unpack_from
-_LONG: Final = struct.Struct(">q").unpack_from
-_MAGIC: Final = struct.Struct(">I").unpack_from
-_OFFSETS_AT: Final = 20
-_RECONSUME_AT: Final = 72  # with IPv4 hosts
-_BODY_LENGTH_AT: Final = 84  # likewise
-_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
-_V6_EXTRA: Final = 12
+_QUEUE_OFFSET: Final = heads(Field.QUEUE_OFFSET)[0].unpack_from
+_PHYSICAL_OFFSET: Final = heads(Field.PHYSICAL_OFFSET)[0].unpack_from
+_RECONSUME_TIMES: Final = heads(Field.RECONSUME_TIMES)
+_STORE_TIMESTAMP: Final = heads(Field.STORE_TIMESTAMP)
+_BODY_LENGTH: Final = heads(Field.BODY_LENGTH)
+# Several at once, right for IPv4 hosts
+_OFFSETS: Final = heads(Field.QUEUE_OFFSET, Field.PHYSICAL_OFFSET, Field.SYS_FLAG, Field.RECONSUME_TIMES)[0]
+_STORED: Final = heads(Field.SYS_FLAG, Field.STORE_TIMESTAMP)[0]
+_BODY: Final = heads(Field.MAGIC, Field.SYS_FLAG, Field.BODY_LENGTH)[0]
+_LENGTH: Final = LENGTH.unpack_from
+_LEAST_BEHIND_BODY: Final = SHORT_TOPIC_LENGTH_BYTES + LENGTH_BYTES
+STORE_TIMESTAMP_END: Final = _STORE_TIMESTAMP[SYS_V6_HOSTS].size  # so much of a record's begin tells when it was stored
+CONTRADICTION: Final = "the parts of a record do not add up to its size"
 
 
 def offsets_of(record: Bytes) -> tuple[int, int, int]:
     """(queue offset, physical offset, reconsume times)."""
-    queue_offset, physical_offset, sys_flag, reconsume_times = _OFFSETS(record, _OFFSETS_AT)
-    if sys_flag & _V6:
-        reconsume_times = _INT(record, _RECONSUME_AT + _shift(sys_flag))[0]
+    queue_offset, physical_offset, sys_flag, reconsume_times = _OFFSETS.unpack_from(record)
+    if hosts := sys_flag & SYS_V6_HOSTS:
+        (reconsume_times,) = _RECONSUME_TIMES[hosts].unpack_from(record)
     return queue_offset, physical_offset, reconsume_times
 
 
 def queue_offset_of(record: Bytes) -> int:
-    offset: int = _LONG(record, _OFFSETS_AT)[0]
+    offset: int = _QUEUE_OFFSET(record)[0]
+    return offset
+
+
+def physical_offset_of(record: Bytes) -> int:
+    offset: int = _PHYSICAL_OFFSET(record)[0]
     return offset
 
 
 def store_timestamp_of(record: Bytes) -> int:
-    sys_flag = _INT(record, 36)[0]
-    timestamp: int = _LONG(record, 56 + (_V6_EXTRA if sys_flag & SYS_BORN_HOST_V6 else 0))[0]
+    """When a record was stored; its first `STORE_TIMESTAMP_END` bytes are enough."""
+    timestamp: int
+    sys_flag, timestamp = _STORED.unpack_from(record)
+    if hosts := sys_flag & SYS_V6_HOSTS:
+        (timestamp,) = _STORE_TIMESTAMP[hosts].unpack_from(record)
     return timestamp
 
 
 def properties_of(record: Bytes) -> bytes:
-    """The property string of a whole, intact record."""
-    start, length = _topic_span(record)
-    position = start + length
-    return bytes(record[position + 2 : position + 2 + _SHORT(record, position)[0]])
+    """The property string. Raises ProtocolError when the record's lengths contradict each other."""
+    return bytes(record[_places(record)[3] + LENGTH_BYTES :])
 
 
 def topic_of(record: Bytes) -> str:
-    start, length = _topic_span(record)
-    return str(record[start : start + length], "utf-8", "surrogateescape")
+    """The topic. Raises ProtocolError when the record's lengths contradict each other."""
+    _, _, start, end = _places(record)
+    return str(record[start:end], "utf-8", "surrogateescape")
 
 
-def _topic_span(record: Bytes) -> tuple[int, int]:
-    """Where the topic starts, and its length."""
-    position = _BODY_LENGTH_AT + _shift(_INT(record, 36)[0])
-    position += 4 + _INT(record, position)[0]
-    if _MAGIC(record, 4)[0] == MAGIC_V1:
-        return position + 1, record[position]
-    return position + 2, _SHORT(record, position)[0]
+def _places(record: Bytes) -> tuple[int, int, int, int]:
+    magic, sys_flag, body_length = _BODY.unpack_from(record)
+    places = measure(record, 0, len(record), magic, sys_flag, body_length)
+    if places is None:
+        raise ProtocolError(CONTRADICTION)
+    return places
 
 
-def _shift(sys_flag: int) -> int:
-    """How far IPv6 hosts move what follows both of them."""
-    if not sys_flag & _V6:
-        return 0
-    return (_V6_EXTRA if sys_flag & SYS_BORN_HOST_V6 else 0) + (_V6_EXTRA if sys_flag & SYS_STORE_HOST_V6 else 0)
+def measure(
+    data: Bytes, at: int, end: int, magic: int, sys_flag: int, body_length: int
+) -> tuple[int, int, int, int] | None:
+    """From where to where the body and then the topic are, of the record at `[at, end)` of the data; None when its parts do not
+    add up to that. Its properties begin behind the topic and their own length. `body_length` is as read for IPv4 hosts."""
+    body_at = at + HEAD_BYTES
+    if hosts := sys_flag & SYS_V6_HOSTS:
+        head = _BODY_LENGTH[hosts]
+        body_at = at + head.size
+        if body_at > end:
+            return None
+        (body_length,) = head.unpack_from(data, at)
+    body_end = body_at + body_length
+    if body_length < 0 or body_end + _LEAST_BEHIND_BODY > end:
+        return None
+    if magic == MAGIC_V1:
+        topic_at = body_end + SHORT_TOPIC_LENGTH_BYTES
+        topic_end = topic_at + data[body_end]
+    else:
+        topic_at = body_end + LENGTH_BYTES
+        topic_end = topic_at + _LENGTH(data, body_end)[0]
+    properties_at = topic_end + LENGTH_BYTES
+    if topic_end < topic_at or properties_at > end or properties_at + _LENGTH(data, topic_end)[0] != end:
+        return None
+    return body_at, body_end, topic_at, topic_end

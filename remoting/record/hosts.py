@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from remoting.errors import ProtocolError
+from remoting.record.layout import HOST_BYTES, HOST_V6_BYTES
 
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
@@ -24,7 +25,7 @@ def pack_host(host: str, port: int) -> bytes:
 @lru_cache(maxsize=4096)
 def unpack_host(packed: bytes) -> tuple[str, int]:
     """The address and port of a record's host field."""
-    return str(ipaddress.ip_address(packed[:-4])), _INT.unpack_from(packed, len(packed) - 4)[0]
+    return str(ipaddress.ip_address(packed[: -_INT.size])), _INT.unpack_from(packed, len(packed) - _INT.size)[0]
 
 
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
@@ -36,9 +37,9 @@ def decode_offset_message_id(message_id: str) -> tuple[str, int, int]:
     """(host, port, physical offset) of a server message id; raises ProtocolError when it is none."""
     try:
         packed = bytes.fromhex(message_id)
-        if len(packed) not in (16, 28):
+        if len(packed) - _LONG.size not in (HOST_BYTES, HOST_V6_BYTES):
             raise ProtocolError(f"{message_id!r} is not an offset message id: it has 32 or 56 hexadecimal digits")
-        host, port = unpack_host(packed[:-8])
+        host, port = unpack_host(packed[: -_LONG.size])
     except ValueError as error:
         raise ProtocolError(f"{message_id!r} is not an offset message id: {error}") from error
-    return host, port, _LONG.unpack_from(packed, len(packed) - 8)[0]
+    return host, port, _LONG.unpack_from(packed, len(packed) - _LONG.size)[0]

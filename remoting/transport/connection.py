@@ -1,7 +1,8 @@
 """One remoting connection on asyncio: the same protocol object serves an accepted and a dialled connection.
 
 Requests that arrive in one read event are handed to their handlers in runs of equal code, in order, so that a handler sees a
-batch and no Task is made. Answers and requests written during a loop turn leave in one write.
+batch and no Task is made. Those of one kind may be taken undecoded, buffer by buffer (`BufferTaker`). Answers and requests that
+are written during a loop turn leave in one write.
 
 What a peer can make us hold is bounded: a frame by its size limit, unanswered requests by `max_in_flight` (reading stops until
 answers are given), unsent answers by the transport's high-water mark (reading stops until the peer reads).
@@ -11,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from remoting import codes, frame
 from remoting.access.signature import Credentials
@@ -35,6 +37,8 @@ _LONG_PARTS_BYTES: Final = 2048  # of parts on average: from here on they are no
 _MAX_RUN: Final = 64
 _MAX_LARGE_RUN: Final = 8  # of requests with large answers, before it is looked whether the peer reads them
 _MAX_REQUESTS_OF_TURN: Final = 128  # of one connection, before the others of the loop have their turn
+MOST_TAKEN: Final = _MAX_REQUESTS_OF_TURN
+_READS_AFTER_VAIN_OFFER: Final = 16  # that are not offered: what a peer sends is mostly like what it sent before
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,17 @@ class ConnectionLimits:
     large_answers: frozenset[int] = frozenset()
 
 
+class BufferTaker(Protocol):
+    """Takes requests of one kind in bulk, as they were received."""
+
+    def offer(self, connection: RemotingConnection, buffer: bytes) -> bool:
+        """Whether to take requests from the buffer, `MOST_TAKEN` of them at most.
+
+        If so, the taker calls `go_on` once in a later turn, unless `connection.offered` is empty by then. Until it does, the
+        connection handles nothing else, so its requests stay in order.
+        """
+
+
 class RemotingConnection(asyncio.Protocol):
     """Frames in and out, answers matched by opaque, handlers called by code."""
 
@@ -62,8 +77,12 @@ class RemotingConnection(asyncio.Protocol):
         closed: Callable[[RemotingConnection], None] | None = None,
         *,
         credentials: Credentials | None = None,
+        taker: BufferTaker | None = None,
     ) -> None:
-        """Requests that go out here are signed with the credentials, if there are any."""
+        """Requests that go out here are signed with the credentials, if there are any. The taker is offered what was read."""
+        self._taker = taker
+        self._is_offered = False
+        self._reads_to_decode = 0
         self._credentials = credentials
         self.peer_host = ""
         self.peer_port = 0
@@ -132,6 +151,26 @@ class RemotingConnection(asyncio.Protocol):
                 return
             data = b"".join(self._received)
             self._received.clear()
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        """Have what was read taken, or decode it."""
+        if self._reads_to_decode:
+            self._reads_to_decode -= 1
+            self._decode(data)
+        elif (
+            self._taker is not None
+            and not (self._backlog or self._write_paused or self._out_bytes > _HIGH_WATER_BYTES)
+            and self._in_flight + MOST_TAKEN <= self._limits.max_in_flight
+            and self._taker.offer(self, data)
+        ):
+            self._is_offered = True
+            self._received.append(data)
+            self._wanted_bytes = sys.maxsize  # what comes meanwhile waits behind it
+        else:
+            self._decode(data)
+
+    def _decode(self, data: bytes) -> None:
         commands: list[Command] = []
         try:
             consumed = frame.decode_frames(data, commands, self._limits.max_frame_bytes)
@@ -147,6 +186,24 @@ class RemotingConnection(asyncio.Protocol):
             self._wanted_bytes = frame.bytes_wanted(rest)
         self._dispatch(commands)
 
+    @property
+    def offered(self) -> bytes:
+        """What the taker said that it will take from; nothing when the connection closed meanwhile."""
+        return self._received[0] if self._is_offered else b""
+
+    def go_on(self, position: int, requests: int, *, decoding: bool) -> None:
+        """The taker took what is before `position`, with so many two-way requests; what follows is decoded, or offered again."""
+        received, self._received = self._received, []
+        self._is_offered = False
+        self._in_flight += requests
+        data = received[0]
+        if len(received) > 1:
+            data = b"".join(received)
+        if decoding and not position:
+            self._reads_to_decode = _READS_AFTER_VAIN_OFFER
+        if position < len(data):
+            (self._decode if decoding else self._read)(data[position:])
+
     def pause_writing(self) -> None:
         self._write_paused = True
         self._regulate_reading()
@@ -161,6 +218,8 @@ class RemotingConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._is_offered:
+            self.go_on(0, 0, decoding=True)  # what came before the end is handled
         self._backlog.clear()
         pending, self._pending = self._pending, {}
         for answered, timer in pending.values():

@@ -12,7 +12,7 @@ from typing import Any
 from remoting import codes
 from remoting.errors import LogboomError, SettingsError
 from remoting.frame import Command
-from remoting.transport.connection import ConnectionLimits, Handler, RemotingConnection
+from remoting.transport.connection import BufferTaker, ConnectionLimits, Handler, RemotingConnection
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import ENFORCING, TlsServer, TlsSettings, accepting
 
@@ -38,11 +38,15 @@ class RemotingServer:
         tls: TlsServer | None = None,
         max_slow_readers: int = 256,
         second_port: int | None = None,
+        taker: BufferTaker | None = None,
+        connections: set[RemotingConnection] | None = None,
     ) -> None:
         """Of peers that do not read their answers, `max_slow_readers` are borne; then those that began first are closed.
 
-        `second_port` is served as well, if it is free.
+        `second_port` is served as well, if it is free. The taker is offered what connections read. The open ones
+        are kept in `connections`.
         """
+        self._taker = taker
         self._second_port = second_port
         self._max_slow_readers = max_slow_readers
         self._slow: dict[RemotingConnection, None] = {}  # in the order in which they became so
@@ -56,7 +60,7 @@ class RemotingServer:
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event | None = None
-        self.connections: set[RemotingConnection] = set()
+        self.connections: set[RemotingConnection] = set() if connections is None else connections
 
     @property
     def port(self) -> int:
@@ -103,7 +107,9 @@ class RemotingServer:
             await server.wait_closed()
 
     def _accept(self) -> RemotingConnection:
-        return RemotingConnection(self._handlers, self._limits, self._connection_opened, self._connection_closed)
+        return RemotingConnection(
+            self._handlers, self._limits, self._connection_opened, self._connection_closed, taker=self._taker
+        )
 
     def _connection_opened(self, connection: RemotingConnection) -> None:
         if len(self.connections) >= self._max_connections:

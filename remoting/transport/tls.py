@@ -43,9 +43,9 @@ class TlsSettings:
         "disabled: plaintext only; permissive: a connection's first byte decides; enforcing: TLS only",
         choices=(DISABLED, PERMISSIVE, ENFORCING),
     )
-    certificate_path: str = setting("", "the certificate that this daemon shows, with its chain: a PEM file")
-    key_path: str = setting("", "the certificate's private key: a PEM file")
-    ca_path: str = setting("", "the certificates that others are checked against: a PEM file")
+    certificate_path: str = setting("", "the certificate that this daemon shows, with its chain: a PEM file", path=True)
+    key_path: str = setting("", "the certificate's private key: a PEM file", path=True)
+    ca_path: str = setting("", "the certificates that others are checked against: a PEM file", path=True)
     client_auth: str = setting(
         "none", "whether clients need a certificate of ca_path: none, optional, required", choices=tuple(_CLIENT_AUTH)
     )

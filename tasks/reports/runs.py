@@ -24,12 +24,13 @@ from tasks.reports import JOBS, job
 from tasks.reports.context import Context, ReportFailed, Result, RunCancelled, Stop
 from tasks.reports.progress import Progress
 from tasks.reports.store import Store
-from tasks.reports.watch import RunOver, Watch
+from tasks.reports.watch import Watch
 from tasks.spark.errors import is_cancelled, reason
 from tasks.spark.lease import SparkUnavailable
 from tasks.spark.session import SparkHandle, sessions
 from tasks.spark.settings import SparkSettings
 from tasks.stopping import is_worker_stopping
+from webapp.lifecycle import FINISHED, State, WorkOver
 from webapp.reports import stream
 from webapp.reports.models import ReportRun, ReportSchedule
 
@@ -78,7 +79,7 @@ def execute(run_id: str, claim: Claim) -> None:
         progress.say(result.text)
         store.publish_progress(progress.document())
         store.succeed(result.rows, _result_path(run_id))
-    except RunOver as error:
+    except WorkOver as error:
         log.info("report run %s was ended by somebody else: %s", run_id, error)
     except (RunCancelled, ReportFailed, SparkUnavailable, LogboomError, SoftTimeLimitExceeded) as error:
         _end_early(run_id, stop, error)
@@ -98,7 +99,7 @@ def _end_early(run_id: str, stop: Stop, error: Exception) -> None:
             failure = stop.reason if asked else _failure(error)
             log.warning("report run %s failed: %s", run_id, failure)
             stream.failed(run_id, failure)
-    except stream.RunFinished as over:
+    except WorkOver as over:
         log.info("report run %s was ended meanwhile: %s", run_id, over)
 
 
@@ -127,12 +128,12 @@ def _take(run_id: str) -> ReportRun | None:
     except (ObjectDoesNotExist, ValidationError):
         log.error("there is no report run %s", run_id)
         return None
-    if found.state == ReportRun.State.QUEUED and _must_wait(found):
+    if found.state == State.QUEUED and _must_wait(found):
         run.apply_async([run_id], queue=REPORTS_QUEUE, countdown=WAIT_FOR_TURN_S)
         return None
     try:
         return stream.starting(run_id, spark_tag=_tag(run_id))
-    except stream.RunFinished as error:
+    except WorkOver as error:
         # delivered twice; if its first worker died, the janitor says so
         log.info("report run %s is not taken again: %s", run_id, error)
         return None
@@ -213,7 +214,7 @@ def cancel(run_id: str) -> None:
         return
     try:
         stream.cancelled(run_id, "cancelled on request; its worker was gone")
-    except stream.RunFinished as error:
+    except WorkOver as error:
         log.info("nothing to cancel: %s", error)
     except (ObjectDoesNotExist, ValidationError):
         log.error("there is no report run %s", run_id)
@@ -245,7 +246,7 @@ def make_scheduled_run(schedule_id: int, message_id: str) -> ReportRun | None:
         },
     )
     if not is_new:
-        return made if made.state == ReportRun.State.QUEUED else None
+        return made if made.state == State.QUEUED else None
     if unfinished and schedule.overlap == ReportSchedule.Overlap.SKIP:
         stream.cancelled(made.pk, "skipped: the run before was not over")
         return None
@@ -261,9 +262,9 @@ def make_scheduled_run(schedule_id: int, message_id: str) -> ReportRun | None:
 def _ask_to_end(run_id: object) -> None:
     try:
         stream.request_cancel(str(run_id))
-    except stream.RunFinished as error:
+    except WorkOver as error:
         log.info("the run before ended by itself: %s", error)
 
 
 def _unfinished(schedule: ReportSchedule) -> Any:
-    return ReportRun.objects.filter(schedule=schedule).exclude(state__in=ReportRun.FINISHED)
+    return ReportRun.objects.filter(schedule=schedule).exclude(state__in=FINISHED)

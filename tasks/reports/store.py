@@ -1,7 +1,7 @@
 """A run's row, as the worker's threads use it: progress and partial rows out, the wish to cancel in.
 
-Each call stores first and announces afterwards (`webapp.reports.stream`). The job's thread and the watching thread use one
-`Store`; Django gives each thread a connection of its own.
+Each call stores first and announces afterwards (`webapp.reports.stream`); all but `end` raise WorkOver when the run is over. The
+job's thread and the watching thread use one `Store`; Django gives each thread a connection of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.db import connections
 
 from tasks.reports.context import PartialRow, Stop
-from tasks.reports.watch import RunOver
+from webapp.lifecycle import FINISHED, WorkOver
 from webapp.reports import stream
 from webapp.reports.models import ReportRun
 
@@ -35,27 +35,18 @@ class Store:
 
     def publish_progress(self, progress: dict[str, Any]) -> bool:
         """Store and announce the progress; True when somebody asked for the end."""
-        try:
-            return bool(stream.publish(self._run_id, progress=progress).cancel_requested)
-        except stream.RunFinished as error:
-            raise RunOver(str(error)) from error
+        return bool(stream.publish(self._run_id, progress=progress).cancel_requested)
 
     def publish_rows(self, rows: Iterable[PartialRow]) -> None:
         """Show rows that may be replaced later."""
         partial = [stream.Row(row.section, row.key, dict(row.data)) for row in rows]
-        try:
-            for start in range(0, len(partial), ROWS_AT_ONCE):
-                stream.publish(self._run_id, rows=partial[start : start + ROWS_AT_ONCE])
-        except stream.RunFinished as error:
-            raise RunOver(str(error)) from error
+        for start in range(0, len(partial), ROWS_AT_ONCE):
+            stream.publish(self._run_id, rows=partial[start : start + ROWS_AT_ONCE])
 
     def succeed(self, rows: Sequence[PartialRow], result_path: Path) -> None:
         """The final rows, in the place of all partial ones."""
         final = [stream.Row(row.section, row.key, dict(row.data), final=True) for row in rows]
-        try:
-            stream.succeeded(self._run_id, rows=final, parquet_path=str(result_path))
-        except stream.RunFinished as error:
-            raise RunOver(str(error)) from error
+        stream.succeeded(self._run_id, rows=final, parquet_path=str(result_path))
 
     def end(self, stop: Stop) -> None:
         """End the run as it was asked for; nothing happens when it is over."""
@@ -64,14 +55,14 @@ class Store:
                 stream.failed(self._run_id, stop.reason)
             else:
                 stream.cancelled(self._run_id, stop.reason)
-        except stream.RunFinished as error:
+        except WorkOver as error:
             log.info("report run %s: %s", self._run_id, error)
 
     def wants_cancel(self) -> bool:
         """Whether somebody asked for the end."""
         found = ReportRun.objects.filter(pk=self._run_id).values_list("state", "cancel_requested").first()
-        if found is None or found[0] in ReportRun.FINISHED:
-            raise RunOver(f"run {self._run_id} was ended by somebody else")
+        if found is None or found[0] in FINISHED:
+            raise WorkOver(f"run {self._run_id} was ended by somebody else")
         return bool(found[1])
 
     def close(self) -> None:

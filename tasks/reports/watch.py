@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from tasks.reports.context import Stop
 from tasks.reports.progress import Progress
+from webapp.lifecycle import WorkOver
 
 log = logging.getLogger(__name__)
 
@@ -32,20 +33,16 @@ class RunStore(Protocol):
     """What the thread needs of the run's row."""
 
     def publish_progress(self, progress: dict[str, Any]) -> bool:
-        """Store and announce the progress; True when somebody asked for the end. Raises RunOver."""
+        """Store and announce the progress; True when somebody asked for the end. Raises WorkOver."""
 
     def wants_cancel(self) -> bool:
-        """Whether somebody asked for the end. Raises RunOver."""
+        """Whether somebody asked for the end. Raises WorkOver."""
 
     def end(self, stop: Stop) -> None:
         """Write the end that was asked for, if the run is not over."""
 
     def close(self) -> None:
         """Give back what the calling thread holds of the database."""
-
-
-class RunOver(Exception):
-    """The run was ended by somebody else: the work is in vain."""
 
 
 class Watch:
@@ -130,7 +127,7 @@ class Watch:
                 self._told = document
             else:
                 cancel = self._store.wants_cancel()
-        except RunOver as error:
+        except WorkOver as error:
             self._stop.ask(str(error))
             return
         if cancel:

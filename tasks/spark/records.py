@@ -9,9 +9,9 @@ Only what is asked for is decoded. Lengths that contradict each other raise Prot
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,13 +22,19 @@ import pyarrow.compute as pc
 from remoting.errors import ProtocolError
 from remoting.record.hosts import offset_message_id
 from remoting.record.layout import (
-    MAGIC_V1,
+    HOST_BYTES,
+    HOST_V6_BYTES,
+    LENGTH,
+    LENGTH_BYTES,
     MAGIC_V2,
-    RECORD_OVERHEAD_BYTES,
-    SYS_BORN_HOST_V6,
+    SHORT_TOPIC_LENGTH_BYTES,
     SYS_COMPRESSED,
     SYS_STORE_HOST_V6,
+    SYS_V6_HOSTS,
+    Field,
+    heads,
 )
+from remoting.record.walk import records_in
 from tasks.spark.bodies import unpack
 
 Ints = npt.NDArray[np.int64]
@@ -50,31 +56,17 @@ COLUMN_TYPES: Final[Mapping[str, pa.DataType]] = {
     "body": pa.binary(),
 }
 
-_HEAD = struct.Struct(">iI")
 _HEX = np.array([list(f"{byte:02X}".encode()) for byte in range(256)], dtype=np.uint8)
 
 
 def scan(buffer: bytes) -> Ints:
     """Where each record starts. Raises ProtocolError when a size is impossible or a record is cut off."""
-    starts = []
-    position, end = 0, len(buffer)
-    unpack_from = _HEAD.unpack_from
-    while position < end:
-        if end - position < RECORD_OVERHEAD_BYTES:
-            raise ProtocolError(f"{end - position} bytes are left over after the last record")
-        size, magic = unpack_from(buffer, position)
-        if magic not in (MAGIC_V1, MAGIC_V2):
-            raise ProtocolError(f"no record at {position}: magic {magic:#010x}")
-        if not RECORD_OVERHEAD_BYTES <= size <= end - position:
-            raise ProtocolError(f"record of {size} bytes where {end - position} are left")
-        starts.append(position)
-        position += size
-    return np.array(starts, dtype=np.int64)
+    return np.array(records_in(buffer), dtype=np.int64)
 
 
 def queue_offsets(buffer: bytes, starts: Ints) -> Ints:
     """The queue offset of each record."""
-    return _numbers(np.frombuffer(buffer, np.uint8), starts + 20, ">i8")
+    return _field(np.frombuffer(buffer, np.uint8), starts, Field.QUEUE_OFFSET)
 
 
 def decode(buffer: bytes, starts: Ints, broker_name: str, columns: Sequence[str]) -> pa.RecordBatch:
@@ -102,9 +94,7 @@ class _Layout:
     data: npt.NDArray[np.uint8]
     starts: Ints
     sys_flags: Ints
-    store_time_at: Ints
-    store_host_at: Ints
-    after_hosts_at: Ints
+    hosts: Ints
     body_start: Ints
     body_end: Ints
     topic_start: Ints
@@ -112,6 +102,14 @@ class _Layout:
     properties_start: Ints
     properties_end: Ints
     parsed: _Properties | None = None
+
+    def place(self, field: Field) -> Ints:
+        """Where a field in the head of each record is."""
+        return self.starts + _places(field)[self.hosts]
+
+    def field(self, field: Field) -> Ints:
+        """A number in the head of each record."""
+        return _numbers(self.data, self.place(field), field.kind)
 
     def properties(self) -> _Properties:
         """The properties, taken apart once for all columns that come from them."""
@@ -130,33 +128,30 @@ class _Properties(NamedTuple):
 
 def _measure(buffer: bytes, starts: Ints) -> _Layout:
     data = np.frombuffer(buffer, np.uint8)
-    ends = starts + _numbers(data, starts, ">i4")
-    sys_flags = _numbers(data, starts + 36, ">i4")
-    store_time_at = starts + 48 + np.where(sys_flags & SYS_BORN_HOST_V6, 20, 8)
-    store_host_at = store_time_at + 8
-    after_hosts_at = store_host_at + np.where(sys_flags & SYS_STORE_HOST_V6, 20, 8)
-    body_start = after_hosts_at + 16
+    ends = starts + _field(data, starts, Field.SIZE)
+    sys_flags = _field(data, starts, Field.SYS_FLAG)
+    hosts = sys_flags & SYS_V6_HOSTS
+    body_length_at = starts + _places(Field.BODY_LENGTH)[hosts]
+    body_start = body_length_at + Field.BODY_LENGTH.size
     _require(body_start <= ends)
-    body_end = body_start + _numbers(data, after_hosts_at + 12, ">i4")
-    long_topic = _numbers(data, starts + 4, ">u4") == MAGIC_V2
-    topic_start = body_end + np.where(long_topic, 2, 1)
+    body_end = body_start + _numbers(data, body_length_at, Field.BODY_LENGTH.kind)
+    long_topic = _field(data, starts, Field.MAGIC) == MAGIC_V2
+    topic_start = body_end + np.where(long_topic, LENGTH_BYTES, SHORT_TOPIC_LENGTH_BYTES)
     _require((body_end >= body_start) & (topic_start <= ends))
     topic_lengths = data[body_end].astype(np.int64)
     if long_topic.any():
-        topic_lengths[long_topic] = _numbers(data, body_end[long_topic], ">i2")
+        topic_lengths[long_topic] = _numbers(data, body_end[long_topic], LENGTH.format)
     topic_end = topic_start + topic_lengths
-    properties_start = topic_end + 2
+    properties_start = topic_end + LENGTH_BYTES
     _require((topic_lengths >= 0) & (properties_start <= ends))
-    lengths = _numbers(data, topic_end, ">i2")
+    lengths = _numbers(data, topic_end, LENGTH.format)
     _require((lengths >= 0) & (properties_start + lengths == ends))
     return _Layout(
         buffer,
         data,
         starts,
         sys_flags,
-        store_time_at,
-        store_host_at,
-        after_hosts_at,
+        hosts,
         body_start,
         body_end,
         topic_start,
@@ -171,10 +166,24 @@ def _require(holds: npt.NDArray[np.bool_]) -> None:
         raise ProtocolError("the parts of a record do not add up to its size")
 
 
+@lru_cache
+def _places(field: Field) -> Ints:
+    """Where a field is in a record, by its hosts."""
+    places = np.zeros(SYS_V6_HOSTS + 1, dtype=np.int64)
+    for hosts in heads(field):
+        places[hosts] = field.place(hosts)
+    return places
+
+
+def _field(data: npt.NDArray[np.uint8], starts: Ints, field: Field) -> Ints:
+    """A number in the head of each record, in front of the hosts."""
+    return _numbers(data, starts + field.at, field.kind)
+
+
 def _numbers(data: npt.NDArray[np.uint8], positions: Ints, kind: str) -> Ints:
-    """The big-endian numbers at these positions."""
-    width = np.dtype(kind).itemsize
-    gathered = data[positions[:, None] + np.arange(width)]
+    """The big-endian numbers at these positions; their kind is one of `struct`, which numpy calls the same."""
+    kind = ">" + kind.removeprefix(">")
+    gathered = data[positions[:, None] + np.arange(np.dtype(kind).itemsize)]
     return np.ascontiguousarray(gathered).view(kind)[:, 0].astype(np.int64)
 
 
@@ -204,8 +213,12 @@ def _topic(layout: _Layout) -> pa.Array:
     return _text(layout, layout.topic_start, layout.topic_end)
 
 
-def _number_column(offset: int, kind: str, name: str) -> Callable[[_Layout], pa.Array]:
-    return lambda layout: pa.array(_numbers(layout.data, layout.starts + offset, kind)).cast(COLUMN_TYPES[name])
+def _number_column(field: Field, name: str) -> Callable[[_Layout], pa.Array]:
+    return lambda layout: pa.array(layout.field(field)).cast(COLUMN_TYPES[name])
+
+
+def _time_column(field: Field) -> Callable[[_Layout], pa.Array]:
+    return lambda layout: _time(layout.field(field))
 
 
 def _time(milliseconds: Ints) -> pa.Array:
@@ -258,21 +271,20 @@ def _message_id(layout: _Layout) -> pa.Array:
 
 def _offset_ids(layout: _Layout) -> pa.Array:
     v6 = (layout.sys_flags & SYS_STORE_HOST_V6) != 0
+    host_at = layout.place(Field.STORE_HOST)
     if v6.any():
-        physical = _numbers(layout.data, layout.starts + 28, ">i8")
+        physical = layout.field(Field.PHYSICAL_OFFSET)
         return pa.array(
             [
-                offset_message_id(layout.buffer[at : at + (20 if long else 8)], int(offset))
-                for at, long, offset in zip(layout.store_host_at.tolist(), v6.tolist(), physical.tolist(), strict=True)
+                offset_message_id(layout.buffer[at : at + (HOST_V6_BYTES if long else HOST_BYTES)], int(offset))
+                for at, long, offset in zip(host_at.tolist(), v6.tolist(), physical.tolist(), strict=True)
             ],
             pa.string(),
         )
-    eight = np.arange(8)
-    packed = np.concatenate(
-        [layout.data[layout.store_host_at[:, None] + eight], layout.data[layout.starts[:, None] + 28 + eight]], axis=1
-    )
+    host, place = np.arange(HOST_BYTES), Field.PHYSICAL_OFFSET.at + np.arange(Field.PHYSICAL_OFFSET.size)
+    packed = np.concatenate([layout.data[host_at[:, None] + host], layout.data[layout.starts[:, None] + place]], axis=1)
     digits = np.ascontiguousarray(_HEX[packed])
-    offsets = np.arange(len(layout.starts) + 1, dtype=np.int32) * 32
+    offsets = np.arange(len(layout.starts) + 1, dtype=np.int32) * (2 * packed.shape[1])
     return pa.StringArray.from_buffers(len(layout.starts), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
@@ -312,11 +324,11 @@ def _body(layout: _Layout) -> pa.Array:
 
 _DECODERS: Final[Mapping[str, Callable[[_Layout], pa.Array]]] = {
     "topic": _topic,
-    "queue_id": _number_column(12, ">i4", "queue_id"),
-    "queue_offset": _number_column(20, ">i8", "queue_offset"),
-    "born_ts": lambda layout: _time(_numbers(layout.data, layout.starts + 40, ">i8")),
-    "store_ts": lambda layout: _time(_numbers(layout.data, layout.store_time_at, ">i8")),
-    "reconsume_times": lambda layout: pa.array(_numbers(layout.data, layout.after_hosts_at, ">i4").astype(np.int32)),
+    "queue_id": _number_column(Field.QUEUE_ID, "queue_id"),
+    "queue_offset": _number_column(Field.QUEUE_OFFSET, "queue_offset"),
+    "born_ts": _time_column(Field.BORN_TIMESTAMP),
+    "store_ts": _time_column(Field.STORE_TIMESTAMP),
+    "reconsume_times": _number_column(Field.RECONSUME_TIMES, "reconsume_times"),
     "tags": _property("TAGS"),
     "keys": _property("KEYS"),
     "msg_id": _message_id,

@@ -173,3 +173,18 @@ def test_two_handles_see_the_same_file(disk: Disk) -> None:
 def test_usage_is_that_of_a_real_place(disk: Disk) -> None:
     usage = disk.usage()
     assert 0 < usage.free_bytes <= usage.total_bytes
+
+
+def test_a_view_shows_what_is_written_before_and_after_it_was_made(disk: Disk) -> None:
+    segment = disk.open("log/0001", create=True, size_bytes=8192)
+    segment.write(0, [b"before"])
+    view = segment.map()
+    segment.write(6, [b" and", b" after"])
+    assert view[0:16] == b"before and after"
+    assert view[8190:9000] == bytes(2)
+    with view.memory() as memory:
+        assert bytes(memory[7:10]) == b"and"
+    segment.write(0, [b"BEFORE"])
+    assert view[0:6] == b"BEFORE"
+    view.close()
+    segment.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.metadata.configs import GroupConfig
-from brokerd.proxy.proxy import GrpcProxy
+from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from remoting import codes
 from remoting.transport.client import RemotingClient
 from remoting.transport.server import RemotingServer
@@ -116,12 +116,16 @@ class Node:
             0,
             broker.services(),
             self.dialler,
-            is_master=lambda: self.is_master,
-            master_address=lambda: next((node.remoting for node in nodes if node.is_master), None),
+            self,
+            ProxyOptions(),
         )
         self.server = RemotingServer(
             "127.0.0.1", 0, {codes.PROXY_CALL: self.proxy.handle_forwarded}, closed=self.proxy.remoting_closed
         )
+
+    @property
+    def master_address(self) -> str:
+        return next((node.remoting for node in self.nodes if node.is_master), "")
 
     async def start(self) -> None:
         await self.proxy.start()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from brokerd.metadata.configs import TopicConfig
-from brokerd.replication.controllers.controller_session import ControlRequest
+from brokerd.replication.controllers.session import SessionRequest
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.put_status import PutStatus
 from remoting import codes
@@ -132,7 +132,7 @@ class Administrator(Client):
             "designateElect": "true",
             "invokeTime": "0",
         }
-        request = ControlRequest(self._token, "", codes.CONTROLLER_ELECT_MASTER, ext)
+        request = SessionRequest(self._token, "", codes.CONTROLLER_ELECT_MASTER, ext)
         self.ask(controller, request, "designate")
 
     def _change_members(self, controller: SimController) -> None:
@@ -162,16 +162,16 @@ class Administrator(Client):
         self, controller: SimController, code: int, ext: dict[str, str], operation: str, body: bytes = b""
     ) -> None:
         self._token += 1
-        self.ask(controller, ControlRequest(self._token, "", code, ext, body), operation)
+        self.ask(controller, SessionRequest(self._token, "", code, ext, body), operation)
 
     def clean(self, broker_id: int) -> None:
         """Ask every controller to forget a replica; only the leader does."""
         for controller in self.cluster.controllers:
             self._token += 1
             ext = {"clusterName": CLUSTER, "brokerName": GROUP, "brokerControllerIdsToClean": str(broker_id)}
-            self.ask(controller, ControlRequest(self._token, "", codes.CLEAN_BROKER_DATA, ext), "clean")
+            self.ask(controller, SessionRequest(self._token, "", codes.CLEAN_BROKER_DATA, ext), "clean")
 
-    def ask(self, controller: Any, request: ControlRequest, operation: str) -> None:
+    def ask(self, controller: Any, request: SessionRequest, operation: str) -> None:
         network = self.cluster.network
 
         def answer(code: int, ext: dict[str, str], body: bytes) -> None:

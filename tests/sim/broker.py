@@ -7,16 +7,20 @@ a failure of the disk ends the process, and somebody starts it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from brokerd.composition.core import BrokerCore, BrokerIdentity
+from brokerd.composition.core import BrokerCore
+from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
 from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
-from brokerd.replication.controllers.controller_session import BrokerNames, BrokerPosition, ControlCore, ControlRequest
+from brokerd.replication.controllers.controller_session import ControllerSession
 from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
+from brokerd.replication.controllers.request_fields import Speaker, broker_position
+from brokerd.replication.controllers.session import BrokerNames, SessionRequest
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.log import ReplicatedLog
-from brokerd.replication.roles.driver import ReplicaEngine
+from brokerd.replication.roles.driver import ReplicationDriver, Seams
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
@@ -28,9 +32,10 @@ from brokerd.store.upkeep.retention import decide_retention
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, StorageError
 from remoting.record.hosts import pack_host
-from tests.sim.delays import retry_service, watch
+from remoting.settings import Live
+from tests.sim.delays import DELAYS, retry_service, watch
 from tests.sim.links import Link, dial
-from tests.sim.transactors import TRANSACTIONS, Producers
+from tests.sim.transactors import TRANSACTIONS, Connected
 from tests.sim.world import Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
 
@@ -51,35 +56,35 @@ _POP = PopSettings(revive_retry_ms=200, lease_grace_ms=2000)
 
 
 class SimReplica:
-    """The engine as `BrokerCore` wants it."""
+    """The driver as `BrokerCore` wants it."""
 
-    def __init__(self, engine: ReplicaEngine, now_ms: Callable[[], int]) -> None:
-        self._engine = engine
+    def __init__(self, driver: ReplicationDriver, now_ms: Callable[[], int]) -> None:
+        self._driver = driver
         self._now_ms = now_ms
-        self.add_role_listener = engine.add_role_listener
-        self.add_confirm_listener = engine.add_confirm_listener
+        self.add_role_listener = driver.add_role_listener
+        self.add_confirm_listener = driver.add_confirm_listener
 
     @property
     def is_master(self) -> bool:
-        return self._engine.is_master
+        return self._driver.is_master
 
     @property
     def accepts_messages(self) -> bool:
-        return self._engine.accepts_messages
+        return self._driver.accepts_messages
 
     @property
     def refusal(self) -> PutStatus:
-        return self._engine.refusal
+        return self._driver.refusal
 
     @property
     def confirm_offset(self) -> int:
-        return self._engine.core.confirm_offset
+        return self._driver.machine.confirm_offset
 
     def on_appended(self, end_offset: int) -> None:
-        self._engine.on_appended(end_offset, self._now_ms())
+        self._driver.on_appended(end_offset, self._now_ms())
 
     def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
-        self._engine.wait(position, callback, self._now_ms())
+        self._driver.wait(position, callback, self._now_ms())
 
 
 class SimBroker(Node):
@@ -147,9 +152,9 @@ class SimBroker(Node):
     def _build(self) -> None:
         files = IdentityFiles(self.disk, CLUSTER, GROUP)
         registration = Registration(files, self.address, self.wall_ms())
-        self.control: ControlCore
+        self.session: ControllerSession
         self.core: BrokerCore
-        self.engine: ReplicaEngine
+        self.driver: ReplicationDriver
 
         random = self.world.random(f"nonces of {self.name}, life {self.life}")
 
@@ -157,42 +162,34 @@ class SimBroker(Node):
             return random.randbytes(NONCE_BYTES)
 
         def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> SimReplica:
-            self.engine = ReplicaEngine(
+            self.driver = ReplicationDriver(
                 self.settings,
-                replicated,
-                EpochFile(self.disk),
-                self,
-                self,
-                credentials=Credentials(b"known to this cluster only", GROUP.encode(), self.life, nonces),
+                Seams(replicated, EpochFile(self.disk), self, self),
+                Credentials(b"known to this cluster only", GROUP.encode(), self.life, nonces),
                 confirm_offset=confirm_offset,
                 now_ms=self.monotonic_ms(),
             )
-            return SimReplica(self.engine, self.monotonic_ms)
+            return SimReplica(self.driver, self.monotonic_ms)
 
         core = BrokerCore(
             BrokerIdentity(CLUSTER, GROUP, self.store_host),
-            self.disk,
-            self.store_settings,
+            CoreSettings(self.store_settings, self._journal, _POP, Live(TRANSACTIONS), delays=DELAYS),
+            Environment(self.disk, self, self.wall_ms, self.rng),
+            Connected(self),
             make_replica,
-            request_flush=self.request_flush,
-            is_alive=lambda _: False,
-            scheduler=self,
-            wall_ms=self.wall_ms,
-            rng=self.rng,
-            pop_settings=_POP,
-            journal_settings=self._journal,
-            transaction_settings=TRANSACTIONS,
+            self.request_flush,
         )
-        core.transactions.checks.producers = Producers(self)
-        self.control = ControlCore(
+        self.session = ControllerSession(
             self.settings,
-            BrokerNames(CLUSTER, GROUP, self.address, self.ha_address, ""),
+            Speaker(
+                BrokerNames(CLUSTER, GROUP, self.address, self.ha_address, ""),
+                registration,
+                next_incarnation(self.disk),
+                partial(broker_position, self.driver.machine),
+            ),
             list(self._controllers),
-            registration,
-            self.engine,
-            self._position,
-            incarnation=next_incarnation(self.disk),
-            now_ms=self.monotonic_ms(),
+            self.driver,
+            self.monotonic_ms(),
         )
         core.store.position_holders.append(lambda: 0)
         core.store.failure_listeners.append(lambda error: self.after(0, lambda: self.stop_process(str(error))))
@@ -200,8 +197,8 @@ class SimBroker(Node):
         self.retry = retry_service(self)
         watch(self)
         life = self.life
-        self.engine.on_failure(lambda reason: self.after(0, lambda: self.stop_process(reason)))
-        self.engine.add_role_listener(lambda role, epoch: self._role_changed(life, role, epoch))
+        self.driver.on_failure(lambda reason: self.after(0, lambda: self.stop_process(reason)))
+        self.driver.add_role_listener(lambda role, epoch: self._role_changed(life, role, epoch))
         self.cluster.recovered(self)
 
     def kill(self, how: str = "is killed") -> None:
@@ -265,14 +262,14 @@ class SimBroker(Node):
     # ---- time
 
     def _tick(self) -> None:
-        self.engine.tick(self.monotonic_ms(), TICK_MS)
+        self.driver.tick(self.monotonic_ms(), TICK_MS)
         self.after_event()
 
     def after_event(self) -> None:
         if not self.is_up:
             return
-        self.control.tick(self.monotonic_ms(), self.wall_ms())
-        for request in self.control.take_requests():
+        self.session.tick(self.monotonic_ms(), self.wall_ms())
+        for request in self.session.take_requests():
             self._send_request(request)
 
     def _checkpoint(self) -> None:
@@ -300,12 +297,6 @@ class SimBroker(Node):
         )
         assert not decision.remove
         store.apply_retention(decision)
-
-    def _position(self) -> BrokerPosition:
-        core = self.engine.core
-        return BrokerPosition(
-            core.epochs.last_epoch, core.highest_epoch, core.log.end_offset, max(core.confirm_offset, 0)
-        )
 
     def _role_changed(self, life: int, role: Role, epoch: int) -> None:
         if life == self.life:
@@ -352,7 +343,7 @@ class SimBroker(Node):
             return
         self._is_flushing = False
         store.mark_flushed(mark)
-        self.engine.on_flushed(self.monotonic_ms())
+        self.driver.on_flushed(self.monotonic_ms())
         if not self.is_up:
             return
         try:
@@ -368,21 +359,21 @@ class SimBroker(Node):
             self.request_flush()
         self.after_event()
 
-    # ---- controllers: `ControlRequests` of the engine go through the control core
+    # ---- controllers: `RoleAuthority` of the driver goes to the session
 
     def request_sync(self) -> None:
-        self.control.request_sync()
+        self.session.request_sync()
 
     def request_election(self) -> None:
-        self.control.request_election()
+        self.session.request_election()
 
     def request_members(self) -> None:
-        self.control.request_members()
+        self.session.request_members()
 
     def propose(self, proposal: Any, master_epoch: int) -> None:
-        self.control.propose(proposal, master_epoch)
+        self.session.propose(proposal, master_epoch)
 
-    def _send_request(self, request: ControlRequest) -> None:
+    def _send_request(self, request: SessionRequest) -> None:
         controller = self._controllers[request.address]
         life = self.life
         answered = False
@@ -393,9 +384,9 @@ class SimBroker(Node):
                 if not answered:
                     answered = True
                     try:
-                        self.control.answered(request.token, code, ext, body, self.monotonic_ms())
+                        self.session.answered(request.token, code, ext, body, self.monotonic_ms())
                     except StorageError as error:  # a file of the registration, say
-                        self.engine.break_down(str(error), self.monotonic_ms())
+                        self.driver.break_down(str(error), self.monotonic_ms())
                     self.after_event()
 
             self.network.reply(controller, self, lambda: self.do(life, self.guarded(arrive)))
@@ -404,7 +395,7 @@ class SimBroker(Node):
             nonlocal answered
             if not answered:
                 answered = True
-                self.control.failed(request.token, "no answer", self.monotonic_ms())
+                self.session.failed(request.token, "no answer", self.monotonic_ms())
                 self.after_event()
 
         self.network.send(self, controller, lambda: controller.handle(self, life, request, answer))
@@ -415,12 +406,12 @@ class SimBroker(Node):
         """A controller pushed that the role may have changed."""
 
         def take() -> None:
-            self.control.notified(self.monotonic_ms())
+            self.session.notified(self.monotonic_ms())
             self.after_event()
 
         self.guarded(take)()
 
-    # ---- `Outlet` of the engine
+    # ---- `Outlet` of the driver
 
     def connect(self, address: str, attempt: int) -> None:
         target = self._peers.get(address)
@@ -428,7 +419,7 @@ class SimBroker(Node):
         if target is None or not target.is_up or self.network.is_cut(self.name, target.name):
 
             def refuse() -> None:
-                self.engine.connect_failed(attempt, "nobody answers", self.monotonic_ms())
+                self.driver.connect_failed(attempt, "nobody answers", self.monotonic_ms())
                 self.after_event()
 
             self.after(self.rng.uniform(0.1, 0.5), self.guarded(refuse))
@@ -465,13 +456,13 @@ class SimBroker(Node):
 
     def connection_lost(self, connection: int) -> None:
         if self._links.pop(connection, None) is not None and self.is_up:
-            self.engine.lost(connection, self.monotonic_ms())
+            self.driver.lost(connection, self.monotonic_ms())
             self.after_event()
 
     def received(self, connection: int, data: bytes, link: Link) -> None:
         """Bytes of the other side."""
         if connection not in self._links:
             return
-        self.engine.received(connection, data, self.monotonic_ms())
-        self.engine.pump(connection, self.monotonic_ms())
+        self.driver.received(connection, data, self.monotonic_ms())
+        self.driver.pump(connection, self.monotonic_ms())
         self.after_event()

@@ -1,4 +1,4 @@
-"""What must be true of a cluster: of its controllers at every command, of its brokers at every answer, of everything at the end.
+"""What must be true of a cluster: of its controllers at every decision, of its brokers at every answer, of everything at the end.
 
 The numbers in the sentences are those of the checkers: acknowledged never lost, no phantom, duplicates explained, dense and equal
 queues, offsets that do not go back, one acknowledging master per epoch, finished pops, one decided history, and what is derived
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from brokerd.metadata.tables import MetadataTables
 from brokerd.sending.outcomes import SendOutcome
-from brokerd.store.derived.derive import walk
+from brokerd.store.derived.derive import derive_range
 from brokerd.store.draft import Draft
 from brokerd.store.log.layout import file_name, file_start
 from brokerd.store.put_status import PutStatus
 from brokerd.transactions.decide import Outcome
-from controllerd.replicas.machine import ReplicasMachine
+from controllerd.machine import ControllerMachine
 from controllerd.replicas.records import MasterElected, Record, SyncStateSetChanged
-from controllerd.replicas.state import Group, ReplicasState, encode_state
+from controllerd.replicas.state import Group, ReplicasState
 from remoting.record.codec import body_is_intact, decode_record
 from tests.sim.broker import GROUP
 from tests.sim.clients import QUEUES, TOPIC
@@ -40,40 +40,43 @@ class Truth:
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self._require = cluster.world.require
-        self._machine = ReplicasMachine(self._recorded)
+        self._machine = ControllerMachine({"replicas": self._recorded})
         self._entries: list[tuple[bool, bytes]] = []  # of index 1 on
-        self._states: dict[int, bytes] = {0: encode_state(self._machine.state)}
+        self._states: dict[int, bytes] = {0: self._machine.snapshot()}
         self._masters: dict[int, int] = {}
         self._codes: dict[int, str] = {}
         self.elections = 0
 
     @property
     def group(self) -> Group | None:
-        return self._machine.state.groups.get(GROUP)
+        return self._machine.replicas.groups.get(GROUP)
 
-    def decided(self, controller: SimController, index: int, is_command: bool, data: bytes) -> None:
-        """A controller is about to apply an entry; those that are no commands are the group's own."""
-        entry = (is_command, data)
+    def decided(self, controller: SimController, index: int, is_decision: bool, data: bytes) -> None:
+        """A controller is about to apply an entry; those that are no decisions are the group's own."""
+        entry = (is_decision, data)
         if index <= len(self._entries):
             first = self._entries[index - 1]
             self._require(first == entry, f"{controller.name} applies another entry at {index} than others did")
             return
         self._require(index == len(self._entries) + 1, f"{controller.name} skips to entry {index}")
         self._entries.append(entry)
-        if is_command:
+        if is_decision:
             before = self.group
-            self._machine.apply(data)
+            try:
+                self._machine.apply(data)
+            except (AssertionError, KeyError) as error:
+                self._require(False, f"what was decided at {index} contradicts the entries before it: {error!r}")
             self._check_change(before, self.group)
-        self._states[index] = encode_state(self._machine.state)
+        self._states[index] = self._machine.snapshot()
 
-    def applied(self, controller: SimController, index: int, state: ReplicasState) -> None:
+    def applied(self, controller: SimController, index: int, machine: ControllerMachine) -> None:
         """A controller has applied or restored everything up to an index."""
         known = self._states.get(index)
         self._require(
-            known == encode_state(state), f"{controller.name} has another state at {index} than its commands give"
+            known == machine.snapshot(), f"{controller.name} has another state at {index} than its records give"
         )
 
-    def _recorded(self, record: Record, group: Group | None) -> None:
+    def _recorded(self, record: Record | None, _state: ReplicasState) -> None:
         note = self._cluster.world.note
         if isinstance(record, MasterElected):
             self.elections += 1
@@ -127,7 +130,7 @@ class Promises:
         if not acknowledged:
             return
         require = self._cluster.world.require
-        epoch = broker.engine.core.master_epoch
+        epoch = broker.driver.machine.master_epoch
         first = self._ackers.setdefault(epoch, broker.name)
         require(first == broker.name, f"{first} and {broker.name} both acknowledged in epoch {epoch}")
         group = self._cluster.truth.group
@@ -161,7 +164,7 @@ def check_broker_alone(cluster: SimCluster, broker: SimBroker) -> None:
     log = store.commitlog
     require(store.dispatch_offset == log.end_offset, f"{broker.name} did not dispatch its whole log")
     expected: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for derived in walk(log.read, log.min_offset, log.end_offset, log.shape.checked(), 1 << 16):
+    for derived in derive_range(log.read, log.min_offset, log.end_offset, log.shape.checked(), 1 << 16):
         require(derived.stop.name != "DAMAGED", f"the log of {broker.name} is damaged at {derived.end_offset}")
         for topic, queue_id, queue_offset, physical_offset, size, _, _, count in derived.entries:
             units = expected.setdefault((topic, queue_id), [])
@@ -309,7 +312,7 @@ def _check_replicas(cluster: SimCluster) -> None:
     first, *others = cluster.brokers
     for other in others:
         require(read_log(first) == read_log(other), f"the logs of {first.name} and {other.name} differ")
-        entries = first.engine.core.epochs.entries, other.engine.core.epochs.entries
+        entries = first.driver.machine.epochs.entries, other.driver.machine.epochs.entries
         require(entries[0] == entries[1], f"the epochs of {first.name} and {other.name} differ: {entries}")
         rows = [sorted(map(repr, each.core.metadata.tables.snapshot_rows())) for each in (first, other)]
         require(rows[0] == rows[1], f"the tables of {first.name} and {other.name} differ: {rows}")

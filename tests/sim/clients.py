@@ -159,7 +159,7 @@ class Puller(Client):
             store = broker.core.store
             high = store.max_offset(TOPIC, self._queue_id)
             self.world.require(
-                store.dispatch_offset <= broker.engine.core.confirm_offset or not broker.engine.is_master,
+                store.dispatch_offset <= broker.driver.machine.confirm_offset or not broker.driver.is_master,
                 f"{broker.name} shows messages beyond its confirm offset",
             )
             result = store.read_messages(TOPIC, self._queue_id, start, 32, 1 << 20)

@@ -16,14 +16,14 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
 from brokerd.store.settings import StoreSettings
-from controllerd.replicas.state import ReplicasState
+from controllerd.machine import ControllerMachine
 from remoting.errors import RequestError
 from tests.sim.administration import Administrator, TopicOwner
 from tests.sim.broker import SimBroker
 from tests.sim.checks import Promises, Truth, check_end, open_transactions, pops_left, read_log
 from tests.sim.clients import QUEUES, TOPIC, Client, Producer, Puller
 from tests.sim.controller import SimController
-from tests.sim.delays import BACK_GROUP, DELAYED_TOPIC, LEVELS, MAX_RETRIES, Backer, DelayedProducer, delays_left
+from tests.sim.delays import BACK_GROUP, DELAYED_TOPIC, MAX_RETRIES, Backer, DelayedProducer, delays_left
 from tests.sim.faults import Injector, choose_mood
 from tests.sim.history import History
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
@@ -68,7 +68,6 @@ class SimCluster:
             queue_file_units=64,
             max_record_bytes=8192,
             dispatch_chunk_bytes=rng.choice((4096, 65536)),
-            delay_levels=LEVELS,
             index_slots=32,
             index_items=128,
         )
@@ -236,8 +235,8 @@ class SimCluster:
 
     def master(self) -> SimBroker | None:
         """The running broker that leads in the highest epoch."""
-        masters = [b for b in self.brokers if b.is_up and not b.is_paused and b.engine.is_master]
-        return max(masters, key=lambda b: b.engine.core.master_epoch, default=None)
+        masters = [b for b in self.brokers if b.is_up and not b.is_paused and b.driver.is_master]
+        return max(masters, key=lambda b: b.driver.machine.master_epoch, default=None)
 
     def leader(self) -> SimController | None:
         """The running controller that serves in the highest term."""
@@ -257,18 +256,20 @@ class SimCluster:
         group, broker_id = self.truth.group, self.id_of(broker)
         if group is None or broker_id is None or broker_id in group.sync_state_set:
             return False
-        masters = [each.engine.core.leading for each in self.brokers]  # of the dead ones, what they were when they died
-        return not any(leading is not None and broker_id in leading.sync.required for leading in masters)
+        masters = [
+            each.driver.machine.mastership for each in self.brokers
+        ]  # of the dead ones, what they were when they died
+        return not any(mastership is not None and broker_id in mastership.sync.required for mastership in masters)
 
     # ---- what nodes tell
 
     def recovered(self, broker: SimBroker) -> None:
         """A broker has read its disk."""
-        if broker.engine.core.broker_id is not None:
+        if broker.driver.machine.broker_id is not None:
             self._identify(broker)
 
     def _identify(self, broker: SimBroker) -> None:
-        broker_id = broker.engine.core.broker_id
+        broker_id = broker.driver.machine.broker_id
         assert broker_id is not None
         self.ids[broker_id] = broker
 
@@ -279,14 +280,14 @@ class SimCluster:
     def answered(self, broker: SimBroker, drafts: list[Draft], outcomes: list[SendOutcome]) -> None:
         self.promises.answered(broker, drafts, outcomes)
 
-    def decided(self, controller: SimController, index: int, is_command: bool, data: bytes) -> None:
-        self.truth.decided(controller, index, is_command, data)
+    def decided(self, controller: SimController, index: int, is_decision: bool, data: bytes) -> None:
+        self.truth.decided(controller, index, is_decision, data)
         for broker in self.brokers:
-            if broker.is_up and broker.engine.core.broker_id is not None:
+            if broker.is_up and broker.driver.machine.broker_id is not None:
                 self._identify(broker)
 
-    def applied(self, controller: SimController, index: int, state: ReplicasState) -> None:
-        self.truth.applied(controller, index, state)
+    def applied(self, controller: SimController, index: int, machine: ControllerMachine) -> None:
+        self.truth.applied(controller, index, machine)
 
     def stopped_itself(self, node: SimBroker | SimController) -> None:
         """Its disk refused; the supervisor starts it again."""
@@ -332,12 +333,12 @@ class SimCluster:
         master = self.master()
         if master is None or not all(broker.is_up for broker in self.brokers) or self.leader() is None:
             return False
-        leading = master.engine.core.leading
+        mastership = master.driver.machine.mastership
         end = master.core.store.commitlog.end_offset
-        if leading is None or not master.engine.accepts_messages or master.core.store.refusal is not None:
+        if mastership is None or not master.driver.accepts_messages or master.core.store.refusal is not None:
             return False
-        members = {each.engine.core.broker_id for each in self.brokers if not each.settings.learner}
-        if leading.sync.required != leading.sync.local or leading.sync.local != members:
+        members = {each.driver.machine.broker_id for each in self.brokers if not each.settings.learner}
+        if mastership.sync.required != mastership.sync.local or mastership.sync.local != members:
             return False
         return all(
             broker.core.store.commitlog.end_offset == end and broker.core.store.dispatch_offset == end

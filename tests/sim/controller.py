@@ -1,4 +1,4 @@
-"""A controller in the simulator: real Raft node, log file, replicas machine, processors and election triggers.
+"""A controller in the simulator: real Raft node, log file, state machine, processors and election triggers.
 
 The processors are coroutines that wait for decisions only; `Steps` runs them without an event loop.
 """
@@ -11,10 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from controllerd.machine import ControllerMachine
 from controllerd.metrics import Counters
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
+from controllerd.processors.serving import Serving
 from controllerd.raft.core import CoreSettings, RaftCore
 from controllerd.raft.log import LostLog
 from controllerd.raft.log_file import RaftLogFile, WriteRefused
@@ -23,21 +25,21 @@ from controllerd.raft.membership import MemberChange, Transition
 from controllerd.raft.messages import EntryKind, Message, MessageKind, Ready, Role
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration
-from controllerd.replicas.commands import encode_command
+from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.records import MasterElected, Record
-from controllerd.replicas.state import Group
+from controllerd.replicas.state import ReplicasState
 from controllerd.replicas.triggers import due_elections
 from controllerd.settings import ControllerSettings
 from remoting import codes
 from remoting.errors import CorruptedFile, LogboomError, StorageError
 from remoting.frame import Command
+from remoting.settings import Live
 from tests.sim.world import Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
 
 if TYPE_CHECKING:
-    from brokerd.replication.controllers.controller_session import ControlRequest
+    from brokerd.replication.controllers.session import SessionRequest
     from tests.sim.broker import SimBroker
     from tests.sim.cluster import SimCluster
 
@@ -147,7 +149,7 @@ class SimController(Node):
         self._term = 0
         self._connections: dict[tuple[str, int], Connection] = {}
         self.table = HeartbeatTable(**asdict(self.settings.liveness))
-        self.machine = ReplicasMachine(self._recorded)
+        self.machine = ControllerMachine({"replicas": self._recorded})
         try:
             self._build()
         except PowerLost:
@@ -175,15 +177,14 @@ class SimController(Node):
         )
         self.node = RaftNode(core, self.machine, compact_after_entries=40, keep_entries=10)
         owner, counters = Steps(self), Counters()
-        self._replicas = ReplicasProcessor(
-            self.settings,
+        serving = Serving(self, counters, owner)  # type: ignore[arg-type]
+        replicas = ReplicasProcessor(
+            Live(self.settings.election),
             self,  # type: ignore[arg-type]
-            self.machine,
-            self.table,
-            self.monotonic_ms,
+            BrokerGroups(self.machine, self.table, self.monotonic_ms, lambda: 0),
             counters,
-            owner,  # type: ignore[arg-type]
-        ).handlers()
+            raft.decide_timeout_ms,
+        )
         self._heartbeats = HeartbeatProcessor(
             self.table,
             self,  # type: ignore[arg-type]
@@ -196,9 +197,12 @@ class SimController(Node):
             self,  # type: ignore[arg-type]
             self.members,
             counters,
-            owner,  # type: ignore[arg-type]
         )
-        self._handlers = {**self._replicas, **self._heartbeats.handlers(), **membership.handlers()}
+        self._handlers = {
+            **serving.measured(replicas.handles()),
+            **serving.measured(self._heartbeats.handles()),
+            **serving.handlers(membership.handles()),
+        }
 
     def kill(self, how: str = "is killed") -> None:
         self.world.note(f"{self.name} {how}")
@@ -261,9 +265,9 @@ class SimController(Node):
         self._carry_out_soon()
         await decision
 
-    async def propose(self, data: bytes, timeout_ms: int) -> Any:
+    async def propose(self, request: Any, timeout_ms: int) -> Any:
         decision = Decision()
-        self.node.propose(data, decision.answered)
+        self.node.propose(request, decision.answered)
         self._carry_out_soon()
         return await decision
 
@@ -278,13 +282,15 @@ class SimController(Node):
     def look(self, names: Any = None) -> None:
         if not self.node.is_serving:
             return
-        for command in due_elections(self.machine.state, self.table, self.monotonic_ms(), unclean=False, names=names):
-            if command.broker_name in self._under_way:
+        for request in due_elections(
+            self.machine.replicas, self.table, self.monotonic_ms(), unclean=False, names=names
+        ):
+            if request.broker_name in self._under_way:
                 continue
-            name = command.broker_name
+            name = request.broker_name
             self._under_way.add(name)
             with contextlib.suppress(LogboomError):
-                self.node.propose(encode_command(command), lambda _, name=name: self._under_way.discard(name))  # type: ignore[misc]
+                self.node.propose(request, lambda _, name=name: self._under_way.discard(name))  # type: ignore[misc]
                 self._carry_out_soon()
                 continue
             self._under_way.discard(name)
@@ -293,8 +299,9 @@ class SimController(Node):
         self.table.scan(self.monotonic_ms())
         self.look()
 
-    def _recorded(self, record: Record, group: Group | None) -> None:
-        if isinstance(record, MasterElected) and group is not None and self.node.is_serving:
+    def _recorded(self, record: Record | None, state: ReplicasState) -> None:
+        if isinstance(record, MasterElected) and self.node.is_serving:
+            group = state.groups[record.broker_name]
             self.world.note(f"{self.name}: broker {record.broker_id} is master of epoch {record.master_epoch}")
             for replica in group.replicas.values():
                 broker = self._brokers.get(replica.address)
@@ -357,10 +364,10 @@ class SimController(Node):
         for message in ready.send_after_persist:
             self._send(message)
         for entry in ready.committed:
-            self.cluster.decided(self, entry.index, entry.kind is EntryKind.COMMAND, entry.data)
+            self.cluster.decided(self, entry.index, entry.kind is EntryKind.DECISION, entry.data)
         self.node.finish()
         if ready.committed or ready.restore is not None:
-            self.cluster.applied(self, self.node.core.log.applied, self.machine.state)
+            self.cluster.applied(self, self.node.core.log.applied, self.machine)
         self._report()
         compaction = self.node.compaction()
         if compaction is not None:
@@ -410,7 +417,7 @@ class SimController(Node):
 
     # ---- brokers
 
-    def handle(self, client: Node, life: int, request: ControlRequest, answer: Answer) -> None:
+    def handle(self, client: Node, life: int, request: SessionRequest, answer: Answer) -> None:
         """A request of a broker or an administrator, in one of its lives."""
         connection = self._connections.setdefault((client.name, life), Connection(client))
         flag = codes.FLAG_ONEWAY if not request.token else 0

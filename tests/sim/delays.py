@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from brokerd.delay.levels import SCHEDULE_GROUP, SCHEDULE_TOPIC
+from brokerd.delay.levels import SCHEDULE_GROUP
 from brokerd.retry.service import RetryService, SentBack
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, RequestError
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record
 from remoting.record.hosts import pack_host
 from remoting.record.properties import encode_properties
@@ -27,7 +28,7 @@ DELAYED_TOPIC: Final = "D"
 BACK_GROUP: Final = "backers"
 RETRY_TOPIC: Final = f"%RETRY%{BACK_GROUP}"
 DEAD_TOPIC: Final = f"%DLQ%{BACK_GROUP}"
-LEVELS: Final = "1s 2s 3s"
+DELAYS: Final = (1000, 2000, 3000)
 MAX_RETRIES: Final = 2
 _DELAYS_MS: Final = (1000, 2000, 3000)
 _CLOCKS_DIFFER: Final = 0.99  # monotonic clocks run a little fast or slow
@@ -124,7 +125,7 @@ def retry_service(broker: SimBroker) -> RetryService:
         core.record_log,
         core.sender.turn_of,
         lambda _: False,
-        core.store.delays,
+        core.delays,
         core.retry_counters,
         auto_create_groups=False,
     )

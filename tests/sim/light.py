@@ -1,6 +1,6 @@
 """Light stories: the replication of one broker group, one event at a time, thousands a minute.
 
-Real replication engines over logs in memory, and the controllers' rules for elections and sync-state sets; no store, no Raft, no
+Real replication drivers over logs in memory, and the controllers' rules for elections and sync-state sets; no store, no Raft, no
 clients beside producers. A story is 80 events drawn from the seed: appends, flushes, parts of a stream, lost answers, elections,
 crashes in the middle of a durable step. After every event it is checked that whoever could be elected has all that was
 acknowledged or shown, that the required set holds the controllers' set, and that logs are identical as far as their epochs say.
@@ -19,7 +19,7 @@ from brokerd.replication.epochs.epoch_list import EpochList
 from brokerd.replication.settings import ReplicationSettings
 from tests.sim.world import Violation
 from tests.support.disks import MemoryFile, PowerLost
-from tests.unit.brokerd.replication.group import Group, MemoryLog, Node
+from tests.unit.brokerd.replication.group import Group, MemoryReplicatedLog, Node
 from tests.unit.brokerd.replication.invariants import check_acks_are_from_one_broker_per_epoch
 from tests.unit.brokerd.replication.schedules import WEIGHTS, Story
 
@@ -64,10 +64,10 @@ class Watch:
             state += (node.alive, node.life, log.min_offset, len(log.data), log.flushed_offset)
             state.append(node.disk.files.get(EPOCH_FILE))
             if node.alive:
-                core = node.core
-                leading = core.leading
-                state += (core.confirm_offset, core.log.end_offset, core.master_epoch)
-                state.append(leading.sync.required if leading is not None else None)
+                machine = node.machine
+                mastership = machine.mastership
+                state += (machine.confirm_offset, machine.log.end_offset, machine.master_epoch)
+                state.append(mastership.sync.required if mastership is not None else None)
         return state
 
     def _note_cuts(self) -> bool:
@@ -90,12 +90,12 @@ class Watch:
         for node in self._nodes:
             if not node.alive:
                 continue
-            core = node.core
-            assert core.confirm_offset <= core.log.end_offset == node.log.end_offset
-            leading = core.leading
-            if leading is not None and leading.epoch == controller.master_epoch and not self._only_outcomes:
-                assert controller.members <= leading.sync.required, (
-                    f"b{node.broker_id} requires {set(leading.sync.required)}, the set is {set(controller.members)}"
+            machine = node.machine
+            assert machine.confirm_offset <= machine.log.end_offset == node.log.end_offset
+            mastership = machine.mastership
+            if mastership is not None and mastership.epoch == controller.master_epoch and not self._only_outcomes:
+                assert controller.members <= mastership.sync.required, (
+                    f"b{node.broker_id} requires {set(mastership.sync.required)}, the set is {set(controller.members)}"
                 )
 
     def _look_at_acknowledged(self, again: bool) -> None:
@@ -119,9 +119,9 @@ class Watch:
         for node in self._nodes:
             if not node.alive:
                 continue
-            visible = node.core.confirm_offset
-            if node.core.leading is not None:
-                key = node.broker_id, node.core.master_epoch
+            visible = node.machine.confirm_offset
+            if node.machine.mastership is not None:
+                key = node.broker_id, node.machine.master_epoch
                 assert visible >= group.confirmed.get(key, 0), "the confirm offset went back within a mastership"
                 group.confirmed[key] = visible
             if visible <= self._shown:
@@ -248,12 +248,12 @@ class LightStory(Story):
         controller = self.group.controller
         parts = [f"[{controller.master_id} e{controller.master_epoch} {sorted(controller.members)}]"]
         for node in self.group.nodes.values():
-            role = f"{node.core.role.value[:4]}/{node.core.master_epoch}" if node.alive else "down"
+            role = f"{node.machine.role.value[:4]}/{node.machine.master_epoch}" if node.alive else "down"
             parts.append(f"b{node.broker_id}:{role} {node.log.flushed_offset}/{node.log.end_offset}")
         return " ".join(parts)
 
 
-def _whole_records(log: MemoryLog, offset: int) -> int:
+def _whole_records(log: MemoryReplicatedLog, offset: int) -> int:
     """The end of the last whole record below the offset."""
     position, end = 0, offset - log.min_offset
     while position < end and position + 1 + log.data[position] <= end:

@@ -47,12 +47,12 @@ class Link:
 def dial(source: SimBroker, target: SimBroker, attempt: int) -> None:
     """A connection between two living brokers: both ends learn of it."""
     if not target.is_up or target.is_paused:
-        source.engine.connect_failed(attempt, "nobody answers", source.monotonic_ms())
+        source.driver.connect_failed(attempt, "nobody answers", source.monotonic_ms())
         source.after_event()
         return
     near = Link(source, target)
     far = Link(target, source)
     near.other, far.other = far, near
-    target.guarded(lambda: target.engine.accepted(far.connection, target.monotonic_ms()))()
+    target.guarded(lambda: target.driver.accepted(far.connection, target.monotonic_ms()))()
     if source.is_up:
-        source.guarded(lambda: source.engine.connected(attempt, near.connection, source.monotonic_ms()))()
+        source.guarded(lambda: source.driver.connected(attempt, near.connection, source.monotonic_ms()))()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from brokerd.composition.core import BrokerCore
+from brokerd.composition.deleted_topics import DeletedTopics
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.waiting import WaitingLevel
 from brokerd.journal.journal import Journal
@@ -22,15 +22,17 @@ from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
 from brokerd.replication.required_set.sync_state import Proposal, SyncState
 from brokerd.replication.roles import role_machine
 from brokerd.replication.roles.effects import Role, RoleView
-from brokerd.replication.roles.followership import Following
-from brokerd.replication.roles.mastership import Leading, Transfer
-from brokerd.replication.roles.role_machine import ReplicaCore
+from brokerd.replication.roles.followership import Followership
+from brokerd.replication.roles.mastership import Mastership, Transfer
+from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.log.commitlog import CommitLog, SyncMark
 from brokerd.store.put_status import PutStatus
 from brokerd.store.store import MessageStore
 from brokerd.transactions.table import OpenTransactions
+from controllerd.machine import ControllerMachine
 from controllerd.raft.log_file import RaftLogFile
+from controllerd.replicas import decide as replicas_rules
 from controllerd.replicas.state import ReplicasState
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.light import STEPS, LightStory
@@ -145,22 +147,22 @@ class LetsGoTooSoon(SyncState):
         return proposal
 
 
-_advance = Leading.advance
-_next_transfer = Leading.next_transfer
+_advance = Mastership.advance
+_next_transfer = Mastership.next_transfer
 _begin = EpochList.begin
-_observe = ReplicaCore.observe
-_position = Leading._position
+_observe = RoleMachine.observe
+_position = Mastership._position
 _elect = Controller.elect
 
 
-def _advance_alone(self: Leading) -> None:
+def _advance_alone(self: Mastership) -> None:
     """W7: with a set of one, everything is confirmed that this broker has."""
     _advance(self)
     if len(self.sync.local) == 1:
         self.confirm_offset = max(self.confirm_offset, self.own_position)
 
 
-def _position_or_ignore(self: Leading, broker_id: int) -> int:
+def _position_or_ignore(self: Mastership, broker_id: int) -> int:
     """W8: a member that has not acked on this connection yet is left out."""
     position = _position(self, broker_id)
     return position if position >= 0 else self._log.end_offset
@@ -173,7 +175,7 @@ def _begin_unless_equal(self: EpochList, epoch: int, start_offset: int) -> None:
         _begin(self, epoch, start_offset)
 
 
-def _label_with_next(self: Leading, connection: int) -> Transfer | None:
+def _label_with_next(self: Mastership, connection: int) -> Transfer | None:
     """W10: the last batch of an epoch is labelled with the next epoch."""
     transfer = _next_transfer(self, connection)
     if transfer is None:
@@ -186,11 +188,11 @@ def _label_with_next(self: Leading, connection: int) -> Transfer | None:
     return Transfer(connection, header, transfer.length)
 
 
-def _observe_in_place(self: ReplicaCore, view: RoleView, now_ms: int) -> None:
+def _observe_in_place(self: RoleMachine, view: RoleView, now_ms: int) -> None:
     """W11: a master that starts again takes up its epoch, at the log's new end."""
     if view.master_id == self.broker_id and view.master_epoch == self.highest_epoch and self.role is Role.FENCED:
         self.view = view
-        self._promote(view.master_epoch)
+        self._switch(role_machine.Event.ELECTED, now_ms)
     else:
         _observe(self, view, now_ms)
 
@@ -201,7 +203,7 @@ def _begin_again(self: EpochList, epoch: int, start_offset: int) -> None:
     _begin(self, epoch, start_offset)
 
 
-def _accept_all(self: Following, header: Any) -> str:
+def _accept_all(self: Followership, header: Any) -> str:
     return ""
 
 
@@ -238,13 +240,13 @@ LIGHT = (
     ),
     Mutant("W5", ForgetsUnanswered.__doc__ or "", ((role_machine, "SyncState", ForgetsUnanswered),)),
     Mutant("W6", ChecksThenActs.__doc__ or "", ((role_machine, "SyncState", ChecksThenActs),)),
-    Mutant("W7", _advance_alone.__doc__ or "", ((Leading, "advance", _advance_alone),)),
-    Mutant("W8", _position_or_ignore.__doc__ or "", ((Leading, "_position", _position_or_ignore),)),
+    Mutant("W7", _advance_alone.__doc__ or "", ((Mastership, "advance", _advance_alone),)),
+    Mutant("W8", _position_or_ignore.__doc__ or "", ((Mastership, "_position", _position_or_ignore),)),
     Mutant("W9", _begin_unless_equal.__doc__ or "", ((EpochList, "begin", _begin_unless_equal),), heals=True),
     Mutant(
         "W10",
         _label_with_next.__doc__ or "",
-        ((Leading, "next_transfer", _label_with_next), (Following, "_epoch_problem", _accept_all)),
+        ((Mastership, "next_transfer", _label_with_next), (Followership, "_epoch_problem", _accept_all)),
         heals=False,  # so that the divergence itself is found, and not only an epoch list that begins too late
         within=6000,
         first=300,
@@ -254,7 +256,7 @@ LIGHT = (
     Mutant(
         "W11",
         _observe_in_place.__doc__ or "",
-        ((ReplicaCore, "observe", _observe_in_place), (EpochList, "begin", _begin_again)),
+        ((RoleMachine, "observe", _observe_in_place), (EpochList, "begin", _begin_again)),
         heals=True,
     ),
     Mutant("removal too soon", LetsGoTooSoon.__doc__ or "", ((role_machine, "SyncState", LetsGoTooSoon),)),
@@ -266,7 +268,7 @@ LIGHT = (
     Mutant(
         "acknowledged in memory",
         "The master counts its own bytes before they are on its disk.",
-        ((Leading, "own_position", property(lambda self: self._log.end_offset)),),
+        ((Mastership, "own_position", property(lambda self: self._log.end_offset)),),
     ),
 )
 
@@ -301,6 +303,31 @@ def _append_without_sync(self: RaftLogFile, *arguments: Any) -> None:
 
 def _nothing(*_: Any) -> None:
     return None
+
+
+_decide = ControllerMachine.decide
+_apply = ControllerMachine.apply
+_REQUESTS: dict[bytes, Any] = {}  # what each entry came of
+
+
+def _decide_and_tell(self: ControllerMachine, request: Any) -> bytes:
+    entry = _decide(self, request)
+    _REQUESTS[entry] = request
+    return entry
+
+
+def _decide_again(self: ControllerMachine, data: bytes) -> Any:
+    """Who did not decide an entry itself does so when it applies it, by the limits of another version."""
+    request = _REQUESTS.get(data)
+    if request is None or self._tail is not None:
+        return _apply(self, data)
+    with patch.object(replicas_rules, "MAX_REPLICAS", 2):
+        return _apply(self, _decide(self, request))
+
+
+def _decide_by_what_is_committed(self: ControllerMachine, request: Any) -> bytes:
+    self.forget()
+    return _decide(self, request)
 
 
 FULL = (
@@ -339,6 +366,31 @@ FULL = (
         light=False,
         within=60,
         mood="machines",
+        is_quick=False,
+    ),
+    Mutant(
+        "a follower decides again",
+        "Entries of the controllers' log are decided once more where they are applied, by a version that has another limit.",
+        ((ControllerMachine, "decide", _decide_and_tell), (ControllerMachine, "apply", _decide_again)),
+        light=False,
+        within=20,
+        mood="processes",
+    ),
+    Mutant(
+        "decides by what is committed",
+        "A leader among the controllers does not see what it decided before, as long as that is not committed.",
+        ((ControllerMachine, "decide", _decide_by_what_is_committed),),
+        light=False,
+        within=60,
+        mood="processes",
+    ),
+    Mutant(
+        "a tail that stays",
+        "A leader among the controllers that was replaced goes on to decide by what it had appended.",
+        ((ControllerMachine, "forget", _nothing),),
+        light=False,
+        within=60,
+        mood="network",
         is_quick=False,
     ),
     Mutant(
@@ -393,7 +445,7 @@ FULL = (
     Mutant(
         "deleted queues come back",
         "Queues that are derived anew keep what deleted topics held.",
-        ((BrokerCore, "_remove_stale_queues", _nothing),),
+        ((DeletedTopics, "_remove_stale_queues", _nothing),),
         light=False,
         within=60,
         mood="machines",

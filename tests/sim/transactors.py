@@ -48,8 +48,8 @@ class AskedThrough:
         return True
 
 
-class Producers:
-    """Who is connected to a broker, as its checks see it."""
+class Connected:
+    """Who is connected to a broker: producers that its checks ask, and nobody who leases messages."""
 
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
@@ -57,6 +57,9 @@ class Producers:
     def producer_connections(self, group: str) -> Sequence[AskedThrough]:
         clients = [each for each in self._broker.cluster.clients if isinstance(each, Transactor)]
         return [AskedThrough(self._broker, each) for each in clients if group == _GROUP]
+
+    def is_alive(self, _client_id: str) -> bool:
+        return False
 
 
 class Transactor(Client):

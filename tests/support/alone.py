@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from brokerd.composition.core import BrokerCore, BrokerIdentity
+from brokerd.composition.core import BrokerCore
+from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.roles.effects import Role
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import StoreSettings
+from brokerd.transactions.checking import Asked
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
 
@@ -51,10 +53,28 @@ class AloneReplica:
         callback(PutStatus.PUT_OK)
 
 
-class AloneBroker:
-    """A core that has started, a replica until somebody makes it the master. `settings` are those of `BrokerCore`."""
+class Nobody:
+    """No client is connected."""
 
-    def __init__(self, disk: MemoryDisk, turns: Turns, store: StoreSettings, host: bytes, **settings: Any) -> None:
+    def is_alive(self, _client_id: str) -> bool:
+        return False
+
+    def producer_connections(self, _group: str) -> Sequence[Asked]:
+        return ()
+
+
+class AloneBroker:
+    """A core that has started, a replica until somebody makes it the master. `settings` are those of `CoreSettings`."""
+
+    def __init__(
+        self,
+        disk: MemoryDisk,
+        turns: Turns,
+        store: StoreSettings,
+        host: bytes,
+        clients: Clients | None = None,
+        **settings: Any,
+    ) -> None:
         self.disk = disk
         self.turns = turns
         self.replica: AloneReplica
@@ -65,13 +85,9 @@ class AloneBroker:
 
         self.core = BrokerCore(
             BrokerIdentity("c", "broker-a", host),
-            disk,
-            store,
+            CoreSettings(store, **settings),
+            Environment(disk, turns, turns.wall_ms, random.Random(1)),
+            clients or Nobody(),
             make_replica,
             request_flush=lambda: None,
-            is_alive=lambda _: False,
-            scheduler=turns,
-            wall_ms=turns.wall_ms,
-            rng=random.Random(1),
-            **settings,
         )

@@ -128,6 +128,10 @@ class MemorySegment:
         self._check()
         return self._file.seen.read(position, length)
 
+    def map(self) -> MemoryView:
+        self._check()
+        return MemoryView(self, self._file)
+
     def truncate(self, size_bytes: int) -> None:
         self._check()
         self._disk.resize_file(self._file, size_bytes)
@@ -143,6 +147,25 @@ class MemorySegment:
         assert self._open, f"{self._path} was closed"
         assert self._generation == self._disk.generation, f"{self._path} was opened before the last crash"
         self._disk.check_power()
+
+
+class MemoryView:
+    """`FileView` of a file in memory."""
+
+    def __init__(self, segment: MemorySegment, file: MemoryFile) -> None:
+        self._segment = segment
+        self._file = file
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(self._segment.size_bytes)
+        return self._segment.read(start, max(0, stop - start))
+
+    def memory(self) -> memoryview:
+        self._segment.read(0, 0)  # refuses as every read of the file does
+        return memoryview(self._file.seen.held).toreadonly()
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class MemoryDisk:

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC, schedule_code
-from brokerd.journal.record_log import Unit
+from brokerd.delay.levels import DEFAULT_DELAYS, schedule_code
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
-from brokerd.store.drafts import encode_draft
+from brokerd.store.drafts import check_draft, encode_draft, takes_queue_offset
 from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
-from brokerd.store.store import AppendResult
-from remoting.errors import LogboomError, NotMaster
+from brokerd.store.run import AppendResult
+from brokerd.store.settings import StoreSettings
+from brokerd.store.unit import Unit
+from remoting.errors import LogboomError, NotMaster, StorageError
 from remoting.java_hash import java_hash
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import decode_record
 from remoting.record.properties import encode_properties, tags_code
 
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
+LARGEST_RECORD_BYTES = StoreSettings().largest_record_bytes
 
 
-class MemoryLog:
+class MemoryRecordLog:
     """`RecordLog`, and the reads of the message store. What is appended is dispatched by `dispatch`, or at once by default."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 1_700_000_000_000) -> None:
@@ -57,6 +60,8 @@ class MemoryLog:
             raise NotMaster
         if self.refusal is not None:
             raise self.refusal
+        for each in drafts:
+            check_draft(each, len(HOST), LARGEST_RECORD_BYTES)
         self.appends += 1
         places = [self._append(each) for each in drafts]
         if self.dispatches:
@@ -81,8 +86,9 @@ class MemoryLog:
         return [unit for name, queue_id, unit in self._tail if (name, queue_id) == (topic, 0)]
 
     def record_at(self, physical_offset: int, size: int) -> bytes:
-        record = self._records[physical_offset]
-        assert len(record) == size
+        record = self._records.get(physical_offset)
+        if record is None or len(record) != size:
+            raise StorageError(f"no record of {size} bytes starts at {physical_offset}")
         return record
 
     def find_record(self, physical_offset: int) -> bytes | None:
@@ -215,9 +221,9 @@ class MemoryLog:
         units = [unit for units in self._dispatched.values() for unit in units] + [unit for _, _, unit in self._tail]
         return sorted(unit for unit in units if unit[0] >= end_offset)
 
-    def copy(self, end_offset: int | None = None, dispatched: int | None = None) -> MemoryLog:
+    def copy(self, end_offset: int | None = None, dispatched: int | None = None) -> MemoryRecordLog:
         """What a replica with the log up to `end_offset` has, when it dispatched it up to `dispatched`."""
-        twin = MemoryLog(self._now_ms)
+        twin = MemoryRecordLog(self._now_ms)
         limit = self.end_offset if end_offset is None else end_offset
         visible = limit if dispatched is None else dispatched
         twin._minimum = dict(self._minimum)
@@ -244,20 +250,25 @@ class MemoryLog:
 
     def _append(self, each: Draft) -> AppendResult:
         key = (each.topic, each.queue_id)
-        queue_offset = self._appended.get(key, 0)
+        in_queue = takes_queue_offset(each)
+        queue_offset = self._appended.get(key, 0) if in_queue else 0
         store_timestamp_ms = self._now_ms()
         record = encode_draft(each, queue_offset, self.end_offset, store_timestamp_ms, HOST)
         self._records[self.end_offset] = record
-        self._appended[key] = queue_offset + 1
-        is_waiting = each.topic == SCHEDULE_TOPIC
-        code = (
-            schedule_code(each.properties, store_timestamp_ms, DEFAULT_DELAYS)
-            if is_waiting
-            else tags_code(each.properties)
+        if in_queue:
+            self._appended[key] = queue_offset + 1
+            is_waiting = each.topic == SCHEDULE_TOPIC
+            code = (
+                schedule_code(each.properties, store_timestamp_ms, DEFAULT_DELAYS)
+                if is_waiting
+                else tags_code(each.properties)
+            )
+            self._tail.append((*key, (self.end_offset, len(record), code)))
+        place = AppendResult(
+            self.end_offset, len(record), queue_offset if in_queue else -1, self.end_offset + len(record)
         )
-        self._tail.append((*key, (self.end_offset, len(record), code)))
-        self.end_offset += len(record)
-        return AppendResult(self.end_offset - len(record), len(record), queue_offset, self.end_offset)
+        self.end_offset = place.end_offset
+        return place
 
 
 _KINDS = (

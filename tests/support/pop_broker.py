@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from brokerd.journal.resident import Resident
 from brokerd.metadata.configs import GroupConfig, TopicConfig
-from brokerd.metadata.names import METADATA_TOPIC, SystemNames
+from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService
-from brokerd.pop.records import POP_TOPIC
 from brokerd.pop.requests import (
     AckStatus,
     InvisibleTimeOutcome,
@@ -23,7 +23,7 @@ from brokerd.pop.service import PopService
 from brokerd.pop.settings import PopSettings
 from brokerd.store.derived.dispatcher import Arrival
 from remoting.record.codec import Record, decode_record
-from tests.support.memory_log import MemoryLog, draft
+from tests.support.memory_log import MemoryRecordLog, draft
 from tests.support.turns import Turns
 
 
@@ -56,18 +56,17 @@ class Receive:
 class PopBroker:
     """One broker. `log` may be one that another broker wrote."""
 
-    def __init__(self, log: MemoryLog | None = None, turns: Turns | None = None, **settings: Any) -> None:
+    def __init__(self, log: MemoryRecordLog | None = None, turns: Turns | None = None, **settings: Any) -> None:
         self.turns = turns or Turns()
-        self.log = log or MemoryLog(self.turns.wall_ms)
+        self.log = log or MemoryRecordLog(self.turns.wall_ms)
         self.alive: set[str] = set()
-        names = SystemNames("cluster", "broker-a", development=False)
+        names = SystemNames("cluster", "broker-a", development=False, delay_levels=18)
         self.metadata = MetadataService(self.log, names, self.turns, self.turns.wall_ms)
         self.pop_service = PopService(
             broker_name="broker-a",
             metadata=self.metadata,
             reads=self.log,
             record_log=self.log,
-            log_end=lambda: self.log.end_offset,
             is_alive=self.alive.__contains__,
             scheduler=self.turns,
             now_ms=self.turns.wall_ms,
@@ -76,29 +75,34 @@ class PopBroker:
         )
         self.metadata.unfinished = self.pop_service.unfinished
         self.metadata.listeners.append(self.pop_service.metadata_changed)
+        self.residents: list[Resident] = [self.metadata, self.pop_service]
         self.log.listeners.append(self.dispatched)
 
     def dispatched(self, arrivals: Sequence[Arrival]) -> None:
         topics = {arrival.topic for arrival in arrivals}
-        if METADATA_TOPIC in topics:
-            self.metadata.follow()
-        if POP_TOPIC in topics:
-            self.pop_service.follow()
+        for resident in self.residents:
+            if not topics.isdisjoint(resident.own_topics):
+                resident.dispatched(arrivals)
         self.pop_service.arrived(arrivals)
 
     def become_master(self) -> PopBroker:
-        self.metadata.rebuild()
-        self.pop_service.rebuild()
+        self.rebuild()
         self.log.is_master = True
-        self.metadata.catch_up()
-        self.pop_service.start_serving()
+        for resident in self.residents:
+            resident.catch_up()
+        for resident in self.residents:
+            resident.lead()
         return self
 
     def become_replica(self) -> None:
         self.log.is_master = False
-        self.pop_service.stop_serving()
-        self.metadata.rebuild()
-        self.pop_service.rebuild()
+        for resident in reversed(self.residents):
+            resident.step_down()
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        for resident in self.residents:
+            resident.rebuild()
 
     # ---- short forms
 

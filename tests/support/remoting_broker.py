@@ -15,7 +15,7 @@ from brokerd.members.registry import ClientRegistry
 from brokerd.processors.assignments import AssignmentProcessor
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
-from brokerd.processors.consumption import ConsumptionProcessor
+from brokerd.processors.consumption import Consumption, ConsumptionProcessor
 from brokerd.processors.groups import GroupProcessor
 from brokerd.processors.inspection import InspectionProcessor
 from brokerd.processors.locks import LockProcessor
@@ -23,8 +23,9 @@ from brokerd.processors.messages import MessageProcessor
 from brokerd.processors.offsets import OffsetProcessor
 from brokerd.processors.pop import PopProcessor
 from brokerd.processors.pop_looking import PopLookingProcessor
-from brokerd.processors.pull import PullProcessor
-from brokerd.processors.registry import Processors, entries, handlers
+from brokerd.processors.pull import PullProcessor, Readers
+from brokerd.processors.pull_checks import PullChecks
+from brokerd.processors.registry import Processors, handlers_of, on_master
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
 from brokerd.processors.send_back import SendBackProcessor
@@ -36,7 +37,7 @@ from brokerd.replication.log import LogPosition
 from brokerd.replication.roles.effects import Role
 from brokerd.retry.counters import RetryCounters
 from brokerd.retry.service import RetryService
-from brokerd.sending.sender import Counters
+from brokerd.sending.counters import Counters
 from brokerd.store.index.key_queries import Found
 from brokerd.store.index.search import Question
 from brokerd.transactions.service import TransactionService
@@ -45,6 +46,7 @@ from remoting.errors import LogboomError, RequestError
 from remoting.facts.broker_state import EpochState, Totals
 from remoting.facts.loop import LoopState
 from remoting.frame import Command
+from remoting.settings import Live
 from tests.support.memory_log import HOST
 from tests.support.pop_broker import PopBroker
 
@@ -140,7 +142,8 @@ class RemotingBroker(PopBroker):
         self.metadata.listeners.append(self.progress.metadata_changed)
         self.metadata.unread_queues = self.progress.unread_queues
         self.counters = Counters()
-        self.is_master = self.notifies = True
+        self.is_master = True
+        self.pull_settings = Live(pull_settings or PullSettings())
         self.other_routes: list[BrokerRoute] = []
         names = self.metadata.names
         version = lambda: self.metadata.data_version(1)  # noqa: E731
@@ -148,20 +151,18 @@ class RemotingBroker(PopBroker):
         self.is_master_known = False
         self.log_end, self.memory_bytes = 0, 1000
         self.pull = PullProcessor(
-            self.metadata,
-            self.metadata.commits,
-            self.clients,
+            PullChecks(self.metadata, self.clients, lambda: self.is_master),
+            Readers(self.metadata.commits, self.progress.pulled),
             self.log,
             self.counters,
             self.turns,
             ReadPlace(
-                pull_settings or PullSettings(),
+                self.pull_settings,
                 lambda: self.is_master,
                 lambda: self.is_master_known,
                 lambda: self.log_end,
                 self.memory_bytes,
             ),
-            self.progress.pulled,
         )
         sources = StateSources(
             lambda: REPLICA,
@@ -181,7 +182,7 @@ class RemotingBroker(PopBroker):
             broker_name="broker-a",
             log=self.log,
             metadata=self.metadata,
-            log_end=lambda: self.log.end_offset,
+            producers=self.clients,
             move_up_bytes=1 << 20,
             scheduler=self.turns,
             now_ms=self.turns.wall_ms,
@@ -189,10 +190,8 @@ class RemotingBroker(PopBroker):
         )
         ranges: Any = self.log
         self.locks = QueueLocks()
-        self.schedule = Deliverer(
-            DEFAULT_DELAYS, self.metadata, self.log, self.log.end_offset, self.turns, self.turns.wall_ms
-        )
-        self.log.listeners.append(self.schedule.arrived)
+        self.schedule = Deliverer(DEFAULT_DELAYS, self.metadata, self.log, self.turns, self.turns.wall_ms)
+        self.residents.append(self.schedule)
         self.retry = RetryService(
             self.metadata,
             self.log,
@@ -203,23 +202,15 @@ class RemotingBroker(PopBroker):
             RetryCounters(),
             auto_create_groups=True,
         )
+        consumption = Consumption(self.metadata, self.clients, self.progress, ranges, "broker-a")
         self.processors = Processors(
             self.pull,
-            OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts),
-            ClientProcessor(self.metadata, self.clients, lambda: self.is_master, lambda: self.notifies),
-            TopicProcessor(self.metadata, "broker-a", version, ranges, names.system_topics, self.counters.statistics),
+            OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts, version),
+            ClientProcessor(self.metadata, self.clients, lambda: self.is_master, self.pull_settings),
+            TopicProcessor(self.metadata, "broker-a", version, ranges, self.counters.statistics),
             GroupProcessor(self.metadata, version),
             ConnectionProcessor(self.clients),
-            ConsumptionProcessor(
-                self.metadata,
-                self.clients,
-                self.progress,
-                ranges,
-                "broker-a",
-                "127.0.0.1:10911",
-                self.turns.wall_ms,
-                self.counters.statistics,
-            ),
+            ConsumptionProcessor(consumption, "127.0.0.1:10911", self.turns.wall_ms, self.counters.statistics),
             AssignmentProcessor(self.metadata, self.clients, self.route),
             InspectionProcessor(
                 self.counters.statistics,
@@ -227,13 +218,8 @@ class RemotingBroker(PopBroker):
                 self.turns.time,
                 ranges,
                 self.clients.consumer_group,
-                lambda: self.metadata.tables.offsets,
-                version,
             ),
-            ResetProcessor(
-                *(self.metadata, self.metadata.commits, self.pop_service, self.clients, self.progress, ranges),
-                *("broker-a", lambda: pull_settings or PullSettings(), self.pull.wake),
-            ),
+            ResetProcessor(consumption, self.metadata.commits, self.pop_service, self.pull_settings, self.pull.wake),
             RelayProcessor(self.metadata, self.clients, self.log, "broker-a"),
             MessageProcessor(self.log, NoIndex()),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
@@ -249,7 +235,7 @@ class RemotingBroker(PopBroker):
             TransactionProcessor(self.transactions),
             SendBackProcessor(self.retry, self.schedule.offsets, version),
         )
-        self.handlers = handlers(entries(self.processors), lambda: self.is_master)
+        self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)
         self.peer = Peer()
         self._opaque = 0
@@ -262,11 +248,6 @@ class RemotingBroker(PopBroker):
             return
         own = BrokerRoute("broker-a", {}, [], config.read_queue_nums, config.write_queue_nums, config.perm, "NORMAL")
         done([own, *self.other_routes])
-
-    def become_master(self) -> RemotingBroker:
-        super().become_master()
-        self.schedule.start(self.log.end_offset)
-        return self
 
     def send_request(
         self,

@@ -21,6 +21,7 @@ from remoting.record.codec import Record, decode_record, decode_records
 from remoting.record.hosts import pack_host
 from remoting.record.layout import SYS_TRANSACTION_PREPARED
 from remoting.record.properties import encode_properties
+from remoting.settings import Live
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
@@ -59,14 +60,18 @@ class TransactionBroker(AloneBroker):
         self.settings = settings or TransactionSettings()
         self.producers: dict[str, list[Producer]] = {}
         self._keys = 0
-        super().__init__(disk or MemoryDisk(), turns or Turns(), STORE, HOST, transaction_settings=self.settings)
+        super().__init__(
+            disk or MemoryDisk(), turns or Turns(), STORE, HOST, clients=self, transactions=Live(self.settings)
+        )
         self.service = self.core.transactions
-        self.service.checks.producers = self
         if role is Role.MASTER:
             self.replica.become(Role.MASTER)
 
     def producer_connections(self, group: str) -> Sequence[Producer]:
         return self.producers.get(group, [])
+
+    def is_alive(self, _client_id: str) -> bool:
+        return False
 
     def topic(self, name: str = "T", queues: int = 4) -> TransactionBroker:
         answers: list[object] = []

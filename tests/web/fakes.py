@@ -9,17 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from controllerd.access.commands import (
-    AccessCommand,
-    CreateUser,
-    DeleteUser,
-    PutEntries,
-    RemoveEntries,
-    UpdateUser,
-    encode_access,
-)
+from controllerd.access.requests import CreateUser, DeleteUser, PutEntries, RemoveEntries, Request, UpdateUser
 from controllerd.machine import ControllerMachine
-from controllerd.replicas.machine import ReplicasMachine
 from remoting import codes
 from remoting.access.answers import answer_query
 from remoting.access.model import read_policies, resource, subject_name
@@ -434,7 +425,7 @@ class FakeAccess(AccessAdmin):
 
     @classmethod
     def clear(cls) -> None:
-        cls.machine = ControllerMachine(ReplicasMachine(), lambda _state: None)
+        cls.machine = ControllerMachine()
         cls.error = None
         cls.passwords.clear()
 
@@ -444,12 +435,12 @@ class FakeAccess(AccessAdmin):
 
     def _change(self, code: int, ext: Mapping[str, str], fields: Mapping[str, Any] | None = None) -> NodeOutcome:
         self._check()
-        reply = self.machine.apply(encode_access(self._command(code, ext, fields or {})))
+        reply = self.machine.apply(self.machine.decide(self._request(code, ext, fields or {}))).reply
         if reply.code:
             raise RequestError(reply.code, reply.remark)
         return NodeOutcome("controllers", Outcome.UNCHANGED if reply.remark else Outcome.CONFIRMED)
 
-    def _command(self, code: int, ext: Mapping[str, str], fields: Mapping[str, Any]) -> AccessCommand:
+    def _request(self, code: int, ext: Mapping[str, str], fields: Mapping[str, Any]) -> Request:
         if code == codes.AUTH_CREATE_ACL:
             return PutEntries(subject_name(ext["subject"]), read_policies(fields["policies"]))
         if code == codes.AUTH_DELETE_ACL:

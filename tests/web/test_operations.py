@@ -15,12 +15,12 @@ from tests.web.fakes import RecordingQueue
 from webapp.accounts.permissions import Actor
 from webapp.audit.models import AuditEntry
 from webapp.errors import Conflict, InvalidInput, PermissionRefused, Unavailable
+from webapp.lifecycle import State
 from webapp.operations import progress, services
-from webapp.operations.kinds import kinds
 from webapp.operations.models import Operation
+from webapp.operations.registry import KINDS
 
 NEW = {"name": "payments", "type": "NORMAL", "queues": 4}
-State = Operation.State
 
 
 def test_a_change_leaves_an_audit_row_an_operation_and_a_task(operator: Client) -> None:
@@ -145,22 +145,6 @@ def test_the_receipt_shows_each_node(operator: Client) -> None:
     assert "look at the topic before trying again" in text
 
 
-def test_progress_moves_only_along_its_transitions(db: None) -> None:
-    for state in State:
-        for target, move in (
-            (State.RUNNING, progress.start),
-            (State.SUCCEEDED, progress.succeed),
-            (State.CANCELLED, progress.cancelled),
-            (State.FAILED, lambda pk: progress.fail(pk, "x", "y")),
-        ):
-            operation = Operation.objects.create(kind="topic.create", requested_by_name="x", state=state)
-            if target in Operation.TRANSITIONS[state]:
-                assert move(operation.pk).state == target
-            else:
-                with pytest.raises(progress.OperationFinished):
-                    move(operation.pk)
-
-
 def test_a_later_word_about_a_node_replaces_the_earlier(db: None) -> None:
     operation = Operation.objects.create(kind="topic.create", requested_by_name="x", state=State.RUNNING)
     progress.node(operation.pk, "broker-a", "UNKNOWN", "lost")
@@ -199,7 +183,7 @@ def test_two_requests_with_one_key_at_the_same_moment_make_one_operation(actor: 
 
 
 def test_every_kind_names_a_known_permission_and_refuses_nobody_else(actor: Callable[[str], Actor]) -> None:
-    for kind in kinds().values():
+    for kind in KINDS.values():
         with pytest.raises(PermissionRefused):
             services.submit(actor(""), kind.name, {})
 

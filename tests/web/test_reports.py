@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.web.fakes import RecordingQueue
+from webapp.lifecycle import State, WorkOver
 from webapp.operations.models import Operation
 from webapp.reports import catalogue, cron, results, stream
 from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.reports.stream import Row
 
-State = ReportRun.State
 DAILY = {"name": "daily", "report": "throughput", "cron": "0 6 * * 1-5", "time_zone": "Europe/Berlin"}
 
 
@@ -151,7 +151,7 @@ def test_an_ended_run_takes_nothing_more(run: ReportRun, end: Any) -> None:
         lambda: stream.starting(run.pk),
         lambda: stream.request_cancel(run.pk),
     ):
-        with pytest.raises(stream.RunFinished):
+        with pytest.raises(WorkOver):
             late()
 
 

@@ -7,19 +7,19 @@ from pathlib import Path
 
 from django.core.management import call_command
 
+from tasks import operations
 from tasks.app import app
-from tasks.operations import KINDS
 from tests.web.fakes import FakeCluster
 from webapp import queue
 from webapp.gateway import ClusterClient
-from webapp.operations.kinds import kinds
+from webapp.operations.registry import KINDS
 from webapp.reports.catalogue import CATALOGUE
 
 PROJECT = Path(__file__).resolve().parents[2]
 
 
 def test_every_change_for_the_worker_is_one_that_it_can_make() -> None:
-    assert {kind.name for kind in kinds().values() if kind.by_worker} == set(KINDS)
+    assert {kind.name for kind in KINDS.values() if kind.by_worker} == set(operations.KINDS)
 
 
 def test_every_task_that_is_sent_exists_and_goes_to_the_same_queue() -> None:

@@ -184,10 +184,6 @@ def _done(outcome: NodeOutcome) -> Done:
     return Done({"outcome": outcome.outcome})
 
 
-def _target(parameters: Parameters) -> str:
-    return str(parameters["name"])
-
-
 def _plan(verb: str):  # type: ignore[no-untyped-def]
     def plan(parameters: Parameters) -> list[dict[str, str]]:
         what = f"{verb} {parameters['name']}"
@@ -210,7 +206,6 @@ CREATE = Kind(
     "Create client user",
     "access.write",
     _validate_create,
-    _target,
     _plan("create"),
     inline=_create,
     audited=_audited,
@@ -220,35 +215,19 @@ UPDATE = Kind(
     "Change client user",
     "access.write",
     _validate_update,
-    _target,
     _plan("change"),
     inline=_update,
     audited=_audited,
 )
 DELETE = Kind(
-    "client-user.delete",
-    "Delete client user",
-    "access.write",
-    _validate_delete,
-    _target,
-    _plan("delete"),
-    inline=_delete,
+    "client-user.delete", "Delete client user", "access.write", _validate_delete, _plan("delete"), inline=_delete
 )
-PUT = Kind(
-    "permission.put",
-    "Set permission",
-    "access.write",
-    _validate_put,
-    _target,
-    _plan("set a permission of"),
-    inline=_put,
-)
+PUT = Kind("permission.put", "Set permission", "access.write", _validate_put, _plan("set a permission of"), inline=_put)
 REMOVE = Kind(
     "permission.remove",
     "Remove permission",
     "access.write",
     _validate_remove,
-    _target,
     _plan("remove a permission of"),
     inline=_remove,
 )

@@ -9,7 +9,7 @@ from remoting.access import model
 from remoting.access.decision import Demand, decide
 from remoting.errors import InvalidParameter
 from webapp import gateway
-from webapp.errors import InvalidInput
+from webapp.errors import InvalidInput, NotFound
 from webapp.rules import Rules
 
 MAX_NAME = 255
@@ -22,6 +22,14 @@ def client_users() -> list[dict[str, Any]]:
         users, acls = client.users(), client.acls()
     tables = {model.subject_name(each["subject"]): each.get("policies") or [] for each in acls}
     return [_document(user, tables.get(user["username"], ())) for user in users]
+
+
+def one_of(users: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """The client user of that name, or NotFound."""
+    for user in users:
+        if user["name"] == name:
+            return user
+    raise NotFound(f"There is no client user {name}.", code="client-user-not-found")
 
 
 def explain(users: list[dict[str, Any]], question: Mapping[str, Any]) -> dict[str, Any]:

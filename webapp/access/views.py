@@ -9,8 +9,8 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from remoting.access.model import ACTIONS, TYPES
 from webapp.access.changes import DECISIONS, LEAST_SECRET, POLICIES, STATUSES, USER_TYPES
-from webapp.access.overview import client_users, explain
-from webapp.errors import InvalidInput, NotFound, Problem
+from webapp.access.overview import client_users, explain, one_of
+from webapp.errors import InvalidInput, Problem
 from webapp.pages import form_page, go_to, needs, page
 
 _QUESTION = ("type", "resource", "action", "source")
@@ -74,10 +74,7 @@ def remove_permission(request: HttpRequest, name: str) -> HttpResponse:
 
 def _context(name: str) -> dict[str, Any]:
     found = client_users()
-    one = next((each for each in found if each["name"] == name), None)
-    if one is None:
-        raise NotFound(f"There is no client user {name}.", code="client-user-not-found")
-    return {**_choices(), "name": name, "client": one, "users": found, "values": {}, "errors": {}}
+    return {**_choices(), "name": name, "client": one_of(found, name), "users": found, "values": {}, "errors": {}}
 
 
 def _answer(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:

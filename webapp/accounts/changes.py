@@ -18,10 +18,6 @@ from webapp.rules import Rules
 MAX_TOKENS_PER_USER = 50
 
 
-def _no_plan(parameters: Parameters) -> list[dict[str, str]]:
-    return []
-
-
 # ---- tokens
 
 
@@ -161,44 +157,28 @@ def _without_password(parameters: Parameters) -> Parameters:
     return {name: value for name, value in parameters.items() if name != "password"}
 
 
-CREATE_TOKEN = Kind(
-    "token.create", "Create token", "tokens.write", _validate_token, lambda p: p["name"], _no_plan, record=_create_token
-)
+CREATE_TOKEN = Kind("token.create", "Create token", "tokens.write", _validate_token, record=_create_token)
 REVOKE_TOKEN = Kind(
-    "token.revoke",
-    "Revoke token",
-    "tokens.write",
-    _validate_revocation,
-    lambda p: p["prefix"],
-    _no_plan,
-    record=_revoke_token,
+    "token.revoke", "Revoke token", "tokens.write", _validate_revocation, target=("prefix",), record=_revoke_token
 )
 CREATE_USER = Kind(
     "user.create",
     "Create user",
     "users.write",
     _validate_user,
-    lambda p: p["username"],
-    _no_plan,
+    target=("username",),
     record=_create_user,
     audited=_without_password,
 )
 CHANGE_USER = Kind(
-    "user.change",
-    "Change user",
-    "users.write",
-    _validate_user_change,
-    lambda p: p["username"],
-    _no_plan,
-    record=_change_user,
+    "user.change", "Change user", "users.write", _validate_user_change, target=("username",), record=_change_user
 )
 CHANGE_PASSWORD = Kind(
     "password.change",
     "Change password",
     "tokens.write",
     _validate_password_change,
-    lambda p: "",
-    _no_plan,
+    target=(),
     record=_change_password,
     audited=_without_password,
 )

@@ -13,9 +13,8 @@ from rest_framework.views import APIView
 
 from remoting.access.model import ACTIONS, TYPES
 from webapp.access.changes import DECISIONS, POLICIES, STATUSES, USER_TYPES
-from webapp.access.overview import client_users, explain
+from webapp.access.overview import client_users, explain, one_of
 from webapp.api.base import LIST_PARAMETERS, body_of, change, changes, listed, page_by_name, reads
-from webapp.errors import NotFound
 
 
 class PermissionSerializer(serializers.Serializer):
@@ -93,10 +92,7 @@ class ClientUserView(APIView):
 
     @reads("client_user", "One client user with its permissions", ClientUserSerializer)
     def get(self, request: Request, name: str) -> Response:
-        for each in client_users():
-            if each["name"] == name:
-                return Response(ClientUserSerializer(each).data)
-        raise NotFound(f"There is no client user {name}.", code="client-user-not-found")
+        return Response(ClientUserSerializer(one_of(client_users(), name)).data)
 
     @changes("client_user_change", "Change a client user; what is absent stays", ChangeClientUserSerializer)
     def patch(self, request: Request, name: str) -> Response:

@@ -22,7 +22,8 @@ from remoting.facts.words import Outcome
 from webapp.accounts.permissions import actor_of
 from webapp.errors import InvalidInput
 from webapp.operations.models import Operation
-from webapp.operations.services import Submitted, submit, wait
+from webapp.operations.services import Submitted, submit
+from webapp.operations.waiting import wait
 from webapp.rules import Rules
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -78,7 +79,7 @@ class OperationSerializer(serializers.Serializer):
     id = serializers.CharField(allow_null=True)
     kind = serializers.CharField()
     target = serializers.CharField(allow_blank=True)
-    state = serializers.ChoiceField(choices=["planned", *Operation.State.values])
+    state = serializers.ChoiceField(choices=["planned", *(state.value for state in Operation.STATES)])
     parameters = serializers.DictField()
     plan = serializers.ListField(child=PlanStepSerializer(), required=False)
     progress = serializers.DictField()
@@ -164,6 +165,14 @@ def preferred_wait_s(request: Request) -> float:
 # ---- lists
 
 
+def filtered(request: Request, rows: QuerySet, **longest: int) -> QuerySet:
+    """The rows with the values that the query string asks for; of the fields named, each with the length of its longest value."""
+    rules = Rules(request.query_params)
+    asked = {name: rules.text(name, most=most) for name, most in longest.items()}
+    rules.finish()
+    return rows.filter(**{name: value for name, value in asked.items() if value})
+
+
 def limit_of(request: Request) -> int:
     """The page size that was asked for."""
     rules = Rules(request.query_params)
@@ -211,8 +220,9 @@ def page_by_time(request: Request, rows: QuerySet) -> tuple[list[Any], str | Non
 def page_by_name(
     request: Request, items: list[Item], name_of: Callable[[Item], str] = attrgetter("name")
 ) -> tuple[list[Item], str | None]:
-    """One page of a list that is sorted by name, and the cursor to the next one."""
+    """One page of a list in the order of the names, and the cursor to the next one."""
     limit, cursor = limit_of(request), read_cursor(request)
+    items = sorted(items, key=name_of)
     if cursor is not None:
         items = [item for item in items if name_of(item) > str(cursor)]
     if len(items) <= limit:

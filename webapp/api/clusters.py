@@ -11,11 +11,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from remoting.facts.snapshot import Group
 from remoting.facts.words import Health
 from webapp import snapshot
 from webapp.api.base import Int64Field, body_of, change, changes, reads
-from webapp.errors import NotFound
 
 
 class ReasonSerializer(serializers.Serializer):
@@ -243,13 +241,6 @@ class ElectionRequestSerializer(serializers.Serializer):
     broker_id = serializers.IntegerField()
 
 
-def _named(present: snapshot.Snapshot, cluster: str, group: str) -> Group:
-    found = present.group(cluster, group)
-    if found is None:
-        raise NotFound(f"There is no group {group} in the cluster {cluster}.", code="group-not-found")
-    return found
-
-
 _PARTS = ("controllers", "groups", "rates", "timeline", "processes", "spark")
 
 
@@ -296,7 +287,7 @@ class GroupView(APIView):
 
     @reads("group", "One broker group", GroupSerializer)
     def get(self, request: Request, cluster: str, group: str) -> Response:
-        return Response(GroupSerializer(_named(snapshot.current(), cluster, group)).data)
+        return Response(GroupSerializer(snapshot.current().group(cluster, group)).data)
 
 
 class ReplicasView(APIView):
@@ -305,7 +296,7 @@ class ReplicasView(APIView):
     @reads("replicas", "The replicas of a broker group", ReplicasSerializer)
     def get(self, request: Request, cluster: str, group: str) -> Response:
         present = snapshot.current()
-        replicas = _named(present, cluster, group).replicas
+        replicas = present.group(cluster, group).replicas
         return Response(ReplicasSerializer({"as_of": present.as_of, "items": replicas}).data)
 
 

@@ -15,9 +15,8 @@ from rest_framework.views import APIView
 from remoting.facts.snapshot import ConsumerGroup
 from webapp import snapshot
 from webapp.api.base import LIST_PARAMETERS, Int64Field, body_of, change, changes, listed, page_by_name, reads
-from webapp.errors import NotFound
 from webapp.groups.returns import returns
-from webapp.rules import Rules, is_system_group
+from webapp.rules import Rules
 
 
 class GroupQueueSerializer(serializers.Serializer):
@@ -101,17 +100,9 @@ class ConsumerGroupsView(APIView):
     def get(self, request: Request) -> Response:
         present = snapshot.current()
         rules = Rules(request.query_params)
-        wanted, with_system = rules.text("q", most=120).lower(), rules.flag("system")
+        wanted, with_system = rules.text("q", most=120), rules.flag("system")
         rules.finish()
-        found = sorted(
-            (
-                group
-                for group in present.facts.consumer_groups
-                if wanted in group.name.lower() and (with_system or not is_system_group(group.name))
-            ),
-            key=lambda group: group.name,
-        )
-        groups, following = page_by_name(request, found)
+        groups, following = page_by_name(request, present.find_consumer_groups(wanted, with_system=with_system))
         items = [_with_returns(group, present) for group in groups]
         return Response(ConsumerGroupPage({"items": items, "next": following, "as_of": present.as_of}).data)
 
@@ -126,9 +117,7 @@ class ConsumerGroupView(APIView):
     @reads("consumer_group", "One consumer group", ConsumerGroupSerializer)
     def get(self, request: Request, name: str) -> Response:
         present = snapshot.current()
-        group = present.consumer_groups.get(name)
-        if group is None:
-            raise NotFound(f"There is no consumer group {name}.", code="group-not-found")
+        group = present.consumer_group(name)
         return Response(ConsumerGroupSerializer(_with_returns(group, present)).data)
 
     @changes("consumer_group_delete", "Delete a consumer group and its offsets")

@@ -16,25 +16,18 @@ from webapp.api.base import (
     PREFER,
     PROBLEM,
     OperationSerializer,
+    filtered,
     listed,
     operation_document,
     page_by_time,
     preferred_wait_s,
     reads,
 )
-from webapp.errors import NotFound
 from webapp.operations import services
 from webapp.operations.models import Operation
-from webapp.rules import Rules
+from webapp.operations.waiting import wait
 
 OperationPage = listed("OperationPage", OperationSerializer)
-
-
-def _operation(operation_id: UUID) -> Operation:
-    found = Operation.objects.filter(pk=operation_id).first()
-    if found is None:
-        raise NotFound("There is no such operation.", code="operation-not-found")
-    return found
 
 
 class OperationsView(APIView):
@@ -47,15 +40,7 @@ class OperationsView(APIView):
         [*LIST_PARAMETERS, OpenApiParameter("kind", OpenApiTypes.STR), OpenApiParameter("state", OpenApiTypes.STR)],
     )
     def get(self, request: Request) -> Response:
-        rules = Rules(request.query_params)
-        kind, state = rules.text("kind", most=60), rules.text("state", most=10)
-        rules.finish()
-        rows = Operation.objects.all()
-        if kind:
-            rows = rows.filter(kind=kind)
-        if state:
-            rows = rows.filter(state=state)
-        found, following = page_by_time(request, rows)
+        found, following = page_by_time(request, filtered(request, Operation.objects.all(), kind=60, state=10))
         return Response({"items": [operation_document(each) for each in found], "next": following})
 
 
@@ -64,7 +49,7 @@ class OperationView(APIView):
 
     @reads("operation", "One operation", OperationSerializer, [PREFER])
     def get(self, request: Request, operation_id: UUID) -> Response:
-        return Response(operation_document(services.wait(_operation(operation_id), preferred_wait_s(request))))
+        return Response(operation_document(wait(services.find(operation_id), preferred_wait_s(request))))
 
 
 class CancelOperationView(APIView):
@@ -75,4 +60,4 @@ class CancelOperationView(APIView):
         responses={(200, "application/json"): OperationSerializer, **PROBLEM},
     )
     def post(self, request: Request, operation_id: UUID) -> Response:
-        return Response(operation_document(services.cancel(actor_of(request), _operation(operation_id))))
+        return Response(operation_document(services.cancel(actor_of(request), services.find(operation_id))))

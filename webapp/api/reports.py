@@ -22,14 +22,16 @@ from webapp.api.base import (
     body_of,
     change,
     changes,
+    filtered,
     limit_of,
     listed,
     page_by_time,
     reads,
 )
-from webapp.errors import InvalidInput, NotFound
+from webapp.errors import InvalidInput
+from webapp.lifecycle import State
 from webapp.reports import catalogue, cron
-from webapp.reports.changes import find_run
+from webapp.reports.changes import find_run, find_schedule
 from webapp.reports.downloads import download
 from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.rules import MAX_INT64, Rules
@@ -146,7 +148,7 @@ class StartRunSerializer(serializers.Serializer):
 
 
 class ProgressSerializer(serializers.Serializer):
-    state = serializers.ChoiceField(choices=ReportRun.State.values)
+    state = serializers.ChoiceField(choices=State.values)
     reason = serializers.CharField(allow_blank=True)
     progress = serializers.JSONField()
     last_seq = Int64Field()
@@ -161,7 +163,7 @@ class RowSerializer(serializers.Serializer):
 
 
 class RowsSerializer(serializers.Serializer):
-    state = serializers.ChoiceField(choices=ReportRun.State.values)
+    state = serializers.ChoiceField(choices=State.values)
     items = RowSerializer(many=True)
     last_seq = Int64Field(help_text="Ask again with after=<this> for what came later.")
     complete = serializers.BooleanField(help_text="False: there are more rows now; ask again after the last seq given.")
@@ -175,13 +177,6 @@ def next_runs(expression: str, zone: str, count: int = 5) -> list[str]:
     """The next runs as RFC 3339."""
     runs = cron.parse(expression).next_runs(datetime.now(UTC), ZoneInfo(zone), count)
     return [run.strftime("%Y-%m-%dT%H:%M:%SZ") for run in runs]
-
-
-def _schedule(schedule_id: int) -> ReportSchedule:
-    found = ReportSchedule.objects.filter(pk=schedule_id).first()
-    if found is None:
-        raise NotFound("There is no such schedule.", code="schedule-not-found")
-    return found
 
 
 class ReportsView(APIView):
@@ -232,7 +227,7 @@ class ScheduleView(APIView):
 
     @reads("schedule", "One schedule", ScheduleSerializer)
     def get(self, request: Request, schedule_id: int) -> Response:
-        return Response(ScheduleSerializer(_schedule(schedule_id)).data)
+        return Response(ScheduleSerializer(find_schedule(schedule_id)).data)
 
     @changes("schedule_change", "Change a schedule", WriteScheduleSerializer)
     def patch(self, request: Request, schedule_id: int) -> Response:
@@ -254,15 +249,7 @@ class RunsView(APIView):
         [*LIST_PARAMETERS, OpenApiParameter("report", OpenApiTypes.STR), OpenApiParameter("state", OpenApiTypes.STR)],
     )
     def get(self, request: Request) -> Response:
-        rules = Rules(request.query_params)
-        report, state = rules.text("report", most=60), rules.text("state", most=10)
-        rules.finish()
-        rows = ReportRun.objects.all()
-        if report:
-            rows = rows.filter(report=report)
-        if state:
-            rows = rows.filter(state=state)
-        found, following = page_by_time(request, rows)
+        found, following = page_by_time(request, filtered(request, ReportRun.objects.all(), report=60, state=10))
         return Response({"items": RunSerializer(found, many=True).data, "next": following})
 
     @changes("report_run", "Run a report now; `result.run_id` names the run", StartRunSerializer)

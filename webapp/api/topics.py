@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 from remoting.facts.snapshot import Topic
 from webapp import snapshot
 from webapp.api.base import LIST_PARAMETERS, Int64Field, body_of, change, changes, listed, page_by_name, reads
-from webapp.errors import NotFound, PreconditionFailed
+from webapp.errors import PreconditionFailed
 from webapp.rules import MESSAGE_TYPES, Rules
 from webapp.topics.purpose import purpose
 
@@ -63,13 +63,6 @@ class ChangeTopicSerializer(serializers.Serializer):
 TopicPage = listed("TopicPage", TopicSerializer, as_of=serializers.CharField(allow_null=True))
 
 
-def _topic(name: str) -> Topic:
-    topic = snapshot.current().topics.get(name)
-    if topic is None:
-        raise NotFound(f"There is no topic {name}.", code="topic-not-found")
-    return topic
-
-
 def etag(topic: Topic) -> str:
     """Changes when the topic's configuration does, not when messages come in."""
     queues = sorted((queue.group, queue.queue_id) for queue in topic.queues)
@@ -79,7 +72,7 @@ def etag(topic: Topic) -> str:
 
 def _check_unmoved(request: Request, name: str) -> None:
     expected = request.headers.get("If-Match")
-    if expected and expected != "*" and etag(_topic(name)) != expected:
+    if expected and expected != "*" and etag(snapshot.current().topic(name)) != expected:
         raise PreconditionFailed(f"The topic {name} was changed since you read it; read it again.")
 
 
@@ -99,17 +92,9 @@ class TopicsView(APIView):
     def get(self, request: Request) -> Response:
         present = snapshot.current()
         rules = Rules(request.query_params)
-        wanted, with_system = rules.text("q", most=127).lower(), rules.flag("system")
+        wanted, with_system = rules.text("q", most=127), rules.flag("system")
         rules.finish()
-        found = sorted(
-            (
-                topic
-                for topic in present.facts.topics
-                if wanted in topic.name.lower() and (with_system or not topic.system)
-            ),
-            key=lambda topic: topic.name,
-        )
-        items, following = page_by_name(request, found)
+        items, following = page_by_name(request, present.find_topics(wanted, with_system=with_system))
         return Response(TopicPage({"items": items, "next": following, "as_of": present.as_of}).data)
 
     @changes("topic_create", "Create a topic", CreateTopicSerializer)
@@ -122,7 +107,7 @@ class TopicView(APIView):
 
     @reads("topic", "One topic", TopicSerializer)
     def get(self, request: Request, name: str) -> Response:
-        topic = _topic(name)
+        topic = snapshot.current().topic(name)
         return Response(TopicSerializer(topic).data, headers={"ETag": etag(topic)})
 
     @changes("topic_change", "Change a topic", ChangeTopicSerializer)
@@ -142,4 +127,4 @@ class QueuesView(APIView):
     @reads("topic_queues", "The queues of a topic", QueuesSerializer)
     def get(self, request: Request, name: str) -> Response:
         present = snapshot.current()
-        return Response(QueuesSerializer({"as_of": present.as_of, "items": _topic(name).queues}).data)
+        return Response(QueuesSerializer({"as_of": present.as_of, "items": present.topic(name).queues}).data)

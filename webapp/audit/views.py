@@ -7,8 +7,9 @@ from django.views.decorators.http import require_GET
 
 from webapp.audit import services
 from webapp.errors import InvalidInput
-from webapp.operations.kinds import kinds
-from webapp.pages import needs, page, paged
+from webapp.operations.registry import KINDS
+from webapp.pages import needs, page
+from webapp.paging import paged
 
 
 @require_GET
@@ -18,9 +19,9 @@ def audit(request: HttpRequest) -> HttpResponse:
         rows = services.search(request.GET)
     except InvalidInput as problem:
         return page(
-            request, "audit/list.html", {"problem": problem, "page": paged([], request.GET), "kinds": kinds()}, 400
+            request, "audit/list.html", {"problem": problem, "page": paged([], request.GET), "kinds": KINDS}, 400
         )
-    context = {"page": paged(rows, request.GET), "kinds": kinds()}
+    context = {"page": paged(rows, request.GET), "kinds": KINDS}
     template = "audit/_list.html" if request.htmx and request.htmx.target == "list" else "audit/list.html"
     return page(request, template, context)
 

@@ -24,10 +24,6 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
     if present.data is None:
         raise Unavailable(f"Whether the replica is eligible is not known now: {present.problem}")
     group = present.group(cleaned["cluster"], cleaned["group"])
-    if group is None:
-        raise NotFound(
-            f"There is no group {cleaned['group']} in the cluster {cleaned['cluster']}.", code="group-not-found"
-        )
     replica = group.replica(cleaned["broker_id"])
     if replica is None:
         raise NotFound(f"The group {cleaned['group']} has no replica {cleaned['broker_id']}.", code="replica-not-found")
@@ -42,7 +38,6 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
 
 def _plan(parameters: Parameters) -> list[dict[str, str]]:
     group = snapshot.current().group(parameters["cluster"], parameters["group"])
-    assert group is not None, "validated a moment ago"
     chosen = parameters["broker_id"]
     steps = [{"node": f"replica {chosen}", "change": f"becomes master with epoch {_next(group.master_epoch)}"}]
     for replica in group.replicas:
@@ -57,8 +52,6 @@ def _next(epoch: int | None) -> str:
     return "one higher" if epoch is None else str(epoch + 1)
 
 
-def _target(parameters: Parameters) -> str:
-    return f"{parameters['cluster']}/{parameters['group']}/{parameters['broker_id']}"
-
-
-ELECT = Kind("election.elect", "Elect master", "elections.write", _validate, _target, _plan)
+ELECT = Kind(
+    "election.elect", "Elect master", "elections.write", _validate, _plan, target=("cluster", "group", "broker_id")
+)

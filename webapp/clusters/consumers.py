@@ -15,6 +15,7 @@ from django.http import QueryDict
 from remoting.facts.snapshot import GROUP
 from webapp import live, snapshot
 from webapp.api.clusters import cluster_document
+from webapp.live_parts import LIVE_PARTS
 from webapp.push import PushConsumer
 
 VERSION = 1
@@ -33,7 +34,7 @@ class SnapshotConsumer(PushConsumer):
         query = QueryDict(self.scope["query_string"][:4096])
         self._view = query.get("view", "")
         self._query = QueryDict(query.get("query", ""))
-        self._part = live.find(self._view)
+        self._part = LIVE_PARTS.get(self._view)
         self._sent: tuple[int, str] | None = None
         self._seq = 0
         return self._part is not None or self._view in {"", BAR}

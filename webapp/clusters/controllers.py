@@ -86,39 +86,35 @@ def _plan(what: str) -> Callable[[Parameters], list[dict[str, str]]]:
     return lambda parameters: [{"node": parameters["id"], "change": what.format(**parameters)}]
 
 
-def _target(parameters: Parameters) -> str:
-    return str(parameters["id"])
-
-
 ADD = Kind(
     "controller.add",
     "Add controller",
     PERMISSION,
     _validate_add,
-    _target,
     _plan("joins at {address} as a learner: it receives everything and has no vote yet"),
+    target=("id",),
 )
 PROMOTE = Kind(
     "controller.promote",
     "Promote controller",
     PERMISSION,
     _validate_member(_is_learner),
-    _target,
     _plan("gets its vote, if it has caught up"),
+    target=("id",),
 )
 REMOVE = Kind(
     "controller.remove",
     "Remove controller",
     PERMISSION,
     _validate_member(_may_leave),
-    _target,
     _plan("leaves for good: its process ends, and its id is never used again"),
+    target=("id",),
 )
 TRANSFER = Kind(
     "controller.transfer",
     "Hand over the controllers' leadership",
     PERMISSION,
     _validate_member(_may_lead),
-    _target,
     _plan("leads the controllers; decisions wait for a moment"),
+    target=("id",),
 )

@@ -13,7 +13,6 @@ from webapp.accounts.permissions import Actor
 from webapp.live import live
 from webapp.reports import cron
 from webapp.reports.models import ReportRun, ReportSchedule
-from webapp.rules import is_system_group
 from webapp.snapshot import Snapshot
 
 TIMELINE_SHOWN = 12
@@ -24,7 +23,7 @@ LAGGING_SHOWN = 5
 def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
     """Everything on the landing page."""
     facts = snapshot.facts
-    consumer_groups = [group for group in facts.consumer_groups if not is_system_group(group.name)]
+    consumer_groups = snapshot.find_consumer_groups()
     lags = [group.lag for group in consumer_groups if group.lag is not None]
     lagging = sorted((group for group in consumer_groups if group.lag), key=lambda group: -(group.lag or 0))
     return {
@@ -34,7 +33,7 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
         "groups": facts.groups,
         "groups_led": sum(not group.leaderless for group in facts.groups),
         "rates": facts.rates,
-        "topic_count": sum(not topic.system for topic in facts.topics),
+        "topic_count": len(snapshot.find_topics()),
         "consumer_group_count": len(consumer_groups),
         "total_lag": sum(lags) if lags else None,
         "lagging": lagging[:LAGGING_SHOWN],

@@ -25,8 +25,6 @@ def elect(request: HttpRequest) -> HttpResponse:
     given = request.POST if request.method == "POST" else request.GET
     cluster, name, broker_id = given.get("cluster", ""), given.get("group", ""), given.get("broker_id", "")
     group = snapshot.current().group(cluster, name)
-    if group is None:
-        raise NotFound(f"There is no group {name} in the cluster {cluster}.", code="group-not-found")
     if not broker_id.isdecimal():
         raise InvalidInput("broker_id: must be a replica's number")
     problem = None

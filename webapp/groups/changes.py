@@ -5,9 +5,9 @@ from __future__ import annotations
 from remoting.names import MAX_GROUP_LENGTH
 from webapp import snapshot
 from webapp.accounts.permissions import Actor
-from webapp.errors import Conflict, InvalidInput, NotFound
+from webapp.errors import Conflict, InvalidInput
 from webapp.operations.kinds import Kind, Parameters
-from webapp.rules import RESERVED_GROUPS, Rules
+from webapp.rules import RESERVED_GROUPS, Rules, check_confirmation
 
 DEFAULT_ATTEMPTS = 16
 
@@ -28,16 +28,11 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
-    name = parameters.get("name")
-    group = snapshot.current().consumer_groups.get(name) if isinstance(name, str) else None
-    if group is None:
-        raise NotFound(f"There is no consumer group {name}.", code="group-not-found")
+    group = snapshot.current().consumer_group(parameters.get("name"))
+    name = group.name
     if name in RESERVED_GROUPS:
         raise InvalidInput(f"{name} is reserved for the protocol's own tools.", code="system-group")
-    if "confirmation" in parameters and parameters["confirmation"] != name:
-        raise InvalidInput(
-            "Type the group's name to confirm.", fields={"confirmation": [f"must be the group's name, {name}"]}
-        )
+    check_confirmation(parameters, name, "group")
     if group.members:
         raise Conflict(
             f"{group.member_count} consumers of {name} are connected; stop them first.", code="group-has-members"
@@ -55,9 +50,5 @@ def _plan(verb: str):  # type: ignore[no-untyped-def]
     return plan
 
 
-def _target(parameters: Parameters) -> str:
-    return str(parameters["name"])
-
-
-CREATE = Kind("group.create", "Create consumer group", "groups.write", _validate_create, _target, _plan("create"))
-DELETE = Kind("group.delete", "Delete consumer group", "groups.write", _validate_delete, _target, _plan("delete"))
+CREATE = Kind("group.create", "Create consumer group", "groups.write", _validate_create, _plan("create"))
+DELETE = Kind("group.delete", "Delete consumer group", "groups.write", _validate_delete, _plan("delete"))

@@ -9,8 +9,8 @@ from django.http import QueryDict
 from webapp.accounts.permissions import Actor
 from webapp.groups.returns import returns
 from webapp.live import live
-from webapp.pages import paged, sorted_by
-from webapp.rules import RESERVED_GROUPS, is_system_group
+from webapp.paging import paged, sorted_by
+from webapp.rules import RESERVED_GROUPS
 from webapp.snapshot import Snapshot
 
 COLUMNS = ("name", "topic_count", "member_count", "lag", "in_flight")
@@ -19,12 +19,8 @@ COLUMNS = ("name", "topic_count", "member_count", "lag", "in_flight")
 @live("groups", "groups/_list.html")
 def group_list(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
     """The consumer groups that the filter lets through, one page of them; the largest lag first."""
-    wanted, with_system = query.get("q", "").strip().lower(), query.get("system") == "on"
-    found = [
-        group
-        for group in snapshot.facts.consumer_groups
-        if wanted in group.name.lower() and (with_system or not is_system_group(group.name))
-    ]
+    wanted = query.get("q", "").strip()
+    found = snapshot.find_consumer_groups(wanted, with_system=query.get("system") == "on")
     return {
         "page": paged(sorted_by(found, query, COLUMNS, "-lag"), query),
         "sort": query.get("sort", "-lag"),

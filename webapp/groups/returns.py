@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from remoting.facts.snapshot import ConsumerGroup, Topic
-from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.names import dead_letter_topic_of, group_of_retry_topic, is_retry_topic
 
 
 def returns(group: ConsumerGroup, topics: Mapping[str, Topic]) -> list[dict[str, Any]]:
@@ -17,13 +17,11 @@ def returns(group: ConsumerGroup, topics: Mapping[str, Topic]) -> list[dict[str,
     """
     name = group.name
     lags = {each.topic: each.lag for each in group.topics}
-    plain, dead_letters = f"{RETRY_PREFIX}{name}", f"{DEAD_LETTER_PREFIX}{name}"
+    dead_letters = dead_letter_topic_of(name)
     own = [
         topic
         for topic in topics
-        if topic in {plain, dead_letters}
-        or topic.startswith(f"{plain}+")
-        or (topic.startswith(RETRY_PREFIX) and topic in lags)
+        if topic == dead_letters or (is_retry_topic(topic) and (group_of_retry_topic(topic) == name or topic in lags))
     ]
     return [
         {

@@ -7,7 +7,6 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from remoting.names import MAX_GROUP_LENGTH
 from webapp import snapshot
-from webapp.errors import NotFound
 from webapp.groups.changes import DEFAULT_ATTEMPTS
 from webapp.pages import form_page, live_page, needs, page
 from webapp.rules import NAME_RULE
@@ -23,8 +22,8 @@ def groups(request: HttpRequest) -> HttpResponse:
 @needs("cluster.read")
 def group(request: HttpRequest, name: str) -> HttpResponse:
     present = snapshot.current()
-    if name not in present.consumer_groups and present.data is not None:
-        raise NotFound(f"There is no consumer group {name}.", code="group-not-found")
+    if present.data is not None:
+        present.consumer_group(name)  # an unknown one is not found; while nothing is known, the page says that
     return live_page(request, "group", "groups/group.html", {"name": name})
 
 
@@ -50,9 +49,7 @@ def create(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @needs("groups.write")
 def delete(request: HttpRequest, name: str) -> HttpResponse:
-    found = snapshot.current().consumer_groups.get(name)
-    if found is None:
-        raise NotFound(f"There is no consumer group {name}.", code="group-not-found")
+    found = snapshot.current().consumer_group(name)
     context = {"name": name, "group": found, "values": {}, "errors": {}}
     if request.method == "GET":
         return page(request, "groups/delete.html", context)

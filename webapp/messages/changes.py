@@ -9,7 +9,7 @@ from typing import Any
 from remoting.names import MAX_TOPIC_LENGTH
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
-from webapp.errors import InvalidInput, NotFound
+from webapp.errors import InvalidInput
 from webapp.operations.kinds import Done, Kind, Parameters
 from webapp.rules import MAX_BODY_BYTES, MAX_PROPERTIES, MAX_PROPERTIES_BYTES, Rules
 
@@ -45,10 +45,8 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
     if "|" in cleaned["tag"] or " " in cleaned["tag"]:
         rules.refuse("tag", "must not contain blanks or bars: a bar separates the tags of a subscription")
     rules.finish()
-    known = snapshot.current().topics.get(topic)
-    if snapshot.current().data is not None and known is None:
-        raise NotFound(f"There is no topic {topic}.", code="topic-not-found")
-    if known is not None and known.system:
+    present = snapshot.current()
+    if present.data is not None and present.topic(topic).system:
         raise InvalidInput(f"{topic} is a system topic; the cluster keeps it for itself.", code="system-topic")
     return cleaned
 
@@ -132,10 +130,6 @@ def _plan(parameters: Parameters) -> list[dict[str, str]]:
     ]
 
 
-def _target(parameters: Parameters) -> str:
-    return str(parameters["topic"])
-
-
 def _audited(parameters: Parameters) -> Parameters:
     """The body itself is not kept in the audit trail, only its size."""
     size = len(base64.b64decode(parameters["body_base64"]))
@@ -143,5 +137,12 @@ def _audited(parameters: Parameters) -> Parameters:
 
 
 SEND = Kind(
-    "message.send", "Send test message", "messages.write", _validate, _target, _plan, inline=_send, audited=_audited
+    "message.send",
+    "Send test message",
+    "messages.write",
+    _validate,
+    _plan,
+    target=("topic",),
+    inline=_send,
+    audited=_audited,
 )

@@ -7,7 +7,6 @@ from typing import Any
 from channels.db import database_sync_to_async
 from django.template.loader import render_to_string
 
-from webapp.operations import progress
 from webapp.operations.models import Operation
 from webapp.push import PushConsumer
 
@@ -18,7 +17,7 @@ class OperationConsumer(PushConsumer):
     permission = "operations.read"
 
     def announcement_groups(self) -> list[str]:
-        return [progress.GROUP]
+        return [Operation.group_of(self._id)]
 
     async def open(self) -> bool:
         self._id = self.scope["url_route"]["kwargs"]["operation_id"]
@@ -26,9 +25,8 @@ class OperationConsumer(PushConsumer):
         self._seq = 0
         return await Operation.objects.filter(pk=self._id).aexists()
 
-    async def operation_changed(self, event: dict[str, Any]) -> None:
-        if event["id"] == str(self._id):
-            self.wake()
+    async def work_changed(self, event: dict[str, Any]) -> None:
+        self.wake()
 
     async def next_message(self) -> dict[str, Any] | None:
         return await database_sync_to_async(self._build)()

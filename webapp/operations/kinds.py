@@ -1,4 +1,4 @@
-"""Every kind of change that the console can make, in one table.
+"""What a kind of change is; `webapp.operations.registry` lists those that the console can make.
 
 A kind says who may ask for it, which rules its parameters obey, what it would do (`plan`) and who does it:
 - the worker: neither `record` nor `inline` is given; the task `tasks.operations.run` gets the operation's id and dispatches on
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from webapp.accounts.permissions import Actor
@@ -35,35 +34,16 @@ class Kind:
     title: str
     permission: str
     validate: Callable[[Actor, Parameters], Parameters]
-    target: Callable[[Parameters], str]
-    plan: Callable[[Parameters], list[dict[str, str]]]
+    plan: Callable[[Parameters], list[dict[str, str]]] = lambda parameters: []
+    target: tuple[str, ...] = ("name",)  # the parameters that together name what is changed
     record: Callable[[Actor, Parameters], Done] | None = None
     inline: Callable[[Actor, Parameters], Done] | None = None
     audited: Callable[[Parameters], Parameters] = lambda parameters: parameters  # what of them is stored
 
+    def target_of(self, parameters: Parameters) -> str:
+        """What is changed, as pages and the audit trail name it."""
+        return "/".join(str(parameters[name]) for name in self.target)
+
     @property
     def by_worker(self) -> bool:
         return self.record is None and self.inline is None
-
-
-@cache
-def kinds() -> dict[str, Kind]:
-    """All kinds by name."""
-    from webapp.access import changes as access
-    from webapp.accounts import changes as accounts
-    from webapp.clusters import changes as clusters
-    from webapp.clusters import controllers
-    from webapp.groups import changes as groups
-    from webapp.messages import changes as messages
-    from webapp.reports import changes as reports
-    from webapp.topics import changes as topics
-
-    every = [
-        kind
-        for module in (access, accounts, clusters, controllers, groups, messages, reports, topics)
-        for kind in vars(module).values()
-        if isinstance(kind, Kind)
-    ]
-    table = {kind.name: kind for kind in every}
-    assert len(table) == len(every), "two kinds share a name"
-    return table

@@ -7,27 +7,24 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
 from webapp.accounts.permissions import Actor
-from webapp.announce import announce_after_commit
 from webapp.audit import services as audit
 from webapp.errors import Conflict, InvalidInput, NotFound, PermissionRefused, Problem
+from webapp.lifecycle import State, WorkOver
 from webapp.operations import progress
-from webapp.operations.kinds import Kind, Parameters, kinds
+from webapp.operations.kinds import Kind, Parameters
 from webapp.operations.models import Operation
+from webapp.operations.registry import KINDS
 from webapp.queue import RUN_OPERATION, task_queue
 
 log = logging.getLogger(__name__)
-
-State = Operation.State
-WAIT_POLL_S = 0.05
-MAX_WAIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ def submit(
     idempotency_key: str | None = None,
 ) -> Submitted:
     """Make the change that is asked for, or raise the Problem that says why not. A dry run leaves no trace."""
-    kind = kinds()[kind_name]
+    kind = KINDS[kind_name]
     _require(actor, kind, parameters, dry_run)
     digest = _digest(kind, parameters)
     if idempotency_key is not None and not dry_run:
@@ -60,7 +57,7 @@ def submit(
     cleaned = kind.validate(actor, parameters)
     operation = Operation(
         kind=kind.name,
-        target=kind.target(cleaned)[:300],
+        target=kind.target_of(cleaned)[:300],
         parameters=kind.audited(cleaned),
         requested_by=actor.user,
         requested_by_name=actor.name[:150],
@@ -87,18 +84,17 @@ def submit(
     return Submitted(operation, plan, once)
 
 
-def wait(operation: Operation, seconds: float) -> Operation:
-    """Wait until the operation is finished, at most so long; a fresh copy of it either way."""
-    deadline = time.monotonic() + min(seconds, MAX_WAIT_S)
-    while not operation.finished and time.monotonic() < deadline:
-        time.sleep(WAIT_POLL_S)
-        operation.refresh_from_db()
-    return operation
+def find(operation_id: UUID) -> Operation:
+    """The operation of that id, or NotFound."""
+    found = Operation.objects.filter(pk=operation_id).first()
+    if found is None:
+        raise NotFound("There is no such operation.", code="operation-not-found")
+    return found
 
 
 def cancel(actor: Actor, operation: Operation) -> Operation:
     """Ask for a stop. Whoever may ask for a change may ask for its end."""
-    kind = kinds().get(operation.kind)
+    kind = KINDS.get(operation.kind)
     if kind is None:
         raise NotFound(f"Operations of the kind {operation.kind} are no longer known here.")
     _require(actor, kind, {}, dry_run=False, action="operation.cancel")
@@ -106,7 +102,7 @@ def cancel(actor: Actor, operation: Operation) -> Operation:
         with transaction.atomic():
             cancelled = progress.request_cancel(operation.pk)
             audit.record(actor, "operation.cancel", target=operation.target, operation_id=str(operation.pk))
-    except progress.OperationFinished as error:
+    except WorkOver as error:
         raise Conflict(f"The operation is already over: it {operation.state}.", code="operation-finished") from error
     return cancelled
 
@@ -141,9 +137,7 @@ def _make(actor: Actor, kind: Kind, operation: Operation, cleaned: Parameters) -
             parameters=operation.parameters,
             operation_id=str(operation.pk),
         )
-        announce_after_commit(
-            progress.GROUP, {"type": "operation.changed", "id": str(operation.pk), "state": str(operation.state)}
-        )
+        operation.announce_after_commit()
     return once
 
 

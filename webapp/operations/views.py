@@ -9,11 +9,11 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from webapp.accounts.permissions import actor_of
-from webapp.errors import NotFound
 from webapp.operations import services
-from webapp.operations.kinds import kinds
 from webapp.operations.models import Operation
-from webapp.pages import needs, page, paged
+from webapp.operations.registry import KINDS
+from webapp.pages import needs, page
+from webapp.paging import paged
 
 
 @require_GET
@@ -21,11 +21,11 @@ from webapp.pages import needs, page, paged
 def operations(request: HttpRequest) -> HttpResponse:
     rows = Operation.objects.order_by("-created_at")
     kind, state = request.GET.get("kind", ""), request.GET.get("state", "")
-    if kind in kinds():
+    if kind in KINDS:
         rows = rows.filter(kind=kind)
-    if state in Operation.State.values:
+    if state in Operation.STATES:
         rows = rows.filter(state=state)
-    context = {"page": paged(rows[:2000], request.GET), "kinds": kinds(), "states": Operation.State.values}
+    context = {"page": paged(rows[:2000], request.GET), "kinds": KINDS, "states": Operation.STATES}
     template = "operations/_list.html" if request.htmx and request.htmx.target == "list" else "operations/list.html"
     return page(request, template, context)
 
@@ -33,19 +33,12 @@ def operations(request: HttpRequest) -> HttpResponse:
 @require_GET
 @needs("operations.read")
 def operation(request: HttpRequest, operation_id: UUID) -> HttpResponse:
-    found = _find(operation_id)
-    return page(request, "operations/operation.html", {"operation": found, "kind": kinds().get(found.kind)})
+    found = services.find(operation_id)
+    return page(request, "operations/operation.html", {"operation": found, "kind": KINDS.get(found.kind)})
 
 
 @require_POST
 @needs("operations.read")
 def cancel(request: HttpRequest, operation_id: UUID) -> HttpResponse:
-    services.cancel(actor_of(request), _find(operation_id))
+    services.cancel(actor_of(request), services.find(operation_id))
     return HttpResponseRedirect(reverse("operation", args=[operation_id]))
-
-
-def _find(operation_id: UUID) -> Operation:
-    found = Operation.objects.filter(pk=operation_id).first()
-    if found is None:
-        raise NotFound("There is no such operation.", code="operation-not-found")
-    return found

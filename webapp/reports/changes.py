@@ -10,6 +10,7 @@ from django.db import transaction
 
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, NotFound, Problem
+from webapp.lifecycle import WorkOver
 from webapp.operations.kinds import Done, Kind, Parameters
 from webapp.queue import CANCEL_REPORT, RUN_REPORT, task_queue
 from webapp.reports import catalogue, cron, schedules, stream
@@ -24,7 +25,7 @@ MAX_SCHEDULES = 200
 
 def _validate_run(actor: Actor, parameters: Parameters) -> Parameters:
     if parameters.get("schedule_id") is not None:
-        schedule = _schedule(parameters)
+        schedule = find_schedule(parameters.get("schedule_id"))
         return {"report": schedule.report, "parameters": schedule.parameters, "schedule_id": schedule.pk}
     rules = Rules(parameters)
     chosen = catalogue.report(parameters.get("report"))
@@ -63,7 +64,7 @@ def _validate_cancel(actor: Actor, parameters: Parameters) -> Parameters:
 def _cancel(actor: Actor, parameters: Parameters) -> Done:
     try:
         run = stream.request_cancel(parameters["run_id"])
-    except stream.RunFinished as error:
+    except WorkOver as error:
         raise Conflict("The run ended a moment ago.", code="run-finished") from error
     if not run.finished:
         # The worker that runs it also looks at cancel_requested; this task interrupts Spark at once.
@@ -89,7 +90,7 @@ def _validate_schedule(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_schedule_change(actor: Actor, parameters: Parameters) -> Parameters:
-    schedule = _schedule(parameters)
+    schedule = find_schedule(parameters.get("schedule_id"))
     present = {
         "name": schedule.name,
         "report": schedule.report,
@@ -142,7 +143,7 @@ def _change_schedule(actor: Actor, parameters: Parameters) -> Done:
 
 
 def _validate_schedule_deletion(actor: Actor, parameters: Parameters) -> Parameters:
-    schedule = _schedule(parameters)
+    schedule = find_schedule(parameters.get("schedule_id"))
     return {"schedule_id": schedule.pk, "name": schedule.name}
 
 
@@ -152,56 +153,28 @@ def _delete_schedule(actor: Actor, parameters: Parameters) -> Done:
     return Done({"schedule_id": parameters["schedule_id"]})
 
 
-def _schedule(parameters: Parameters) -> ReportSchedule:
-    schedule_id = parameters.get("schedule_id")
+def find_schedule(schedule_id: object) -> ReportSchedule:
+    """The schedule of that id, or NotFound."""
     found = ReportSchedule.objects.filter(pk=schedule_id).first() if isinstance(schedule_id, int) else None
     if found is None:
         raise NotFound("There is no such schedule.", code="schedule-not-found")
     return found
 
 
-def _no_plan(parameters: Parameters) -> list[dict[str, str]]:
-    return []
-
-
 def _run_plan(parameters: Parameters) -> list[dict[str, str]]:
     return [{"node": "Spark", "change": f"run the report {parameters['report']}"}]
 
 
-RUN = Kind("report.run", "Run report", "reports.write", _validate_run, lambda p: p["report"], _run_plan, record=_run)
+RUN = Kind("report.run", "Run report", "reports.write", _validate_run, _run_plan, target=("report",), record=_run)
 CANCEL = Kind(
-    "report.cancel",
-    "Cancel report run",
-    "reports.write",
-    _validate_cancel,
-    lambda p: p["run_id"],
-    _no_plan,
-    record=_cancel,
+    "report.cancel", "Cancel report run", "reports.write", _validate_cancel, target=("run_id",), record=_cancel
 )
 CREATE_SCHEDULE = Kind(
-    "schedule.create",
-    "Create schedule",
-    "reports.write",
-    _validate_schedule,
-    lambda p: p["name"],
-    _no_plan,
-    record=_create_schedule,
+    "schedule.create", "Create schedule", "reports.write", _validate_schedule, record=_create_schedule
 )
 CHANGE_SCHEDULE = Kind(
-    "schedule.change",
-    "Change schedule",
-    "reports.write",
-    _validate_schedule_change,
-    lambda p: p["name"],
-    _no_plan,
-    record=_change_schedule,
+    "schedule.change", "Change schedule", "reports.write", _validate_schedule_change, record=_change_schedule
 )
 DELETE_SCHEDULE = Kind(
-    "schedule.delete",
-    "Delete schedule",
-    "reports.write",
-    _validate_schedule_deletion,
-    lambda p: p["name"],
-    _no_plan,
-    record=_delete_schedule,
+    "schedule.delete", "Delete schedule", "reports.write", _validate_schedule_deletion, record=_delete_schedule
 )

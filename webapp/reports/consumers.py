@@ -11,7 +11,6 @@ from typing import Any
 from channels.db import database_sync_to_async
 
 from webapp.push import PushConsumer
-from webapp.reports import stream
 from webapp.reports.models import ReportRun
 
 MAX_ROWS = 1000
@@ -23,14 +22,14 @@ class RunConsumer(PushConsumer):
     permission = "reports.read"
 
     def announcement_groups(self) -> list[str]:
-        return [stream.group_name(self._id)]
+        return [ReportRun.group_of(self._id)]
 
     async def open(self) -> bool:
         self._id = self.scope["url_route"]["kwargs"]["run_id"]
         self._sent_seq = -1
         return await ReportRun.objects.filter(pk=self._id).aexists()
 
-    async def report_tick(self, event: dict[str, Any]) -> None:
+    async def work_changed(self, event: dict[str, Any]) -> None:
         self.wake()
 
     async def on_client_message(self, message: dict[str, Any]) -> None:

@@ -14,11 +14,11 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from webapp import snapshot
-from webapp.errors import NotFound
 from webapp.operations.services import Submitted
-from webapp.pages import change, form_page, go_to, needs, page, paged
+from webapp.pages import change, form_page, go_to, needs, page
+from webapp.paging import paged
 from webapp.reports import catalogue, cron, results
-from webapp.reports.changes import find_run
+from webapp.reports.changes import find_run, find_schedule
 from webapp.reports.downloads import download as download_section
 from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.rules import Rules, known_time_zones
@@ -152,9 +152,7 @@ def create_schedule(request: HttpRequest, report: str) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @needs("reports.write")
 def edit_schedule(request: HttpRequest, schedule_id: int) -> HttpResponse:
-    schedule = ReportSchedule.objects.filter(pk=schedule_id).first()
-    if schedule is None:
-        raise NotFound("There is no such schedule.", code="schedule-not-found")
+    schedule = find_schedule(schedule_id)
     chosen = catalogue.report(schedule.report)
     values = {
         "name": schedule.name,
@@ -204,7 +202,7 @@ def cron_preview(request: HttpRequest) -> HttpResponse:
 def _form(chosen: catalogue.Report) -> dict[str, Any]:
     return {
         "report": chosen,
-        "topics": sorted(topic.name for topic in snapshot.current().facts.topics if not topic.system),
+        "topics": sorted(topic.name for topic in snapshot.current().find_topics()),
         "zones": sorted(known_time_zones()),
         "overlaps": ReportSchedule.Overlap.choices,
     }

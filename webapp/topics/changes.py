@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from remoting.facts.snapshot import Topic
-from remoting.names import DEAD_LETTER_PREFIX, MAX_TOPIC_LENGTH, RETRY_PREFIX
+from remoting.names import MAX_TOPIC_LENGTH, is_dead_letter_topic, is_retry_topic, is_system_topic
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, InvalidInput, NotFound
 from webapp.operations.kinds import Kind, Parameters
-from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, PERMISSION_BITS, Rules, is_system_topic
+from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, PERMISSION_BITS, Rules, check_confirmation
 
 DEFAULT_QUEUES = 8
 
@@ -26,7 +26,7 @@ def _validate(parameters: Parameters) -> Parameters:
         rules.refuse(
             "name", "is reserved: names that start with rmq_sys_ and the protocol's own topics belong to the cluster"
         )
-    if cleaned["name"].startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+    if is_retry_topic(cleaned["name"]) or is_dead_letter_topic(cleaned["name"]):
         rules.refuse("name", "must not start with %RETRY% or %DLQ%: the cluster makes those topics itself")
     groups = {group.name for group in snapshot.current().facts.groups}
     if cleaned["group"] is not None and groups and cleaned["group"] not in groups:
@@ -66,19 +66,13 @@ def configuration(name: str) -> Parameters:
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
     name = _existing(parameters).name
-    if "confirmation" in parameters and parameters["confirmation"] != name:
-        raise InvalidInput(
-            "Type the topic's name to confirm.", fields={"confirmation": [f"must be the topic's name, {name}"]}
-        )
+    check_confirmation(parameters, name, "topic")
     return {"name": name}
 
 
 def _existing(parameters: Parameters) -> Topic:
     name = parameters.get("name")
-    present = snapshot.current()
-    topic = present.topics.get(name) if isinstance(name, str) else None
-    if topic is None:
-        raise NotFound(f"There is no topic {name}.", code="topic-not-found")
+    topic = snapshot.current().topic(name)
     if topic.system:
         raise InvalidInput(f"{name} is a system topic; the cluster keeps it for itself.", code="system-topic")
     return topic
@@ -98,10 +92,6 @@ def _plan(verb: str):  # type: ignore[no-untyped-def]
     return plan
 
 
-def _target(parameters: Parameters) -> str:
-    return str(parameters["name"])
-
-
-CREATE = Kind("topic.create", "Create topic", "topics.write", _validate_create, _target, _plan("create"))
-UPDATE = Kind("topic.update", "Change topic", "topics.write", _validate_update, _target, _plan("change"))
-DELETE = Kind("topic.delete", "Delete topic", "topics.write", _validate_delete, _target, _plan("delete"))
+CREATE = Kind("topic.create", "Create topic", "topics.write", _validate_create, _plan("create"))
+UPDATE = Kind("topic.update", "Change topic", "topics.write", _validate_update, _plan("change"))
+DELETE = Kind("topic.delete", "Delete topic", "topics.write", _validate_delete, _plan("delete"))

@@ -9,7 +9,7 @@ from django.http import QueryDict
 
 from webapp.accounts.permissions import Actor
 from webapp.live import live
-from webapp.pages import paged, sorted_by
+from webapp.paging import paged, sorted_by
 from webapp.snapshot import Snapshot
 from webapp.topics.purpose import DELAYED, HALF, purpose
 
@@ -32,7 +32,7 @@ class TopicRow:
 @live("topics", "topics/_list.html")
 def topic_list(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
     """The topics that the filter lets through, one page of them."""
-    wanted, with_system = query.get("q", "").strip().lower(), query.get("system") == "on"
+    wanted = query.get("q", "").strip()
     lags = _lag_by_topic(snapshot)
     found = [
         TopicRow(
@@ -44,8 +44,7 @@ def topic_list(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, 
             topic.in_per_s,
             lags.get(topic.name),
         )
-        for topic in snapshot.facts.topics
-        if wanted in topic.name.lower() and (with_system or not topic.system)
+        for topic in snapshot.find_topics(wanted, with_system=query.get("system") == "on")
     ]
     return {
         "page": paged(sorted_by(found, query, COLUMNS, "name"), query),
@@ -67,12 +66,7 @@ def topic(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
         "delaying": [group for group in snapshot.facts.groups if group.delays] if name == DELAYED else [],
         "deciding": [group for group in snapshot.facts.groups if group.transactions] if name == HALF else [],
         "queues": sorted(found.queues, key=lambda queue: (queue.group, queue.queue_id)) if found else [],
-        "consumers": [
-            {"group": group, "topic": each}
-            for group in snapshot.facts.consumer_groups
-            for each in group.topics
-            if each.topic == name
-        ],
+        "consumers": snapshot.consumers_of(name),
         "may_browse": actor.may("messages.read"),
     }
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from remoting.facts.snapshot import Topic
-from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.names import (
+    group_of_dead_letter_topic,
+    group_of_retry_topic,
+    is_dead_letter_topic,
+    is_retry_topic,
+    origin_of_retry_topic,
+)
 
 DELAYED = "SCHEDULE_TOPIC_XXXX"
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -33,12 +39,13 @@ _OF_SYSTEM = {
 def purpose(topic: Topic) -> str | None:
     """The sentences about a topic of the snapshot; None for an ordinary one."""
     name = topic.name
-    if name.startswith(RETRY_PREFIX):
-        group, _, of = name.removeprefix(RETRY_PREFIX).partition("+")
-        what = f"Messages of {of}" if of else "Messages"
+    if is_retry_topic(name):
+        origin = origin_of_retry_topic(name)
+        what = f"Messages of {origin}" if origin else "Messages"
+        group = group_of_retry_topic(name)
         return f"{what} that the consumer group {group} gave back or did not acknowledge in time; it gets them again."
-    if name.startswith(DEAD_LETTER_PREFIX):
-        group = name.removeprefix(DEAD_LETTER_PREFIX)
+    if is_dead_letter_topic(name):
+        group = group_of_dead_letter_topic(name)
         return (
             f"Messages that the consumer group {group} did not handle in all its attempts. They stay here until "
             "somebody looks at them, or until their file goes."

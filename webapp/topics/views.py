@@ -60,12 +60,8 @@ def edit(request: HttpRequest, name: str) -> HttpResponse:
 @needs("topics.write")
 def delete(request: HttpRequest, name: str) -> HttpResponse:
     present = snapshot.current()
-    known = present.topics.get(name)
-    if known is None:
-        raise NotFound(f"There is no topic {name}.", code="topic-not-found")
-    consumers = [
-        group.name for group in present.facts.consumer_groups if any(each.topic == name for each in group.topics)
-    ]
+    known = present.topic(name)
+    consumers = [each.group.name for each in present.consumers_of(name)]
     context = {"name": name, "topic": known, "consumers": consumers, "values": {}, "errors": {}}
     if request.method == "GET":
         return page(request, "topics/delete.html", context)

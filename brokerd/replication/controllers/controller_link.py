@@ -1,4 +1,6 @@
-"""One long-lived connection to every controller: what `control` wants sent goes out here, what comes back is handed to it.
+"""One long-lived connection to every controller: what a session wants sent goes out here, what comes back is handed to it.
+
+Whatever the session is told goes through `tell`, so that an invariant that breaks in there ends the process.
 
 The connections are also how controllers notice a death: a closed one is noticed at once. They are therefore made as early and
 as often as possible (one over a cut network is given up and dialled anew), and nothing that a slow or frozen controller does may
@@ -11,10 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
-from brokerd.replication.controllers.controller_session import ControlRequest
-from brokerd.replication.controllers.session import Session
+from brokerd.replication.controllers.session import Session, SessionRequest
+from brokerd.replication.controllers.wishes import Wishes
+from brokerd.replication.settings import ReplicationSettings
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError
 from remoting.frame import Command
@@ -31,39 +35,39 @@ _CLOSE_TIMEOUT_S = 1.0
 Answered = Callable[[Command | LogboomError], None]
 
 
+class Tell(Protocol):
+    """Calls an event with the arguments and the time; what the event raises ends the process. False: it raised."""
+
+    def __call__(self, event: Callable[..., None], /, *arguments: Any) -> bool: ...
+
+
 class ControllerLink:
     """The shell of a session."""
 
     def __init__(
         self,
-        addresses: Sequence[str],
-        control: Session,
-        request_timeout_ms: int,
-        unreachable_ms: int,
-        now_ms: Callable[[], int],
+        settings: ReplicationSettings,
+        session: Session,
+        wishes: Wishes,
+        tell: Tell,
         wall_ms: Callable[[], int],
-        broken: Callable[[str], None],
         identity: Identity = NOBODY,
     ) -> None:
-        """A controller whose machine acknowledges nothing for `unreachable_ms` is dialled anew.
-
-        `broken` is called when digesting an answer fails unexpectedly: the broker must not go on.
-        """
-        self._broken = broken
-        self._identity = identity
-        self.addresses = tuple(addresses)
-        self._control = control
-        self._request_timeout_ms = request_timeout_ms
-        self._unreachable_ms = unreachable_ms
-        self._now_ms = now_ms
+        """A controller whose machine acknowledges nothing for as long as a controller waits for heartbeats is dialled anew."""
+        self.addresses = session.addresses
+        self._session = session
+        self._wishes = wishes
+        self._tell = tell
         self._wall_ms = wall_ms
+        self._identity = identity
+        self._request_timeout_ms = settings.controller_request_timeout_ms
+        self._unreachable_ms = settings.controller_heartbeat_timeout_ms
         self._connections: dict[str, RemotingConnection] = {}
         self._closed: dict[str, asyncio.Event] = {}
         self._tasks = TaskOwner("controllers")
         self._connected_listeners: list[Callable[[str], None]] = []
-        self._step_scheduled = False
 
-    def on_connected(self, listener: Callable[[str], None]) -> None:
+    def add_connected_listener(self, listener: Callable[[str], None]) -> None:
         """Called with the address of a controller whenever a connection to it was made."""
         self._connected_listeners.append(listener)
 
@@ -72,6 +76,8 @@ class ControllerLink:
         return sorted(address for address, connection in self._connections.items() if connection.is_open)
 
     def start(self) -> None:
+        """Dial the controllers, and step whenever it is wanted."""
+        self._tasks.spawn(self._step_when_wanted(), "steps")
         for address in self.addresses:
             self._connect_to(address)
 
@@ -102,19 +108,26 @@ class ControllerLink:
                 self._connections[address].close()
 
     def step_soon(self) -> None:
-        """Let the control core send what became due, before the loop's next wait."""
-        if not self._step_scheduled:
-            self._step_scheduled = True
-            asyncio.get_running_loop().call_soon(self.step)
+        """Let the session send what became due, before the loop's next wait."""
+        self._wishes.are_there.set()
 
     def step(self) -> None:
-        """Let the control core send what is due now."""
-        self._step_scheduled = False
-        self._control.tick(self._now_ms(), self._wall_ms())
-        if self._control.addresses != self.addresses:
-            self._follow_membership(self._control.addresses)
-        for request in self._control.take_requests():
+        """Let the session send what is due now."""
+        self._tell(self._step)
+
+    def _step(self, now_ms: int) -> None:
+        self._wishes.pass_on(self._session)
+        self._session.tick(now_ms, self._wall_ms())
+        if self._session.addresses != self.addresses:
+            self._follow_membership(self._session.addresses)
+        for request in self._session.take_requests():
             self._send(request)
+
+    async def _step_when_wanted(self) -> None:
+        while True:
+            await self._wishes.are_there.wait()
+            self._wishes.are_there.clear()
+            self.step()
 
     def request(
         self, address: str, code: int, ext: Mapping[str, str], body: Bytes, timeout_ms: int, answered: Answered
@@ -126,7 +139,7 @@ class ControllerLink:
         else:
             connection.request(code, ext, body, timeout_ms, answered)
 
-    def _send(self, request: ControlRequest) -> None:
+    def _send(self, request: SessionRequest) -> None:
         connection = self._connections.get(request.address)
         if not request.token:
             if connection is not None:
@@ -134,14 +147,10 @@ class ControllerLink:
             return
 
         def answered(result: Command | LogboomError) -> None:
-            try:
-                if isinstance(result, LogboomError):
-                    self._control.failed(request.token, str(result), self._now_ms())
-                else:
-                    self._control.answered(request.token, result.code, result.ext, bytes(result.body), self._now_ms())
-            except Exception as error:  # the outermost edge of an answer
-                log.exception("replication broke")
-                self._broken(f"replication broke: {error}")
+            if isinstance(result, LogboomError):
+                self._tell(self._session.failed, request.token, str(result))
+            else:
+                self._tell(self._session.answered, request.token, result.code, result.ext, bytes(result.body))
             self.step_soon()
 
         if connection is None:
@@ -165,7 +174,7 @@ class ControllerLink:
             else:
                 log.info("connected to controller %s", address)
                 self._connections[address] = connection
-                self._control.connected(address, self._now_ms())
+                self._tell(self._session.connected, address)
                 for listener in self._connected_listeners:
                     listener(address)
                 self.step()
@@ -173,7 +182,7 @@ class ControllerLink:
                 retry_s = _FIRST_RETRY_S
                 del self._connections[address]
                 log.warning("the connection to controller %s closed", address)
-                self._control.disconnected(address, self._now_ms())
+                self._tell(self._session.disconnected, address)
                 self.step()
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, _LONGEST_RETRY_S)

@@ -6,31 +6,29 @@ names all controllers, so that one that was added later is heard of, too. Whoeve
 leader no more until discovery says so again. A leader that owes an answer may be slow, or frozen: meanwhile the others are asked,
 and one that says that it leads itself is believed before the slow one's time is up.
 
-A request is sent once. If its outcome is not known (no answer, connection lost) that is what the core is told: it must not be
-sent again behind the core's back, because a later refusal of the copy would prove nothing about the original.
+A request is sent once. If its outcome is not known (no answer, connection lost) that is what the driver is told: it must not
+be sent again behind its back, because a later refusal of the copy would prove nothing about the original.
 
 `now_ms` and wall time come in; requests go out through `take_requests`; the shell answers each with `answered` or `failed`.
-Nothing here decides about roles: views go to the `ControlSink`, which is the engine.
+Nothing here decides about roles: views go to the `SessionObserver`, which is the driver.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
 
 import orjson
 
-from brokerd.replication.controllers.identity import Registration, Step
+from brokerd.replication.controllers import answers
+from brokerd.replication.controllers.identity import Step
+from brokerd.replication.controllers.request_fields import RequestFields, Speaker
+from brokerd.replication.controllers.session import SessionObserver, SessionRequest
 from brokerd.replication.required_set.sync_state import Proposal
-from brokerd.replication.roles.effects import RoleView
 from brokerd.replication.settings import ReplicationSettings
 from remoting import codes
-from remoting.bare_json import loads_bare
 from remoting.disk import Bytes
-from remoting.errors import InvalidParameter, ProtocolError
-from remoting.transport.client import split_address
+from remoting.errors import ProtocolError
 
 log = logging.getLogger(__name__)
 
@@ -41,91 +39,34 @@ _SYNC_RETRY_MS = 50
 _MEMBERS_POLL_MS = 5000
 _CONTROLLERS_POLL_MS = 2000  # how often the leader is asked who the controllers are
 _PATIENCE_MS = 100  # how long a leader may owe an answer before another one is looked for
-MAX_MEMBERS = 1000
 _MAX_LEARNED = 64
 
 
-@dataclass(frozen=True, slots=True)
-class ControlRequest:
-    """A request for the shell to send to one controller; `token` 0 = one-way."""
-
-    token: int
-    address: str
-    code: int
-    ext: dict[str, str]
-    body: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerNames:
-    """Who this broker is to others: its group, and the addresses under which it is reached."""
-
-    cluster: str
-    broker_name: str
-    address: str
-    ha_address: str
-    grpc_address: str
-
-
-class ControlSink(Protocol):
-    """Who learns what the controllers said (the replication engine)."""
-
-    def identified(self, broker_id: int) -> None: ...
-
-    def observed(self, view: RoleView, now_ms: int) -> None: ...
-
-    def members_known(self, broker_ids: frozenset[int], learners: frozenset[int], now_ms: int) -> None: ...
-
-    def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None: ...
-
-    def proposal_answered(self, token: int, code: int, now_ms: int) -> None: ...
-
-    def proposal_unanswered(self, token: int, now_ms: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerPosition:
-    """What a heartbeat tells about the log."""
-
-    last_epoch: int
-    highest_epoch: int
-    max_offset: int
-    confirm_offset: int
-
-
-class ControlCore:
+class ControllerSession:
     """One broker's session with its controllers."""
 
     def __init__(
         self,
         settings: ReplicationSettings,
-        names: BrokerNames,
+        speaker: Speaker,
         addresses: Sequence[str],
-        registration: Registration,
-        sink: ControlSink,
-        position: Callable[[], BrokerPosition],
-        *,
-        incarnation: int,
+        observer: SessionObserver,
         now_ms: int,
-        tail_kept: bool = True,
     ) -> None:
-        """`incarnation` differs from start to start of this broker; `tail_kept` is false when recovery may have left it less than
-        it had acknowledged."""
-        self.registration = registration
+        self.registration = speaker.registration
         self.leader: str | None = None
         self.last_error = ""
         self.answered_ms: int | None = None  # when the leader last answered anything
         self._settings = settings
-        self._names = names
+        self._speaker = speaker
+        self._names = speaker.names
+        self._fields = RequestFields(settings, speaker)
         self.addresses = tuple(addresses)  # the given controllers, and those that they name
         self._given = tuple(addresses)
-        self._sink = sink
-        self._position = position
-        self._incarnation = incarnation
-        self._tail_kept = tail_kept
-        self._requests: list[ControlRequest] = []
+        self._observer = observer
+        self._requests: list[SessionRequest] = []
         self._next_token = 1
-        self._pending: ControlRequest | None = None
+        self._pending: SessionRequest | None = None
         self._pending_proposal: Proposal | None = None
         self._discovering: set[int] = set()
         self._discover_at_ms = now_ms
@@ -141,10 +82,10 @@ class ControlCore:
         self._wants_sync = False
         self._wants_election = False
         self._wants_members = False
-        if registration.broker_id is not None:
-            sink.identified(registration.broker_id)
+        if self.registration.broker_id is not None:
+            observer.identified(self.registration.broker_id)
 
-    def take_requests(self) -> list[ControlRequest]:
+    def take_requests(self) -> list[SessionRequest]:
         """What is to be sent, in order."""
         requests = self._requests[:]
         self._requests.clear()
@@ -153,8 +94,9 @@ class ControlCore:
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """Use these settings from now on."""
         self._settings = settings
+        self._fields = RequestFields(settings, self._speaker)
 
-    # What the core wants (ControlRequests)
+    # What the driver wants (RoleAuthority)
 
     def request_sync(self) -> None:
         self._wants_sync = True
@@ -257,7 +199,7 @@ class ControlCore:
             self._wants_election = False
             self._elect_at_ms = now_ms + _ELECTION_RETRY_MS
             self._heartbeat(leader)
-            self._send(leader, codes.CONTROLLER_ELECT_MASTER, self._election_fields(wall_ms))
+            self._send(leader, codes.CONTROLLER_ELECT_MASTER, self._fields.election(wall_ms))
         elif now_ms >= self._poll_at_ms or (self._wants_sync and now_ms >= self._sync_at_ms):
             self._wants_sync = False
             self._sync_at_ms = now_ms + _SYNC_RETRY_MS
@@ -270,75 +212,22 @@ class ControlCore:
             self._send(leader, codes.CONTROLLER_GET_SYNC_STATE_DATA, {"invokeTime": str(wall_ms)}, body)
 
     def _ask_registration(self, leader: str, wall_ms: int) -> None:
-        registration = self.registration
-        fields = {"clusterName": self._names.cluster, "brokerName": self._names.broker_name}
-        if registration.step is Step.UNKNOWN:
-            self._send(leader, codes.CONTROLLER_GET_NEXT_BROKER_ID, fields)
-        elif registration.step is Step.CHOSEN:
-            assert registration.choice is not None
-            fields["appliedBrokerId"] = str(registration.choice.broker_id)
-            fields["registerCheckCode"] = registration.choice.check_code
-            self._send(leader, codes.CONTROLLER_APPLY_BROKER_ID, fields)
+        step = self.registration.step
+        if step is Step.UNKNOWN:
+            self._send(leader, codes.CONTROLLER_GET_NEXT_BROKER_ID, self._fields.group())
+        elif step is Step.CHOSEN:
+            self._send(leader, codes.CONTROLLER_APPLY_BROKER_ID, self._fields.application())
         else:
-            fields["brokerId"] = str(registration.broker_id)
-            fields["brokerAddress"] = self._names.address
-            fields["invokeTime"] = str(wall_ms)
-            fields["maxOffset"] = str(self._position().max_offset)
             self._heartbeat(leader)
-            self._send(leader, codes.CONTROLLER_REGISTER_BROKER, fields | self._own_fields())
+            self._send(leader, codes.CONTROLLER_REGISTER_BROKER, self._fields.registration(wall_ms))
 
     def _ask_alter(self, leader: str, proposal: Proposal, master_epoch: int, wall_ms: int) -> None:
-        fields = {
-            "brokerName": self._names.broker_name,
-            "masterBrokerId": str(self.registration.broker_id),
-            "masterEpoch": str(master_epoch),
-            "invokeTime": str(wall_ms),
-        }
         body = orjson.dumps({"syncStateSet": sorted(proposal.members), "syncStateSetEpoch": proposal.base_epoch})
-        self._send(leader, codes.CONTROLLER_ALTER_SYNC_STATE_SET, fields, body)
-
-    def _election_fields(self, wall_ms: int) -> dict[str, str]:
-        return self._own_fields() | {
-            "clusterName": self._names.cluster,
-            "brokerName": self._names.broker_name,
-            "brokerId": str(self.registration.broker_id),
-            "designateElect": "false",
-            "invokeTime": str(wall_ms),
-        }
-
-    def _own_fields(self) -> dict[str, str]:
-        """What the original's requests do not carry: where this broker is reached, which life of it speaks, and the highest
-        master epoch that it has persisted (a controller that lost its data must go on above it)."""
-        fields = {
-            "haAddress": self._names.ha_address,
-            "grpcAddress": self._names.grpc_address,
-            "incarnation": str(self._incarnation),
-            "highestMasterEpoch": str(self._position().highest_epoch),
-        }
-        if self._settings.learner:
-            fields["learner"] = "true"
-        if not self._tail_kept:
-            fields["tailKept"] = "false"
-        return fields
+        self._send(leader, codes.CONTROLLER_ALTER_SYNC_STATE_SET, self._fields.alteration(master_epoch, wall_ms), body)
 
     def _heartbeat(self, address: str) -> None:
-        broker_id = self.registration.broker_id
-        if broker_id is None:
-            return
-        position = self._position()
-        fields = self._own_fields() | {
-            "clusterName": self._names.cluster,
-            "brokerName": self._names.broker_name,
-            "brokerAddr": self._names.address,
-            "brokerId": str(broker_id),
-            "epoch": str(position.last_epoch),
-            "maxOffset": str(position.max_offset),
-            "confirmOffset": str(position.confirm_offset),
-            "heartbeatIntervalMills": str(self._settings.controller_heartbeat_ms),
-            "heartbeatTimeoutMills": str(self._settings.controller_heartbeat_timeout_ms),
-            "electionPriority": str(self._settings.election_priority),
-        }
-        self._requests.append(ControlRequest(0, address, codes.BROKER_HEARTBEAT, fields))
+        if self.registration.broker_id is not None:
+            self._requests.append(SessionRequest(0, address, codes.BROKER_HEARTBEAT, self._fields.heartbeat()))
 
     def _discover(self, now_ms: int) -> None:
         self._discover_at_ms = now_ms + _DISCOVERY_MS
@@ -351,7 +240,7 @@ class ControlCore:
         for address in addresses:
             token = self._token()
             self._discovering.add(token)
-            self._requests.append(ControlRequest(token, address, codes.CONTROLLER_GET_METADATA_INFO, {}))
+            self._requests.append(SessionRequest(token, address, codes.CONTROLLER_GET_METADATA_INFO, {}))
 
     def _discovered(self, code: int, ext: Mapping[str, str], now_ms: int) -> None:
         if code != codes.SUCCESS:
@@ -375,7 +264,7 @@ class ControlCore:
     def _learn(self, peers: str, now_ms: int) -> None:
         """Take up the controllers of `id:host:port;...` besides the given ones."""
         named = [peer.partition(":")[2] for peer in peers.split(";", _MAX_LEARNED)[:_MAX_LEARNED]]
-        learned = tuple(dict.fromkeys(each for each in named if _is_address(each) and each not in self._given))
+        learned = tuple(dict.fromkeys(each for each in named if answers.is_address(each) and each not in self._given))
         if not peers or self.addresses == self._given + learned:
             return
         log.info("the controllers are %s", ", ".join(self._given + learned))
@@ -384,14 +273,14 @@ class ControlCore:
 
     def _send(self, address: str, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         assert self._pending is None
-        self._pending = ControlRequest(self._token(), address, code, ext, body)
+        self._pending = SessionRequest(self._token(), address, code, ext, body)
         self._requests.append(self._pending)
 
     def _token(self) -> int:
         self._next_token += 1
         return self._next_token
 
-    def _take_pending(self, token: int) -> ControlRequest | None:
+    def _take_pending(self, token: int) -> SessionRequest | None:
         request = self._pending
         if request is None or request.token != token:
             return None
@@ -404,7 +293,7 @@ class ControlCore:
 
     # Answers
 
-    def _digest(self, request: ControlRequest, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
+    def _digest(self, request: SessionRequest, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         if code not in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST):
             self.last_error = f"controller {request.address} answered {code} to request {request.code}"
         match request.code:
@@ -416,7 +305,7 @@ class ControlCore:
                 self._informed(code, ext, body, now_ms)
             case codes.CONTROLLER_GET_SYNC_STATE_DATA:
                 if code == codes.SUCCESS:
-                    self._sink.members_known(*_members(body, self._names.broker_name), now_ms)
+                    self._observer.members_known(*answers.members(body, self._names.broker_name), now_ms)
             case _:
                 self._step_answered(request.code, code, ext, body, now_ms)
 
@@ -425,11 +314,11 @@ class ControlCore:
         if code == codes.SUCCESS:
             self._step_at_ms = now_ms
             if request == codes.CONTROLLER_GET_NEXT_BROKER_ID:
-                registration.next_id(_positive(ext["nextBrokerId"]))
+                registration.next_id(answers.positive(ext["nextBrokerId"]))
             elif request == codes.CONTROLLER_APPLY_BROKER_ID:
                 registration.applied()
                 assert registration.broker_id is not None
-                self._sink.identified(registration.broker_id)
+                self._observer.identified(registration.broker_id)
             else:
                 self._registered(ext, body, now_ms)
             return
@@ -442,11 +331,13 @@ class ControlCore:
 
     def _registered(self, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         self.registration.registered()
-        self._tail_kept = True  # the sync-state set is without this broker now, or it is the last one that is left
-        view = _view(ext, body)
+        self._speaker.tail_kept = (
+            True  # the sync-state set is without this broker now, or it is the last one that is left
+        )
+        view = answers.view(ext, body)
         if view is not None and view.master_id is not None:
             self._poll_at_ms = now_ms + self._settings.controller_poll_ms
-            self._sink.observed(view, now_ms)
+            self._observer.observed(view, now_ms)
         else:
             # No master named means "none that lives", not "none recorded": ask what is recorded.
             self._poll_at_ms = now_ms
@@ -455,25 +346,25 @@ class ControlCore:
         proposal = self._pending_proposal
         assert proposal is not None
         if code == codes.SUCCESS:
-            members, set_epoch = _sync_state_set(body)
+            members, set_epoch = answers.sync_state_set(body)
             if not members:
                 members, set_epoch = proposal.members, int(ext["newSyncStateSetEpoch"])
             self._pending_proposal = None
-            self._sink.proposal_accepted(proposal.token, members, set_epoch, now_ms)
+            self._observer.proposal_accepted(proposal.token, members, set_epoch, now_ms)
         else:
             self._pending_proposal = None
-            self._sink.proposal_answered(proposal.token, code, now_ms)
+            self._observer.proposal_answered(proposal.token, code, now_ms)
 
     def _elected(self, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         if code == codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             self.registration.forgotten()
-        view = _view(ext, body) if code in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST) else None
+        view = answers.view(ext, body) if code in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST) else None
         if view is None or view.master_id is None:
             self._wants_sync = True  # refused: see what is recorded, and ask again if that is still nobody
             self._sync_at_ms = now_ms + _ELECTION_RETRY_MS
             return
         self._poll_at_ms = now_ms + self._settings.controller_poll_ms
-        self._sink.observed(view, now_ms)
+        self._observer.observed(view, now_ms)
 
     def _informed(self, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         if code == codes.CONTROLLER_BROKER_METADATA_NOT_EXIST:
@@ -481,15 +372,15 @@ class ControlCore:
             self._step_at_ms = now_ms + _STEP_RETRY_MS
         if code != codes.SUCCESS:
             return
-        view = _view(ext, body)
+        view = answers.view(ext, body)
         if view is not None:
-            self._sink.observed(view, now_ms)
+            self._observer.observed(view, now_ms)
 
-    def _unanswered(self, request: ControlRequest, now_ms: int) -> None:
+    def _unanswered(self, request: SessionRequest, now_ms: int) -> None:
         """The outcome is unknown: tell who must know, ask again for the rest."""
         proposal, self._pending_proposal = self._pending_proposal, None
         if proposal is not None:
-            self._sink.proposal_unanswered(proposal.token, now_ms)
+            self._observer.proposal_unanswered(proposal.token, now_ms)
         elif request.code == codes.CONTROLLER_ELECT_MASTER:
             self._wants_sync = True
         elif request.code == codes.CONTROLLER_GET_SYNC_STATE_DATA:
@@ -498,61 +389,3 @@ class ControlCore:
             self._poll_at_ms = now_ms + _SYNC_RETRY_MS
         else:
             self._step_at_ms = now_ms + _STEP_RETRY_MS
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(f"{value} is not a broker id")
-    return value
-
-
-def _view(ext: Mapping[str, str], body: Bytes) -> RoleView | None:
-    """The view that an answer or a notification carries; None when it names no epoch."""
-    if "masterEpoch" not in ext:
-        return None
-    master_id = ext.get("masterBrokerId", "")
-    members, set_epoch = _sync_state_set(body)
-    return RoleView(
-        master_id=_positive(master_id) if master_id and int(master_id) >= 0 else None,
-        master_epoch=int(ext["masterEpoch"]),
-        members=members,
-        set_epoch=int(ext.get("syncStateSetEpoch") or set_epoch),
-        master_address=ext.get("masterAddress", ""),
-        master_ha_address=ext.get("masterHaAddress") or _usual_ha_address(ext.get("masterAddress", "")),
-        master_grpc_address=ext.get("masterGrpcAddress", ""),
-        master_is_ours=bool(ext.get("masterHaAddress")),
-    )
-
-
-def _usual_ha_address(address: str) -> str:
-    """Where the original's controller names no replication address: by custom it is the next port."""
-    host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) + 1}" if host and port.isdecimal() else ""
-
-
-def _sync_state_set(body: Bytes) -> tuple[frozenset[int], int]:
-    """The members and the epoch in a body that holds them, with or without a group around; empty without a body."""
-    if not body:
-        return frozenset(), 0
-    value = loads_bare(body)
-    members = value.get("syncStateSet") or []
-    if len(members) > MAX_MEMBERS:
-        raise ValueError(f"a sync-state set of {len(members)} members")
-    return frozenset(int(member) for member in members), int(value.get("syncStateSetEpoch") or 0)
-
-
-def _members(body: Bytes, broker_name: str) -> tuple[frozenset[int], frozenset[int]]:
-    """All broker ids registered in the group, and those of them that say that they are learners."""
-    table = loads_bare(body)["replicasInfoTable"].get(broker_name) or {}
-    replicas = [*(table.get("inSyncReplicas") or []), *(table.get("notInSyncReplicas") or [])][:MAX_MEMBERS]
-    ids = frozenset(_positive(str(replica["brokerId"])) for replica in replicas)
-    return ids, frozenset(int(replica["brokerId"]) for replica in replicas if replica.get("learner") is True)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        split_address(text)
-    except InvalidParameter:
-        return False
-    return True

@@ -1,6 +1,6 @@
 """The session of a group whose roles are fixed by settings: broker 0 is the master, the others copy it, nobody is elected (pure).
 
-It stands where `control` stands in a group with controllers, and keeps the same promises with less:
+It stands where `controller_session` stands in a group with controllers, and keeps the same promises with less:
 
 - every start of the master is a new master epoch, one above the highest it has persisted: replicas can tell its lives apart;
 - a log has a lineage, drawn at random when its master first starts. Replicas keep it, and it is part of what both ends of a
@@ -16,11 +16,12 @@ The shell is the same `ControllerLink`; the name servers are among its addresses
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 
-from brokerd.replication.controllers.controller_session import BrokerNames, ControlRequest, ControlSink
+from brokerd.replication.controllers.session import BrokerNames, SessionObserver, SessionRequest
+from brokerd.replication.epochs.log_lineage import LogLineage
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.roles.effects import RoleView
 from brokerd.replication.settings import ReplicationSettings
@@ -36,7 +37,7 @@ _GROUP_POLL_MS = 1000
 _MAX_MEMBERS = 1000
 
 
-class FixedRoles:
+class FixedSession:
     """One broker's session with its fixed group."""
 
     def __init__(
@@ -44,32 +45,29 @@ class FixedRoles:
         settings: ReplicationSettings,
         names: BrokerNames,
         name_servers: Sequence[str],
-        sink: ControlSink,
+        observer: SessionObserver,
+        lineage: LogLineage,
         highest_epoch: int,
-        lineage: str,
-        keep_lineage: Callable[[str], None],
-        now_ms: int,
     ) -> None:
-        """`highest_epoch` is the highest master epoch that this broker has persisted, `lineage` that of its log ("" = a replica
-        that has not heard of it yet; `keep_lineage` persists it then). Raises SettingsError."""
+        """`highest_epoch` is the highest master epoch that this broker has persisted. Raises SettingsError or CorruptedFile."""
         _check(settings)
         self.is_master = settings.broker_id == MASTER_ID
         self.last_error = ""
         self.answered_ms: int | None = None
-        self.acts_as_master = False
+        self.acts_as_master = False  # this replica stands in for its master
         self.name_servers = tuple(name_servers)
-        self.lineage = lineage
-        self._keep_lineage = keep_lineage
-        assert lineage or not self.is_master
+        self._lineage_file = lineage
+        self.lineage = lineage.load(draw=self.is_master)  # "" = a replica that has not heard of it yet
+        assert self.lineage or not self.is_master
         master = () if self.is_master or settings.fixed_master in self.name_servers else (settings.fixed_master,)
         self.addresses = (*self.name_servers, *master)
         self._settings = settings
         self._names = names
-        self._sink = sink
+        self._observer = observer
         self._epoch = highest_epoch + 1 if self.is_master else highest_epoch
         self._members = frozenset({MASTER_ID}) if self.is_master else frozenset()
         self._set_epoch = 1
-        self._requests: list[ControlRequest] = []
+        self._requests: list[SessionRequest] = []
         self._next_token = 1
         self._proposals: list[Proposal] = []
         self._pending: int | None = None  # the token of the question to the master
@@ -78,22 +76,17 @@ class FixedRoles:
         self._is_told = False
         self._wants_sync = False
         self._wants_members = self.is_master
-        self._poll_at_ms = now_ms
-        self._sync_at_ms = now_ms
-        self._group_at_ms = now_ms
-        self._acting_listener: Callable[[], None] | None = None
-        sink.identified(settings.broker_id)
+        self._poll_at_ms = self._sync_at_ms = self._group_at_ms = 0
+        observer.identified(settings.broker_id)
+        if self.lineage:
+            observer.lineage_known(self.lineage)
 
     @property
     def leader(self) -> str | None:
         """Whom a person would look at: the master."""
         return self._names.address if self.is_master else self._settings.fixed_master
 
-    def on_acting_changed(self, listener: Callable[[], None]) -> None:
-        """Called when this replica began, or ended, to stand in for its master."""
-        self._acting_listener = listener
-
-    def take_requests(self) -> list[ControlRequest]:
+    def take_requests(self) -> list[SessionRequest]:
         requests, self._requests = self._requests, []
         return requests
 
@@ -101,7 +94,7 @@ class FixedRoles:
         """Use these settings from now on."""
         self._settings = settings
 
-    # What the core wants (ControlRequests)
+    # What the driver wants (RoleAuthority)
 
     def request_sync(self) -> None:
         self._wants_sync = True
@@ -127,15 +120,15 @@ class FixedRoles:
         if not self._is_told:
             self._is_told = True
             if self.is_master or self._epoch > 0:
-                self._sink.observed(self._own_view(), now_ms)
+                self._observer.observed(self._own_view(), now_ms)
         if self._wants_members:
             self._wants_members = False
-            self._sink.members_known(frozenset(range(self._settings.total_replicas)), frozenset(), now_ms)
+            self._observer.members_known(frozenset(range(self._settings.total_replicas)), frozenset(), now_ms)
         if self.is_master:
             self._settle_proposals(now_ms)
             if self._wants_sync:
                 self._wants_sync = False
-                self._sink.observed(self._own_view(), now_ms)
+                self._observer.observed(self._own_view(), now_ms)
             return
         if self._pending is None and (now_ms >= self._poll_at_ms or (self._wants_sync and now_ms >= self._sync_at_ms)):
             self._wants_sync = False
@@ -215,7 +208,7 @@ class FixedRoles:
         for proposal in proposals:
             self._members = proposal.members
             self._set_epoch = max(self._set_epoch, proposal.base_epoch) + 1
-            self._sink.proposal_accepted(proposal.token, self._members, self._set_epoch, now_ms)
+            self._observer.proposal_accepted(proposal.token, self._members, self._set_epoch, now_ms)
 
     def _master_answered(self, code: int, ext: Mapping[str, str], now_ms: int) -> None:
         master = self._settings.fixed_master
@@ -254,9 +247,10 @@ class FixedRoles:
         else:
             self._epoch, self.last_error, self.answered_ms = epoch, "", now_ms
         if not self.lineage:
+            self._lineage_file.keep(lineage)
             self.lineage = lineage
-            self._keep_lineage(lineage)
-        self._sink.observed(view, now_ms)
+            self._observer.lineage_known(lineage)
+        self._observer.observed(view, now_ms)
 
     def _ask_for_the_group(self, now_ms: int) -> None:
         self._group_at_ms = now_ms + _GROUP_POLL_MS
@@ -272,12 +266,10 @@ class FixedRoles:
         if acts != self.acts_as_master:
             self.acts_as_master = acts
             log.warning("this replica %s for its master", "stands in" if acts else "no longer stands in")
-            if self._acting_listener is not None:
-                self._acting_listener()
 
     def _send(self, address: str, code: int, ext: dict[str, str]) -> int:
         self._next_token += 1
-        self._requests.append(ControlRequest(self._next_token, address, code, ext))
+        self._requests.append(SessionRequest(self._next_token, address, code, ext))
         return self._next_token
 
 

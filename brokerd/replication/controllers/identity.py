@@ -6,7 +6,7 @@ CHOSEN is on disk (`brokerIdentity-temp`: cluster#brokerName#brokerId#registerCh
 is applied for again with the same code until there is a clear answer: whatever crashed or got lost in between, the broker ends
 up with one id and no id leaks. KNOWN is `brokerIdentity`: cluster#brokerName#brokerId. Both files are replaced atomically.
 
-`Registration` is pure; `IdentityFiles` keeps the files through the disk seam; `control` asks the controllers.
+`Registration` is pure; `IdentityFiles` keeps the files through the disk seam; `controller_session` asks the controllers.
 """
 
 from __future__ import annotations

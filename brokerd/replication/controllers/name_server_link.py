@@ -16,7 +16,7 @@ from typing import Protocol
 import orjson
 
 from brokerd.metadata.configs import TopicConfig
-from brokerd.replication.controllers.controller_session import BrokerNames
+from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.roles.effects import Role
 from remoting import codes
 from remoting.checksum import crc32
@@ -45,6 +45,14 @@ class Sender(Protocol):
         timeout_ms: int,
         answered: Callable[[Command | LogboomError], None],
     ) -> None: ...
+
+
+class FixedNameServers:
+    """Of a sender's addresses those that are name servers: in a fixed group a replica dials its master, too."""
+
+    def __init__(self, sender: Sender, addresses: tuple[str, ...]) -> None:
+        self.addresses = addresses
+        self.request = sender.request
 
 
 class NameServerLink:

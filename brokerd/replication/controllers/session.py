@@ -1,14 +1,55 @@
-"""What replication needs of a session: the one with controllers (`control`), or that of a fixed group (`fixed`) (pure)."""
+"""What a session with those who decide roles says and hears, be they controllers or a fixed group's settings (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from brokerd.replication.controllers.controller_session import ControlRequest
 from brokerd.replication.required_set.sync_state import Proposal
+from brokerd.replication.roles.effects import RoleView
 from brokerd.replication.settings import ReplicationSettings
 from remoting.disk import Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """A request for the shell to send to one controller; `token` 0 = one-way."""
+
+    token: int
+    address: str
+    code: int
+    ext: dict[str, str]
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNames:
+    """Who this broker is to others: its group, and the addresses under which it is reached."""
+
+    cluster: str
+    broker_name: str
+    address: str
+    ha_address: str
+    grpc_address: str
+
+
+class SessionObserver(Protocol):
+    """Who learns what the session found out: the replication driver."""
+
+    def identified(self, broker_id: int) -> None: ...
+
+    def lineage_known(self, name: str) -> None: ...
+
+    def observed(self, view: RoleView, now_ms: int) -> None: ...
+
+    def members_known(self, broker_ids: frozenset[int], learners: frozenset[int], now_ms: int) -> None: ...
+
+    def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None: ...
+
+    def proposal_answered(self, token: int, code: int, now_ms: int) -> None: ...
+
+    def proposal_unanswered(self, token: int, now_ms: int) -> None: ...
 
 
 class Session(Protocol):
@@ -23,7 +64,7 @@ class Session(Protocol):
 
     def reconfigure(self, settings: ReplicationSettings) -> None: ...
 
-    def take_requests(self) -> list[ControlRequest]: ...
+    def take_requests(self) -> list[SessionRequest]: ...
 
     def request_sync(self) -> None: ...
 

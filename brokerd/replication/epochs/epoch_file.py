@@ -11,6 +11,7 @@ from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList, decode_
 from remoting.checksum import crc32
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile
+from remoting.invariants import monotonic
 
 EPOCH_FILE = "epochFileCheckpoint"
 MASTER_EPOCH_FILE = "masterEpochSeen"
@@ -22,11 +23,13 @@ class EpochFile:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self._master_epoch = 0
 
     def load(self) -> tuple[EpochList, int]:
         """The epoch list and the highest master epoch seen (0 = none yet). Raises CorruptedFile."""
         epochs = EpochList(self._load_entries())
-        return epochs, max(self._load_master_epoch(), epochs.last_epoch, 0)
+        self._master_epoch = max(self._load_master_epoch(), epochs.last_epoch, 0)
+        return epochs, self._master_epoch
 
     def save_entries(self, entries: tuple[EpochEntry, ...]) -> None:
         self._disk.replace_bytes(EPOCH_FILE, encode_epochs(entries))
@@ -35,6 +38,7 @@ class EpochFile:
         self._disk.remove(EPOCH_FILE + _BACKUP_SUFFIX)
 
     def save_master_epoch(self, epoch: int) -> None:
+        self._master_epoch = monotonic(self._master_epoch, epoch, "the persisted master epoch")
         digits = str(epoch).encode("ascii")
         self._disk.replace_bytes(MASTER_EPOCH_FILE, b"%s %d\n" % (digits, crc32(digits)))
 

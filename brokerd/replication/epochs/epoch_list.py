@@ -5,7 +5,7 @@ and only appends. So when two replicas both have an entry (epoch, start), their 
 epoch's two ends). The rules here keep the premises true: epochs and starts strictly increase, a start never moves once a byte
 of its epoch was sent, and an epoch that got no byte leaves no entry behind.
 
-Owned by `core`, which persists every change through `epoch_file` before it acts on it.
+Owned by `role_machine`, which persists every change through `epoch_file` before it acts on it.
 """
 
 from __future__ import annotations

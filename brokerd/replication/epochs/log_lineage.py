@@ -13,7 +13,7 @@ LINEAGE_FILE: Final = "logLineage"
 _NAME: Final = re.compile(r"[0-9a-f]{32}")
 
 
-class Lineage:
+class LogLineage:
     """The file in the root of a broker's data directory."""
 
     def __init__(self, disk: Disk) -> None:

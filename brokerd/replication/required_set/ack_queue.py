@@ -7,7 +7,7 @@ length of the line. A waiter stands for everything that one read event appended,
 Each waiter is completed exactly once: acknowledged, expired, or failed by a change of role. A callback may add waiters (they are
 not looked at before the callback returned) and must not raise.
 
-Owned by `engine`.
+Owned by `driver`.
 """
 
 from __future__ import annotations

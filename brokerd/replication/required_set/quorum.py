@@ -10,7 +10,7 @@ One table for the three kinds of group:
 - fixed roles alone: `in_sync_replicas`, and nothing is refused.
 
 With `all_ack_in_sync_state_set` (the default) all three wait for the whole required set. Learners are in none of the numbers.
-`leading` asks for every acknowledgement, not once per message: when fewer copies are asked for, those who wait already are let
+`mastership` asks for every acknowledgement, not once per message: when fewer copies are asked for, those who wait already are let
 go too, and when more are, what was acknowledged stays so.
 """
 

@@ -8,7 +8,7 @@ from brokerd.replication.wire.frames import Handshake, Layout
 from remoting.liveness import Patience, Silence
 
 
-class Stage(Enum):
+class ConnectionStage(Enum):
     """Where a replica's connection stands. Moves only downward; everything else closes it."""
 
     ACCEPTED = "accepted"  # no handshake yet: acks nothing
@@ -16,7 +16,7 @@ class Stage(Enum):
     STREAMING = "streaming"  # its first ack said from where to send
 
 
-class Peer:
+class Follower:
     """One replica's connection."""
 
     __slots__ = (
@@ -34,7 +34,7 @@ class Peer:
         self.incarnation = 0
         self.from_last_file = False
         self.learner = False
-        self.stage = Stage.ACCEPTED
+        self.stage = ConnectionStage.ACCEPTED
         self.ack_offset = -1
         self.next_offset = -1
         self.confirm_sent = -1

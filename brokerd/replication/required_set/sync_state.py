@@ -16,7 +16,7 @@ R contains the controller's set at every instant, so whoever is elected has all 
    again proves nothing, the request may still be on its way.
 4. A member leaves R only when the controller has accepted a set without it.
 
-One object per mastership, owned by `leading`.
+One object per mastership, owned by `mastership`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from remoting import codes
+from remoting.invariants import monotonic
 
 # Answers to an alteration that prove that it was not, and will not be, applied.
 REFUSALS = frozenset(
@@ -189,7 +190,7 @@ class SyncState:
         if set_epoch <= self.set_epoch:
             return
         self.local = frozenset(members)
-        self.set_epoch = set_epoch
+        self.set_epoch = monotonic(self.set_epoch, set_epoch, "the epoch of the sync-state set")
         self._joining -= self.local
         self._unknown = {(attempt, base) for attempt, base in self._unknown if base >= set_epoch}
         self._recompute()

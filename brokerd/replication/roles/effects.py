@@ -1,6 +1,6 @@
-"""What the pure replication core wants done, in the order in which it must be done (pure).
+"""What the role machine wants done, in the order in which it must be done (pure).
 
-`engine` carries these out one after the other; an effect that touches the disk has taken place, durably, before the next one is
+`driver` carries these out one after the other; an effect that touches the disk has taken place, durably, before the next one is
 looked at. Network effects may be lost (that is what networks do), disk effects may not: if one fails the broker stops.
 """
 
@@ -69,7 +69,7 @@ class PersistEpochs:
 
 @dataclass(frozen=True, slots=True)
 class SettleLog:
-    """Cut an incomplete trailing record and make the rest durable; answered by `ReplicaCore.log_settled`."""
+    """Cut an incomplete trailing record and make the rest durable; answered by `RoleMachine.log_settled`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class AppendReplicated:
 
 @dataclass(frozen=True, slots=True)
 class RequestFlush:
-    """Flush soon; answered by `ReplicaCore.flushed`."""
+    """Flush soon; answered by `RoleMachine.flushed`."""
 
 
 # Towards other brokers

@@ -9,24 +9,24 @@ anywhere back to IDLE; what does not fit the stage closes the connection. Invari
 - bytes are taken only at the own end, within one epoch, whose entry is durable before its first byte;
 - `confirm_offset` is at most what the master confirmed and what is safe here.
 
-A master of ours is spoken to in our own layout alone. One that the settings allow to be plain, and whose kind the controllers did
-not tell, is tried in both in turn. A classic master has no epochs, and offers nothing to compare: its log is copied as epoch 0.
+A master of ours is spoken to in our own layout alone. One that the settings allow to be RocketMQ's, and whose kind the
+controllers did not tell, is tried in both in turn. A classic master has no epochs, and offers nothing to compare: its log is
+copied as epoch 0.
 
-Owned by `core`, whose outbox receives the effects.
+Owned by `role_machine`, whose outbox receives the effects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
-from brokerd.replication.epochs.epoch_list import EpochList
-from brokerd.replication.log import LogPosition
+from brokerd.replication.rocketmq_peers import RocketmqPeers, host_of
 from brokerd.replication.roles.effects import (
     AppendReplicated,
     CloseConnection,
     Connect,
-    Effect,
     PersistEpochs,
     RequestFlush,
     RequestSync,
@@ -35,9 +35,9 @@ from brokerd.replication.roles.effects import (
     SendHandshake,
     TruncateLog,
 )
+from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Layout, Piece, Reply, TransferHeader
-from brokerd.replication.wire.rocketmq_peers import PlainPeers, host_of
 from remoting.disk import Bytes
 
 _FIRST_RETRY_MS = 20
@@ -46,7 +46,7 @@ _STUCK_RETRY_MS = 5000
 _PATIENCE = 2  # the replica is the more patient side: leaving a master that lives costs it its place in the set
 
 
-class Stage(Enum):
+class CopyStage(Enum):
     IDLE = "idle"  # waits for an address or for the next try
     DIALLING = "dialling"
     HANDSHAKE = "handshake"  # ours was sent; the master's epochs are awaited
@@ -54,45 +54,42 @@ class Stage(Enum):
     TRANSFER = "transfer"
 
 
-class Following:
+@dataclass(frozen=True, slots=True)
+class FollowedMaster:
+    """Who is followed. `is_ours`: the controllers know it as one of ours; `is_classic`: it knows no controllers."""
+
+    broker_id: int
+    epoch: int
+    address: str  # of its replication
+    is_ours: bool = True
+    is_classic: bool = False
+
+
+class Followership:
     """One replica's relation to one master epoch."""
 
     def __init__(
-        self,
-        settings: ReplicationSettings,
-        self_id: int,
-        master_id: int,
-        master_epoch: int,
-        address: str,
-        epochs: EpochList,
-        log: LogPosition,
-        *,
-        in_set: bool,
-        confirm_offset: int,
-        outbox: list[Effect],
-        now_ms: int,
-        is_ours: bool = True,
-        is_classic: bool = False,
+        self, context: RoleContext, master: FollowedMaster, *, in_set: bool, confirm_offset: int, now_ms: int
     ) -> None:
-        """`is_ours`: the controllers know the master as one of ours; `is_classic`: it knows no controllers."""
-        self.master_id = master_id
-        self.master_epoch = master_epoch
-        self.address = address
+        settings = context.settings
+        self.master_id = master.broker_id
+        self.master_epoch = master.epoch
+        self.address = master.address
         self.in_set = in_set  # as the controllers say; grows only by our acks
         self.confirm_offset = confirm_offset
-        self.stage = Stage.IDLE
+        self.stage = CopyStage.IDLE
         self.last_error = ""
         self.stuck = ""  # why this replica cannot follow without a person; "" = it can
         self.copies = 0  # how often the whole log was dropped and copied again
         self.cuts = 0
-        self.layout = Layout.CLASSIC if is_classic else Layout.OWN
-        self._is_ours = is_ours
-        self._plain_peers = PlainPeers(settings.plain_peers)
+        self.layout = Layout.CLASSIC if master.is_classic else Layout.OWN
+        self._is_ours = master.is_ours
+        self._rocketmq_peers = RocketmqPeers(settings.plain_peers)
         self._settings = settings
-        self._self_id = self_id
-        self._epochs = epochs
-        self._log = log
-        self._outbox = outbox
+        self._self_id = context.self_id
+        self._epochs = context.epochs
+        self._log = context.log
+        self._outbox = context.outbox
         self._connection: int | None = None
         self._attempt = 0
         self._retry_ms = _FIRST_RETRY_MS
@@ -143,14 +140,14 @@ class Following:
             self._dial(now_ms)
 
     def connected(self, attempt: int, connection: int, now_ms: int) -> None:
-        if self.stage is not Stage.DIALLING or attempt != self._attempt:
+        if self.stage is not CopyStage.DIALLING or attempt != self._attempt:
             self._outbox.append(CloseConnection(connection, "no longer wanted"))
             return
         self._connection = connection
         self._acked = -1
         self._fresh = True
         self._received_ms = self._sent_ms = now_ms
-        self.stage = Stage.HANDSHAKE
+        self.stage = CopyStage.HANDSHAKE
         settings = self._settings
         handshake = Handshake(
             self._self_id,
@@ -165,7 +162,7 @@ class Following:
             self._begin_classic(now_ms)
 
     def connect_failed(self, attempt: int, reason: str, now_ms: int) -> None:
-        if self.stage is Stage.DIALLING and attempt == self._attempt:
+        if self.stage is CopyStage.DIALLING and attempt == self._attempt:
             self.last_error = reason
             self._wait(now_ms)
 
@@ -174,11 +171,11 @@ class Following:
             return
         self.last_error = reason or "the connection to the master closed"
         self._connection = None
-        if self.stage is Stage.HANDSHAKE:
+        if self.stage is CopyStage.HANDSHAKE:
             self._unanswered()
         # The master may be gone: ask who is it now. If only the connection is, be back before it proposes us out.
         self._outbox.append(RequestSync())
-        if self.stage is Stage.TRANSFER:
+        if self.stage is CopyStage.TRANSFER:
             self._dial(now_ms)
         else:
             self._wait(now_ms)
@@ -189,20 +186,20 @@ class Following:
             self._outbox.append(CloseConnection(self._connection, reason))
             self._connection = None
         self._attempt += 1
-        self.stage = Stage.IDLE
+        self.stage = CopyStage.IDLE
 
     def tick(self, now_ms: int) -> None:
         if self._connection is None:
-            if self.stage is Stage.IDLE and now_ms >= self._dial_at_ms:
+            if self.stage is CopyStage.IDLE and now_ms >= self._dial_at_ms:
                 self._dial(now_ms)
             return
         silent_ms = now_ms - self._received_ms
-        if self.stage is not Stage.SETTLING and silent_ms >= self._silence_limit_ms:
-            if self.stage is Stage.HANDSHAKE:
+        if self.stage is not CopyStage.SETTLING and silent_ms >= self._silence_limit_ms:
+            if self.stage is CopyStage.HANDSHAKE:
                 self._unanswered()
             self._leave("the master is silent", now_ms)
             self._outbox.append(RequestSync())
-        elif self.stage is Stage.TRANSFER and now_ms - self._sent_ms >= self._settings.heartbeat_ms:
+        elif self.stage is CopyStage.TRANSFER and now_ms - self._sent_ms >= self._settings.heartbeat_ms:
             self._send_ack(self._acked, now_ms)
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
@@ -219,7 +216,7 @@ class Following:
         if connection != self._connection:
             return
         self._received_ms = now_ms
-        if self.stage is not Stage.HANDSHAKE:
+        if self.stage is not CopyStage.HANDSHAKE:
             self._leave("the master greeted twice", now_ms)
             return
         if reply.last_epoch != self.master_epoch:
@@ -245,7 +242,7 @@ class Following:
                     return
             else:
                 self._cut(common)
-        self.stage = Stage.SETTLING
+        self.stage = CopyStage.SETTLING
         self._settled(now_ms)
 
     def received(self, connection: int, pieces: Sequence[Piece], now_ms: int) -> None:
@@ -253,7 +250,7 @@ class Following:
         if connection != self._connection:
             return
         self._received_ms = now_ms
-        if self.stage is not Stage.TRANSFER:
+        if self.stage is not CopyStage.TRANSFER:
             self._leave("bytes before the first ack", now_ms)
             return
         log = self._log
@@ -302,9 +299,9 @@ class Following:
 
     def flushed(self, now_ms: int) -> None:
         """The log's flushed position rose."""
-        if self.stage is Stage.SETTLING:
+        if self.stage is CopyStage.SETTLING:
             self._settled(now_ms)
-        elif self.stage is Stage.TRANSFER:
+        elif self.stage is CopyStage.TRANSFER:
             self._advance_confirm()
             if self._settings.ack_after_flush and self._log.flushed_offset > self._acked:
                 self._send_ack(self._log.flushed_offset, now_ms)
@@ -322,14 +319,14 @@ class Following:
 
     @property
     def _silence_limit_ms(self) -> int:
-        is_patient = self.layout.is_plain and self.stage is Stage.TRANSFER
+        is_patient = self.layout.is_rocketmq and self.stage is CopyStage.TRANSFER
         return self._settings.plain_silence_limit_ms if is_patient else _PATIENCE * self._settings.silence_limit_ms
 
     def _unanswered(self) -> None:
         """The master did not greet: perhaps it does not understand us."""
         if self._is_ours:
             return
-        if not self._plain_peers.allows(host_of(self.address)):
+        if not self._rocketmq_peers.allows(host_of(self.address)):
             self.last_error += (
                 "; if it is Apache RocketMQ, which cannot prove itself, list its address in replication.plain_peers"
             )
@@ -348,7 +345,7 @@ class Following:
             self._forget_epochs()
         elif self._is_damaged:
             self._start_anew("this log is damaged: it differs from the master's", now_ms)
-        self.stage = Stage.SETTLING
+        self.stage = CopyStage.SETTLING
         self._settled(now_ms)
 
     def _cut(self, common: int) -> None:
@@ -396,7 +393,7 @@ class Following:
         if log.flushed_offset < log.end_offset:
             self._outbox.append(RequestFlush())
             return
-        self.stage = Stage.TRANSFER
+        self.stage = CopyStage.TRANSFER
         self._retry_ms = _FIRST_RETRY_MS
         self._received_ms = now_ms
         self.stuck = self.last_error = ""
@@ -436,9 +433,8 @@ class Following:
 
     def _advance_confirm(self) -> None:
         own = self._log.flushed_offset if self._settings.ack_after_flush else self._log.end_offset
-        confirmed = min(self._master_confirm, own)
-        if confirmed > self.confirm_offset:
-            self.confirm_offset = confirmed
+        assert own <= self._log.end_offset
+        self.confirm_offset = max(self.confirm_offset, min(self._master_confirm, own))
 
     def _send_ack(self, offset: int, now_ms: int) -> None:
         assert self._connection is not None
@@ -452,7 +448,7 @@ class Following:
             self._dial_at_ms = now_ms + self._retry_ms
             return
         self._attempt += 1
-        self.stage = Stage.DIALLING
+        self.stage = CopyStage.DIALLING
         self._outbox.append(Connect(self.address, self._attempt))
 
     def _leave(self, reason: str, now_ms: int) -> None:
@@ -464,7 +460,7 @@ class Following:
         self._wait(now_ms)
 
     def _wait(self, now_ms: int) -> None:
-        self.stage = Stage.IDLE
+        self.stage = CopyStage.IDLE
         self._attempt += 1
         self._dial_at_ms = now_ms + self._retry_ms
         self._retry_ms = min(2 * self._retry_ms, _LONGEST_RETRY_MS)

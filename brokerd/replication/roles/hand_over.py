@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from brokerd.replication.required_set.replica_progress import Stage
-from brokerd.replication.roles.mastership import Leading
+from brokerd.replication.required_set.replica_progress import ConnectionStage
+from brokerd.replication.roles.mastership import Mastership
 
 MAX_MS: Final = 10_000
 _LINGER_MS: Final = 250  # how long senders may still be answered when the successor has everything already
@@ -39,12 +39,12 @@ class HandOver:
         """Whether the broker may accept messages again."""
         return now_ms >= self._until_ms
 
-    def look(self, leading: Leading, end: int, waiting_sends: int, now_ms: int) -> None:
+    def look(self, mastership: Mastership, end: int, waiting_sends: int, now_ms: int) -> None:
         """Something moved, or time went by; the log ends at `end`."""
         if self._is_told:
             return
-        position = _position(leading, self.successor)
-        if position is None or self.successor not in leading.sync.local:
+        position = _position(mastership, self.successor)
+        if position is None or self.successor not in mastership.sync.local:
             self.end(f"broker {self.successor} is not in sync with this master", end, now_ms)
         elif position < end:
             self._reached_ms = None
@@ -68,9 +68,9 @@ class HandOver:
             self._told(reason, end_offset)
 
 
-def _position(leading: Leading, broker_id: int) -> int | None:
+def _position(mastership: Mastership, broker_id: int) -> int | None:
     """Up to where a replica has the log on disk; None while it does not follow."""
-    for peer in leading.peers:
-        if peer.broker_id == broker_id and peer.stage is Stage.STREAMING and not peer.learner:
-            return peer.ack_offset
+    for follower in mastership.followers:
+        if follower.broker_id == broker_id and follower.stage is ConnectionStage.STREAMING and not follower.learner:
+            return follower.ack_offset
     return None

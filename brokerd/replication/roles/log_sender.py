@@ -1,6 +1,6 @@
 """Sends the log to replicas: what each lacks, as fast as its connection and the settings let it (pure).
 
-`engine` owns one and asks it whenever the log grew, a replica acked, or a connection can take bytes again.
+`driver` owns one and asks it whenever the log grew, a replica acked, or a connection can take bytes again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from brokerd.replication.log import ReplicatedLog
-from brokerd.replication.roles.role_machine import ReplicaCore
+from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.wire.channels import Channels
 from brokerd.replication.wire.frames import TransferHeader
 from remoting.disk import Bytes
@@ -18,7 +18,7 @@ _NOTHING: tuple[int, Bytes] = (-1, b"")
 
 
 class Connections(Protocol):
-    """What sending needs of `engine.Outlet`."""
+    """What sending needs of `driver.Outlet`."""
 
     def send(self, connection: int, buffers: Sequence[Bytes]) -> None: ...
 
@@ -28,8 +28,8 @@ class Connections(Protocol):
 class LogSender:
     """The master's bytes on their way out."""
 
-    def __init__(self, core: ReplicaCore, log: ReplicatedLog, channels: Channels, connections: Connections) -> None:
-        self._core = core
+    def __init__(self, machine: RoleMachine, log: ReplicatedLog, channels: Channels, connections: Connections) -> None:
+        self._machine = machine
         self._log = log
         self._channels = channels
         self._connections = connections
@@ -37,12 +37,12 @@ class LogSender:
 
     def pump(self, connection: int, now_ms: int) -> None:
         """Send what the replica lacks, until it has all or its connection is full. Raises StorageError."""
-        end = self._channels.master_end(connection)
+        end = self._channels.accepted_end(connection)
         if end is None:
             return
         budget = self._channels.budget(connection)
         while self._connections.can_send(connection):
-            transfer = self._core.next_transfer(connection)
+            transfer = self._machine.next_transfer(connection)
             if transfer is None:
                 return
             left = budget.left(now_ms)
@@ -51,12 +51,12 @@ class LogSender:
             length = transfer.length if left is None else min(transfer.length, left)
             body = self._read(transfer.header.offset, length)
             self._connections.send(connection, (end.encode_transfer_header(transfer.header, len(body)), body))
-            self._core.transferred(connection, len(body), now_ms)
+            self._machine.transferred(connection, len(body), now_ms)
             budget.spend(len(body))
 
     def heartbeat(self, connection: int, header: TransferHeader) -> None:
         """Say something, unless enough is on its way already."""
-        end = self._channels.master_end(connection)
+        end = self._channels.accepted_end(connection)
         if end is not None and self._connections.can_send(connection):
             self._connections.send(connection, (end.encode_transfer_header(header, 0),))
 

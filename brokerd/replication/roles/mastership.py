@@ -8,28 +8,27 @@ One object per mastership (one master epoch), so nothing of an earlier epoch can
 - a replica joins the required set in the very call that finds it to have everything acknowledged;
 - a connection that breaks a rule is closed, never argued with.
 
-Owned by `core`, whose outbox receives the effects.
+Owned by `role_machine`, whose outbox receives the effects.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerd.replication.epochs.epoch_list import EpochList
-from brokerd.replication.log import LogPosition
+from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.required_set.missing_copies import Finding, MissingCopies
 from brokerd.replication.required_set.quorum import ALL, Quorum, decide, position_of
-from brokerd.replication.required_set.replica_progress import Peer, Progress, Stage
+from brokerd.replication.required_set.replica_progress import ConnectionStage, Follower, Progress
 from brokerd.replication.required_set.sync_state import SyncState
 from brokerd.replication.roles.effects import (
     CloseConnection,
-    Effect,
     ProposeSyncStateSet,
     RequestMembers,
     RequestSync,
     SendHeartbeat,
     SendReply,
 )
+from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Layout, Reply, TransferHeader
 from brokerd.replication.wire.rocketmq_layouts import MAX_BODY_BYTES_SENT
@@ -49,36 +48,33 @@ class Transfer:
     length: int
 
 
-class Leading:
+class Mastership:
     """One mastership."""
 
     def __init__(
         self,
-        settings: ReplicationSettings,
-        epoch: int,
-        epoch_start: int,
-        epochs: EpochList,
-        log: LogPosition,
+        context: RoleContext,
+        began: EpochEntry,
         sync: SyncState,
         registered: set[int],
         confirm_offset: int,
-        outbox: list[Effect],
         now_ms: int,
     ) -> None:
-        self.epoch = epoch
+        """`began` is the mastership's epoch and where in the log it starts; `registered` grows as the group does."""
+        settings = context.settings
+        self.epoch, self._epoch_start = began
         self.sync = sync
         self.confirm_offset = confirm_offset
         self.acknowledged_offset = confirm_offset
         self._settings = settings
         self._self_id = sync.self_id
-        self._epoch_start = epoch_start
-        self._epochs = epochs
-        self._log = log
+        self._epochs = context.epochs
+        self._log = context.log
         self._registered = registered
-        self._outbox = outbox
+        self._outbox = context.outbox
         self._patience = Patience(settings.heartbeat_ms, settings.silence_floor_ms, settings.silence_limit_ms)
-        self._peers: dict[int, Peer] = {}
-        self._by_id: dict[int, Peer] = {}
+        self._followers: dict[int, Follower] = {}
+        self._by_id: dict[int, Follower] = {}
         self.missing = MissingCopies()
         self._expected: frozenset[int] = frozenset()  # who belongs to the group, as last told
         self._told_learners: frozenset[int] = frozenset()
@@ -92,8 +88,8 @@ class Leading:
     # What others ask
 
     @property
-    def peers(self) -> list[Peer]:
-        return list(self._peers.values())
+    def followers(self) -> list[Follower]:
+        return list(self._followers.values())
 
     @property
     def quorum(self) -> Quorum:
@@ -103,7 +99,7 @@ class Leading:
     @property
     def learners(self) -> frozenset[int]:
         """Who copies without ever counting: by its own word while it is connected, else by the controllers'."""
-        own_word = {broker_id: peer.learner for broker_id, peer in self._by_id.items()}
+        own_word = {broker_id: follower.learner for broker_id, follower in self._by_id.items()}
         return frozenset(each for each, learner in own_word.items() if learner) | (
             self._told_learners - own_word.keys()
         )
@@ -133,138 +129,146 @@ class Leading:
     # Connections
 
     def accepted(self, connection: int, now_ms: int) -> None:
-        if len(self._peers) >= self._settings.max_connections:
+        if len(self._followers) >= self._settings.max_connections:
             # Whoever connects without a word must not keep replicas out.
-            idle = next((peer for peer in self._peers.values() if peer.stage is Stage.ACCEPTED), None)
+            idle = next(
+                (follower for follower in self._followers.values() if follower.stage is ConnectionStage.ACCEPTED), None
+            )
             if idle is None:
                 self._outbox.append(CloseConnection(connection, "too many replication connections"))
                 return
             self._drop(idle, "too many replication connections", now_ms)
-        self._peers[connection] = Peer(connection, self._patience, now_ms)
+        self._followers[connection] = Follower(connection, self._patience, now_ms)
 
     def lost(self, connection: int, now_ms: int) -> None:
-        peer = self._peers.pop(connection, None)
-        if peer is None:
+        follower = self._followers.pop(connection, None)
+        if follower is None:
             return
-        if self._by_id.get(peer.broker_id) is peer:
-            del self._by_id[peer.broker_id]
-            progress = self._progress.get(peer.broker_id)
-            if progress is not None and peer.stage is Stage.STREAMING:
+        if self._by_id.get(follower.broker_id) is follower:
+            del self._by_id[follower.broker_id]
+            progress = self._progress.get(follower.broker_id)
+            if progress is not None and follower.stage is ConnectionStage.STREAMING:
                 progress.lost_ms = now_ms
-        if peer.stage is Stage.GREETED:
+        if follower.stage is ConnectionStage.GREETED:
             # A replica that leaves after having read our epochs may know of a newer one.
             self._ask_sync(now_ms)
 
     def handshake(self, connection: int, handshake: Handshake, now_ms: int) -> None:
-        peer = self._peers.get(connection)
-        if peer is None:
+        follower = self._followers.get(connection)
+        if follower is None:
             return
-        peer.silence.heard(now_ms)
+        follower.silence.heard(now_ms)
         broker_id = handshake.broker_id
-        if peer.stage is Stage.STREAMING or (peer.stage is Stage.GREETED and broker_id != peer.broker_id):
-            self._drop(peer, "a second handshake", now_ms)
+        if follower.stage is ConnectionStage.STREAMING or (
+            follower.stage is ConnectionStage.GREETED and broker_id != follower.broker_id
+        ):
+            self._drop(follower, "a second handshake", now_ms)
             return
         if handshake.layout.is_of_guests:
-            self._greet_guest(peer, handshake, now_ms)
+            self._greet_guest(follower, handshake, now_ms)
             return
         if broker_id == self._self_id:
-            self._drop(peer, f"broker {broker_id} is this broker itself", now_ms)
+            self._drop(follower, f"broker {broker_id} is this broker itself", now_ms)
             return
         if broker_id not in self._registered:
             # A replica that is new to the group: it waits until a controller told who belongs to it.
-            peer.unanswered = handshake
+            follower.unanswered = handshake
             self._ask_members(now_ms)
             return
-        peer.unanswered = None
+        follower.unanswered = None
         older = self._by_id.get(broker_id)
-        if older is not None and older is not peer:
+        if older is not None and older is not follower:
             if handshake.incarnation and handshake.incarnation < older.incarnation:
-                self._drop(peer, f"broker {broker_id} has started again since", now_ms)
+                self._drop(follower, f"broker {broker_id} has started again since", now_ms)
                 return
             self._drop(older, f"broker {broker_id} has a newer connection", now_ms)
-        peer.broker_id = broker_id
+        follower.broker_id = broker_id
         # An ack from memory is less than this master asks of itself: such a replica copies, and is not counted.
-        is_weaker = self._settings.ack_after_flush and not handshake.acks_flushed and not handshake.layout.is_plain
-        peer.learner = handshake.learner or is_weaker
-        self._by_id[broker_id] = peer
-        self._greet(peer, handshake, now_ms)
+        is_weaker = self._settings.ack_after_flush and not handshake.acks_flushed and not handshake.layout.is_rocketmq
+        follower.learner = handshake.learner or is_weaker
+        self._by_id[broker_id] = follower
+        self._greet(follower, handshake, now_ms)
 
-    def _greet(self, peer: Peer, handshake: Handshake, now_ms: int) -> None:
-        peer.layout = handshake.layout
-        peer.incarnation = handshake.incarnation
-        peer.from_last_file = handshake.from_last_file
-        peer.stage = Stage.GREETED
-        peer.sent_ms = now_ms
+    def _greet(self, follower: Follower, handshake: Handshake, now_ms: int) -> None:
+        follower.layout = handshake.layout
+        follower.incarnation = handshake.incarnation
+        follower.from_last_file = handshake.from_last_file
+        follower.stage = ConnectionStage.GREETED
+        follower.sent_ms = now_ms
         if handshake.layout is not Layout.CLASSIC:
             entries = tuple(self._epochs.entries)
             reply = Reply(self._log.end_offset, self.epoch, entries, self._log.min_offset)
-            self._outbox.append(SendReply(peer.connection, reply))
+            self._outbox.append(SendReply(follower.connection, reply))
 
-    def _greet_guest(self, peer: Peer, handshake: Handshake, now_ms: int) -> None:
+    def _greet_guest(self, follower: Follower, handshake: Handshake, now_ms: int) -> None:
         """A replica without a broker id: it is sent the log, its acks say how far it is, and nothing waits for it."""
-        for other in self.peers:
-            if other is not peer and handshake.address and other.address == handshake.address:
+        for other in self.followers:
+            if other is not follower and handshake.address and other.address == handshake.address:
                 self._drop(other, f"{handshake.address} has a newer connection", now_ms)
-        peer.address = handshake.address
-        peer.learner = True
-        self._greet(peer, handshake, now_ms)
+        follower.address = handshake.address
+        follower.learner = True
+        self._greet(follower, handshake, now_ms)
 
     def members_known(self, broker_ids: frozenset[int], learners: frozenset[int], now_ms: int) -> None:
         """A controller told the group's members: answer the handshakes that waited for that."""
         self._expected = broker_ids
         self._told_learners = learners
-        for peer in list(self._peers.values()):
-            handshake = peer.unanswered
+        for follower in list(self._followers.values()):
+            handshake = follower.unanswered
             if handshake is None:
                 continue
             if handshake.broker_id in self._registered:
-                self.handshake(peer.connection, handshake, now_ms)
+                self.handshake(follower.connection, handshake, now_ms)
             else:
                 reason = f"no controller has registered broker {handshake.broker_id} in this group"
-                self._drop(peer, reason, now_ms)
+                self._drop(follower, reason, now_ms)
 
     def acked(self, connection: int, offset: int, now_ms: int) -> None:
         """An ack, which is the replica's own position on this connection, and the first time also where to send from."""
-        peer = self._peers.get(connection)
-        if peer is None:
+        follower = self._followers.get(connection)
+        if follower is None:
             return
-        peer.silence.heard(now_ms)
-        if peer.stage is Stage.STREAMING:
-            if not peer.ack_offset <= offset <= peer.next_offset:
-                self._drop(peer, f"an ack of {offset} after {peer.ack_offset}, with {peer.next_offset} sent", now_ms)
-                return
-        elif peer.stage is Stage.GREETED:
-            if not 0 <= offset <= self._log.end_offset:
+        follower.silence.heard(now_ms)
+        if follower.stage is ConnectionStage.STREAMING:
+            if not follower.ack_offset <= offset <= follower.next_offset:
                 self._drop(
-                    peer, f"a log that ends at {offset} where the master's ends at {self._log.end_offset}", now_ms
+                    follower,
+                    f"an ack of {offset} after {follower.ack_offset}, with {follower.next_offset} sent",
+                    now_ms,
                 )
                 return
-            peer.stage = Stage.STREAMING
-            peer.silence = Silence(self._patience, now_ms)
+        elif follower.stage is ConnectionStage.GREETED:
+            if not 0 <= offset <= self._log.end_offset:
+                self._drop(
+                    follower, f"a log that ends at {offset} where the master's ends at {self._log.end_offset}", now_ms
+                )
+                return
+            follower.stage = ConnectionStage.STREAMING
+            follower.silence = Silence(self._patience, now_ms)
             # Older files are gone: what is sent then does not fit the replica's end, by which it knows that it must start anew.
-            first = self._log.last_file_start if peer.from_last_file and not offset else self._log.min_offset
-            peer.next_offset = max(offset, first)
-            if not peer.layout.is_of_guests:
-                self._progress.setdefault(peer.broker_id, Progress(now_ms, now_ms))
+            first = self._log.last_file_start if follower.from_last_file and not offset else self._log.min_offset
+            follower.next_offset = max(offset, first)
+            if not follower.layout.is_of_guests:
+                self._progress.setdefault(follower.broker_id, Progress(now_ms, now_ms))
         else:
-            self._drop(peer, "an ack before the handshake", now_ms)
+            self._drop(follower, "an ack before the handshake", now_ms)
             return
-        peer.ack_offset = offset
-        if peer.layout.is_of_guests:
+        follower.ack_offset = offset
+        if follower.layout.is_of_guests:
             return
-        self._progress[peer.broker_id].acked(offset, self._log.end_offset, now_ms)
-        if not peer.learner and self.sync.may_join(peer.broker_id, now_ms) and offset >= self._join_floor():
-            self._progress[peer.broker_id] = Progress(now_ms, now_ms)
-            self.sync.join(peer.broker_id)
+        self._progress[follower.broker_id].acked(offset, self._log.end_offset, now_ms)
+        if not follower.learner and self.sync.may_join(follower.broker_id, now_ms) and offset >= self._join_floor():
+            self._progress[follower.broker_id] = Progress(now_ms, now_ms)
+            self.sync.join(follower.broker_id)
             self.propose(now_ms)
         self.advance()
 
     def next_transfer(self, connection: int) -> Transfer | None:
         """What to send next on a connection; None = nothing (yet)."""
-        peer = self._peers.get(connection)
-        if peer is None or peer.stage is not Stage.STREAMING:
+        follower = self._followers.get(connection)
+        if follower is None or follower.stage is not ConnectionStage.STREAMING:
             return None
-        offset, end = peer.next_offset, self._log.end_offset
+        offset, end = follower.next_offset, self._log.end_offset
         if offset >= end:
             return None
         if offset < self._log.min_offset:
@@ -277,7 +281,7 @@ class Leading:
             end = epoch_end
         header = TransferHeader(offset, epoch, start, self.confirm_offset)
         most = self._settings.transfer_batch_bytes
-        if peer.layout.is_plain:
+        if follower.layout.is_rocketmq:
             most = min(most, MAX_BODY_BYTES_SENT)
         return Transfer(connection, header, min(end - offset, most))
 
@@ -285,56 +289,60 @@ class Leading:
         """From where on the replicas of the group that are here still need the log; None without any."""
         return min(
             (
-                peer.ack_offset if peer.ack_offset >= 0 else peer.next_offset
-                for peer in self._by_id.values()
-                if peer.stage is Stage.STREAMING
+                follower.ack_offset if follower.ack_offset >= 0 else follower.next_offset
+                for follower in self._by_id.values()
+                if follower.stage is ConnectionStage.STREAMING
             ),
             default=None,
         )
 
     def transferred(self, connection: int, length: int, now_ms: int) -> None:
         """`length` bytes of the transfer last asked for were handed to the connection."""
-        peer = self._peers[connection]
-        peer.next_offset += length
-        peer.sent_ms = now_ms
-        peer.confirm_sent = self.confirm_offset
+        follower = self._followers[connection]
+        follower.next_offset += length
+        follower.sent_ms = now_ms
+        follower.confirm_sent = self.confirm_offset
 
     # Time
 
     def tick(self, now_ms: int) -> None:
-        """Heartbeats, silent peers, members that do not keep up."""
-        for peer in list(self._peers.values()):
-            if self._is_dead(peer, now_ms):
-                self._drop(peer, f"silent for {peer.silence.silent_ms(now_ms)} ms", now_ms)
-            elif peer.stage is Stage.STREAMING and (
-                now_ms - peer.sent_ms >= self._settings.heartbeat_ms or peer.confirm_sent != self.confirm_offset
+        """Heartbeats, silent followers, members that do not keep up."""
+        for follower in list(self._followers.values()):
+            if self._is_dead(follower, now_ms):
+                self._drop(follower, f"silent for {follower.silence.silent_ms(now_ms)} ms", now_ms)
+            elif follower.stage is ConnectionStage.STREAMING and (
+                now_ms - follower.sent_ms >= self._settings.heartbeat_ms or follower.confirm_sent != self.confirm_offset
             ):
-                peer.sent_ms = now_ms
-                peer.confirm_sent = self.confirm_offset
-                self._outbox.append(SendHeartbeat(peer.connection, self._heartbeat(peer)))
-            if peer.layout.is_plain and peer.broker_id in self._progress and peer.ack_offset >= self._log.end_offset:
+                follower.sent_ms = now_ms
+                follower.confirm_sent = self.confirm_offset
+                self._outbox.append(SendHeartbeat(follower.connection, self._heartbeat(follower)))
+            if (
+                follower.layout.is_rocketmq
+                and follower.broker_id in self._progress
+                and follower.ack_offset >= self._log.end_offset
+            ):
                 # It acks what is new, and otherwise only every few seconds.
-                self._progress[peer.broker_id].caught_up_ms = now_ms
+                self._progress[follower.broker_id].caught_up_ms = now_ms
         self.propose(now_ms)
         self.advance()
         self.missing.look(self._find_missing(now_ms), now_ms)
 
-    def _is_dead(self, peer: Peer, now_ms: int) -> bool:
-        if peer.layout.is_plain:
-            return peer.silence.silent_ms(now_ms) > self._settings.plain_silence_limit_ms
-        if peer.stage is Stage.STREAMING:
-            return peer.silence.is_dead(now_ms)
+    def _is_dead(self, follower: Follower, now_ms: int) -> bool:
+        if follower.layout.is_rocketmq:
+            return follower.silence.silent_ms(now_ms) > self._settings.plain_silence_limit_ms
+        if follower.stage is ConnectionStage.STREAMING:
+            return follower.silence.is_dead(now_ms)
         # A replica that cuts its log and flushes what is left says nothing meanwhile.
-        times = _SETTLING_PATIENCE if peer.stage is Stage.GREETED else 1
-        return peer.silence.silent_ms(now_ms) > times * self._settings.silence_limit_ms
+        times = _SETTLING_PATIENCE if follower.stage is ConnectionStage.GREETED else 1
+        return follower.silence.silent_ms(now_ms) > times * self._settings.silence_limit_ms
 
-    def _heartbeat(self, peer: Peer) -> TransferHeader:
+    def _heartbeat(self, follower: Follower) -> TransferHeader:
         epoch, start = self.epoch, self._epoch_start
-        if peer.layout.is_plain:
+        if follower.layout.is_rocketmq:
             # It would note an epoch without bytes, and then refuse to note the next one, which begins at the same offset.
-            found = self._epochs.find(peer.next_offset - 1)
+            found = self._epochs.find(follower.next_offset - 1)
             epoch, start = found[0] if found is not None else (-1, -1)
-        return TransferHeader(peer.next_offset, epoch, start, self.confirm_offset)
+        return TransferHeader(follower.next_offset, epoch, start, self.confirm_offset)
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """The settings changed; what waits may be enough now."""
@@ -343,8 +351,8 @@ class Leading:
 
     def forgive(self, pause_ms: int, now_ms: int) -> None:
         """This process stood still: nobody else was slow in that time."""
-        for peer in self._peers.values():
-            peer.silence.forgive(pause_ms, now_ms)
+        for follower in self._followers.values():
+            follower.silence.forgive(pause_ms, now_ms)
         for progress in self._progress.values():
             progress.caught_up_ms += pause_ms
             progress.mark_ms += pause_ms
@@ -374,6 +382,7 @@ class Leading:
                 position = self._position(broker_id)
                 if position < low:
                     low = position
+        assert self.confirm_offset <= own <= self._log.end_offset
         if low > self.confirm_offset:
             self.confirm_offset = low
         quorum = self.quorum
@@ -389,8 +398,8 @@ class Leading:
 
     def _position(self, broker_id: int) -> int:
         """The replica's last ack on its present connection; -1 = not known, which confirms nothing new."""
-        peer = self._by_id.get(broker_id)
-        return peer.ack_offset if peer is not None else -1
+        follower = self._by_id.get(broker_id)
+        return follower.ack_offset if follower is not None else -1
 
     def _positions(self) -> list[int]:
         """Of the members that count, without this one."""
@@ -401,8 +410,8 @@ class Leading:
         floor = self._log.end_offset - self._settings.max_gap_not_in_sync_bytes
         return sum(
             1
-            for peer in self._by_id.values()
-            if not peer.learner and peer.stage is Stage.STREAMING and peer.ack_offset >= floor
+            for follower in self._by_id.values()
+            if not follower.learner and follower.stage is ConnectionStage.STREAMING and follower.ack_offset >= floor
         )
 
     def _lagging(self, now_ms: int) -> frozenset[int]:
@@ -411,8 +420,8 @@ class Leading:
             if broker_id == self._self_id:
                 continue
             progress = self._progress.setdefault(broker_id, Progress(now_ms, now_ms))
-            peer = self._by_id.get(broker_id)
-            if peer is None or peer.stage is not Stage.STREAMING:
+            follower = self._by_id.get(broker_id)
+            if follower is None or follower.stage is not ConnectionStage.STREAMING:
                 late = now_ms - progress.lost_ms >= self._settings.reconnect_grace_ms
             else:
                 late = now_ms - progress.caught_up_ms >= self._settings.not_caught_up_ms
@@ -427,19 +436,19 @@ class Leading:
         for broker_id in (self._expected | required) - self.learners - {self._self_id}:
             if broker_id in required and broker_id not in lagging:
                 continue
-            peer = self._by_id.get(broker_id)
-            if peer is None:
+            follower = self._by_id.get(broker_id)
+            if follower is None:
                 reason = "it is not connected"
-            elif peer.stage is not Stage.STREAMING:
+            elif follower.stage is not ConnectionStage.STREAMING:
                 reason = "it is connected and settles its log"
             else:
                 reason = "it does not keep up" if broker_id in required else "it is copying what it lacks"
             found[broker_id] = Finding(reason, stalls=broker_id in required)
         return found
 
-    def _drop(self, peer: Peer, reason: str, now_ms: int) -> None:
-        self._outbox.append(CloseConnection(peer.connection, reason))
-        self.lost(peer.connection, now_ms)
+    def _drop(self, follower: Follower, reason: str, now_ms: int) -> None:
+        self._outbox.append(CloseConnection(follower.connection, reason))
+        self.lost(follower.connection, now_ms)
 
     def _ask_sync(self, now_ms: int) -> None:
         if now_ms - self._sync_asked_ms >= _ASK_AGAIN_MS:

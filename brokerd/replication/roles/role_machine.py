@@ -1,25 +1,23 @@
 """One broker's role in its group, and the switch from one role to another (pure).
 
-    FENCED ----elected----> PROMOTING --log settled--> MASTER
-      |  ^                      ^                        |
-      |  '---no master known----|------------------------'   (from every role)
-      '-------------told the master of a newer epoch-------> REPLICA   (from every role)
-
 A role belongs to a master epoch, and every change needs a newer one from a controller than this broker has ever persisted; only a
 fenced replica may take up the epoch again that it knew. A broker that starts again and finds itself recorded as master of an
 epoch it has persisted was master in an earlier life: the positions of that epoch may not be continued (unflushed bytes that its
 replicas have may be gone here), so it asks for an election instead.
 
-The order of a switch is always the same, and it is the order of the effects: the role flips (at once, this object is asked by
-everyone), every waiting send fails, replication connections close, the epoch is persisted, and only then is the log touched.
+`SWITCHES` is all that may happen to a role, with the steps of each switch in their order, which is the order of the effects:
+every waiting send fails, replication connections close, the epoch is persisted, and only then is the log touched. The role
+itself flips at once, since this object is asked by everyone; a step that fails leaves the broker fenced.
 
-`now_ms` comes in, effects go out through `take_effects`, in the order in which they must be carried out. `engine` is the
+`now_ms` comes in, effects go out through `take_effects`, in the order in which they must be carried out. `driver` is the
 one caller (and the simulator). Frames of connections that this role does not know are ignored: they were closed and are late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
 
 from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
 from brokerd.replication.log import LogPosition
@@ -37,16 +35,81 @@ from brokerd.replication.roles.effects import (
     RoleView,
     SettleLog,
 )
-from brokerd.replication.roles.followership import Following
-from brokerd.replication.roles.mastership import Leading, Transfer
+from brokerd.replication.roles.followership import FollowedMaster, Followership
+from brokerd.replication.roles.mastership import Mastership, Transfer
+from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Piece, Reply
+from remoting.invariants import monotonic
 from remoting.liveness import Awake
 
 _TOLERATED_DELAY_MS = 200  # a tick that is later than this means that the process stood still
 
 
-class ReplicaCore:
+class Event(Enum):
+    """What may change a role."""
+
+    MASTER_LOST = "a newer epoch without a master"
+    OTHER_ELECTED = "another broker is master, of an epoch not known here yet or known to a fenced broker"
+    ELECTED = "this broker is master of a newer epoch"
+    SERVED_BEFORE = "this broker is recorded as master of an epoch that an earlier life of it has served"
+    CLASSIC_MASTER = "settings name a master that knows no controllers"
+    LOG_SETTLED = "the log is whole and durable up to its end"
+    NEWER_EPOCH_SHOWN = "a replica has proven that it persisted a newer epoch"
+    FAILED = "the disk refused, an invariant broke, or the broker stops"
+
+
+class Step(Enum):
+    """One thing that a switch does."""
+
+    FAIL_WAITERS = "nobody who waits is told that its message is safe"
+    CLOSE_CONNECTIONS = "those of the old role"
+    TELL_FENCED = "tell the listeners that the old role is over"
+    PERSIST_EPOCH = "the one of the newest view, before anything is done in it"
+    SETTLE_LOG = "cut an incomplete record and flush the rest"
+    BEGIN_EPOCH = "at the log's end, as its master"
+    FOLLOW = "copy the log of the master that the newest view names"
+    FOLLOW_CLASSIC = "copy the log of the master that the settings name"
+    TELL_ROLE = "tell the listeners of the new role"
+    ASK_ELECTION = "ask the controllers for a master of a newer epoch"
+    ASK_SYNC = "ask the controllers who is master"
+
+
+class Switch(NamedTuple):
+    to: Role
+    steps: tuple[Step, ...]
+
+
+_FENCED, _PROMOTING, _MASTER, _REPLICA = Role.FENCED, Role.PROMOTING, Role.MASTER, Role.REPLICA
+_LEAVE: Final = (Step.FAIL_WAITERS, Step.CLOSE_CONNECTIONS, Step.TELL_FENCED)
+
+SWITCHES: Final[Mapping[tuple[Role, Event], Switch]] = {
+    (_FENCED, Event.MASTER_LOST): Switch(_FENCED, (Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
+    (_FENCED, Event.OTHER_ELECTED): Switch(
+        _REPLICA, (Step.FAIL_WAITERS, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)
+    ),
+    (_FENCED, Event.ELECTED): Switch(_PROMOTING, (Step.FAIL_WAITERS, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
+    (_FENCED, Event.SERVED_BEFORE): Switch(_FENCED, (Step.ASK_ELECTION,)),
+    (_FENCED, Event.CLASSIC_MASTER): Switch(_REPLICA, (Step.FAIL_WAITERS, Step.TELL_ROLE, Step.FOLLOW_CLASSIC)),
+    (_FENCED, Event.FAILED): Switch(_FENCED, (Step.FAIL_WAITERS,)),
+    (_PROMOTING, Event.MASTER_LOST): Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
+    (_PROMOTING, Event.OTHER_ELECTED): Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
+    (_PROMOTING, Event.ELECTED): Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
+    (_PROMOTING, Event.LOG_SETTLED): Switch(_MASTER, (Step.BEGIN_EPOCH, Step.TELL_ROLE)),
+    (_PROMOTING, Event.FAILED): Switch(_FENCED, _LEAVE),
+    (_MASTER, Event.MASTER_LOST): Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
+    (_MASTER, Event.OTHER_ELECTED): Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
+    (_MASTER, Event.ELECTED): Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
+    (_MASTER, Event.NEWER_EPOCH_SHOWN): Switch(_FENCED, (*_LEAVE, Step.ASK_SYNC)),
+    (_MASTER, Event.FAILED): Switch(_FENCED, _LEAVE),
+    (_REPLICA, Event.MASTER_LOST): Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
+    (_REPLICA, Event.OTHER_ELECTED): Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
+    (_REPLICA, Event.ELECTED): Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
+    (_REPLICA, Event.FAILED): Switch(_FENCED, _LEAVE),
+}
+
+
+class RoleMachine:
     """The replication state of one broker."""
 
     def __init__(
@@ -67,8 +130,8 @@ class ReplicaCore:
         self.role = Role.FENCED
         self.master_epoch = 0  # of the present role
         self.view: RoleView | None = None  # the newest that a controller told
-        self.leading: Leading | None = None
-        self.following: Following | None = None
+        self.mastership: Mastership | None = None
+        self.followership: Followership | None = None
         self.stale_view = ""  # what is wrong with the controllers' view; "" = nothing
         self.failure = ""  # why this broker serves no more; "" = it does
         self._confirm_offset = min(max(confirm_offset, log.min_offset), log.end_offset)
@@ -92,16 +155,16 @@ class ReplicaCore:
     @property
     def confirm_offset(self) -> int:
         """Up to where consumers may read: all of the required set have it."""
-        if self.leading is not None:
-            return self.leading.confirm_offset
-        if self.following is not None:
-            return self.following.confirm_offset
+        if self.mastership is not None:
+            return self.mastership.confirm_offset
+        if self.followership is not None:
+            return self.followership.confirm_offset
         return self._confirm_offset
 
     @property
     def acknowledged_offset(self) -> int:
         """Up to where producers may be told that their messages are safe; only a master acknowledges."""
-        return self.leading.acknowledged_offset if self.leading is not None else 0
+        return self.mastership.acknowledged_offset if self.mastership is not None else 0
 
     # What the controllers say
 
@@ -121,89 +184,68 @@ class ReplicaCore:
         self.stale_view = ""
         if self.role is not Role.FENCED and view.master_epoch == self.master_epoch:
             self._observe_again(view, now_ms)
-        elif view.master_id is None:
-            self.view = view
-            self._fence(view.master_epoch)
-            if not self.settings.learner:
-                self._outbox.append(RequestElection())
-        elif view.master_id != self.broker_id:
-            self.view = view
-            self._follow(view, now_ms)
-        elif view.master_epoch > self.highest_epoch:
-            self.view = view
-            self._promote(view.master_epoch)
         else:
             self.view = view
-            self._outbox.append(RequestElection())
+            self._switch(self._event_of(view), now_ms)
 
-    def follow_classic(self, address: str, now_ms: int) -> None:
+    def _event_of(self, view: RoleView) -> Event:
+        if view.master_id is None:
+            return Event.MASTER_LOST
+        if view.master_id != self.broker_id:
+            return Event.OTHER_ELECTED
+        return Event.ELECTED if view.master_epoch > self.highest_epoch else Event.SERVED_BEFORE
+
+    def follow_classic(self, now_ms: int) -> None:
         """Copy the log of a master that knows no controllers, for the whole life of this process."""
-        self._leave_role(f"this broker copies the master at {address}")
-        self.role = Role.REPLICA
-        self._outbox.append(RoleChanged(Role.REPLICA, self.master_epoch))
-        self.following = Following(
-            self.settings,
-            -1,
-            0,
-            0,
-            address,
-            self.epochs,
-            self.log,
-            in_set=False,
-            confirm_offset=self._confirm_offset,
-            outbox=self._outbox,
-            now_ms=now_ms,
-            is_classic=True,
-        )
+        self._switch(Event.CLASSIC_MASTER, now_ms)
 
     def members_known(self, broker_ids: frozenset[int], learners: frozenset[int], now_ms: int) -> None:
         """The ids that a controller has registered in this group, and which of them it knows to be learners."""
         self._registered.update(broker_ids)
-        if self.leading is not None:
-            self.leading.members_known(broker_ids, learners, now_ms)
+        if self.mastership is not None:
+            self.mastership.members_known(broker_ids, learners, now_ms)
 
     def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None:
-        if self.leading is not None:
-            self.leading.sync.accepted(token, members, set_epoch)
-            self._after_answer(self.leading, now_ms)
+        if self.mastership is not None:
+            self.mastership.sync.accepted(token, members, set_epoch)
+            self._after_answer(self.mastership, now_ms)
 
     def proposal_answered(self, token: int, code: int, now_ms: int) -> None:
         """Any other answer than success; only those that prove that nothing happened count as refusals."""
-        if self.leading is not None:
+        if self.mastership is not None:
             if code in REFUSALS:
-                self.leading.sync.refused(token, code, now_ms)
+                self.mastership.sync.refused(token, code, now_ms)
             else:
-                self.leading.sync.unknown(token, now_ms)
-            self._after_answer(self.leading, now_ms)
+                self.mastership.sync.unknown(token, now_ms)
+            self._after_answer(self.mastership, now_ms)
 
     def proposal_unanswered(self, token: int, now_ms: int) -> None:
-        if self.leading is not None:
-            self.leading.sync.unknown(token, now_ms)
-            self._after_answer(self.leading, now_ms)
+        if self.mastership is not None:
+            self.mastership.sync.unknown(token, now_ms)
+            self._after_answer(self.mastership, now_ms)
 
     # The own log
 
     def appended(self, end_offset: int) -> None:
         """The master appended; once for everything that one read event brought."""
-        assert self.leading is not None, "only a master appends"
-        assert end_offset >= self.log.end_offset
-        self.log.end_offset = end_offset
+        assert self.mastership is not None, "only a master appends"
+        self.log.end_offset = monotonic(self.log.end_offset, end_offset, "the log's end")
         if not self.settings.ack_after_flush:
-            self.leading.advance()
+            self.mastership.advance()
 
     def flushed(self, flushed_offset: int, now_ms: int) -> None:
         """What the log says is durable, after a flush."""
         assert flushed_offset <= self.log.end_offset
-        self.log.flushed_offset = flushed_offset
-        if self.leading is not None:
+        self.log.flushed_offset = monotonic(self.log.flushed_offset, flushed_offset, "the flushed position")
+        if self.mastership is not None:
             if self.settings.ack_after_flush:
-                self.leading.advance()
-        elif self.following is not None:
-            self.following.flushed(now_ms)
+                self.mastership.advance()
+        elif self.followership is not None:
+            self.followership.flushed(now_ms)
 
     def prefix_removed(self, min_offset: int) -> None:
         """Retention removed the files below `min_offset`."""
-        self.log.min_offset = min_offset
+        self.log.min_offset = monotonic(self.log.min_offset, min_offset, "the log's begin")
         if self.epochs.forget_before(min_offset):
             self._outbox.append(PersistEpochs(tuple(self.epochs.entries)))
 
@@ -211,139 +253,113 @@ class ReplicaCore:
         """The log is whole and durable up to its end: the new epoch begins there, and with it the mastership."""
         if self.role is not Role.PROMOTING:
             return
-        assert self.broker_id is not None
-        assert self.view is not None
         assert end_offset <= self.log.end_offset
         self.log.end_offset = self.log.flushed_offset = end_offset
-        self._confirm_offset = min(self._confirm_offset, end_offset)
-        self.epochs.drop_beyond(end_offset)
-        if self.log.min_offset < end_offset:
-            self.epochs.cover(self.log.min_offset)
-        self.epochs.begin(self.master_epoch, end_offset)
-        self._outbox.append(PersistEpochs(tuple(self.epochs.entries)))
-        sync = SyncState(
-            self.broker_id,
-            self.view.members,
-            self.view.set_epoch,
-            retry_ms=self.settings.proposal_retry_ms,
-            rejoin_delay_ms=self.settings.rejoin_delay_ms,
-            first_token=self.master_epoch << 32,
-        )
-        self._registered |= sync.required
-        self.leading = Leading(
-            self.settings,
-            self.master_epoch,
-            end_offset,
-            self.epochs,
-            self.log,
-            sync,
-            self._registered,
-            self._confirm_offset,
-            self._outbox,
-            now_ms,
-        )
-        self.role = Role.MASTER
-        self._outbox.append(RoleChanged(Role.MASTER, self.master_epoch))
+        self._switch(Event.LOG_SETTLED, now_ms)
 
     def log_refused(
         self, log: LogPosition, entries: Sequence[EpochEntry], reason: str, full: bool, now_ms: int
     ) -> None:
         """The log took less than it was given, or could not be cut: work on from what it and the epoch file really hold."""
-        assert self.following is not None, "only a master's bytes can be refused"
+        assert self.followership is not None, "only a master's bytes can be refused"
         self.log.min_offset, self.log.end_offset = log.min_offset, log.end_offset
         self.log.flushed_offset = log.flushed_offset
         self.epochs.replace(entries)
         if self.epochs.drop_beyond(log.end_offset):
             self._outbox.append(PersistEpochs(tuple(self.epochs.entries)))
-        self.following.refused(reason, full, now_ms)
+        self.followership.refused(reason, full, now_ms)
 
     # Connections of replicas to this broker
 
     def accepted(self, connection: int, now_ms: int) -> None:
-        if self.leading is None:
+        if self.mastership is None:
             self._outbox.append(CloseConnection(connection, "this broker is not the master"))
         else:
-            self.leading.accepted(connection, now_ms)
+            self.mastership.accepted(connection, now_ms)
 
     def handshake(self, connection: int, handshake: Handshake, now_ms: int) -> None:
         if handshake.highest_epoch > self.master_epoch:
-            self.saw_newer_epoch(connection, handshake.highest_epoch)
-        elif self.leading is not None:
-            self.leading.handshake(connection, handshake, now_ms)
+            self.saw_newer_epoch(connection, handshake.highest_epoch, now_ms)
+        elif self.mastership is not None:
+            self.mastership.handshake(connection, handshake, now_ms)
 
     def acked(self, connection: int, offset: int, now_ms: int) -> None:
-        if self.leading is not None:
-            self.leading.acked(connection, offset, now_ms)
+        if self.mastership is not None:
+            self.mastership.acked(connection, offset, now_ms)
 
-    def saw_newer_epoch(self, connection: int, epoch: int) -> None:
+    def saw_newer_epoch(self, connection: int, epoch: int, now_ms: int) -> None:
         """A replica has proven itself and persisted a newer master epoch: this mastership is over, whoever knows it."""
-        if self.leading is None:
-            return
-        self._leave_role(f"connection {connection} is of a replica that has seen master epoch {epoch}")
-        self._outbox.append(RequestSync())
+        if self.role is Role.MASTER:
+            reason = f"connection {connection} is of a replica that has seen master epoch {epoch}"
+            self._switch(Event.NEWER_EPOCH_SHOWN, now_ms, reason)
 
     def next_transfer(self, connection: int) -> Transfer | None:
-        return self.leading.next_transfer(connection) if self.leading is not None else None
+        return self.mastership.next_transfer(connection) if self.mastership is not None else None
 
     def transferred(self, connection: int, length: int, now_ms: int) -> None:
-        assert self.leading is not None
-        self.leading.transferred(connection, length, now_ms)
+        assert self.mastership is not None
+        self.mastership.transferred(connection, length, now_ms)
 
     # This broker's connection to its master
 
     def connected(self, attempt: int, connection: int, now_ms: int) -> None:
-        if self.following is None:
+        if self.followership is None:
             self._outbox.append(CloseConnection(connection, "no longer wanted"))
         else:
-            self.following.connected(attempt, connection, now_ms)
+            self.followership.connected(attempt, connection, now_ms)
 
     def connect_failed(self, attempt: int, reason: str, now_ms: int) -> None:
-        if self.following is not None:
-            self.following.connect_failed(attempt, reason, now_ms)
+        if self.followership is not None:
+            self.followership.connect_failed(attempt, reason, now_ms)
 
     def replied(self, connection: int, reply: Reply, now_ms: int) -> None:
-        if self.following is not None:
-            self.following.replied(connection, reply, now_ms)
+        if self.followership is not None:
+            self.followership.replied(connection, reply, now_ms)
 
     def received(self, connection: int, pieces: Sequence[Piece], now_ms: int) -> None:
-        if self.following is not None:
-            self.following.received(connection, pieces, now_ms)
+        if self.followership is not None:
+            self.followership.received(connection, pieces, now_ms)
 
     def lost(self, connection: int, now_ms: int, reason: str = "") -> None:
         """A connection, of either kind, is gone."""
-        if self.leading is not None:
-            self.leading.lost(connection, now_ms)
-        elif self.following is not None:
-            self.following.lost(connection, now_ms, reason)
+        if self.mastership is not None:
+            self.mastership.lost(connection, now_ms)
+        elif self.followership is not None:
+            self.followership.lost(connection, now_ms, reason)
 
     # Time and end
 
     def tick(self, now_ms: int, interval_ms: int) -> None:
         """Called every `interval_ms`; a call that comes much later means that this process stood still, not the others."""
         pause_ms = self.awake.tick(now_ms, interval_ms)
-        if self.leading is not None:
+        if self.mastership is not None:
             if pause_ms:
-                self.leading.forgive(pause_ms, now_ms)
+                self.mastership.forgive(pause_ms, now_ms)
                 self._outbox.append(RequestSync())  # the group may have gone on without us
-            self.leading.tick(now_ms)
-        elif self.following is not None:
+            self.mastership.tick(now_ms)
+        elif self.followership is not None:
             if pause_ms:
-                self.following.forgive(pause_ms)
-            self.following.tick(now_ms)
+                self.followership.forgive(pause_ms)
+            self.followership.tick(now_ms)
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """An administrator changed settings; those that say how roles are found do not change while a broker runs."""
         self.settings = settings
-        if self.leading is not None:
-            self.leading.reconfigure(settings)
-        elif self.following is not None:
-            self.following.reconfigure(settings)
+        if self.mastership is not None:
+            self.mastership.reconfigure(settings)
+        elif self.followership is not None:
+            self.followership.reconfigure(settings)
 
-    def fail(self, reason: str) -> None:
-        """The disk refused, or the broker stops: no role any more in this life."""
-        if not self.failure:
-            self.failure = reason
-            self._leave_role(reason)
+    def fail(self, reason: str, now_ms: int) -> None:
+        """The disk refused, an invariant broke, or the broker stops: no role any more in this life.
+
+        What was to be done still is not, but for telling that the old role is over: it may be one half of a switch.
+        """
+        if self.failure:
+            return
+        self.failure = reason
+        self._outbox[:] = [each for each in self._outbox if _ends_a_role(each)]
+        self._switch(Event.FAILED, now_ms, reason)
 
     # Steps of a switch
 
@@ -362,67 +378,125 @@ class ReplicaCore:
         if self.view is not None and view.master_id != self.view.master_id:
             return  # an epoch has one master for ever; whoever tells another one is wrong
         self.view = view if self.view is None or view.set_epoch >= self.view.set_epoch else self.view
-        if self.leading is not None:
-            self.leading.sync.observed(view.members, view.set_epoch)
+        if self.mastership is not None:
+            self.mastership.sync.observed(view.members, view.set_epoch)
             self._registered |= view.members
-            self._after_answer(self.leading, now_ms)
-        elif self.following is not None:
-            self.following.update(view.master_ha_address, in_set=self.broker_id in self.view.members, now_ms=now_ms)
+            self._after_answer(self.mastership, now_ms)
+        elif self.followership is not None:
+            self.followership.update(view.master_ha_address, in_set=self.broker_id in self.view.members, now_ms=now_ms)
 
-    def _after_answer(self, leading: Leading, now_ms: int) -> None:
-        leading.propose(now_ms)
-        leading.advance()
+    def _after_answer(self, mastership: Mastership, now_ms: int) -> None:
+        mastership.propose(now_ms)
+        mastership.advance()
 
-    def _leave_role(self, reason: str) -> None:
-        self._confirm_offset = self.confirm_offset
-        was_fenced = self.role is Role.FENCED
-        leading, following = self.leading, self.following
+    def _switch(self, event: Event, now_ms: int, reason: str = "") -> None:
+        """Carry out what the table says. Whoever calls has looked whether the event can happen in this role."""
+        switch = SWITCHES.get((self.role, event))
+        assert switch is not None, f"{event.name} cannot happen to a broker that is {self.role.value}"
         self.role = Role.FENCED
-        self.leading = self.following = None
-        self._outbox.append(FailWaiters())
-        if leading is not None:
-            self._outbox.extend(CloseConnection(peer.connection, reason) for peer in leading.peers)
-        if following is not None:
-            following.stop(reason)
-        if not was_fenced:
-            self._outbox.append(RoleChanged(Role.FENCED, self.master_epoch))
+        for step in switch.steps:
+            self._take(step, switch.to, now_ms, reason or self._reason(event))
+        self.role = switch.to
 
-    def _persist(self, epoch: int) -> None:
-        assert epoch >= self.highest_epoch
-        if epoch > self.highest_epoch:
+    def _reason(self, event: Event) -> str:
+        """Why connections of the old role close."""
+        view = self.view
+        if view is None:
+            return event.value
+        if event is Event.OTHER_ELECTED:
+            return f"broker {view.master_id} is master of epoch {view.master_epoch}"
+        if event is Event.ELECTED:
+            return f"this broker becomes master of epoch {view.master_epoch}"
+        return f"no master in epoch {view.master_epoch}"
+
+    def _take(self, step: Step, to: Role, now_ms: int, reason: str) -> None:
+        match step:
+            case Step.FAIL_WAITERS:
+                self._outbox.append(FailWaiters())
+            case Step.CLOSE_CONNECTIONS:
+                self._close_connections(reason)
+            case Step.TELL_FENCED:
+                self._outbox.append(RoleChanged(Role.FENCED, self.master_epoch))
+            case Step.PERSIST_EPOCH:
+                self._persist_epoch()
+            case Step.SETTLE_LOG:
+                self._outbox.append(SettleLog())
+            case Step.BEGIN_EPOCH:
+                self._begin_epoch(now_ms)
+            case Step.FOLLOW:
+                self._follow(now_ms)
+            case Step.FOLLOW_CLASSIC:
+                self._begin_following(FollowedMaster(-1, 0, self.settings.classic_master, is_classic=True), now_ms)
+            case Step.TELL_ROLE:
+                self._outbox.append(RoleChanged(to, self.master_epoch))
+            case Step.ASK_ELECTION:
+                self._ask_election()
+            case Step.ASK_SYNC:
+                self._outbox.append(RequestSync())
+
+    def _close_connections(self, reason: str) -> None:
+        self._confirm_offset = self.confirm_offset
+        mastership, followership = self.mastership, self.followership
+        self.mastership = self.followership = None
+        if mastership is not None:
+            self._outbox.extend(CloseConnection(follower.connection, reason) for follower in mastership.followers)
+        if followership is not None:
+            followership.stop(reason)
+
+    def _persist_epoch(self) -> None:
+        assert self.view is not None
+        epoch = self.view.master_epoch
+        if monotonic(self.highest_epoch, epoch, "the highest master epoch") > self.highest_epoch:
             self.highest_epoch = epoch
             self._outbox.append(PersistMasterEpoch(epoch))
-        self.master_epoch = epoch
+        self.master_epoch = monotonic(self.master_epoch, epoch, "the master epoch")
 
-    def _fence(self, epoch: int) -> None:
-        if self.role is not Role.FENCED:
-            self._leave_role(f"no master in epoch {epoch}")
-        self._persist(epoch)
+    def _ask_election(self) -> None:
+        """A learner asks for no master, only to be none any more."""
+        assert self.view is not None
+        if self.view.master_id is not None or not self.settings.learner:
+            self._outbox.append(RequestElection())
 
-    def _follow(self, view: RoleView, now_ms: int) -> None:
+    def _begin_epoch(self, now_ms: int) -> None:
         assert self.broker_id is not None
-        assert view.master_id is not None
-        self._leave_role(f"broker {view.master_id} is master of epoch {view.master_epoch}")
-        self._persist(view.master_epoch)
-        self.role = Role.REPLICA
-        self._outbox.append(RoleChanged(Role.REPLICA, view.master_epoch))
-        self.following = Following(
-            self.settings,
+        assert self.view is not None
+        end_offset = self.log.end_offset
+        self._confirm_offset = min(self._confirm_offset, end_offset)
+        self.epochs.drop_beyond(end_offset)
+        if self.log.min_offset < end_offset:
+            self.epochs.cover(self.log.min_offset)
+        self.epochs.begin(self.master_epoch, end_offset)
+        self._outbox.append(PersistEpochs(tuple(self.epochs.entries)))
+        sync = SyncState(
             self.broker_id,
-            view.master_id,
-            view.master_epoch,
-            view.master_ha_address,
-            self.epochs,
-            self.log,
-            in_set=self.broker_id in view.members,
-            confirm_offset=self._confirm_offset,
-            outbox=self._outbox,
-            now_ms=now_ms,
-            is_ours=view.master_is_ours,
+            self.view.members,
+            self.view.set_epoch,
+            retry_ms=self.settings.proposal_retry_ms,
+            rejoin_delay_ms=self.settings.rejoin_delay_ms,
+            first_token=self.master_epoch << 32,
+        )
+        self._registered |= sync.required
+        began = EpochEntry(self.master_epoch, end_offset)
+        self.mastership = Mastership(self._context(), began, sync, self._registered, self._confirm_offset, now_ms)
+
+    def _follow(self, now_ms: int) -> None:
+        view = self.view
+        assert view is not None
+        assert view.master_id is not None
+        master = FollowedMaster(view.master_id, view.master_epoch, view.master_ha_address, view.master_is_ours)
+        self._begin_following(master, now_ms, in_set=self.broker_id in view.members)
+
+    def _begin_following(self, master: FollowedMaster, now_ms: int, *, in_set: bool = False) -> None:
+        self.followership = Followership(
+            self._context(), master, in_set=in_set, confirm_offset=self._confirm_offset, now_ms=now_ms
         )
 
-    def _promote(self, epoch: int) -> None:
-        self._leave_role(f"this broker becomes master of epoch {epoch}")
-        self._persist(epoch)
-        self.role = Role.PROMOTING
-        self._outbox.append(SettleLog())
+    def _context(self) -> RoleContext:
+        self_id = -1 if self.broker_id is None else self.broker_id
+        return RoleContext(self.settings, self_id, self.epochs, self.log, self._outbox)
+
+
+def _ends_a_role(effect: Effect) -> bool:
+    if isinstance(effect, RoleChanged):
+        return effect.role is Role.FENCED
+    return isinstance(effect, FailWaiters | CloseConnection)

@@ -1,7 +1,7 @@
 """A replica's connection to its master.
 
 Bytes are received into one buffer that is used over and over; log bytes go from there to the log file without being put together
-or copied in between, because the engine uses them before the next read.
+or copied in between, because the driver uses them before the next read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brokerd.replication.sockets.hub import Hub
 _BUFFER_BYTES = 1024 * 1024
 
 
-class MasterConnection(asyncio.BufferedProtocol):
+class DialledConnection(asyncio.BufferedProtocol):
     """The connection that this replica dialled."""
 
     def __init__(self, hub: Hub, attempt: int) -> None:
@@ -29,14 +29,14 @@ class MasterConnection(asyncio.BufferedProtocol):
         # A uvloop transport has the methods of asyncio.Transport without being one.
         self.transport = transport = cast(asyncio.Transport, transport)
         self._number = self._hub.register(self)
-        self._hub.tell(self._hub.engine.connected, self._attempt, self._number)
+        self._hub.tell(self._hub.driver.connected, self._attempt, self._number)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._hub.knows(self._number):
-            self._hub.tell(self._hub.engine.received, self._number, self._buffer[:nbytes])
+            self._hub.tell(self._hub.driver.received, self._number, self._buffer[:nbytes])
 
     def pause_writing(self) -> None:
         self.paused = True

@@ -1,7 +1,7 @@
 """The replication listener: a replica's connection on the master's side, and the server that accepts it.
 
-One listener whatever the role: a broker that is not master closes what it accepts at once (the engine says so). Bytes go out as
-soon as they are appended, as long as the socket takes them; when it does not, the engine is asked again once it does.
+One listener whatever the role: a broker that is not master closes what it accepts at once (the driver says so). Bytes go out as
+soon as they are appended, as long as the socket takes them; when it does not, the driver is asked again once it does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HIGH_WATER_BYTES = 4 * 1024 * 1024
 _LOW_WATER_BYTES = 2 * 1024 * 1024
 
 
-class ReplicaConnection(asyncio.Protocol):
+class AcceptedConnection(asyncio.Protocol):
     """A connection that a replica dialled."""
 
     def __init__(self, hub: Hub) -> None:
@@ -34,11 +34,11 @@ class ReplicaConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(_HIGH_WATER_BYTES, _LOW_WATER_BYTES)
         self._number = self._hub.register(self)
         name = transport.get_extra_info("peername")
-        self._hub.tell(partial(self._hub.engine.accepted, host=name[0] if name else ""), self._number)
+        self._hub.tell(partial(self._hub.driver.accepted, host=name[0] if name else ""), self._number)
 
     def data_received(self, data: bytes) -> None:
         if self._hub.knows(self._number):
-            self._hub.tell(self._hub.engine.received, self._number, data)
+            self._hub.tell(self._hub.driver.received, self._number, data)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -46,7 +46,7 @@ class ReplicaConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.paused = False
         if self._hub.knows(self._number):
-            self._hub.tell(self._hub.engine.pump, self._number)
+            self._hub.tell(self._hub.driver.pump, self._number)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
@@ -75,7 +75,7 @@ class ReplicationListener:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                accepting(self._tls, lambda: ReplicaConnection(self._hub)), self._host, self._port
+                accepting(self._tls, lambda: AcceptedConnection(self._hub)), self._host, self._port
             )
         except OSError as error:
             raise SettingsError(

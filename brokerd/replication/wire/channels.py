@@ -1,6 +1,6 @@
 """The ends of all replication connections of one broker: bytes to frames and back, refusals, and how fast the log is sent (pure).
 
-`engine` drives it; connections have the numbers that the shell gave them.
+`driver` drives it; connections have the numbers that the shell gave them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from brokerd.replication.rocketmq_peers import RocketmqPeers
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.wire.accepted_end import MasterEnd
-from brokerd.replication.wire.dialled_end import ReplicaEnd
+from brokerd.replication.wire.accepted_end import AcceptedEnd
+from brokerd.replication.wire.dialled_end import DialledEnd
 from brokerd.replication.wire.frames import FromMaster, FromReplica, Handshake
 from brokerd.replication.wire.proof import Credentials
-from brokerd.replication.wire.rocketmq_peers import PlainPeers
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
 
@@ -50,41 +50,42 @@ class Budget:
 
 
 class Channels:
-    """See the module."""
+    """Every connection of this broker by its number, whichever side dialled it."""
 
     def __init__(self, settings: ReplicationSettings, credentials: Credentials) -> None:
-        """Raises SettingsError when the list of plain peers cannot be understood."""
+        """Raises SettingsError when the list of RocketMQ peers cannot be understood."""
         self.refused: dict[
             str, int
         ] = {}  # host -> how many of its connections broke the protocol or did not prove themselves
         self._settings = settings
+        self._group = credentials.group
         self._credentials = credentials
-        self._plain_peers = PlainPeers(settings.plain_peers)
+        self._rocketmq_peers = RocketmqPeers(settings.plain_peers)
         self._hosts: dict[int, str] = {}
-        self._masters: dict[int, MasterEnd] = {}  # this broker is the master there
-        self._replicas: dict[int, ReplicaEnd] = {}
+        self._masters: dict[int, AcceptedEnd] = {}  # this broker is the master there
+        self._replicas: dict[int, DialledEnd] = {}
         self._budgets: dict[int, Budget] = {}
 
     def __len__(self) -> int:
         return len(self._hosts)
 
-    def prove_group(self, group: bytes) -> None:
-        """On connections from now on, prove and ask for proof of this group."""
-        self._credentials = replace(self._credentials, group=group)
+    def prove_lineage(self, name: str) -> None:
+        """On connections from now on, prove, and ask for proof of, being of the group with this log."""
+        self._credentials = replace(self._credentials, group=self._group + b"#" + name.encode())
 
     def accept(self, connection: int, host: str, now_ms: int) -> None:
         """A peer at `host` connected."""
         self._hosts[connection] = host
-        plain = self._plain_peers.allows(host)
-        self._masters[connection] = MasterEnd(
-            self._credentials, allows_plain=plain, allows_classic=plain and self._settings.classic_peers
+        is_listed = self._rocketmq_peers.allows(host)
+        self._masters[connection] = AcceptedEnd(
+            self._credentials, allows_rocketmq=is_listed, allows_classic=is_listed and self._settings.classic_peers
         )
         self._budgets[connection] = Budget(self._settings.max_transfer_bytes_per_s, now_ms)
 
     def dial(self, connection: int, host: str, handshake: Handshake) -> Sequence[bytes]:
         """This broker connected to a master; what it says first. Raises NotProven."""
         self._hosts[connection] = host
-        end = self._replicas[connection] = ReplicaEnd(self._credentials, handshake)
+        end = self._replicas[connection] = DialledEnd(self._credentials, handshake)
         return _said(end)
 
     def forget(self, connection: int) -> None:
@@ -112,10 +113,10 @@ class Channels:
         """This broker is the replica there."""
         return connection in self._replicas
 
-    def master_end(self, connection: int) -> MasterEnd | None:
+    def accepted_end(self, connection: int) -> AcceptedEnd | None:
         return self._masters.get(connection)
 
-    def replica_end(self, connection: int) -> ReplicaEnd | None:
+    def dialled_end(self, connection: int) -> DialledEnd | None:
         return self._replicas.get(connection)
 
     def budget(self, connection: int) -> Budget:
@@ -135,6 +136,6 @@ class Channels:
         return f"refused a replication connection with {host}: {error}" if count == 1 else ""
 
 
-def _said(end: MasterEnd | ReplicaEnd) -> Sequence[bytes]:
+def _said(end: AcceptedEnd | DialledEnd) -> Sequence[bytes]:
     said, end.output = end.output, []
     return said

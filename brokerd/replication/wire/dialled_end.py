@@ -6,7 +6,7 @@ among them) for whatever no correct master sends; the end is finished then, and 
     OWN        CHALLENGE --challenge--> WELCOME --welcome--> OPEN
     CURRENT, CLASSIC                                         OPEN
 
-A plain master's labels are not believed: it may send the last bytes of an epoch under the next one's number. The epochs of its
+A RocketMQ master's labels are not believed: it may send the last bytes of an epoch under the next one's number. The epochs of its
 greeting say which bytes belong to which, and a label beyond them means that it has begun another epoch since.
 """
 
@@ -17,8 +17,7 @@ from enum import Enum
 from typing import Final
 
 from brokerd.replication.epochs.epoch_list import EpochEntry
-from brokerd.replication.wire import own_layout as own
-from brokerd.replication.wire import rocketmq_layouts as plain
+from brokerd.replication.wire import own_layout, rocketmq_layouts
 from brokerd.replication.wire.frames import FromMaster, Handshake, Layout, Piece, Reply, TransferHeader
 from brokerd.replication.wire.proof import Credentials, NotProven, check_master, prove_replica
 from remoting.disk import Bytes
@@ -34,7 +33,7 @@ class _Step(Enum):
     OPEN = "open"
 
 
-class ReplicaEnd:
+class DialledEnd:
     """One dialled connection. What it says by itself is in `output`, at the start and after each `receive`: send it."""
 
     __slots__ = (
@@ -52,16 +51,16 @@ class ReplicaEnd:
         self._rest = b""
         self._header: TransferHeader | None = None
         self._missing = 0  # bytes of the current body that have not arrived
-        self._entries: tuple[EpochEntry, ...] = ()  # a plain master's, as it greeted
+        self._entries: tuple[EpochEntry, ...] = ()  # a RocketMQ master's, as it greeted
         self._step = _Step.OPEN
         if self.layout is Layout.OWN:
             credentials.key()
             told = handshake._replace(incarnation=credentials.incarnation)
-            self._hello = own.encode_hello(told, credentials.group, credentials.nonce())
+            self._hello = own_layout.encode_hello(told, credentials.group, credentials.nonce())
             self._step = _Step.CHALLENGE
             self.output.append(self._hello)
         elif self.layout is Layout.CURRENT:
-            self.output.append(plain.encode_handshake(handshake))
+            self.output.append(rocketmq_layouts.encode_handshake(handshake))
 
     @property
     def is_open(self) -> bool:
@@ -112,38 +111,38 @@ class ReplicaEnd:
     def _take(self, view: memoryview, position: int, frames: list[FromMaster]) -> int:
         """Take what stands before bodies; how many bytes that were, 0 = not all there."""
         if self._step is _Step.CHALLENGE:
-            return self._take_challenge(bytes(view[position : position + own.CHALLENGE_BYTES]))
+            return self._take_challenge(bytes(view[position : position + own_layout.CHALLENGE_BYTES]))
         if self._step is _Step.WELCOME:
-            return self._take_welcome(bytes(view[position : position + own.SIGNED_BYTES]))
+            return self._take_welcome(bytes(view[position : position + own_layout.SIGNED_BYTES]))
         available = len(view) - position
         if self.layout is Layout.CLASSIC:
             return self._take_classic_transfer(view, position, available, frames)
-        if available < plain.STATE.size:
+        if available < rocketmq_layouts.STATE.size:
             return 0
-        (state,) = plain.STATE.unpack_from(view, position)
-        if state == plain.TRANSFER_STATE:
+        (state,) = rocketmq_layouts.STATE.unpack_from(view, position)
+        if state == rocketmq_layouts.TRANSFER_STATE:
             return self._take_transfer(view, position, available, frames)
-        if state == plain.HANDSHAKE_STATE:
+        if state == rocketmq_layouts.HANDSHAKE_STATE:
             return self._take_reply(view, position, available, frames)
         raise ProtocolError(f"a master sent a frame of state {state}; only 1 (handshake) and 2 (transfer) exist")
 
     # The proof
 
     def _take_challenge(self, challenge: bytes) -> int:
-        if challenge[:4] != own.CHALLENGE_MAGIC[: len(challenge)]:
+        if challenge[:4] != own_layout.CHALLENGE_MAGIC[: len(challenge)]:
             raise NotProven("the master answered with something else than a challenge")
-        if len(challenge) < own.CHALLENGE_BYTES:
+        if len(challenge) < own_layout.CHALLENGE_BYTES:
             return 0
         self._challenge = challenge
         self._proof = prove_replica(self._credentials.key(), self._hello, challenge)
-        self.output.append(own.PROOF_MAGIC + self._proof)
+        self.output.append(own_layout.PROOF_MAGIC + self._proof)
         self._step = _Step.WELCOME
         return len(challenge)
 
     def _take_welcome(self, welcome: bytes) -> int:
-        if welcome[:4] != own.WELCOME_MAGIC[: len(welcome)]:
+        if welcome[:4] != own_layout.WELCOME_MAGIC[: len(welcome)]:
             raise NotProven("the master answered a proof with something else than its own")
-        if len(welcome) < own.SIGNED_BYTES:
+        if len(welcome) < own_layout.SIGNED_BYTES:
             return 0
         check_master(self._credentials.key(), self._hello, self._challenge, self._proof, welcome[4:])
         self._step = _Step.OPEN
@@ -153,15 +152,15 @@ class ReplicaEnd:
     # Frames
 
     def _take_reply(self, view: memoryview, position: int, available: int, frames: list[FromMaster]) -> int:
-        head = own.REPLY if self.layout is Layout.OWN else plain.REPLY
+        head = own_layout.REPLY if self.layout is Layout.OWN else rocketmq_layouts.REPLY
         if available < head.size:
             return 0
         _, body_bytes, end_offset, last_epoch, *more = head.unpack_from(view, position)
-        plain.check_reply_body(body_bytes)
+        rocketmq_layouts.check_reply_body(body_bytes)
         total: int = head.size + body_bytes
         if available < total:
             return 0
-        entries = plain.decode_epochs(view[position + head.size : position + total], end_offset, last_epoch)
+        entries = rocketmq_layouts.decode_epochs(view[position + head.size : position + total], end_offset, last_epoch)
         min_offset = more[0] if more else -1
         if more and not 0 <= min_offset <= end_offset:
             raise ProtocolError(f"a log that begins at {min_offset} and ends at {end_offset}")
@@ -171,23 +170,23 @@ class ReplicaEnd:
         return total
 
     def _take_transfer(self, view: memoryview, position: int, available: int, frames: list[FromMaster]) -> int:
-        layout = own.TRANSFER if self.layout is Layout.OWN else plain.TRANSFER
+        layout = own_layout.TRANSFER if self.layout is Layout.OWN else rocketmq_layouts.TRANSFER
         if available < layout.size:
             return 0
         _, body_bytes, offset, epoch, epoch_start, confirm_offset, *more = layout.unpack_from(view, position)
-        plain.check_body(body_bytes)
+        rocketmq_layouts.check_body(body_bytes)
         if more and more[0] != self._epoch:
             raise ProtocolError(f"a frame of master epoch {more[0]} where epoch {self._epoch} is followed")
         self._begin_body(TransferHeader(offset, epoch, epoch_start, confirm_offset), body_bytes, frames)
         return layout.size
 
     def _take_classic_transfer(self, view: memoryview, position: int, available: int, frames: list[FromMaster]) -> int:
-        if available < plain.CLASSIC_TRANSFER.size:
+        if available < rocketmq_layouts.CLASSIC_TRANSFER.size:
             return 0
-        offset, body_bytes = plain.CLASSIC_TRANSFER.unpack_from(view, position)
-        plain.check_body(body_bytes)
+        offset, body_bytes = rocketmq_layouts.CLASSIC_TRANSFER.unpack_from(view, position)
+        rocketmq_layouts.check_body(body_bytes)
         self._begin_body(TransferHeader(offset, 0, -1, UNLIMITED), body_bytes, frames)
-        return plain.CLASSIC_TRANSFER.size
+        return rocketmq_layouts.CLASSIC_TRANSFER.size
 
     def _begin_body(self, header: TransferHeader, body_bytes: int, frames: list[FromMaster]) -> None:
         self._header = header
@@ -212,7 +211,7 @@ class ReplicaEnd:
 
     def encode_ack(self, offset: int) -> bytes:
         if self.layout is Layout.OWN:
-            return own.encode_ack(self._epoch, offset)
+            return own_layout.encode_ack(self._epoch, offset)
         if self.layout is Layout.CLASSIC:
-            return plain.encode_classic_ack(offset)
-        return plain.encode_ack(offset)
+            return rocketmq_layouts.encode_classic_ack(offset)
+        return rocketmq_layouts.encode_ack(offset)

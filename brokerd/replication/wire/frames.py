@@ -1,7 +1,7 @@
 """What travels between a master and its replicas, as values, whatever bytes it travels as (pure).
 
 One TCP connection, dialled by the replica; each direction is framed on its own. `Layout` says in whose bytes: our own, or one of
-the three that the original has spoken (`plain_layouts`, `own_layout`). A body may be cut anywhere, also inside a message, so
+the three that the original has spoken (`rocketmq_layouts`, `own_layout`). A body may be cut anywhere, also inside a message, so
 log bytes are handed on as they arrive, as `Piece`s with an offset of their own: no body is ever put together, and no length that
 a peer names is ever allocated.
 
@@ -12,8 +12,8 @@ How a stale master is refused, in every state:
   that is shown a newer one leaves its role;
 - with the original, neither the handshake nor the ack carries an epoch, but the reply ends with the master's newest. A replica
   goes on only if it equals the epoch that a controller named to it and is not below the highest it has persisted
-  (`following`); else it closes and sends nothing, so it never acks to that master. A master closes all connections when its
-  epoch or role changes (`core`), so an ack on an open connection means: this replica was greeted with this epoch.
+  (`followership`); else it closes and sends nothing, so it never acks to that master. A master closes all connections when its
+  epoch or role changes (`role_machine`), so an ack on an open connection means: this replica was greeted with this epoch.
 
 Before a complete handshake, which between our own brokers includes the proof that both know the cluster's secret (`proof`), a
 connection acks nothing and gets nothing.
@@ -38,7 +38,7 @@ class Layout(Enum):
     CLASSIC = "classic"  # the original without controllers: offsets only
 
     @property
-    def is_plain(self) -> bool:
+    def is_rocketmq(self) -> bool:
         """Spoken by the original: nobody proves who he is."""
         return self is not Layout.OWN
 

@@ -8,14 +8,14 @@ queues, nothing behind it is, and `dispatch_offset` is a record boundary at or b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-from brokerd.store.derived.derive import Derived, Entry, Stop, walk
+from brokerd.store.derived.derive import CodeRules, Derived, Entry, derive_range
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey
 from remoting.errors import CorruptedFile
+from remoting.record.walk import Stop
 
 # Offered entries wait for the confirm offset; beyond this many the log is read back instead.
 _MAX_OFFERED_ENTRIES = 1 << 16
@@ -60,13 +60,31 @@ def _split(entries: Sequence[Entry], target: int) -> tuple[list[Entry], list[Ent
     return list(entries), []
 
 
+class QueueEnd(Protocol):
+    """What one queue says of itself."""
+
+    @property
+    def max_offset(self) -> int: ...
+
+
+class EntryApplication(Protocol):
+    """Entries of the log into consume queues; `consume_queues.ConsumeQueues`, which a compiled twin can stand in for."""
+
+    @property
+    def table(self) -> Mapping[QueueKey, QueueEnd]: ...
+
+    def apply(self, entries: Sequence[Entry], arrivals: dict[QueueKey, list[int]]) -> None:
+        """Append the entries' units, in log order, and add to `arrivals` which queues got messages with which tags codes."""
+
+
 class Dispatcher:
     """See the module. `listeners` are called with the arrivals of a round, after all of them are visible."""
 
-    def __init__(self, commitlog: CommitLog, queues: ConsumeQueues, chunk_bytes: int) -> None:
+    def __init__(self, commitlog: CommitLog, queues: EntryApplication, chunk_bytes: int, rules: CodeRules) -> None:
         self._commitlog = commitlog
         self._queues = queues
         self._chunk_bytes = chunk_bytes
+        self._rules = rules
         self._offers: deque[_Offer] = deque()
         self._offered_entries = 0
         self.dispatch_offset = self.confirm_offset = commitlog.min_offset
@@ -120,14 +138,12 @@ class Dispatcher:
 
     def undispatched(self) -> Iterator[Derived]:
         """What the log holds behind the dispatch offset, record by record, without dispatching it."""
-        log = self._commitlog
-        return walk(log.read, self.dispatch_offset, log.complete_offset, log.shape, self._chunk_bytes)
+        return self._derive(self.dispatch_offset, self._commitlog.complete_offset)
 
     def _read_back(self, stop: int, arrivals: dict[QueueKey, list[int]]) -> int:
         """Dispatch one chunk of the log before `stop`; returns how far that went."""
-        log = self._commitlog
         before = self.dispatch_offset
-        for derived in walk(log.read, before, stop, log.shape, self._chunk_bytes):
+        for derived in self._derive(before, stop):
             if derived.stop is Stop.DAMAGED:
                 raise CorruptedFile(
                     f"the commitlog has no record at offset {derived.end_offset}, where one was appended; "
@@ -137,6 +153,10 @@ class Dispatcher:
             self.dispatch_offset = derived.end_offset
             break
         return self.dispatch_offset - before
+
+    def _derive(self, start: int, end: int) -> Iterator[Derived]:
+        log = self._commitlog
+        return derive_range(log.read, start, end, log.shape, self._chunk_bytes, self._rules)
 
     def _apply(self, entries: Sequence[Entry], arrivals: dict[QueueKey, list[int]]) -> None:
         if entries:

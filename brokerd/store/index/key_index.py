@@ -14,7 +14,6 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from brokerd.store.derived.derive import Stop
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.index.index_file import FileWrite, IndexFile
 from brokerd.store.index.layout import (
@@ -32,6 +31,7 @@ from brokerd.store.index.postings import Postings, WalkMemory, derive_postings
 from brokerd.store.log.commitlog import CommitLog
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile
+from remoting.record.walk import Stop
 
 log = logging.getLogger(__name__)
 
@@ -89,9 +89,8 @@ class KeyIndex:
         if start >= limit_offset or sum(file.unsaved_items for file in self.files[-2:]) > _MOST_UNSAVED_ITEMS:
             return 0
         length = min(max(most_bytes, self._wanted_bytes), limit_offset - start)
-        found = derive_postings(
-            self._commitlog.read(start, length), start, self._commitlog.segment_size_bytes, self._memory
-        )
+        file_size = self._commitlog.segment_size_bytes
+        found = derive_postings(self._commitlog.read(start, length), start, file_size, self._memory)
         if found.stop is Stop.DAMAGED:
             raise CorruptedFile(
                 f"the commitlog has no record at offset {found.end_offset}, where one was appended; "

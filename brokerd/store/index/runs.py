@@ -1,6 +1,8 @@
 """Runs of records in the log that look alike: equally long, of one topic, with the same properties but for the unique key (pure).
 
-That is what one producer mostly sends. One `struct` takes the whole run apart, and each field is checked for all records at once.
+That is what one producer mostly sends. One `struct` takes the whole run apart, and each field is checked for all records at once:
+sizes, marks and places too. So the walk that others make first (`remoting.record.walk`) is not made here: it looks at one record
+after the other, and alone takes as long as a run does with all it finds.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from brokerd.store.index.hashing import MOST_ALIKE_BYTES, hash_alike
-from remoting.record.layout import MAGIC_V1, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6, SYS_TRANSACTION_MASK
+from remoting.record.layout import BORDER, HEAD_BYTES, MAGIC_V1, SYS_TRANSACTION_MASK, SYS_V6_HOSTS, Field, pattern
 
-NOT_PLAIN: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6 | SYS_TRANSACTION_MASK
-_BORDER: Final = struct.Struct(">iI")  # size and magic
-_FIXED_BYTES: Final = 88  # of a record before its body
+NOT_PLAIN: Final = SYS_V6_HOSTS | SYS_TRANSACTION_MASK
 _MOST: Final = 256  # records of a run; a struct of so many holds 60 KB
 _LEAST: Final = 8
+_BEHIND_BORDER: Final = pattern(
+    BORDER.size, Field.PHYSICAL_OFFSET, Field.SYS_FLAG, Field.STORE_TIMESTAMP, Field.BODY_LENGTH
+)
 _SPLIT: Final = [slice(first, None, 7) for first in range(7)]
 
 
@@ -31,7 +34,7 @@ class Likeness(NamedTuple):
 
     def body_length(self, size: int) -> int:
         """How long the body of a record of that size is."""
-        return size - _FIXED_BYTES - len(self.before) - self.key_length - len(self.behind)
+        return size - HEAD_BYTES - len(self.before) - self.key_length - len(self.behind)
 
 
 class Run(NamedTuple):
@@ -44,17 +47,17 @@ class Run(NamedTuple):
 def length_of_run(data: bytes, position: int, like: Likeness) -> tuple[int, int]:
     """(size, count): the size of the record at the position, and how many from there on may be alike, as far as a look at the
     last one tells; 0 when it is not worth trying."""
-    size, magic = _BORDER.unpack_from(data, position)
+    size, magic = BORDER.unpack_from(data, position)
     if magic != MAGIC_V1 or like.body_length(size) < 0 or like.key_length > MOST_ALIKE_BYTES:
         return 0, 0
     fit = (len(data) - position) // size
     if fit < _LEAST:
         return size, 0
-    border = data[position : position + _BORDER.size]
+    border = data[position : position + BORDER.size]
     count = min(_MOST, 1 << fit.bit_length() - 1)
     while count >= _LEAST:
         last = position + (count - 1) * size
-        if data[last : last + _BORDER.size] == border:
+        if data[last : last + BORDER.size] == border:
             return size, count
         count >>= 1
     return size, 0
@@ -67,7 +70,7 @@ def take_run(
     all of them are like that. `share`: the first key and the last one tell how all of them begin."""
     topic, before, key_length, behind = like
     body_length = like.body_length(size)
-    border = data[position : position + _BORDER.size]
+    border = data[position : position + BORDER.size]
     shared = b""
     if share:
         key_at = position + size - len(behind) - key_length
@@ -102,5 +105,5 @@ def _common_begin(one: bytes, other: bytes) -> bytes:
 def _struct_of(count: int, body: int, before: int, key: int, behind: int) -> struct.Struct:
     """Per record, from behind its size and magic: physicalOffset, sysFlag, storeTimestamp, body length; what is before the key;
     the key; what is behind it with the next record's size and magic."""
-    each = f"20xqi16xq20xi{body}x{before}s{key}s"
-    return struct.Struct(f">{f'{each}{behind + _BORDER.size}s' * (count - 1)}{each}{behind}s")
+    each = f"{_BEHIND_BORDER}{body}x{before}s{key}s"
+    return struct.Struct(f">{f'{each}{behind + BORDER.size}s' * (count - 1)}{each}{behind}s")

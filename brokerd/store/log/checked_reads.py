@@ -13,26 +13,37 @@ import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, Protocol
 
 from brokerd.store.log.segment import Segment
+from brokerd.store.unit import Unit
 from remoting.checksum import crc32
 from remoting.errors import CorruptedFile
 from remoting.record.checksum import is_intact
-from remoting.record.layout import SYS_BORN_HOST_V6, SYS_STORE_HOST_V6
+from remoting.record.layout import HEAD_BYTES, SYS_V6_HOSTS, Field, heads
 
-_INT: Final = struct.Struct(">i")
-# What is looked at before a record is given out: size, body checksum, physical offset, sysFlag and, with IPv4 hosts, body length.
-_HEAD: Final = struct.Struct(">i4xI16xqi44xi")
-_BODY_START: Final = 88
-_V6: Final = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+# What is looked at before a record is given out.
+_HEAD_V4: Final = heads(Field.SIZE, Field.BODY_CRC, Field.PHYSICAL_OFFSET, Field.SYS_FLAG, Field.BODY_LENGTH)[0]
+_BODY_LENGTH: Final = heads(Field.BODY_LENGTH)
 _KNOWN_READS: Final = 1 << 16  # of 4 bytes
 _LEAST_KNOWN: Final = 4  # records of a read: fewer are checked as fast as they are known again
 # Records of one file that lie so close together that reading what is between them costs less than a call for each.
 _CLOSE: Final = 4
 _CLOSE_BYTES: Final = 1 << 20
 
-Unit = tuple[int, int, int]  # physical offset, size, tags code
+
+class CheckedReads(Protocol):
+    """Records out of the log, none that is not what was stored: `RecordReads`, or a compiled twin of it.
+
+    `encoded` are the units as their queue has them, empty when others are between them; `total` is the sum of their sizes. Raises
+    CorruptedFile.
+    """
+
+    def records(self, units: Sequence[Unit], encoded: bytes, total: int) -> list[bytes]:
+        """The records that the units name; those that are gone from the log's begin are left out."""
+
+    def joined(self, units: Sequence[Unit], encoded: bytes, total: int) -> bytes | None:
+        """The records one behind the other; None when they are not all in one file that is there."""
 
 
 class RecordReads:
@@ -108,23 +119,24 @@ class RecordReads:
                 return b"".join([self._read(offset, size) for offset, size, _ in units])
             start, source = first, memoryview(self._read(first, span))
         else:
-            source = memoryview(view)
+            source = view.memory()
         with source:
             return b"".join([source[offset - start : offset - start + size] for offset, size, _ in units])
 
     def _check(self, content: bytes, units: Sequence[Unit]) -> None:
         """Raise CorruptedFile unless the content is the units' records, one behind the other, as they were stored."""
-        head_of = _HEAD.unpack_from
+        head_of = _HEAD_V4.unpack_from
         has_checksums = self._has_checksums
         position = 0
         view = memoryview(content)
         for offset, size, _ in units:
             try:
                 found_size, checksum, found_offset, sys_flag, body_length = head_of(content, position)
-                body = position + _BODY_START
-                if sys_flag & _V6:
-                    body += 12 * (bool(sys_flag & SYS_BORN_HOST_V6) + bool(sys_flag & SYS_STORE_HOST_V6))
-                    (body_length,) = _INT.unpack_from(content, body - 4)
+                body = position + HEAD_BYTES
+                if hosts := sys_flag & SYS_V6_HOSTS:
+                    head = _BODY_LENGTH[hosts]
+                    body = position + head.size
+                    (body_length,) = head.unpack_from(content, position)
             except struct.error:  # shorter than any record
                 raise _damaged(offset, size) from None
             if (

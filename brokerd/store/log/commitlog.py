@@ -13,17 +13,15 @@ A cut of the log starts a new generation; a sync that began in an older one says
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from brokerd.store.derived.derive import RecordShape, Stop, derive
-from brokerd.store.log.checked_reads import RecordReads
+from brokerd.store.derived.derive import RecordShape, intact_record_at
+from brokerd.store.log.boundaries import BoundaryTracker
+from brokerd.store.log.checked_reads import CheckedReads, RecordReads
 from brokerd.store.log.layout import (
-    BoundaryTracker,
     check_file_starts,
-    encode_filler,
     file_name,
     file_start,
     parse_file_name,
@@ -32,18 +30,15 @@ from brokerd.store.log.segment import Segment
 from brokerd.store.settings import StoreSettings
 from remoting.disk import Bytes, Disk
 from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError
-from remoting.record.layout import SYS_BORN_HOST_V6
+from remoting.record.codec import encode_filler
+from remoting.record.fields import STORE_TIMESTAMP_END, store_timestamp_of
+from remoting.record.layout import FILLER_BYTES
 
 DIRECTORY = "commitlog"
 # Files at the log's end that are read through a mapping: their pages are in memory anyway. Older ones are read with pread, where
 # a bad sector is an error of one request instead of a signal that ends the process.
 _MAPPED_FILES = 2
 _REWRITE_BYTES = 1 << 20
-
-_INT = struct.Struct(">i")
-_LONG = struct.Struct(">q")
-_STORE_TIMESTAMP_V4 = 56
-_STORE_TIMESTAMP_V6 = 68
 
 
 class SyncMark(NamedTuple):
@@ -67,9 +62,11 @@ class CommitLog:
         self._disk = disk
         self._size = settings.segment_size_bytes
         self._max_record_bytes = settings.largest_record_bytes
-        self.shape = RecordShape(self._size, self._max_record_bytes, delays=settings.delays)
+        self.shape = RecordShape(self._size, self._max_record_bytes)
         self._segments: dict[int, Segment] = {}
-        self.reads = RecordReads(self._segments, self._size, self.read, has_checksums=settings.record_checksums)
+        self.reads: CheckedReads = RecordReads(
+            self._segments, self._size, self.read, has_checksums=settings.record_checksums
+        )
         self._current: Segment | None = None
         self._spare: Segment | None = None
         self._spare_lock = threading.Lock()
@@ -113,7 +110,7 @@ class CommitLog:
             raise self.refusal.with_traceback(None)
         position = self.end_offset
         segment = self._current or self._begin_segment(position)
-        assert position + total + 8 <= segment.end, "the caller rolls before a record that does not fit"
+        assert position + total + FILLER_BYTES <= segment.end, "the caller rolls before a record that does not fit"
         buffers = (records,) if isinstance(records, (bytes, bytearray, memoryview)) else records
         self._write(segment, position, buffers, total)
         end = position + total
@@ -230,22 +227,12 @@ class CommitLog:
 
     def record_at(self, offset: int) -> bytes | None:
         """The whole record that starts at the offset, or None when none does."""
-        length = int.from_bytes(self.read(offset, 4), "big")
-        if not 0 < length <= self._max_record_bytes:
-            return None
-        data = self.read(offset, length)
-        derived = derive(data, offset, self.shape.checked())
-        return data if derived.stop is Stop.END and derived.end_offset == offset + len(data) else None
+        return intact_record_at(self.read, offset, self.shape)
 
     def store_timestamp_at(self, offset: int) -> int:
         """The store timestamp of the record at the offset, -1 when there is none."""
-        head = self.read(offset, _STORE_TIMESTAMP_V6 + 8)
-        if len(head) < _STORE_TIMESTAMP_V6 + 8:
-            return -1
-        (sys_flag,) = _INT.unpack_from(head, 36)
-        position = _STORE_TIMESTAMP_V6 if sys_flag & SYS_BORN_HOST_V6 else _STORE_TIMESTAMP_V4
-        timestamp: int = _LONG.unpack_from(head, position)[0]
-        return timestamp
+        head = self.read(offset, STORE_TIMESTAMP_END)
+        return store_timestamp_of(head) if len(head) == STORE_TIMESTAMP_END else -1
 
     def is_record_boundary(self, offset: int) -> bool:
         """Whether the log can be cut at the offset: its begin, its end, the end of a file, or the start of a record or filler."""
@@ -256,7 +243,7 @@ class CommitLog:
         if offset % self._size == 0 or self.record_at(offset) is not None:
             return True
         remaining = self._size - offset % self._size
-        return remaining >= 8 and self.read(offset, 8) == encode_filler(remaining)
+        return remaining >= FILLER_BYTES and self.read(offset, FILLER_BYTES) == encode_filler(remaining)
 
     # -- durability --------------------------------------------------------------------------------------------------------
 

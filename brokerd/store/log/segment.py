@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
-
-from remoting.disk import FileSegment, LocalSegment
+from remoting.disk import FileSegment, FileView
 
 
 class Segment:
@@ -16,11 +14,11 @@ class Segment:
         self.start = start
         self.end = start + size
         self.file = file
-        self.view: mmap.mmap | None = None
+        self.view: FileView | None = None
 
     def map(self) -> None:
-        if self.view is None and isinstance(self.file, LocalSegment):
-            self.view = mmap.mmap(self.file.descriptor, self.end - self.start, prot=mmap.PROT_READ)
+        if self.view is None:
+            self.view = self.file.map()
 
     def unmap(self) -> None:
         if self.view is not None:

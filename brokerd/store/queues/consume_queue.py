@@ -1,31 +1,22 @@
-"""One consume queue: for each message of a (topic, queue id), 20 bytes that say where in the log it is.
-
-    0 physicalOffset(8)  8 size(4)  12 tagsCode(8)          unit n of the queue is at byte n * 20
+"""One consume queue: for each message of a (topic, queue id), a unit that says where in the log it is.
 
 Units are kept in a memory tail until a store checkpoint wrote them to files; a queue that nobody appends to holds no tail and no
 open file. The files are derived data: whatever a crash leaves in them is checked against the log at start. Units before the first
-known one of a file are blank `{0, 0x7FFFFFFF, 0}`, as in the original.
+known one of a file are blank.
 
 Called by the event loop's thread only; `QueueWrite` (consume_queues.py) writes from a helper thread through its own handles.
 """
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from brokerd.store.log.layout import file_name, parse_file_name
+from brokerd.store.unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_BYTES, Unit
 from remoting.disk import Disk, FileSegment
 
 DIRECTORY = "consumequeue"
-UNIT: Final = struct.Struct(">qiq")
-UNIT_BYTES: Final = 20
-BLANK_SIZE: Final = 0x7FFFFFFF
-BLANK_UNIT: Final = UNIT.pack(0, BLANK_SIZE, 0)
-
-Unit = tuple[int, int, int]  # physical offset, size, tags code
 
 
 class QueueFiles:

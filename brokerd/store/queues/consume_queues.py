@@ -20,17 +20,10 @@ from typing import NamedTuple
 from brokerd.store.derived.derive import Entry, derive
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.queues import queue_ends
-from brokerd.store.queues.consume_queue import (
-    BLANK_SIZE,
-    BLANK_UNIT,
-    DIRECTORY,
-    UNIT,
-    UNIT_BYTES,
-    ConsumeQueue,
-    QueueFiles,
-)
+from brokerd.store.queues.consume_queue import DIRECTORY, ConsumeQueue, QueueFiles
 from brokerd.store.queues.queue_offsets import QueueKey
 from brokerd.store.settings import StoreSettings
+from brokerd.store.unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_BYTES
 from remoting.disk import Disk
 
 log = logging.getLogger(__name__)

@@ -1,8 +1,9 @@
 """The next queue offset of every (topic, queue id): what an append numbers its messages with.
 
-Owned by the event loop's thread. A number is taken only by a message that is in the log: the appender reads the next offsets,
-appends, and then stores them back with `advance`, so a failed append leaves no hole. After a start or a role change the table is
-rebuilt from the consume queues and the part of the log that is not dispatched yet (those numbers are taken too).
+Owned by the event loop's thread, written by the store alone. A number is taken only by a message that is in the log: who lays out
+records takes numbers from a view (`TakenOffsets`), and the store stores the view back with `advance` when they are appended, so a
+failed append leaves no hole. After a start or a role change the table is rebuilt from the consume queues and the part of the log
+that is not dispatched yet (those numbers are taken too).
 """
 
 from __future__ import annotations
@@ -14,8 +15,24 @@ from brokerd.store.derived.derive import Entry
 QueueKey = tuple[str, int]
 
 
+class TakenOffsets(dict[QueueKey, int]):
+    """What comes next in the queues, with numbers taken that are not stored yet: those are the items, the table has the others.
+
+    `taken[key]` is the next number, `taken[key] = number + 1` takes it.
+    """
+
+    __slots__ = ("_table",)
+
+    def __init__(self, table: Mapping[QueueKey, int]) -> None:
+        super().__init__()
+        self._table = table
+
+    def __missing__(self, key: QueueKey) -> int:
+        return self._table.get(key, 0)
+
+
 class QueueOffsets:
-    """`table` may be read directly: `table.get((topic, queue_id), 0)`."""
+    """`table` has what comes next in each queue that is not at 0; for reading."""
 
     __slots__ = ("table",)
 
@@ -24,6 +41,10 @@ class QueueOffsets:
 
     def next(self, topic: str, queue_id: int) -> int:
         return self.table.get((topic, queue_id), 0)
+
+    def taking(self) -> TakenOffsets:
+        """A view to take numbers from, for `advance` or to be dropped."""
+        return TakenOffsets(self.table)
 
     def advance(self, next_offsets: Mapping[QueueKey, int]) -> None:
         """Store what comes next in the queues that an append wrote to."""

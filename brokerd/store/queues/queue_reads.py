@@ -5,18 +5,17 @@ Everything here sees only what was dispatched, and dispatch goes no further than
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection
 from enum import Enum
 from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, Unit
+from brokerd.store.queues.consume_queue import ConsumeQueue
+from brokerd.store.unit import BLANK_SIZE, UNIT, Unit
+from remoting.record.fields import physical_offset_of
 
 # Units looked at in one read whose filter lets nothing through, unless more messages were asked for.
 _MAX_SCANNED_UNITS = 800
-_POSITION = struct.Struct(">q")
-_POSITION_AT = 28  # of a record's own place in the log
 
 
 class GetStatus(Enum):
@@ -111,8 +110,8 @@ def joined(result: GetResult) -> JoinedResult:
     records = result.records
     if not records:
         return JoinedResult(*result[:4])
-    (last,) = _POSITION.unpack_from(records[-1], _POSITION_AT)
-    return JoinedResult(*result[:4], b"".join(records), len(records), last + len(records[-1]))
+    last = records[-1]
+    return JoinedResult(*result[:4], b"".join(records), len(records), physical_offset_of(last) + len(last))
 
 
 def _wanted(

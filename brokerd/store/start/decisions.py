@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from brokerd.store.derived.derive import RecordShape, Stop, derive
-from brokerd.store.log.layout import HEAD_BYTES, file_start
+from brokerd.store.derived.derive import RecordShape, intact_record_at
+from brokerd.store.log.layout import file_start
 from brokerd.store.start.checkpoint_page import Positions
 from remoting.errors import CorruptedFile
-from remoting.record.layout import MAGIC_V1, MAGIC_V2
+from remoting.record.layout import BORDER
+from remoting.record.walk import find_marks
 
-_MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 _CHUNK_BYTES = 1 << 20
 
 Read = Callable[[int, int], bytes]
@@ -62,35 +62,14 @@ def _refuse(end: int, why: str) -> None:
 
 def find_record(read: Read, start: int, end: int, shape: RecordShape) -> int | None:
     """The first offset in `[start, end)` where an intact record starts at no known boundary; None without one."""
-    overlap = 8
     while start < end:
         data = read(start, _CHUNK_BYTES)
         if not data:
             return None
-        for candidate in _candidates(data, start):
-            head = read(candidate, HEAD_BYTES)
-            if int.from_bytes(head[28:36], "big") == candidate and _is_record(read, candidate, shape):
-                return candidate
+        for position in find_marks(data):
+            if intact_record_at(read, start + position, shape) is not None:
+                return start + position
         file_end = file_start(start, shape.file_size) + shape.file_size
         next_start = start + len(data)
-        start = next_start if next_start >= file_end else max(start + 1, next_start - overlap)
+        start = next_start if next_start >= file_end else max(start + 1, next_start - BORDER.size)
     return None
-
-
-def _candidates(data: bytes, start: int) -> list[int]:
-    """Offsets whose bytes 4 to 8 are a record's magic."""
-    found = []
-    for magic in _MAGICS:
-        position = data.find(magic, 4)
-        while position != -1:
-            found.append(start + position - 4)
-            position = data.find(magic, position + 1)
-    return sorted(found)
-
-
-def _is_record(read: Read, offset: int, shape: RecordShape) -> bool:
-    size = int.from_bytes(read(offset, 4), "big")
-    if not 0 < size <= shape.max_record_bytes:
-        return False
-    derived = derive(read(offset, size), offset, shape.checked())
-    return derived.stop is Stop.END and derived.end_offset == offset + size

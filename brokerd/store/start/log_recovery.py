@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from brokerd.store.derived.derive import walk
+from brokerd.store.derived.derive import derive_range
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.layout import file_start
 from brokerd.store.settings import StoreSettings
@@ -68,7 +68,9 @@ def _find_end(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -
     start = checked_from = decisions.decide_start(known, commitlog.min_offset, commitlog.end_offset)
     while True:
         end, timestamp = start, -1
-        for derived in walk(commitlog.read, start, commitlog.end_offset, commitlog.shape.checked(), chunk_bytes):
+        for derived in derive_range(
+            commitlog.read, start, commitlog.end_offset, commitlog.shape.checked(), chunk_bytes
+        ):
             end, timestamp = derived.end_offset, max(timestamp, derived.store_timestamp_ms)
         if timestamp >= 0 or start == commitlog.min_offset:
             return _End(end, max(0, timestamp), checked_from)

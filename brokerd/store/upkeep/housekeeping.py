@@ -20,6 +20,7 @@ from brokerd.store.store import MessageStore
 from brokerd.store.upkeep.retention import decide_retention, refusal_text
 from remoting.disk import Disk
 from remoting.errors import StorageError
+from remoting.settings import Live
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Housekeeper:
         store: MessageStore,
         disk: Disk,
         settings: StoreSettings,
-        retention: RetentionSettings,
+        retention: Live[RetentionSettings],
         now_ms: Callable[[], int],
         on_failure: Callable[[StorageError], None],
         config: Config | None = None,
@@ -66,10 +67,6 @@ class Housekeeper:
         self._tasks: list[asyncio.Task[None]] = []
         self._room_changed = asyncio.Event()
         store.full_listeners.append(self._room_changed.set)
-
-    def use(self, retention: RetentionSettings) -> None:
-        """Keep files by other rules from now on; the rhythm stays that of the start."""
-        self._retention = retention
 
     def start(self) -> None:
         self._tasks = [
@@ -100,10 +97,11 @@ class Housekeeper:
         """One round of retention."""
         usage = await self._in_thread(self._disk.usage)
         store = self._store
+        retention = self._retention.value
         decision = decide_retention(
-            store.file_ages(), usage, store.held_offset(), self._now_ms(), store.is_full, self._retention
+            store.file_ages(), usage, store.held_offset(), self._now_ms(), store.is_full, retention
         )
-        for removal in store.apply_retention(decision, refusal_text(usage, self._retention)):
+        for removal in store.apply_retention(decision, refusal_text(usage, retention)):
             await self._in_thread(removal)
 
     async def remove_expired_now(self) -> int:
@@ -146,10 +144,10 @@ class Housekeeper:
         if not self._store.is_full:
             self._room_changed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._retention.interval_ms / 1000):
+                async with asyncio.timeout(self._retention.value.interval_ms / 1000):
                     await self._room_changed.wait()
         if self._store.is_full:
-            await asyncio.sleep(self._retention.full_interval_ms / 1000)
+            await asyncio.sleep(self._retention.value.full_interval_ms / 1000)
 
     async def _repeat(
         self, step: Callable[[], Coroutine[None, None, None]], pause: Callable[[], Coroutine[None, None, None]]

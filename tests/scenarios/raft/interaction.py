@@ -251,7 +251,7 @@ class Interaction:
         self.in_flight += ready.send_after_persist
         if ready.restore is not None:
             node.applied = ready.restore.data.decode().split()
-        node.applied += [entry.data.decode() for entry in ready.committed if entry.kind is EntryKind.COMMAND]
+        node.applied += [entry.data.decode() for entry in ready.committed if entry.kind is EntryKind.DECISION]
         before, members = self._state_text(node), node.core.configuration
         node.core.advance()
         if node.core.configuration != members:
@@ -347,7 +347,7 @@ def _entry_text(entry: Entry) -> str:
     if entry.kind is EntryKind.MEMBERSHIP:
         text = configuration_text(decode_configuration(entry.data))
     else:
-        text = entry.data.decode() if entry.kind is EntryKind.COMMAND else "EMPTY"
+        text = entry.data.decode() if entry.kind is EntryKind.DECISION else "EMPTY"
     return f"{entry.term}/{entry.index}:{text}"
 
 

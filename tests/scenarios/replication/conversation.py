@@ -69,7 +69,7 @@ class Conversation:
     def do_append(self, command: Command) -> list[str]:
         (node,) = self._nodes(command)
         for _ in range(command.number("n", 1)):
-            self.group.append(node, b"of b%d, %d" % (node.broker_id, node.core.master_epoch))
+            self.group.append(node, b"of b%d, %d" % (node.broker_id, node.machine.master_epoch))
         return []
 
     def do_flush(self, command: Command) -> list[str]:
@@ -179,7 +179,9 @@ class Conversation:
     def _tell(self, nodes: list[Node]) -> list[str]:
         for node in nodes:
             self.group.push(node)
-        return [f"b{node.broker_id} is {node.core.role.value} in epoch {node.core.master_epoch}" for node in nodes]
+        return [
+            f"b{node.broker_id} is {node.machine.role.value} in epoch {node.machine.master_epoch}" for node in nodes
+        ]
 
     def _record(self) -> str:
         controller = self.group.controller
@@ -189,28 +191,28 @@ class Conversation:
         )
 
     def _sets(self, node: Node) -> list[str]:
-        leading = node.core.leading
-        if leading is None:
+        mastership = node.machine.mastership
+        if mastership is None:
             return []
-        return [f"b{node.broker_id} set={_set(leading.sync.local)} required={_set(leading.sync.required)}"]
+        return [f"b{node.broker_id} set={_set(mastership.sync.local)} required={_set(mastership.sync.required)}"]
 
     def _describe(self, node: Node) -> str:
         if not node.alive:
             return f"b{node.broker_id} is down"
-        core = node.core
-        epochs = " ".join(f"{entry.epoch}@{entry.start_offset}" for entry in core.epochs.entries) or "-"
+        machine = node.machine
+        epochs = " ".join(f"{entry.epoch}@{entry.start_offset}" for entry in machine.epochs.entries) or "-"
         line = (
-            f"b{node.broker_id} {core.role.value} epoch={core.master_epoch} end={core.log.end_offset} "
-            f"flushed={core.log.flushed_offset} confirm={core.confirm_offset} epochs={epochs}"
+            f"b{node.broker_id} {machine.role.value} epoch={machine.master_epoch} end={machine.log.end_offset} "
+            f"flushed={machine.log.flushed_offset} confirm={machine.confirm_offset} epochs={epochs}"
         )
-        if core.leading is not None:
-            sync = core.leading.sync
-            line += f" acknowledged={core.acknowledged_offset} set={_set(sync.local)} required={_set(sync.required)}"
+        if machine.mastership is not None:
+            sync = machine.mastership.sync
+            line += f" acknowledged={machine.acknowledged_offset} set={_set(sync.local)} required={_set(sync.required)}"
         return line
 
     def _from_replica(self, wire: Wire, data: bytes) -> list[str]:
         lines = []
-        for frame in deepcopy(wire.master.engine.channels.master_end(wire.number)).receive(data):
+        for frame in deepcopy(wire.master.driver.channels.accepted_end(wire.number)).receive(data):
             if isinstance(frame, Handshake):
                 lines.append(f"{_way(wire, up=True)} handshake of {frame.broker_id}")
             elif isinstance(frame, Ack):
@@ -219,7 +221,7 @@ class Conversation:
 
     def _from_master(self, wire: Wire, data: bytes) -> list[str]:
         lines = []
-        for frame in deepcopy(wire.replica.engine.channels.replica_end(wire.number)).receive(data):
+        for frame in deepcopy(wire.replica.driver.channels.dialled_end(wire.number)).receive(data):
             if isinstance(frame, Reply):
                 epochs = " ".join(f"{entry.epoch}@{entry.start_offset}" for entry in frame.entries)
                 lines.append(f"{_way(wire)} epochs {epochs} end={frame.end_offset}")
@@ -235,7 +237,7 @@ class Conversation:
         if wire.open_at_master and wire.open_at_replica:
             return []
         node = wire.replica if not wire.open_at_replica else wire.master
-        reason = node.engine.last_errors[-1].partition(": ")[2] if node.engine.last_errors else "?"
+        reason = node.driver.last_errors[-1].partition(": ")[2] if node.driver.last_errors else "?"
         lines = [f"b{node.broker_id} closes: {reason}"]
         self.group.notice_close(wire)
         return lines

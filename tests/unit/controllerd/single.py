@@ -144,7 +144,7 @@ class Single:
 
     async def never_heard_counts(self, broker_id: int) -> bool:
         """Wait until a broker that was never heard counts as dead."""
-        group = self.controller._machine.state.groups["broker-a"]
+        group = self.controller._machine.replicas.groups["broker-a"]
         async with asyncio.timeout(60):
             while not self.controller._table.is_dead(group, broker_id, time.monotonic_ns() // 1_000_000):
                 await asyncio.sleep(0.005)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from controllerd.live_settings import CONTROLLER_NAMES, NAME_SERVER_NAMES, LiveSettings
+from controllerd.live_settings import LiveSettings
 from controllerd.settings import parse
 from remoting.errors import CorruptedFile, RequestError
 from remoting.live_settings import SETTINGS_FILE
@@ -20,27 +20,27 @@ def live(disk: MemoryDisk, *assignments: str) -> LiveSettings:
 def test_a_change_counts_at_once_and_after_a_restart() -> None:
     disk = MemoryDisk()
     settings = live(disk)
-    assert settings.election.unclean is False
-    settings.update(b"election.unclean=true\nnotifyBrokerRoleChanged=false", CONTROLLER_NAMES, "somebody")
-    settings.update(b"nameserver.order_topics=false", NAME_SERVER_NAMES, "somebody")
+    assert settings.election.value.unclean is False
+    settings.update_controller(b"election.unclean=true\nnotifyBrokerRoleChanged=false", "somebody")
+    settings.update_name_server(b"nameserver.order_topics=false", "somebody")
     for each in (settings, live(disk)):
-        assert each.election.unclean is True
-        assert each.election.notify is False
-        assert each.nameserver.order_topics is False
+        assert each.election.value.unclean is True
+        assert each.election.value.notify is False
+        assert each.nameserver.value.order_topics is False
         assert "election.unclean=true\n" in each.as_properties()
         assert "enableElectUncleanMaster=true\n" in each.as_properties()
-        assert each.raft.tick_ms == 50
+        assert each.start.raft.tick_ms == 50
 
 
 def test_the_command_line_wins_at_the_next_start(caplog: pytest.LogCaptureFixture) -> None:
     disk = MemoryDisk()
     settings = live(disk, "election.unclean=false")
     with caplog.at_level(logging.WARNING):
-        settings.update(b"election.unclean=true", CONTROLLER_NAMES, "10.0.0.9:4000")
-    assert settings.election.unclean is True
+        settings.update_controller(b"election.unclean=true", "10.0.0.9:4000")
+    assert settings.election.value.unclean is True
     assert "10.0.0.9:4000 sets election.unclean to true; the command line sets it" in caplog.text
-    assert live(disk, "election.unclean=false").election.unclean is False
-    assert live(disk).election.unclean is True
+    assert live(disk, "election.unclean=false").election.value.unclean is False
+    assert live(disk).election.value.unclean is True
 
 
 def test_a_refused_change_leaves_nothing_behind() -> None:
@@ -48,8 +48,8 @@ def test_a_refused_change_leaves_nothing_behind() -> None:
     settings = live(disk)
     for body in (b"election.unclean=true\nraft.tick_ms=5", b"election.unclean=true\nelection.notify=2"):
         with pytest.raises(RequestError):
-            settings.update(body, CONTROLLER_NAMES, "somebody")
-    assert settings.election.unclean is False
+            settings.update_controller(body, "somebody")
+    assert settings.election.value.unclean is False
     assert disk.read_bytes(SETTINGS_FILE) is None
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from controllerd.live_settings import LiveSettings
 from controllerd.settings import parse, parse_peers
 from remoting.errors import SettingsError
+from tests.support.disks import MemoryDisk
 
 PEERS = "n0=127.0.0.1:9876,n1=127.0.0.1:9877,n2=127.0.0.1:9878"
 
@@ -16,8 +18,9 @@ def test_a_node_of_three() -> None:
     assert list(settings.peers) == ["n0", "n1", "n2"]
     assert settings.raft.tick_ms == 20
     assert settings.election.unclean is False
-    assert "election.unclean=false\n" in settings.as_properties()
-    assert f"peers={PEERS}\n" in settings.as_properties()
+    told = LiveSettings(settings, MemoryDisk()).as_properties()
+    assert "election.unclean=false\n" in told
+    assert f"peers={PEERS}\n" in told
 
 
 def test_alone_with_defaults() -> None:

@@ -101,6 +101,6 @@ def test_an_unknown_kind_and_a_missing_row_are_said(caplog: pytest.LogCaptureFix
 
 
 def test_every_kind_that_the_console_leaves_to_the_worker_has_a_change() -> None:
-    from webapp.operations.kinds import kinds
+    from webapp.operations.registry import KINDS
 
-    assert {name for name, kind in kinds().items() if kind.by_worker} == set(operations.KINDS)
+    assert {name for name, kind in KINDS.items() if kind.by_worker} == set(operations.KINDS)

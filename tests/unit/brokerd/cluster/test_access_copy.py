@@ -10,11 +10,11 @@ import pytest
 
 from brokerd.cluster.access_copy import FILE, AccessCopy, AccessFollower
 from remoting import codes
-from remoting.access.guard import AccessSettings, Guard
 from remoting.access.model import AccessState, User, encode_state
 from remoting.errors import ConnectionLost, NotLeader
 from remoting.facts.cluster_view import ClusterView
 from remoting.frame import Command
+from remoting.guarding.guard import AccessSettings, Guard
 from tests.support.disks import MemoryDisk
 
 SECRET = b"0123456789abcdef"

@@ -26,8 +26,8 @@ QUEUES = 2
 class Broker(AloneBroker):
     """Master from the start; `disk` may be one that another broker wrote."""
 
-    def __init__(self, disk: MemoryDisk | None = None, delay_settings: DelaySettings | None = None) -> None:
-        super().__init__(disk or MemoryDisk(), Turns(), SETTINGS, STORE_HOST, delay_settings=delay_settings)
+    def __init__(self, disk: MemoryDisk | None = None, delay: DelaySettings | None = None) -> None:
+        super().__init__(disk or MemoryDisk(), Turns(), SETTINGS, STORE_HOST, delay=delay or DelaySettings())
         self.replica.become(Role.MASTER)
         self.change(lambda done: self.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))
         self.change(lambda done: self.core.metadata.put_group(GroupConfig("g"), done))
@@ -133,7 +133,7 @@ def test_messages_of_a_deleted_topic_do_not_come_back_when_the_queues_are_derive
     if made_again:
         broker.change(lambda done: broker.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))
     if snapshot:
-        broker.core.metadata.file_rolled()
+        broker.core.metadata.rolled()
         broker.turns.run(10)
     broker.core.close()
     broker.core.store.close()

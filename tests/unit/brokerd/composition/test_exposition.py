@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from brokerd.composition.exposition import Exposition, Sources
 from brokerd.replication.facts import ReplicaFacts
 from brokerd.store.put_status import PutStatus
-from remoting.access.guard import AccessSettings, Guard
 from remoting.disk import DiskUsage
 from remoting.exposition import Histogram
+from remoting.guarding.guard import AccessSettings, Guard
 from remoting.record.properties import encode_properties
 from tests.unit.brokerd.composition.test_core import Broker
 from tests.unit.brokerd.replication.group import Group
@@ -50,16 +50,16 @@ def a_master_that_misses_one() -> ReplicaFacts:
     group.append(group[1])
     group.settle(5)
     group.crash(group[3])
-    group[1].engine.accepted(99, group.now_ms, host="203.0.113.9")
-    group[1].engine.received(99, b"an ack, believe me", group.now_ms)
+    group[1].driver.accepted(99, group.now_ms, host="203.0.113.9")
+    group[1].driver.received(99, b"an ack, believe me", group.now_ms)
     group.settle(30)
-    return group[1].engine.state(group.now_ms)
+    return group[1].state()
 
 
 def a_replica() -> ReplicaFacts:
     group = Group(2)
     group.elect(1)
-    return group[2].engine.state(group.now_ms)
+    return group[2].state()
 
 
 def names(samples: Samples) -> set[str]:

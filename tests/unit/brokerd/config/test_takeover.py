@@ -6,13 +6,13 @@ import pytest
 
 from brokerd.config import documents
 from brokerd.config.takeover import PENDING
-from brokerd.delay.levels import SCHEDULE_TOPIC
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.names import METADATA_TOPIC
 from brokerd.replication.roles.effects import Role
 from brokerd.store.start.checkpoint_page import PATH as CHECKPOINT
 from brokerd.store.upkeep.retention import RetentionDecision
 from remoting.errors import CorruptedFile
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import decode_record
 from remoting.record.properties import encode_properties
 from tests.support.alone import AloneBroker

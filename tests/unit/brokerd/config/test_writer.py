@@ -10,6 +10,7 @@ from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.store.settings import RetentionSettings
 from brokerd.store.upkeep.housekeeping import Housekeeper
 from remoting.errors import StorageError
+from remoting.settings import Live
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.brokerd.config.test_takeover import Opened
 from tests.unit.brokerd.store.stores import SETTINGS
@@ -77,7 +78,7 @@ async def test_what_the_disk_refuses_is_written_later() -> None:
     put_topic(opened, "Payments")
     failures: list[StorageError] = []
     housekeeper = Housekeeper(
-        opened.core.store, disk, SETTINGS, RetentionSettings(), lambda: 0, failures.append, opened.core.config
+        opened.core.store, disk, SETTINGS, Live(RetentionSettings()), lambda: 0, failures.append, opened.core.config
     )
     capacity, disk.capacity_bytes = disk.capacity_bytes, 0
     await housekeeper.write_config()

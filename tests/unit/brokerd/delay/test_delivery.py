@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_GROUP, SCHEDULE_TOPIC
+from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_GROUP
 from brokerd.delay.settings import DelaySettings
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.replication.roles.effects import Role
@@ -16,6 +16,7 @@ from brokerd.transactions.decide import EndTransaction, Outcome
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.java_hash import java_hash
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record
 from remoting.record.properties import encode_properties
 from tests.unit.brokerd.composition.test_core import Broker
@@ -152,7 +153,7 @@ def test_a_message_waits_for_too_few_replicas_and_comes_when_they_are_there() ->
 
 
 def test_the_next_batch_waits_for_the_last_to_be_acknowledged() -> None:
-    broker = Broker(delay_settings=DelaySettings(batch_messages=4))
+    broker = Broker(delay=DelaySettings(batch_messages=4))
     for number in range(10):
         send(broker, b"%d" % number, 1)
     waits: list[Any] = []

@@ -6,16 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC, parse_level, parse_levels, schedule_code
+from brokerd.composition.settings import StoreSection
+from brokerd.delay.levels import DEFAULT_DELAYS, code_rules, parse_level, parse_levels, schedule_code
 from brokerd.delay.rules import Target, asks_for_delay, deliver, schedule, target_of
-from brokerd.store.settings import StoreSettings
 from remoting.errors import RequestError, SettingsError
 from remoting.java_hash import java_hash
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import decode_record
 from remoting.record.layout import MAX_PROPERTIES_BYTES
 from remoting.record.properties import decode_properties, encode_properties
 from tests.support.disks import MemoryDisk
-from tests.unit.brokerd.store.stores import SETTINGS, Clock, draft, log_bytes, make_store, open_store, put, sync
+from tests.unit.brokerd.store.stores import Clock, draft, log_bytes, make_store, open_store, put, sync
+
+RULES = code_rules(DEFAULT_DELAYS)
 
 
 def test_the_table_is_the_originals() -> None:
@@ -29,7 +32,7 @@ def test_the_table_is_the_originals() -> None:
 )
 def test_a_table_that_makes_no_sense_is_refused_at_the_start(text: str) -> None:
     with pytest.raises(SettingsError, match="delay level"):
-        StoreSettings(delay_levels=text)
+        StoreSection(delay_levels=text)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,7 @@ def test_an_entry_says_when_its_message_is_due(properties: dict[str, str], expec
 def test_every_replica_and_every_rebuild_derives_the_same_times() -> None:
     clock = Clock()
     disk = MemoryDisk()
-    store = open_store(disk, clock)
+    store = open_store(disk, clock, rules=RULES)
     for number in range(40):
         clock.now_ms += 137
         properties = encode_properties({"DELAY": str(1 + number % 3), "REAL_TOPIC": "T", "REAL_QID": "0", "TAGS": "a"})
@@ -69,7 +72,7 @@ def test_every_replica_and_every_rebuild_derives_the_same_times() -> None:
         for physical_offset, _, due_ms in units:
             stored_ms = store.commitlog.store_timestamp_at(physical_offset)
             assert due_ms == stored_ms + DEFAULT_DELAYS[queue_id]
-    replica = make_store(MemoryDisk(), Clock(5))
+    replica = make_store(MemoryDisk(), Clock(5), rules=RULES)
     replica.load()
     replica.append_replicated(0, log_bytes(store))
     while replica.dispatch(replica.commitlog.end_offset):
@@ -78,13 +81,12 @@ def test_every_replica_and_every_rebuild_derives_the_same_times() -> None:
     sync(store)
     store.close()
     disk.remove("consumequeue")
-    again = open_store(disk, clock)
+    again = open_store(disk, clock, rules=RULES)
     assert [again.read_units(SCHEDULE_TOPIC, queue_id, 0, 100) for queue_id in range(3)] == expected
 
 
-def test_the_table_is_a_setting_of_the_store() -> None:
-    settings = StoreSettings(segment_size_bytes=SETTINGS.segment_size_bytes, delay_levels="7s")
-    store = open_store(MemoryDisk(), Clock(1000), settings)
+def test_the_table_is_a_setting() -> None:
+    store = open_store(MemoryDisk(), Clock(1000), rules=code_rules(StoreSection(delay_levels="7s").delays))
     put(store, draft(topic=SCHEDULE_TOPIC)._replace(properties=encode_properties({"DELAY": "2"})))
     assert store.read_units(SCHEDULE_TOPIC, 0, 0, 1)[0][2] == 8000
 

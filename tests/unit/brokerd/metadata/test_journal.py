@@ -11,7 +11,7 @@ import pytest
 from brokerd.journal.journal import Journal, JournalSettings
 from brokerd.journal.replay import decode_log_record, find_snapshot
 from remoting.errors import CorruptedFile, InvalidParameter, NotMaster
-from tests.support.memory_log import MemoryLog, draft
+from tests.support.memory_log import MemoryRecordLog, draft
 
 TOPIC = "rmq_sys_test"
 
@@ -38,18 +38,18 @@ class Sums:
         self.numbers[row[0]] = row[1]
 
 
-def journal(log: MemoryLog, every: int = 5, part_bytes: int = 1024) -> tuple[Journal, Sums]:
+def journal(log: MemoryRecordLog, every: int = 5, part_bytes: int = 1024) -> tuple[Journal, Sums]:
     table = Sums()
     settings = JournalSettings(snapshot_every_records=every, snapshot_bytes_factor=0, snapshot_part_bytes=part_bytes)
     return Journal(log, TOPIC, table, settings), table
 
 
-def kinds(log: MemoryLog) -> list[str]:
+def kinds(log: MemoryRecordLog) -> list[str]:
     return log.kinds(TOPIC)
 
 
 def test_rebuilt_at_every_cut() -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     master, table = journal(log)
     states: dict[int, dict[str, int]] = {0: {}}
     rng = random.Random(1)
@@ -67,7 +67,7 @@ def test_rebuilt_at_every_cut() -> None:
 
 
 def test_a_snapshot_in_several_parts_counts_only_when_whole() -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     master, table = journal(log, every=1000)
     for number in range(100):
         master.append("add", {"v": 1, "n": str(number) * 50, "by": 1})
@@ -93,7 +93,7 @@ def test_a_snapshot_in_several_parts_counts_only_when_whole() -> None:
 
 
 def test_a_replica_follows_and_the_master_does_not_apply_twice() -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     master, table = journal(log)
     replica, copied = journal(log)
     for number in range(30):
@@ -108,7 +108,7 @@ def test_a_replica_follows_and_the_master_does_not_apply_twice() -> None:
 
 
 def test_truncation_below_what_is_applied_rebuilds() -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     master, table = journal(log, every=1000)
     ends = [master.append("add", {"v": 1, "n": "a", "by": 1}) for _ in range(5)]
     log.cut(ends[2])
@@ -120,7 +120,7 @@ def test_truncation_below_what_is_applied_rebuilds() -> None:
 
 
 def test_a_refused_append_changes_nothing() -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     master, table = journal(log)
     log.is_master = False
     with pytest.raises(NotMaster):
@@ -130,7 +130,7 @@ def test_a_refused_append_changes_nothing() -> None:
 
 
 def test_a_refused_snapshot_waits_and_the_change_counts() -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     master, table = journal(log, every=3)
     real = log.append
 
@@ -149,7 +149,7 @@ def test_a_refused_snapshot_waits_and_the_change_counts() -> None:
 
 
 def test_retention_with_a_snapshot_loses_nothing() -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     master, table = journal(log, every=1000)
     for _ in range(10):
         master.append("add", {"v": 1, "n": "a", "by": 1})
@@ -163,7 +163,7 @@ def test_retention_with_a_snapshot_loses_nothing() -> None:
 
 
 def test_missing_records_are_said() -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     master, _ = journal(log, every=1000)
     for _ in range(3):
         master.append("add", {"v": 1, "n": "a", "by": 1})
@@ -176,7 +176,7 @@ def test_missing_records_are_said() -> None:
         replica.catch_up()
 
 
-def begin_later(log: MemoryLog) -> tuple[Journal, Sums]:
+def begin_later(log: MemoryRecordLog) -> tuple[Journal, Sums]:
     """A master's log from its seventh record on, of which nothing was dispatched; a snapshot lies in the middle."""
     log.dispatches = False
     master, table = journal(log, every=1000, part_bytes=1024)
@@ -192,7 +192,7 @@ def begin_later(log: MemoryLog) -> tuple[Journal, Sums]:
 
 @pytest.mark.parametrize("step", [1, 3, 100])
 def test_a_replica_whose_log_begins_later_knows_what_was_before(step: int) -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     _, table = begin_later(log)
     replica, copied = journal(log)
     replica.rebuild()
@@ -206,7 +206,7 @@ def test_a_replica_whose_log_begins_later_knows_what_was_before(step: int) -> No
 
 @pytest.mark.parametrize("dispatched", range(0, 64, 3))
 def test_it_becomes_the_master_wherever_dispatch_stands(dispatched: int) -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     _, table = begin_later(log)
     replica, copied = journal(log)
     replica.rebuild()
@@ -221,14 +221,14 @@ def test_it_becomes_the_master_wherever_dispatch_stands(dispatched: int) -> None
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"v":2}', b"{}"])
 def test_unreadable_records_are_said(body: bytes) -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     log.append(TOPIC, "add", body)
     with pytest.raises(CorruptedFile, match=r"not readable|start the version"):
         decode_log_record(log.bodies(TOPIC)[0])
 
 
 def test_nothing_to_snapshot_without_records() -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     master, _ = journal(log)
     master.want_snapshot()
     master.maintain()
@@ -236,7 +236,7 @@ def test_nothing_to_snapshot_without_records() -> None:
 
 
 def test_a_new_master_knows_what_was_not_confirmed_yet() -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     master, table = journal(log, every=7)
     ends = [master.append("add", {"v": 1, "n": str(number % 3), "by": number}) for number in range(20)]
     for confirmed in ends:
@@ -250,7 +250,7 @@ def test_a_new_master_knows_what_was_not_confirmed_yet() -> None:
 
 
 def test_what_retention_must_keep_is_enough_to_rebuild() -> None:
-    log = MemoryLog()
+    log = MemoryRecordLog()
     master, table = journal(log)
     assert master.held_offset() is None
     for number in range(23):

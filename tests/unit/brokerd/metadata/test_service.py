@@ -13,7 +13,7 @@ from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.record.codec import decode_record
-from tests.support.memory_log import MemoryLog
+from tests.support.memory_log import MemoryRecordLog
 from tests.support.turns import Turns
 
 
@@ -38,18 +38,18 @@ def turns() -> Turns:
 
 
 @pytest.fixture
-def log() -> MemoryLog:
-    return MemoryLog()
+def log() -> MemoryRecordLog:
+    return MemoryRecordLog()
 
 
-def service(log: MemoryLog, turns: Turns) -> MetadataService:
-    made = MetadataService(log, SystemNames("c", "broker-a", development=True), turns, turns.wall_ms)
+def service(log: MemoryRecordLog, turns: Turns) -> MetadataService:
+    made = MetadataService(log, SystemNames("c", "broker-a", development=True, delay_levels=18), turns, turns.wall_ms)
     protocol: Metadata = made
     assert protocol is made
     return made
 
 
-def test_a_change_is_answered_when_acknowledged(log: MemoryLog, turns: Turns) -> None:
+def test_a_change_is_answered_when_acknowledged(log: MemoryRecordLog, turns: Turns) -> None:
     metadata, answers = service(log, turns), Answers()
     log.acknowledges = False
     metadata.put_topic(TopicConfig("t"), answers)
@@ -68,7 +68,7 @@ def test_a_change_is_answered_when_acknowledged(log: MemoryLog, turns: Turns) ->
         (PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, codes.SERVICE_NOT_AVAILABLE),
     ],
 )
-def test_an_unacknowledged_change_is_an_error(log: MemoryLog, turns: Turns, status: PutStatus, code: int) -> None:
+def test_an_unacknowledged_change_is_an_error(log: MemoryRecordLog, turns: Turns, status: PutStatus, code: int) -> None:
     metadata, answers = service(log, turns), Answers()
     log.acknowledges = False
     metadata.put_topic(TopicConfig("t"), answers)
@@ -77,7 +77,7 @@ def test_an_unacknowledged_change_is_an_error(log: MemoryLog, turns: Turns, stat
     assert answers.only.code == code
 
 
-def test_a_replica_refuses_and_follows(log: MemoryLog, turns: Turns) -> None:
+def test_a_replica_refuses_and_follows(log: MemoryRecordLog, turns: Turns) -> None:
     master, replica, answers = service(log, turns), service(log, turns), Answers()
     changes: list[Change] = []
     replica.listeners.append(changes.append)
@@ -89,13 +89,13 @@ def test_a_replica_refuses_and_follows(log: MemoryLog, turns: Turns) -> None:
     log.is_master = True
     master.put_topic(TopicConfig("t"), Answers())
     master.put_group(GroupConfig("g"), Answers())
-    replica.follow()
+    replica.dispatched(())
     assert replica.topic("t") == master.topic("t")
     assert [(change.topics_put, change.groups_put) for change in changes] == [(("t",), ()), ((), ("g",))]
     assert changes[-1].position == log.end_offset
 
 
-def test_a_rebuild_is_told_once(log: MemoryLog, turns: Turns) -> None:
+def test_a_rebuild_is_told_once(log: MemoryRecordLog, turns: Turns) -> None:
     metadata = service(log, turns)
     metadata.put_topic(TopicConfig("t"), Answers())
     metadata.delete_topic("t", Answers())
@@ -109,7 +109,7 @@ def test_a_rebuild_is_told_once(log: MemoryLog, turns: Turns) -> None:
     assert len(changes) == 1
 
 
-def test_commits_share_one_record(log: MemoryLog, turns: Turns) -> None:
+def test_commits_share_one_record(log: MemoryRecordLog, turns: Turns) -> None:
     metadata, answers = service(log, turns), Answers()
     turns.run(1000)
     for queue_id in range(8):
@@ -127,7 +127,7 @@ def test_commits_share_one_record(log: MemoryLog, turns: Turns) -> None:
     assert len(log.bodies(METADATA_TOPIC)) == 2
 
 
-def test_equal_commits_write_nothing(log: MemoryLog, turns: Turns) -> None:
+def test_equal_commits_write_nothing(log: MemoryRecordLog, turns: Turns) -> None:
     metadata, answers = service(log, turns), Answers()
     for _ in range(3):
         metadata.commit_offset("g", "t", 0, 5, answers)
@@ -136,7 +136,7 @@ def test_equal_commits_write_nothing(log: MemoryLog, turns: Turns) -> None:
     assert len(log.bodies(METADATA_TOPIC)) == 1
 
 
-def test_commits_may_go_back_and_are_refused_on_a_replica(log: MemoryLog, turns: Turns) -> None:
+def test_commits_may_go_back_and_are_refused_on_a_replica(log: MemoryRecordLog, turns: Turns) -> None:
     metadata, answers = service(log, turns), Answers()
     metadata.commit_offset("g", "t", 0, 9, None)
     turns.run(10)
@@ -151,7 +151,7 @@ def test_commits_may_go_back_and_are_refused_on_a_replica(log: MemoryLog, turns:
     assert turns.waiting == 0
 
 
-def test_internal_topics_may_have_names_that_clients_may_not_use(log: MemoryLog, turns: Turns) -> None:
+def test_internal_topics_may_have_names_that_clients_may_not_use(log: MemoryRecordLog, turns: Turns) -> None:
     metadata, answers = service(log, turns), Answers()
     metadata.put_topic(TopicConfig("%RETRY%g+t"), answers)
     assert answers.only is not None
@@ -162,7 +162,7 @@ def test_internal_topics_may_have_names_that_clients_may_not_use(log: MemoryLog,
     assert metadata.ensure_topic("%DLQ%g") is not None
 
 
-def test_deleting_a_group_deletes_where_its_unfinished_messages_wait(log: MemoryLog, turns: Turns) -> None:
+def test_deleting_a_group_deletes_where_its_unfinished_messages_wait(log: MemoryRecordLog, turns: Turns) -> None:
     metadata = service(log, turns)
     metadata.put_group(GroupConfig("g"), Answers())
     for name in ("%RETRY%g+t", "%RETRY%gg+t", "%DLQ%g"):
@@ -174,7 +174,7 @@ def test_deleting_a_group_deletes_where_its_unfinished_messages_wait(log: Memory
     assert set(metadata.tables.topics) == {"%RETRY%gg+t", "%DLQ%g"}
 
 
-def test_a_group_with_unfinished_messages_keeps_its_order(log: MemoryLog, turns: Turns) -> None:
+def test_a_group_with_unfinished_messages_keeps_its_order(log: MemoryRecordLog, turns: Turns) -> None:
     metadata = service(log, turns)
     metadata.put_group(GroupConfig("g"), Answers())
     metadata.unfinished = lambda group: "3 messages are in flight" if group == "g" else None
@@ -189,17 +189,17 @@ def test_a_group_with_unfinished_messages_keeps_its_order(log: MemoryLog, turns:
     assert metadata.group("g") == GroupConfig("g", fifo=True)
 
 
-def test_system_topics_and_groups_are_there_without_records(log: MemoryLog, turns: Turns) -> None:
+def test_system_topics_and_groups_are_there_without_records(log: MemoryRecordLog, turns: Turns) -> None:
     metadata = service(log, turns)
     for name in ("c", "broker-a", "SELF_TEST_TOPIC", "TBW102", "c_REPLY_TOPIC"):
         assert metadata.topic(name) is not None
         assert name in metadata.topics()
     assert metadata.group("TOOLS_CONSUMER") is not None
-    plain = MetadataService(log, SystemNames("c", "b", development=False), turns, turns.wall_ms)
+    plain = MetadataService(log, SystemNames("c", "b", development=False, delay_levels=18), turns, turns.wall_ms)
     assert plain.topic("TBW102") is None
 
 
-def test_the_registration_names_all_topics_and_the_version(log: MemoryLog, turns: Turns) -> None:
+def test_the_registration_names_all_topics_and_the_version(log: MemoryRecordLog, turns: Turns) -> None:
     metadata = service(log, turns)
     before = metadata.data_version(7)
     metadata.put_topic(TopicConfig("t", 4, 4, attributes={"message.type": "FIFO"}), Answers())
@@ -219,15 +219,15 @@ def test_the_registration_names_all_topics_and_the_version(log: MemoryLog, turns
     assert "SELF_TEST_TOPIC" in wrapper["topicConfigTable"]
 
 
-def test_a_rolled_file_gets_a_snapshot_when_this_is_the_master(log: MemoryLog, turns: Turns) -> None:
+def test_a_rolled_file_gets_a_snapshot_when_this_is_the_master(log: MemoryRecordLog, turns: Turns) -> None:
     metadata = service(log, turns)
     metadata.put_topic(TopicConfig("t"), Answers())
     log.is_master = False
-    metadata.file_rolled()
+    metadata.rolled()
     turns.run()
     assert len(log.bodies(METADATA_TOPIC)) == 1
     log.is_master = True
-    metadata.file_rolled()
+    metadata.rolled()
     turns.run()
     last = decode_record(log.bodies(METADATA_TOPIC)[-1])
     assert last.property_map()["TAGS"] == "snapshot"

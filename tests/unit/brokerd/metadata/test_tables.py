@@ -17,7 +17,7 @@ from remoting import codes
 from remoting.errors import RequestError
 from tests.support.examples import examples
 
-NAMES = SystemNames("DefaultCluster", "broker-a", development=False)
+NAMES = SystemNames("DefaultCluster", "broker-a", development=False, delay_levels=18)
 
 
 def put_topic(tables: MetadataTables, config: TopicConfig, unread: int = 0) -> bool:

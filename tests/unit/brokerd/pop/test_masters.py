@@ -107,8 +107,7 @@ def test_a_new_master_goes_on() -> None:
 def test_a_replica_that_followed_goes_on_too() -> None:
     broker = master()
     replica = PopBroker(broker.log, broker.turns)
-    replica.metadata.rebuild()
-    replica.pop_service.rebuild()
+    replica.rebuild()
     broker.send(*"abcd")
     messages = broker.receive(3).messages
     broker.ack(messages[1])
@@ -174,8 +173,8 @@ def test_snapshots_bound_what_a_new_master_reads() -> None:
         messages = broker.receive(1, invisible_time_ms=1000_000).messages
         if number % 3:
             broker.ack(*messages)
-    broker.pop_service.file_rolled()
-    broker.metadata.file_rolled()
+    broker.pop_service.rolled()
+    broker.metadata.rolled()
     broker.turns.run()
     other = PopBroker(broker.log.copy(), broker.turns).become_master()
     assert list(other.pop_service.ledger.snapshot_rows()) == list(broker.pop_service.ledger.snapshot_rows())

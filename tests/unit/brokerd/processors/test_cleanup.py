@@ -16,6 +16,7 @@ from brokerd.store.upkeep.housekeeping import Housekeeper
 from brokerd.store.upkeep.retention import RetentionDecision
 from remoting import codes
 from remoting.frame import Command
+from remoting.settings import Live
 from tests.support.disks import MemoryDisk
 from tests.support.remoting_broker import Peer
 from tests.unit.brokerd.config.test_takeover import Opened
@@ -33,7 +34,12 @@ class Cleaned:
         self.store = self.broker.core.store
         self.now_ms = self.broker.turns.wall_ms()
         self.housekeeper = Housekeeper(
-            self.store, disk, SETTINGS, RetentionSettings(files_per_round=2), lambda: self.now_ms, lambda error: None
+            self.store,
+            disk,
+            SETTINGS,
+            Live(RetentionSettings(files_per_round=2)),
+            lambda: self.now_ms,
+            lambda error: None,
         )
         metadata = self.broker.core.metadata
         self.processor = CleanupProcessor(

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from brokerd.consuming.read_place import PullSettings
 from brokerd.members.client_info import ClientInfo
 from remoting import codes
 from remoting.frame import Command
@@ -121,9 +122,9 @@ def test_nobody_hears_in_groups_that_do_not_want_it(broker: RemotingBroker) -> N
     broker.group("g", notify_ids_changed=False)
     beat(broker, peer)
     broker.group("g")
-    broker.notifies = False
+    broker.pull_settings.change(PullSettings(notify_ids_changed=False))
     beat(broker, Peer(2), "c2")
-    broker.notifies = True
+    broker.pull_settings.change(PullSettings())
     assert peer.notices == []
     beat(broker, Peer(3), "c3")
     assert peer.notices == [NOTICE]

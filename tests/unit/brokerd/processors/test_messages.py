@@ -10,7 +10,8 @@ from brokerd.processors.messages import MessageProcessor
 from brokerd.store.derived.background import Background
 from brokerd.store.index.key_queries import Found, KeyQueries
 from brokerd.store.index.search import Question
-from brokerd.store.store import AppendResult, MessageStore
+from brokerd.store.run import AppendResult
+from brokerd.store.store import MessageStore
 from brokerd.store.upkeep.retention import RetentionDecision
 from remoting import codes
 from remoting.errors import LogboomError, RequestError

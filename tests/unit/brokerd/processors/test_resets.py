@@ -121,7 +121,7 @@ def test_a_new_master_knows_what_is_pending_and_what_was_told(broker: RemotingBr
 
 def test_a_snapshot_holds_what_is_pending(broker: RemotingBroker) -> None:
     reset(broker, queueId=0, offset=3)
-    broker.metadata.file_rolled()
+    broker.metadata.rolled()
     broker.turns.run()
     other = RemotingBroker(log=broker.log.copy(), turns=broker.turns)
     other.become_master()

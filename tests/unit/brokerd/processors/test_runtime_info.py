@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from brokerd.processors.runtime_info import Figures, RuntimeInfo
-from brokerd.sending.sender import Counters
+from brokerd.sending.counters import Counters
 from remoting.disk import DiskUsage
 
 # What clusterList parses as a number, by the original's documentation of the request.

@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.delay.levels import SCHEDULE_TOPIC
 from remoting import codes
 from remoting.frame import Command
+from remoting.names import SCHEDULE_TOPIC
 from tests.support.remoting_broker import RemotingBroker, remoting_master
 
 

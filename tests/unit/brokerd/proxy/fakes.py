@@ -289,3 +289,10 @@ class FakeBroker:
                 )
             ]
         )
+
+
+class Alone:
+    """The mastership of a group of one."""
+
+    is_master = True
+    master_address = ""

@@ -14,9 +14,9 @@ from brokerd.proxy.methods.table import build_methods
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import Code
 from remoting.access.decision import Demand
-from remoting.access.guard import AccessSettings, Guard
 from remoting.access.model import ALL, CUSTOM, GROUP, PUB, SUB, TOPIC, AccessState, Entry, User, resource
 from remoting.access.sealing import seal
+from remoting.guarding.guard import AccessSettings, Guard
 from tests.unit.brokerd.proxy.fakes import FakeBroker
 
 SECRET = b"0123456789abcdef"

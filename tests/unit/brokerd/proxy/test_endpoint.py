@@ -19,12 +19,12 @@ from brokerd.proxy.forward import ForwardSettings
 from brokerd.proxy.http2 import frames
 from brokerd.proxy.http2.frames import ErrorCode
 from brokerd.proxy.protobuf import definition, service
-from brokerd.proxy.proxy import GrpcProxy
+from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from brokerd.proxy.status import Code
 from remoting.errors import SettingsError
 from remoting.settings import override
 from remoting.transport.client import RemotingClient
-from tests.unit.brokerd.proxy.fakes import FakeBroker
+from tests.unit.brokerd.proxy.fakes import Alone, FakeBroker
 from tests.unit.brokerd.proxy.rawclient import RawClient
 from tests.unit.brokerd.proxy.test_methods import producer, resource, sending, settings_of
 from tests.unit.brokerd.proxy.test_receive_message import receiving
@@ -41,9 +41,8 @@ async def serving(broker: FakeBroker | None = None, **settings) -> AsyncIterator
         0,
         broker.services(),
         RemotingClient(),
-        is_master=lambda: True,
-        master_address=lambda: None,
-        settings=EndpointSettings(**settings),
+        Alone(),
+        ProxyOptions(EndpointSettings(**settings)),
     )
     await proxy.start()
     try:

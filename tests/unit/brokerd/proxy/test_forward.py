@@ -12,7 +12,7 @@ from brokerd.proxy.forward import ForwardSettings
 from brokerd.proxy.http2 import frames
 from brokerd.proxy.http2.frames import ErrorCode
 from brokerd.proxy.protobuf import definition, service
-from brokerd.proxy.proxy import GrpcProxy
+from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from brokerd.proxy.proxy_call import ProxyCall, decode_messages, encode_messages, take_part
 from brokerd.proxy.status import Code
 from remoting import codes
@@ -40,13 +40,20 @@ class Node:
             0,
             self.broker.services(),
             self.dialler,
-            is_master=lambda: group.master is self,
-            master_address=lambda: None if group.master is None else group.master.address,
-            forward_settings=group.settings,
+            self,
+            ProxyOptions(forward=group.settings),
         )
         self.server = RemotingServer(
             "127.0.0.1", 0, {codes.PROXY_CALL: self.proxy.handle_forwarded}, closed=self.proxy.remoting_closed
         )
+
+    @property
+    def is_master(self) -> bool:
+        return self.group.master is self
+
+    @property
+    def master_address(self) -> str:
+        return "" if self.group.master is None else self.group.master.address
 
     @property
     def address(self) -> str:

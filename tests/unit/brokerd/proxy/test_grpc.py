@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.proxy.calls import GrpcStatus, Kind, Method, Peer
-from brokerd.proxy.grpc import PREFIX, GrpcCall, GrpcConnection, encode_status_text
+from brokerd.proxy.grpc import PREFIX, GrpcCall, GrpcConnection, GrpcLimits, encode_status_text
 from brokerd.proxy.http2 import frames
 from brokerd.proxy.http2.frames import ErrorCode, Setting
-from brokerd.proxy.http2.limits import Budget, Http2Limits
+from brokerd.proxy.http2.limits import Budget
 from tests.unit.brokerd.proxy.h2client import split
 
 HEADERS = {
@@ -45,11 +45,9 @@ class Client:
         }
         self.connection = GrpcConnection(
             methods,
-            Http2Limits(),
+            GrpcLimits(max_message_bytes, 1000),
             budget or Budget(1 << 30),
             peer=Peer("127.0.0.1:1", b"", self),
-            max_message_bytes=max_message_bytes,
-            max_streamed_message_bytes=1000,
             wants_flush=self.wants_flush,
             now_ms=self.now_ms,
         )

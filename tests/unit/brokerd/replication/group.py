@@ -1,4 +1,4 @@
-"""A whole broker group in one process and one thread: real replication engines, scripted network, controller and power.
+"""A whole broker group in one process and one thread: real replication drivers, scripted network, controller and power.
 
 Nothing happens by itself. Bytes wait on a `Wire` until somebody delivers them, requests wait at the `Controller` until somebody
 processes them, answers wait until somebody delivers or loses them, logs are flushed when somebody says so, and the clock moves
@@ -13,14 +13,16 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from brokerd.replication.epochs.epoch_file import EpochFile
+from brokerd.replication.facts import driver_facts
 from brokerd.replication.required_set.sync_state import Proposal
-from brokerd.replication.roles.driver import ReplicaEngine
+from brokerd.replication.roles.driver import ReplicationDriver, Seams
 from brokerd.replication.roles.effects import Role, RoleView
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.disk import Bytes
+from remoting.errors import ProtocolError
 from tests.support.disks import MemoryDisk, PowerLost
 
 _NONCES = itertools.count()
@@ -66,7 +68,7 @@ class FusedDisk(MemoryDisk):
         self._fuse.pass_step(before=False)
 
 
-class MemoryLog:
+class MemoryReplicatedLog:
     """A log of records (one length byte, then that many bytes) of which a crash keeps what was flushed and maybe more."""
 
     def __init__(self, fuse: Fuse) -> None:
@@ -94,7 +96,8 @@ class MemoryLog:
         return self.content(offset, min(offset + length, segment_end, self.end_offset))
 
     def append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
-        assert offset == self.end_offset
+        if offset != self.end_offset:
+            raise ProtocolError(f"bytes for {offset} arrived, but this log ends at {self.end_offset}")
         for buffer in buffers:
             self.data += buffer
 
@@ -104,7 +107,8 @@ class MemoryLog:
         return self.end_offset
 
     def truncate(self, offset: int) -> None:
-        assert self.min_offset <= offset <= self.end_offset
+        if offset not in (self.end_offset, *self.boundaries()):
+            raise ProtocolError(f"no record starts at {offset}")
         self._fuse.pass_step(before=True)
         self._cut(offset)
         self._fuse.pass_step(before=False)
@@ -129,10 +133,15 @@ class MemoryLog:
         self.flushed_offset = self.end_offset
 
     def last_boundary(self) -> int:
-        position = 0
+        return self.boundaries()[-1]
+
+    def boundaries(self) -> list[int]:
+        """Where whole records start and end."""
+        position, found = 0, [self.min_offset]
         while position < len(self.data) and position + 1 + self.data[position] <= len(self.data):
             position += 1 + self.data[position]
-        return self.min_offset + position
+            found.append(self.min_offset + position)
+        return found
 
     def records(self) -> list[bytes]:
         found, position = [], 0
@@ -269,7 +278,7 @@ class Wire:
 
 
 class Node:
-    """One broker: its disk outlives its engine."""
+    """One broker: its disk outlives its driver."""
 
     def __init__(self, group: Group, broker_id: int, settings: ReplicationSettings) -> None:
         self.group = group
@@ -277,7 +286,7 @@ class Node:
         self.settings = settings
         self.fuse = Fuse()
         self.disk = FusedDisk(self.fuse)
-        self.log = MemoryLog(self.fuse)
+        self.log = MemoryReplicatedLog(self.fuse)
         self.life = 0
         self.alive = False
         self.full_connections: set[int] = set()
@@ -292,27 +301,28 @@ class Node:
         self.dials.clear()
         self.fuse.steps_left = 0
         self.fuse.blown = False
-        self.engine = ReplicaEngine(
+        self.driver = ReplicationDriver(
             self.settings,
-            self.log,
-            EpochFile(self.disk),
-            self,
-            self,
-            credentials=credentials(self.life),
+            Seams(self.log, EpochFile(self.disk), self, self),
+            credentials(self.life),
             confirm_offset=0,
             now_ms=self.group.now_ms,
         )
-        self.engine.add_role_listener(lambda role, epoch: self.roles.append((role, epoch)))
-        self.engine.on_failure(self.failures.append)
-        self.engine.identified(self.broker_id)
+        self.driver.add_role_listener(lambda role, epoch: self.roles.append((role, epoch)))
+        self.driver.on_failure(self.failures.append)
+        self.driver.identified(self.broker_id)
 
     @property
-    def core(self):
-        return self.engine.core
+    def machine(self):
+        return self.driver.machine
+
+    def state(self):
+        """What a person is told."""
+        return driver_facts(self.driver, self.group.now_ms)
 
     @property
     def is_master(self) -> bool:
-        return self.alive and self.core.role is Role.MASTER
+        return self.alive and self.machine.role is Role.MASTER
 
     # Outlet
 
@@ -339,7 +349,7 @@ class Node:
         if not wire.open_at_master and not wire.open_at_replica:
             del self.group.wires[connection]
 
-    # ControlRequests
+    # RoleAuthority
 
     def request_sync(self) -> None:
         self._ask("view")
@@ -413,8 +423,8 @@ class Group:
         """A producer's message on a master, and its wait for the acknowledgement."""
         if payload is None:
             self._record_number += 1
-            payload = b"%d:%d:%d" % (self._record_number, node.broker_id, node.core.master_epoch)
-        epoch = node.core.master_epoch
+            payload = b"%d:%d:%d" % (self._record_number, node.broker_id, node.machine.master_epoch)
+        epoch = node.machine.master_epoch
         end = node.log.append_record(payload)
         node.waiting += 1
 
@@ -425,35 +435,35 @@ class Group:
                 self._check_order(node, epoch, end)
                 self.acknowledged.append(Acknowledged(end - 1 - len(payload), payload, epoch, node.broker_id))
 
-        node.engine.on_appended(end, self.now_ms)
-        node.engine.wait(end, done, self.now_ms)
+        node.driver.on_appended(end, self.now_ms)
+        node.driver.wait(end, done, self.now_ms)
 
     def _check_order(self, node: Node, epoch: int, end: int) -> None:
         """Once somebody acknowledged in a newer epoch, a late ack may only complete what the newer master took over."""
         newest = max(self.acknowledged, key=lambda acked: acked.epoch, default=None)
         if newest is None or newest.epoch <= epoch:
             return
-        entries = self.nodes[newest.broker_id].core.epochs.entries
+        entries = self.nodes[newest.broker_id].machine.epochs.entries
         begin = min(entry.start_offset for entry in entries if entry.epoch > epoch)
         assert end <= begin, f"b{node.broker_id} acknowledges {end} in epoch {epoch}, which ended at {begin}"
 
     def flush(self, node: Node) -> None:
         node.log.flush()
-        node.engine.on_flushed(self.now_ms)
+        node.driver.on_flushed(self.now_ms)
 
     def dial(self, node: Node) -> None:
         """Carry out the oldest dial of a node."""
         address, attempt = node.dials.pop(0)
         master = self.nodes[int(address[1:])]
         if not master.alive:
-            node.engine.connect_failed(attempt, "refused", self.now_ms)
+            node.driver.connect_failed(attempt, "refused", self.now_ms)
             return
         self._wire_number += 1
         wire = Wire(self._wire_number, node, master)
         self.wires[wire.number] = wire
-        node.engine.connected(attempt, wire.number, self.now_ms)
+        node.driver.connected(attempt, wire.number, self.now_ms)
         if wire.number in self.wires:
-            master.engine.accepted(wire.number, self.now_ms, host=f"10.0.0.{node.broker_id}")
+            master.driver.accepted(wire.number, self.now_ms, host=f"10.0.0.{node.broker_id}")
         if wire.open_at_master and wire.open_at_replica:
             # Hello and challenge; what the replica sends next proves it, and counts as its handshake.
             self.deliver_to_master(wire)
@@ -463,12 +473,12 @@ class Group:
         """Deliver the next bytes that the replica sent; all that was sent at once, or `count` bytes of it."""
         data = self._take(wire.to_master, count)
         if wire.open_at_master and wire.master.alive and wire.lives[1] == wire.master.life:
-            wire.master.engine.received(wire.number, data, self.now_ms)
+            wire.master.driver.received(wire.number, data, self.now_ms)
 
     def deliver_to_replica(self, wire: Wire, count: int | None = None) -> None:
         data = self._take(wire.to_replica, count)
         if wire.open_at_replica and wire.replica.alive and wire.lives[0] == wire.replica.life:
-            wire.replica.engine.received(wire.number, data, self.now_ms)
+            wire.replica.driver.received(wire.number, data, self.now_ms)
 
     def notice_close(self, wire: Wire) -> None:
         """The end that is still open learns that the other one is not; what was sent before has arrived first."""
@@ -480,9 +490,9 @@ class Group:
                 self.deliver_to_master(wire)
         self.wires.pop(wire.number, None)
         if wire.open_at_replica and wire.replica.alive and wire.lives[0] == wire.replica.life:
-            wire.replica.engine.lost(wire.number, self.now_ms)
+            wire.replica.driver.lost(wire.number, self.now_ms)
         if wire.open_at_master and wire.master.alive and wire.lives[1] == wire.master.life:
-            wire.master.engine.lost(wire.number, self.now_ms)
+            wire.master.driver.lost(wire.number, self.now_ms)
 
     def cut(self, wire: Wire) -> None:
         """The network drops the connection with everything on it; both ends learn it at once."""
@@ -491,13 +501,13 @@ class Group:
         self.wires.pop(wire.number, None)
         for node, life in zip((wire.replica, wire.master), wire.lives, strict=True):
             if node.alive and node.life == life:
-                node.engine.lost(wire.number, self.now_ms)
+                node.driver.lost(wire.number, self.now_ms)
 
     def tick(self, milliseconds: int = TICK_MS) -> None:
         self.now_ms += milliseconds
         for node in self.nodes.values():
             if node.alive:
-                node.engine.tick(self.now_ms, milliseconds)
+                node.driver.tick(self.now_ms, milliseconds)
 
     def process(self, request: Request) -> None:
         """The controller handles a request; its answer is on its way."""
@@ -508,37 +518,37 @@ class Group:
 
     def deliver(self, answer: Answer) -> None:
         self.answers.remove(answer)
-        engine = answer.node.engine
+        driver = answer.node.driver
         if not answer.node.alive or answer.node.life != answer.life:
             return
         if answer.kind == "alter":
             assert answer.view is not None
             if answer.code == codes.SUCCESS:
-                engine.proposal_accepted(answer.token, answer.view.members, answer.view.set_epoch, self.now_ms)
+                driver.proposal_accepted(answer.token, answer.view.members, answer.view.set_epoch, self.now_ms)
             else:
-                engine.proposal_answered(answer.token, answer.code, self.now_ms)
+                driver.proposal_answered(answer.token, answer.code, self.now_ms)
         elif answer.kind == "members":
-            engine.members_known(answer.members, frozenset(), self.now_ms)
+            driver.members_known(answer.members, frozenset(), self.now_ms)
         else:
             assert answer.view is not None
-            engine.observed(answer.view, self.now_ms)
+            driver.observed(answer.view, self.now_ms)
 
     def lose_answer(self, answer: Answer) -> None:
         """The answer never arrives: the sender's time-out fires."""
         self.answers.remove(answer)
         if answer.kind == "alter" and answer.node.alive and answer.node.life == answer.life:
-            answer.node.engine.proposal_unanswered(answer.token, self.now_ms)
+            answer.node.driver.proposal_unanswered(answer.token, self.now_ms)
 
     def abandon(self, request: Request) -> None:
         """The sender gives up; the request itself is still under way."""
         request.abandoned = True
         if request.kind == "alter" and request.node.alive and request.node.life == request.life:
             assert request.proposal is not None
-            request.node.engine.proposal_unanswered(request.proposal.token, self.now_ms)
+            request.node.driver.proposal_unanswered(request.proposal.token, self.now_ms)
 
     def push(self, node: Node) -> None:
         """The controller's view reaches a node (a notification, or the answer to its poll)."""
-        node.engine.observed(self.controller.view(), self.now_ms)
+        node.driver.observed(self.controller.view(), self.now_ms)
 
     def crash(self, node: Node, kept: int | None = None) -> None:
         """kill -9 with power loss: unflushed bytes beyond `kept` are gone; its connections close."""

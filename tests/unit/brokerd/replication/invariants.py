@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.epochs.epoch_list import is_increasing
-from brokerd.replication.roles.followership import Stage
+from brokerd.replication.roles.followership import CopyStage
 from tests.unit.brokerd.replication.group import Group, Node
 
 
@@ -36,14 +36,14 @@ def check_sets(group: Group) -> None:
     for node in group.nodes.values():
         if not node.alive:
             continue
-        core = node.core
-        assert core.confirm_offset <= core.log.end_offset == node.log.end_offset
-        leading = core.leading
-        if leading is not None:
+        machine = node.machine
+        assert machine.confirm_offset <= machine.log.end_offset == node.log.end_offset
+        mastership = machine.mastership
+        if mastership is not None:
             assert node.broker_id not in group.learners, "a learner leads"
-            assert not leading.sync.required & group.learners, "an acknowledgement waits for a learner"
-            if leading.epoch == controller.master_epoch:
-                assert controller.members <= leading.sync.required
+            assert not mastership.sync.required & group.learners, "an acknowledgement waits for a learner"
+            if mastership.epoch == controller.master_epoch:
+                assert controller.members <= mastership.sync.required
 
 
 def check_epochs(group: Group) -> None:
@@ -51,32 +51,36 @@ def check_epochs(group: Group) -> None:
     for node in group.nodes.values():
         if not node.alive:
             continue
-        core = node.core
-        entries = core.epochs.entries
+        machine = node.machine
+        entries = machine.epochs.entries
         assert is_increasing(entries)
-        if core.log.end_offset > core.log.min_offset:
-            assert not entries or entries[0].start_offset <= core.log.min_offset, "bytes without an epoch"
-        assert not entries or entries[-1].start_offset <= core.log.end_offset, "an epoch behind the log's end"
-        ends = [*(entry.start_offset for entry in entries[1:]), core.log.end_offset][: len(entries)]
+        if machine.log.end_offset > machine.log.min_offset:
+            assert not entries or entries[0].start_offset <= machine.log.min_offset, "bytes without an epoch"
+        assert not entries or entries[-1].start_offset <= machine.log.end_offset, "an epoch behind the log's end"
+        ends = [*(entry.start_offset for entry in entries[1:]), machine.log.end_offset][: len(entries)]
         for entry, end in zip(entries, ends, strict=True):
             if entry.start_offset < end and entry.start_offset > node.log.min_offset:
                 first = group.epoch_starts.setdefault(entry.epoch, entry.start_offset)
                 assert first == entry.start_offset, f"epoch {entry.epoch} began at {first}, and at {entry.start_offset}"
         persisted = EpochFile(node.disk).load()[1]
-        assert core.highest_epoch == persisted, "an epoch was taken up before it was durable"
-        following = core.following
-        if following is not None:
-            assert following.master_epoch == core.highest_epoch, "it follows a master older than one it knows of"
+        assert machine.highest_epoch == persisted, "an epoch was taken up before it was durable"
+        followership = machine.followership
+        if followership is not None:
+            assert followership.master_epoch == machine.highest_epoch, "it follows a master older than one it knows of"
             check_prefix(group, node)
 
 
 def check_prefix(group: Group, node: Node) -> None:
     """A replica that is being sent the log has a prefix of its master's."""
-    following = node.core.following
-    assert following is not None
-    master = group.nodes[following.master_id]
-    leading = master.core.leading if master.alive else None
-    if following.stage is not Stage.TRANSFER or leading is None or leading.epoch != following.master_epoch:
+    followership = node.machine.followership
+    assert followership is not None
+    master = group.nodes[followership.master_id]
+    mastership = master.machine.mastership if master.alive else None
+    if (
+        followership.stage is not CopyStage.TRANSFER
+        or mastership is None
+        or mastership.epoch != followership.master_epoch
+    ):
         return
     start = max(node.log.min_offset, master.log.min_offset)
     end = node.log.end_offset
@@ -110,11 +114,11 @@ def check_visibility(group: Group) -> None:
     for node in group.nodes.values():
         if not node.alive:
             continue
-        visible = node.core.confirm_offset
-        if node.core.leading is not None:
-            before = group.confirmed.get((node.broker_id, node.core.master_epoch), 0)
+        visible = node.machine.confirm_offset
+        if node.machine.mastership is not None:
+            before = group.confirmed.get((node.broker_id, node.machine.master_epoch), 0)
             assert visible >= before, "the confirm offset went back within a mastership"
-            group.confirmed[node.broker_id, node.core.master_epoch] = visible
+            group.confirmed[node.broker_id, node.machine.master_epoch] = visible
         for member in members:
             safe = member.log.flushed_offset if group.settings.ack_after_flush else member.log.end_offset
             assert safe >= visible, (

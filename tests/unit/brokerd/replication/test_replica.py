@@ -11,11 +11,12 @@ import pytest
 import uvloop
 
 from brokerd.metadata.configs import TopicConfig
-from brokerd.replication.controllers.controller_session import BrokerNames
+from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.facts import ReplicaFacts
-from brokerd.replication.replica import Replica
+from brokerd.replication.replica import Replica, Surroundings
 from brokerd.replication.roles.effects import Role
+from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake
 from brokerd.replication.wire.rocketmq_layouts import encode_ack, encode_handshake
@@ -25,8 +26,8 @@ from remoting.transport.client import RemotingClient
 from remoting.transport.server import RemotingServer
 from tests.support.disks import MemoryDisk
 from tests.support.ports import free_ports
-from tests.unit.brokerd.replication.fake_controller import FakeController
-from tests.unit.brokerd.replication.group import Fuse, MemoryLog
+from tests.unit.brokerd.replication.controllers.fake_controller import FakeController
+from tests.unit.brokerd.replication.group import Fuse, MemoryReplicatedLog
 
 DEADLINE_S = 60.0
 
@@ -41,7 +42,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
         pytest.fail(f"did not happen: {what}")
 
 
-class PromptLog(MemoryLog):
+class PromptLog(MemoryReplicatedLog):
     """Flushes by itself on the next turn of the loop."""
 
     def __init__(self) -> None:
@@ -79,12 +80,8 @@ class Broker:
         topics = {"t": TopicConfig("t")}
         self.replica = Replica(
             self.settings,
-            names,
-            self.controllers,
-            self.disk,
+            Surroundings(names, self.controllers, self.disk, lambda: topics, self.secrets),
             self.log,
-            lambda: topics,
-            secrets=self.secrets,
             confirm_offset=0,
         )
         self.log.flushed_callback = self.replica.on_flushed
@@ -215,8 +212,8 @@ async def test_a_cut_connection_is_dialled_again_without_leaving_the_set() -> No
         set_epoch = group.controller.set_epoch
         replicas = [broker for broker in group.brokers if not broker.is_master]
         for broker in replicas:
-            connection = broker.replica._engine.core.following.connection
-            broker.replica._hub._links[connection].transport.abort()
+            connection = broker.replica._driver.machine.followership.connection
+            broker.replica._hub._connections[connection].transport.abort()
         await group.acknowledge(20)
         await group.equal_logs()
         assert group.controller.set_epoch == set_epoch
@@ -383,6 +380,21 @@ async def test_a_broken_invariant_stops_the_broker() -> None:
         assert failures == ["replication broke: a bug"]
         assert not master.is_master
         assert master.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
+
+
+async def test_an_assertion_that_fails_in_a_role_change_stops_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(machine: RoleMachine, now_ms: int) -> None:
+        raise AssertionError("the master epoch fell from 3 to 2")
+
+    monkeypatch.setattr(RoleMachine, "_begin_epoch", broken)
+    async with cluster(size=1) as group:
+        failures: list[str] = []
+        (broker,) = group.brokers
+        broker.replica.on_failure(failures.append)
+        await until(lambda: failures, "the failure")
+        assert failures == ["replication broke: the master epoch fell from 3 to 2"]
+        assert broker.replica.role is Role.FENCED
+        assert Role.MASTER not in broker.roles
 
 
 async def test_a_fresh_replica_copies_a_long_log() -> None:

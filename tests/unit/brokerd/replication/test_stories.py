@@ -14,9 +14,9 @@ import pytest
 
 from brokerd.replication.epochs.epoch_list import EpochList
 from brokerd.replication.roles.effects import PersistEpochs, Role, RoleView, TruncateLog
-from brokerd.replication.roles.followership import Following, Stage
-from brokerd.replication.roles.mastership import Leading, Transfer
-from brokerd.replication.roles.role_machine import ReplicaCore
+from brokerd.replication.roles.followership import CopyStage, Followership
+from brokerd.replication.roles.mastership import Mastership, Transfer
+from brokerd.replication.roles.role_machine import Event, RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Piece
 from remoting.errors import ProtocolError
@@ -74,12 +74,12 @@ def test_learners_copy_everything_and_are_in_no_set_whatever_happens() -> None:
 
 
 def test_stories_find_a_master_that_counts_learners(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Leading.handshake
+    original = Mastership.handshake
 
-    def handshake(self: Leading, connection: int, frame: Handshake, now_ms: int) -> None:
+    def handshake(self: Mastership, connection: int, frame: Handshake, now_ms: int) -> None:
         original(self, connection, frame._replace(learner=False), now_ms)
 
-    monkeypatch.setattr(Leading, "handshake", handshake)
+    monkeypatch.setattr(Mastership, "handshake", handshake)
     failed = 0
     for seed in range(20):
         try:
@@ -112,9 +112,9 @@ def test_stories_find_an_epoch_that_is_refused_where_another_one_starts(monkeypa
 
 
 def test_stories_find_a_batch_that_is_labelled_with_the_next_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Leading.next_transfer
+    original = Mastership.next_transfer
 
-    def next_transfer(self: Leading, connection: int) -> Transfer | None:
+    def next_transfer(self: Mastership, connection: int) -> Transfer | None:
         transfer = original(self, connection)
         if transfer is None:
             return None
@@ -124,17 +124,17 @@ def test_stories_find_a_batch_that_is_labelled_with_the_next_epoch(monkeypatch: 
         header = transfer.header._replace(epoch=epoch, epoch_start=min(start, transfer.header.offset))
         return Transfer(connection, header, transfer.length)
 
-    monkeypatch.setattr(Leading, "next_transfer", next_transfer)
+    monkeypatch.setattr(Mastership, "next_transfer", next_transfer)
     assert failures(range(SCHEDULES // 4)) > 0
 
 
 def test_stories_find_a_restarted_master_that_goes_on_with_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    observe, begin = ReplicaCore.observe, EpochList.begin
+    observe, begin = RoleMachine.observe, EpochList.begin
 
-    def observe_again(self: ReplicaCore, view: RoleView, now_ms: int) -> None:
+    def observe_again(self: RoleMachine, view: RoleView, now_ms: int) -> None:
         if self.role is Role.FENCED and view.master_id == self.broker_id and view.master_epoch == self.highest_epoch:
             self.view = view
-            self._promote(view.master_epoch)
+            self._switch(Event.ELECTED, now_ms)
         else:
             observe(self, view, now_ms)
 
@@ -143,51 +143,51 @@ def test_stories_find_a_restarted_master_that_goes_on_with_its_epoch(monkeypatch
             self._pop_last()
         begin(self, epoch, start_offset)
 
-    monkeypatch.setattr(ReplicaCore, "observe", observe_again)
+    monkeypatch.setattr(RoleMachine, "observe", observe_again)
     monkeypatch.setattr(EpochList, "begin", move)
     assert failures(range(SCHEDULES)) > 0
 
 
 def test_stories_find_replicas_that_ack_what_they_have_not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Following.received
+    original = Followership.received
 
-    def received(self: Following, connection: int, pieces: list[Piece], now_ms: int) -> None:
+    def received(self: Followership, connection: int, pieces: list[Piece], now_ms: int) -> None:
         original(self, connection, pieces, now_ms)
-        if self.stage is Stage.TRANSFER:
+        if self.stage is CopyStage.TRANSFER:
             self._send_ack(self._log.end_offset, now_ms)
 
-    monkeypatch.setattr(Following, "received", received)
+    monkeypatch.setattr(Followership, "received", received)
     assert failures(range(SCHEDULES // 4)) > 0
 
 
 def test_stories_find_acks_that_are_counted_across_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deposed master that still counts its old required set as itself alone."""
-    monkeypatch.setattr(Leading, "_position", lambda self, broker_id: self._log.end_offset)
+    monkeypatch.setattr(Mastership, "_position", lambda self, broker_id: self._log.end_offset)
     assert failures(range(SCHEDULES // 4)) > 0
 
 
 def test_stories_find_a_replica_that_shows_what_its_master_has_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def advance(self: Following) -> None:
+    def advance(self: Followership) -> None:
         self.confirm_offset = max(self.confirm_offset, self._log.flushed_offset)
 
-    monkeypatch.setattr(Following, "_advance_confirm", advance)
+    monkeypatch.setattr(Followership, "_advance_confirm", advance)
     assert failures(range(SCHEDULES // 4)) > 0
 
 
 def test_stories_find_a_master_that_shows_what_it_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Leading.advance
+    original = Mastership.advance
 
-    def advance(self: Leading) -> None:
+    def advance(self: Mastership) -> None:
         original(self)
         self.confirm_offset = max(self.confirm_offset, self.own_position)
 
-    monkeypatch.setattr(Leading, "advance", advance)
+    monkeypatch.setattr(Mastership, "advance", advance)
     assert failures(range(SCHEDULES // 4)) > 0
 
 
 def test_the_log_is_cut_before_the_epochs() -> None:
     """The other way round, a crash in between would leave bytes of one epoch under the number of another."""
-    from tests.unit.brokerd.replication.test_following import Replica
+    from tests.unit.brokerd.replication.roles.test_followership import Replica
 
     replica = Replica("1@0 2@50", end=100)
     replica.greet("1@0 3@50", end=80, epoch=3)

@@ -89,8 +89,8 @@ def test_w03_an_isolated_master_acknowledges_nothing_after_another_one_was_elect
     append_and_flush(group, group[1])
     group.append(group[2])
     isolated(group, 1, 80)
-    assert group[1].core.role is Role.MASTER
-    assert group[1].core.master_epoch == 1
+    assert group[1].machine.role is Role.MASTER
+    assert group[1].machine.master_epoch == 1
     assert group.outcomes.count(PutStatus.PUT_OK) == 2
     assert PutStatus.FLUSH_SLAVE_TIMEOUT in group.outcomes
     check_safety(group)
@@ -123,11 +123,11 @@ def test_w07_consumers_see_nothing_that_a_joining_replica_lacks() -> None:
             group.tick()
     group.process(next(request for request in group.requests if request.kind == "alter"))
     assert group.controller.members == {1, 2}
-    assert group[1].core.leading is not None
-    assert group[1].core.leading.sync.local == {1}, "the answer is still under way"
-    before = group[1].core.confirm_offset
+    assert group[1].machine.mastership is not None
+    assert group[1].machine.mastership.sync.local == {1}, "the answer is still under way"
+    before = group[1].machine.confirm_offset
     append_and_flush(group, group[1])
-    assert group[1].core.confirm_offset == before
+    assert group[1].machine.confirm_offset == before
     assert group.outcomes[-1:] == [PutStatus.PUT_OK]
     assert len(group.acknowledged) == 1
 
@@ -143,7 +143,7 @@ def test_w12_a_new_epoch_of_the_same_master_begins_on_new_connections() -> None:
     group.settle(3)
     assert group.outcomes[-1] is PutStatus.PUT_OK
     for node in group.nodes.values():
-        assert [entry.epoch for entry in node.core.epochs.entries] == [1, 2]
+        assert [entry.epoch for entry in node.machine.epochs.entries] == [1, 2]
 
 
 def test_w14_a_power_loss_of_all_machines_takes_nothing_that_was_acknowledged() -> None:
@@ -182,13 +182,13 @@ def test_w21_with_two_required_copies_a_new_master_takes_nothing_until_a_replica
     group.controller.elect(2)
     group.push(group[2])
     group.settle(5)
-    assert group[2].engine.is_master
-    assert not group[2].engine.accepts_messages
-    assert group[2].engine.refusal is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+    assert group[2].driver.is_master
+    assert not group[2].driver.accepts_messages
+    assert group[2].driver.refusal is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
     group[1].start()
     group.push(group[1])
     group.settle(10)
-    assert group[2].engine.accepts_messages
+    assert group[2].driver.accepts_messages
     append_and_flush(group, group[2])
     group.settle(3)
     assert group.outcomes[-1] is PutStatus.PUT_OK
@@ -223,7 +223,7 @@ def test_w23_a_rejected_expansion_does_not_leave_a_dead_replica_required() -> No
     group.crash(group[2])  # the controller refuses: not alive
     group.settle(30)
     assert group.controller.members == {1}
-    assert group[1].core.leading is not None
-    assert group[1].core.leading.sync.required == {1}
+    assert group[1].machine.mastership is not None
+    assert group[1].machine.mastership.sync.required == {1}
     append_and_flush(group, group[1])
     assert group.outcomes[-1] is PutStatus.PUT_OK

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brokerd.consuming.queue_locks import LOCK_MS, QueueLocks
-from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_TOPIC
+from brokerd.delay.levels import DEFAULT_DELAYS
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.pop import copies
 from brokerd.replication.roles.effects import Role
@@ -18,6 +18,7 @@ from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record, encode_record
 from remoting.record.hosts import offset_message_id
 from remoting.record.properties import encode_properties

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from brokerd.sending.batch_kernel import BatchPlans, lay_out_batch, pack_shared
+from brokerd.sending.batch_kernel import BatchPlans, lay_out_batch
 from brokerd.sending.rules import MAX_KEPT_BYTES
 from remoting import codes
 from remoting.record.batch import encode_batch_body
 from remoting.record.codec import decode_record
 from remoting.record.properties import encode_properties
+from remoting.record.templates import SHARED
 from tests.unit.brokerd.sending.test_send import Broker, Connection, request
 
 
@@ -27,7 +28,7 @@ def test_what_one_batch_was_like_changes_nothing_of_the_next() -> None:
         body("a", "UNIQ_KEX"),
         body("a").replace(b"K", b"?", 9),
     ]
-    place = ("T", b"\x01T", 3, 40, 1000, 5, pack_shared(0, 1, (2, 3), 4, (5, 6), 0))
+    place = ("T", b"\x01T", 3, 40, 1000, 5, SHARED.pack(0, 1, bytes(8), 4, bytes(8), 0, 0))
     plans = BatchPlans(b"\x01T")
     for each in (*bodies, *reversed(bodies)):
         assert lay_out_batch(each, plans, *place) == lay_out_batch(each, BatchPlans(b"\x01T"), *place)
@@ -37,7 +38,7 @@ def test_what_one_batch_was_like_changes_nothing_of_the_next() -> None:
 
 def test_long_properties_are_stored_and_not_kept() -> None:
     broker = Broker()
-    target = broker.processor._targets["T"]
+    target = broker.kernel._targets["T"]
     long, short = ({"UNIQ_KEY": "A" * 32, "K": "x" * length} for length in (MAX_KEPT_BYTES, 1))
     connection = Connection()
     for kept, properties in enumerate((long, short)):

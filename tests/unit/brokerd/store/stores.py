@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from brokerd.store.derived.derive import Entry, RecordShape, derive
+from brokerd.store.derived.derive import NO_RULES, CodeRules, Entry, RecordShape, derive
 from brokerd.store.draft import Draft
+from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
-from brokerd.store.store import AppendResult, MessageStore
+from brokerd.store.store import MessageStore
 from remoting.disk import Disk
 from remoting.record.codec import Record, decode_record
 from remoting.record.properties import encode_properties
@@ -52,14 +53,18 @@ def draft(body: bytes = b"hello", *, topic: str = "TopicA", queue_id: int = 0, t
     )
 
 
-def make_store(disk: Disk, clock: Clock | None = None, settings: StoreSettings = SETTINGS) -> MessageStore:
+def make_store(
+    disk: Disk, clock: Clock | None = None, settings: StoreSettings = SETTINGS, rules: CodeRules = NO_RULES
+) -> MessageStore:
     """A store that is not loaded yet."""
-    return MessageStore(disk, settings, clock or Clock(), STORE_HOST)
+    return MessageStore(disk, settings, clock or Clock(), STORE_HOST, rules)
 
 
-def open_store(disk: Disk, clock: Clock | None = None, settings: StoreSettings = SETTINGS) -> MessageStore:
+def open_store(
+    disk: Disk, clock: Clock | None = None, settings: StoreSettings = SETTINGS, rules: CodeRules = NO_RULES
+) -> MessageStore:
     """A loaded store that takes messages."""
-    store = make_store(disk, clock, settings)
+    store = make_store(disk, clock, settings, rules)
     store.load()
     store.set_appendable(True)
     return store

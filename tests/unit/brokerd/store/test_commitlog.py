@@ -5,12 +5,13 @@ from random import Random
 
 import pytest
 
-from brokerd.store.derived.derive import Stop, derive
+from brokerd.store.derived.derive import derive
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.log.layout import encode_filler, must_roll
+from brokerd.store.log.layout import must_roll
 from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError
-from remoting.record.codec import encode_record
+from remoting.record.codec import encode_filler, encode_record
+from remoting.record.walk import Stop
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import BORN_HOST, SEGMENT_BYTES, SETTINGS, SHAPE, STORE_HOST
 
@@ -68,6 +69,10 @@ def test_records_are_read_back_at_their_offsets_in_files_of_one_size(disk: Disk)
     offsets = fill(log, 50, 333)
     assert [log.record_at(offset) for offset in offsets] == [record(o, 333, n) for n, o in enumerate(offsets)]
     assert log.segment_starts() == [0, 4096, 8192, 12288, 16384]
+    assert log.record_at(offsets[0] + 1) is None
+    filler_at = offsets[11] + 333
+    assert log.is_record_boundary(filler_at)
+    assert log.record_at(filler_at) is None
     assert disk.names("commitlog") == [f"{start:020d}" for start in log.segment_starts()]
     log.close()
 

@@ -7,10 +7,10 @@ import pytest
 
 from brokerd.store.derived.derive import Entry
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.queues.consume_queue import BLANK_UNIT, UNIT, Unit
 from brokerd.store.queues.consume_queues import ConsumeQueues, is_directory_name
 from brokerd.store.queues.queue_offsets import QueueKey
 from brokerd.store.settings import StoreSettings
+from brokerd.store.unit import BLANK_UNIT, UNIT, Unit
 from remoting.errors import StorageError
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import SETTINGS, dispatch_all, draft, open_store, put, sync

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.store.derived.derive import Entry, Stop, derive, walk
-from brokerd.store.log.layout import encode_filler, must_roll
-from remoting.record.codec import encode_record
+from brokerd.store.derived.derive import Entry, derive, derive_range
+from brokerd.store.log.layout import must_roll
+from remoting.record.codec import encode_filler, encode_record
 from remoting.record.properties import encode_properties, tags_code
+from remoting.record.walk import Stop
 from tests.unit.brokerd.store.stores import BORN_HOST, SEGMENT_BYTES, SHAPE, STORE_HOST
 
 V6_HOST = bytes(15) + b"\1\0\0\x2a\x9f"
@@ -120,6 +121,15 @@ def test_a_record_whose_parts_do_not_fit_is_damaged(position: int, content: byte
     assert (derived.entries, derived.end_offset, derived.stop) == ([], 0, Stop.DAMAGED)
 
 
+def test_a_rule_makes_the_codes_of_its_topic() -> None:
+    properties = encode_properties({"TAGS": "tagA"})
+    rules = {"TopicA": lambda given, stored_ms: stored_ms + len(given)}
+    ((*_, code, stored_ms, _),) = derive(record(0), 0, SHAPE, rules).entries
+    assert code == stored_ms + len(properties)
+    ((*_, code, _, _),) = derive(record(0, topic=b"TopicB"), 0, SHAPE, rules).entries
+    assert code == tags_code(properties)
+
+
 def test_content_is_checked_only_when_asked() -> None:
     good = record(0)
     for position in (8, 90):  # the checksum, the body
@@ -192,7 +202,7 @@ def test_walking_in_chunks_of_any_size_visits_every_record_once(seed: int, count
 
     found: list[Entry] = []
     end = 0
-    for derived in walk(read, 0, len(log), SHAPE.checked(), chunk):
+    for derived in derive_range(read, 0, len(log), SHAPE.checked(), chunk):
         found += derived.entries
         end = derived.end_offset
         assert derived.stop is Stop.END

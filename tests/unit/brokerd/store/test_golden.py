@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from brokerd.replication.epochs.epoch_list import EpochEntry, decode_epochs, encode_epochs
-from brokerd.store.derived.derive import RecordShape, Stop, derive
-from brokerd.store.log.layout import encode_filler
-from brokerd.store.queues.consume_queue import UNIT
+from brokerd.store.derived.derive import RecordShape, derive
 from brokerd.store.settings import StoreSettings
 from brokerd.store.start.checkpoint_page import Positions, decode_page, encode_page
 from brokerd.store.store import MessageStore
+from brokerd.store.unit import UNIT
 from remoting.record.batch import decode_batch_body, encode_batch_body
-from remoting.record.codec import Record, body_is_intact, decode_record
+from remoting.record.codec import Record, body_is_intact, decode_record, encode_filler
 from remoting.record.layout import (
     MAGIC_V1,
     MAGIC_V2,
@@ -27,6 +26,7 @@ from remoting.record.layout import (
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
 )
+from remoting.record.walk import Stop
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import STORE_HOST, Clock
 

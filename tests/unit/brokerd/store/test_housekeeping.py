@@ -12,6 +12,7 @@ from brokerd.store.store import MessageStore, StoreCheckpoint
 from brokerd.store.upkeep.housekeeping import Housekeeper
 from remoting.disk import DiskUsage
 from remoting.errors import StorageError
+from remoting.settings import Live
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import (
     SEGMENT_BYTES,
@@ -33,7 +34,7 @@ RETENTION = RetentionSettings(interval_ms=10)
 def keep_house(
     store: MessageStore, disk: MemoryDisk, clock: Clock, failures: list[StorageError], **settings: int
 ) -> Housekeeper:
-    return Housekeeper(store, disk, replace(SETTINGS, **settings), RETENTION, clock, failures.append)
+    return Housekeeper(store, disk, replace(SETTINGS, **settings), Live(RETENTION), clock, failures.append)
 
 
 class Rounds:
@@ -196,11 +197,12 @@ async def test_a_stop_waits_for_the_step_that_runs_and_nothing_is_lost() -> None
 async def test_a_round_that_is_wanted_goes_by_the_rules_of_now() -> None:
     disk, clock = MemoryDisk(capacity_bytes=100_000), Clock()
     store = open_store(disk, clock)
-    housekeeper = Housekeeper(store, disk, SETTINGS, RetentionSettings(), clock, [].append)
+    retention = Live(RetentionSettings())
+    housekeeper = Housekeeper(store, disk, SETTINGS, retention, clock, [].append)
     disk.usage = lambda: DiskUsage(1000, 50)  # type: ignore[method-assign]
     await housekeeper.remove_expired_now()
     assert store.is_full
-    housekeeper.use(RetentionSettings(refuse_percent=97, force_percent=96))
+    retention.change(RetentionSettings(refuse_percent=97, force_percent=96))
     await housekeeper.remove_expired_now()
     assert not store.is_full
     await housekeeper.stop()

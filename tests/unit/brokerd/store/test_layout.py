@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.store.log.boundaries import BoundaryTracker
 from brokerd.store.log.layout import (
-    BoundaryTracker,
     check_file_starts,
-    encode_filler,
     file_name,
     file_start,
     must_roll,
@@ -17,6 +16,7 @@ from brokerd.store.log.layout import (
 )
 from brokerd.store.settings import StoreSettings
 from remoting.errors import CorruptedFile, ProtocolError, SettingsError
+from remoting.record.codec import encode_filler
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import SEGMENT_BYTES, SETTINGS, draft, log_bytes, open_store, put
 

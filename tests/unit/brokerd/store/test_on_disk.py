@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.store.derived.derive import RecordShape, Stop, derive
-from brokerd.store.log.layout import encode_filler
+from brokerd.store.derived.derive import RecordShape, derive
 from brokerd.store.queues import queue_ends
-from brokerd.store.queues.consume_queue import BLANK_UNIT, UNIT
 from brokerd.store.queues.queue_ends import QueueEnd, QueueEnds
 from brokerd.store.start.checkpoint_page import Positions, decode_page, encode_page
+from brokerd.store.unit import BLANK_UNIT, UNIT
 from remoting.java_hash import java_hash
-from remoting.record.codec import body_is_intact, decode_record, encode_record
+from remoting.record.codec import body_is_intact, decode_record, encode_filler, encode_record
 from remoting.record.hosts import offset_message_id
+from remoting.record.walk import Stop
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "ON_DISK.md"
 _BLOCK = re.compile(r"^```text ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -7,11 +7,10 @@ from random import Random
 
 import pytest
 
-from brokerd.store.log.checked_reads import Unit
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.queues.consume_queue import UNIT
 from brokerd.store.queues.queue_reads import joined
 from brokerd.store.store import MessageStore
+from brokerd.store.unit import UNIT, Unit
 from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile
 from remoting.java_hash import java_hash

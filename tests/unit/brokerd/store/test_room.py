@@ -18,6 +18,7 @@ from brokerd.store.upkeep.retention import refusal_text
 from remoting import codes
 from remoting.disk import Disk, DiskUsage, LocalDisk
 from remoting.errors import RequestError, StorageError
+from remoting.settings import Live
 from tests.support.disks import FaultyDisk
 from tests.unit.brokerd.store.stores import (
     SETTINGS,
@@ -55,7 +56,7 @@ def small_file_system(tmp_path: Path) -> Iterator[Path]:
 
 def keep_house(store: MessageStore, disk: Disk, failures: list[StorageError], **changes: int) -> Housekeeper:
     settings = replace(SETTINGS_OF_A_FULL_DISK, **changes)
-    return Housekeeper(store, disk, SETTINGS, settings, lambda: 0, failures.append)
+    return Housekeeper(store, disk, SETTINGS, Live(settings), lambda: 0, failures.append)
 
 
 async def until(condition: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import pairwise
 from random import Random
 
@@ -10,7 +11,7 @@ import pytest
 from brokerd.store.derived.derive import derive
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
-from brokerd.store.log.layout import must_roll
+from brokerd.store.run import Run
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
 from remoting import codes
@@ -579,26 +580,68 @@ def test_a_deleted_topic_begins_at_0_again_here_and_where_the_log_is_read_back()
     assert put(store, draft(b"third"))[0].queue_offset == 2
 
 
-def test_the_calls_of_the_fast_path_are_the_general_path() -> None:
-    """The sequence that store.py documents, with records encoded elsewhere."""
+def test_what_is_laid_out_elsewhere_is_appended_as_if_the_store_had_done_it() -> None:
     general, fast = open_store(MemoryDisk()), open_store(MemoryDisk())
     for n in range(0, 60, 8):
         drafts = random_drafts(3, 60)[n : n + 8]
         before = general.commitlog.end_offset
         general.append_messages(drafts)
         for start, records in pieces(general, before):
-            if must_roll(len(records), fast.commitlog.segment_remaining()):
-                fast.commitlog.roll()
-            assert fast.commitlog.end_offset == start
-            entries = derive(records, start, SHAPE).entries
-            end = fast.commitlog.append([records], len(records))
-            fast.queue_offsets.advance({(topic, queue_id): number + 1 for topic, queue_id, number, *_ in entries})
-            fast.dispatcher.offer(start, entries, end)
+            run = fast.begin_run(len(records))
+            assert run.start == start
+            run.records.append(records)
+            run.entries += derive(records, start, SHAPE).entries
+            run.end_offset += len(records)
+            run.next_offsets.update({(topic, queue_id): number + 1 for topic, queue_id, number, *_ in run.entries})
+            fast.append_laid_out(run)
         for store in (general, fast):
             dispatch_all(store)
     assert log_bytes(fast) == log_bytes(general)
     assert queue_contents(fast) == queue_contents(general)
     assert fast.queue_offsets.table == general.queue_offsets.table
+
+
+def test_a_run_that_the_disk_refuses_or_that_comes_too_late_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, other = open_store(MemoryDisk()), open_store(MemoryDisk())
+    put(store, draft(b"first"))
+    place = other.append_messages([draft(b"first"), draft(b"second")])[1]
+    record = other.commitlog.read(place.physical_offset, place.size)
+
+    def laid_out() -> Run:
+        run = store.begin_run()
+        run.records.append(record)
+        run.entries.append(("TopicA", 0, run.next_offsets["TopicA", 0], run.start, len(record), 0, 1, 1))
+        run.next_offsets["TopicA", 0] += 1
+        run.end_offset += len(record)
+        return run
+
+    before = log_bytes(store)
+    run = laid_out()
+
+    def refuse(*_: object) -> int:
+        raise StorageError("no space left") from OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.commitlog, "append", refuse)
+        with pytest.raises(StorageError):
+            store.append_laid_out(run)
+    assert store.is_full
+    with pytest.raises(RequestError, match="disk is full"):
+        store.append_laid_out(run)
+    with pytest.raises(RequestError, match="disk is full"):
+        store.begin_run()
+    store.set_full(False)
+    run = laid_out()
+    store.set_appendable(False)
+    with pytest.raises(NotMaster):
+        store.append_laid_out(run)
+    store.set_appendable(True)
+    assert log_bytes(store) == before
+    assert store.queue_offsets.next("TopicA", 0) == 1
+    assert store.dispatch_offset == store.commitlog.end_offset
+    store.append_laid_out(laid_out())
+    dispatch_all(store)
+    assert bodies(store) == [b"first", b"second"]
 
 
 def pieces(store: MessageStore, start: int) -> list[tuple[int, bytes]]:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brokerd.store.draft import Draft
-from brokerd.store.store import AppendResult, MessageStore
+from brokerd.store.run import AppendResult
+from brokerd.store.store import MessageStore
 from brokerd.store.upkeep.retention import RetentionDecision
 from remoting.java_hash import java_hash
 from remoting.record.codec import decode_record

@@ -14,23 +14,24 @@ from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import HALF_TOPIC
 from brokerd.transactions.service import TransactionService
 from remoting.record.properties import encode_properties
-from tests.support.memory_log import HOST, MemoryLog
+from tests.support.alone import Nobody
+from tests.support.memory_log import HOST, MemoryRecordLog
 from tests.support.turns import Turns
 
 
 class Follower:
     """A broker's transactions over a log in memory."""
 
-    def __init__(self, log: MemoryLog, turns: Turns) -> None:
+    def __init__(self, log: MemoryRecordLog, turns: Turns) -> None:
         self.log = log
         self.turns = turns
-        names = SystemNames("c", "broker-a", development=False)
+        names = SystemNames("c", "broker-a", development=False, delay_levels=18)
         self.metadata = MetadataService(log, names, turns, turns.wall_ms)
         self.service = TransactionService(
             broker_name="broker-a",
             log=log,
             metadata=self.metadata,
-            log_end=lambda: log.end_offset,
+            producers=Nobody(),
             move_up_bytes=3000,
             scheduler=turns,
             now_ms=turns.wall_ms,
@@ -43,9 +44,9 @@ class Follower:
         self.metadata.rebuild()
         self.service.rebuild()
 
-    def _dispatched(self, _: Sequence[Arrival]) -> None:
-        self.metadata.follow()
-        self.service.follow()
+    def _dispatched(self, arrivals: Sequence[Arrival]) -> None:
+        self.metadata.dispatched(arrivals)
+        self.service.dispatched(arrivals)
 
     @property
     def open(self) -> list[tuple[int, int, int]]:
@@ -63,11 +64,12 @@ def begin(master: Follower, properties: dict[str, str]) -> tuple[int, int]:
 def tell_story(seed: int) -> tuple[Follower, dict[int, list[tuple[int, int, int]]]]:
     """A master's life, and what was open at each end of a record that changed it."""
     rng, turns = random.Random(seed), Turns()
-    log = MemoryLog(turns.wall_ms)
+    log = MemoryRecordLog(turns.wall_ms)
     log.dispatches = False
     master = Follower(log, turns)
     master.metadata.catch_up()
-    master.service.start_serving()
+    master.service.catch_up()
+    master.service.lead()
     master.metadata.put_topic(TopicConfig("T"), lambda _: None)
     states: dict[int, list[tuple[int, int, int]]] = {}
     known: list[tuple[int, int]] = []
@@ -101,7 +103,7 @@ def test_a_replica_has_at_every_cut_what_its_master_had() -> None:
             twin = Follower(master.log.copy(end_offset, min(dispatched, end_offset)), master.turns)
             twin.log.is_master = False
             twin.metadata.catch_up()
-            twin.service._follower.catch_up()
+            twin.service.catch_up()
             assert twin.open == expected, f"seed {seed}, cut at {end_offset}, dispatched to {dispatched}"
             cuts += 1
     assert cuts > 300

@@ -7,7 +7,7 @@ import pytest
 
 from controllerd.processors import fields
 from controllerd.processors.answers import election_body, master_fields, replicas_info, sync_state_set_body
-from controllerd.replicas.commands import Trigger
+from controllerd.replicas.requests import Trigger
 from remoting.errors import InvalidParameter
 from remoting.frame import Command
 from tests.unit.controllerd.replicas.builders import elect, group_of, group_of_three, run

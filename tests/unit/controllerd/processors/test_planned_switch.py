@@ -36,7 +36,7 @@ async def test_the_master_is_asked_before_the_election(tmp_path: Path) -> None:
 
     def hand_over(connection: RemotingConnection, request: Command) -> None:
         asked.append(request.ext)
-        epochs.append(one.controller._machine.state.groups["broker-a"].master_epoch)
+        epochs.append(one.controller._machine.replicas.groups["broker-a"].master_epoch)
         connection.respond(request, ext={"maxOffset": "100"})
 
     async with group(tmp_path, {codes.HAND_OVER_MASTER: each(hand_over)}) as one:

@@ -380,7 +380,7 @@ async def test_who_does_not_lead_changes_nothing_and_answers_no_question(tmp_pat
         for code, fields in leaders_only.items():
             answer = await one.ask(code, fields, ["broker-a"])
             assert answer.code == codes.CONTROLLER_NOT_LEADER, code
-        assert one.controller._machine.state.groups == {}
+        assert one.controller._machine.replicas.groups == {}
         for code in (codes.CONTROLLER_GET_METADATA_INFO, codes.GET_CONTROLLER_CONFIG, codes.CLUSTER_VIEW):
             assert (await one.ask(code)).code == codes.SUCCESS
         view = await one.view()

@@ -14,11 +14,21 @@ from tests.unit.controllerd.raft.test_core import acknowledge, elect, make_core
 
 
 class Recorder:
-    """A state machine that remembers commands, and a list of answers."""
+    """A state machine that remembers what was decided, and a list of answers; a request is its own decision."""
 
     def __init__(self) -> None:
         self.applied: list[bytes] = []
+        self.tail: list[bytes] = []
         self.answers: list[Any] = []
+
+    def decide(self, request: bytes) -> bytes:
+        return request
+
+    def appended(self, data: bytes) -> None:
+        self.tail.append(data)
+
+    def forget(self) -> None:
+        self.tail = []
 
     def apply(self, data: bytes) -> str:
         self.applied.append(data)

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from controllerd.features import LevelRaised
+from controllerd.machine import ControllerMachine
 from controllerd.raft.codec import encode_configuration
 from controllerd.raft.core import Compaction
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.raft.messages import Entry, EntryKind, HardState, Persist, Snapshot
 from controllerd.raft.quorum import Configuration
+from controllerd.records.decision import Decision
+from controllerd.records.entry import encode_entry
+from controllerd.subjects import FEATURES
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.test_on_disk import examples
+from tests.unit.controllerd.records.newer import NEWER
 
 MEMBERS = Configuration(
     ("n0", "n1"), learners=("n2",), addresses=(("n2", "127.0.0.1:9878"),), retired=("n3",), cluster="c0ffee"
 )
+RAISED = encode_entry(FEATURES, Decision((LevelRaised(2),)), 1)
+
+
+def machine() -> ControllerMachine:
+    """Of a version that reads level 2."""
+    newer = ControllerMachine(subjects=NEWER)
+    newer.apply(RAISED)
+    return newer
+
+
 ENTRIES = (
     Entry(1, 1, b"", EntryKind.EMPTY),
     Entry(2, 1, encode_configuration(MEMBERS), EntryKind.MEMBERSHIP),
-    Entry(3, 1, b'{"a":1}'),
+    Entry(3, 1, RAISED),
 )
-SNAPSHOT = Snapshot(3, 1, MEMBERS, b"{}")
+SNAPSHOT = Snapshot(3, 1, MEMBERS, machine().snapshot())
 IDENTITY = b'{"group":"logboom","node":"n0","voters":["n0","n1"]}'
 
 

@@ -113,6 +113,21 @@ async def test_messages_arrive_in_order_over_one_connection() -> None:
         assert len(other.server.connections) == 1
 
 
+async def test_a_member_says_what_it_reads_as_long_as_it_is_connected() -> None:
+    async with two_nodes() as (one, other):
+        for said, level in ((7, 7), (-1, 0), (10**9, 0), (2, 2)):
+            other.peers._own_level = said
+            assert one.peers.level("n1") == 0
+            one.peers.send(message(1))
+            await until("the message", lambda: other.received)
+            assert one.peers.level("n1") == level
+            other.received.clear()
+            for connection in list(other.server.connections):
+                connection.close()
+            await until("the end of the connection", lambda: not one.peers._peers["n1"].connection.is_open)
+        assert (one.peers.level("n0"), one.peers.level("n2")) == (0, 0)
+
+
 async def test_while_nobody_answers_the_oldest_are_dropped_and_the_peer_is_reported() -> None:
     async with two_nodes() as (one, other):
         await other.server.close()

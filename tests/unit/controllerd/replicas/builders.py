@@ -1,24 +1,55 @@
-"""Short ways to write groups, heartbeats and commands in tests."""
+"""Short ways to write groups, heartbeats and requests in tests."""
 
 from __future__ import annotations
 
-from controllerd.replicas.commands import (
+from dataclasses import dataclass
+
+from controllerd.machine import ControllerMachine
+from controllerd.replicas.records import Record
+from controllerd.replicas.requests import (
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBroker,
-    Command,
     ElectMaster,
     Observation,
     RegisterBroker,
+    Request,
     Trigger,
-    encode_command,
 )
-from controllerd.replicas.machine import ReplicasMachine, Reply
-from controllerd.replicas.state import Group
+from controllerd.replicas.state import Group, ReplicasState
 
 CLUSTER = "DefaultCluster"
 NAME = "broker-a"
 LOWEST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a request came to, with the group as it was right after it."""
+
+    code: int
+    remark: str | None
+    records: tuple[Record, ...]
+    group: Group | None
+
+
+class Machine(ControllerMachine):
+    """A leader alone, about replicas."""
+
+    @property
+    def state(self) -> ReplicasState:
+        return self.replicas
+
+    def run(self, request: Request) -> Outcome:
+        """Decide a request, append it, and apply what the log holds then."""
+        data = self.decide(request)
+        self.appended(data)
+        return self.take(data, request.broker_name)
+
+    def take(self, data: bytes, broker_name: str) -> Outcome:
+        """Apply an entry, as everybody does."""
+        applied = self.apply(data)
+        return Outcome(applied.reply.code, applied.reply.remark, applied.records, applied.state.groups.get(broker_name))
 
 
 def seen(
@@ -63,20 +94,18 @@ def clean(ids: list[int] | None, *, living: bool = False, alive: tuple[int, ...]
     return CleanBroker(CLUSTER, name, None if ids is None else tuple(ids), living, alive)
 
 
-def run(machine: ReplicasMachine, command: Command) -> Reply:
-    """Apply a command as the log would: through its bytes."""
-    reply = machine.apply(encode_command(command))
-    assert isinstance(reply, Reply)
-    return reply
+def run(machine: Machine, request: Request) -> Outcome:
+    """Decide and apply a request as the log does: through its bytes."""
+    return machine.run(request)
 
 
-def group_of(machine: ReplicasMachine, name: str = NAME) -> Group:
+def group_of(machine: Machine, name: str = NAME) -> Group:
     return machine.state.groups[name]
 
 
-def group_of_three() -> ReplicasMachine:
+def group_of_three() -> Machine:
     """Three registered replicas, master 1 in epoch 1, all three in the sync-state set at epoch 2."""
-    machine = ReplicasMachine()
+    machine = Machine()
     for broker_id in (1, 2, 3):
         run(machine, apply_id(broker_id))
         run(machine, register(broker_id))

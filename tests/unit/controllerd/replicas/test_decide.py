@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from controllerd.replicas.commands import ElectMaster, Trigger
-from controllerd.replicas.machine import ReplicasMachine
+from controllerd.replicas.requests import ElectMaster, Trigger
 from controllerd.replicas.state import MAX_EPOCH
 from remoting import codes
 from tests.unit.controllerd.replicas.builders import (
     NAME,
+    Machine,
     alter,
     apply_id,
     clean,
@@ -33,7 +33,7 @@ def test_set_up_is_as_the_builders_say() -> None:
 
 
 def test_ids_start_at_one_and_follow_one_another() -> None:
-    machine = ReplicasMachine()
+    machine = Machine()
     assert machine.state.next_broker_id(NAME) == 1
     assert run(machine, apply_id(2)).code == codes.CONTROLLER_BROKER_ID_INVALID
     assert run(machine, apply_id(1)).code == codes.SUCCESS
@@ -43,7 +43,7 @@ def test_ids_start_at_one_and_follow_one_another() -> None:
 
 
 def test_the_same_id_and_check_code_may_be_repeated_but_not_with_another_code() -> None:
-    machine = ReplicasMachine()
+    machine = Machine()
     run(machine, apply_id(1, "a:1;5"))
     before = group_of(machine)
     assert run(machine, apply_id(1, "a:1;5")).code == codes.SUCCESS
@@ -53,7 +53,7 @@ def test_the_same_id_and_check_code_may_be_repeated_but_not_with_another_code() 
 
 
 def test_a_broker_name_belongs_to_one_cluster() -> None:
-    machine = ReplicasMachine()
+    machine = Machine()
     run(machine, apply_id(1))
     reply = run(machine, apply_id(2, cluster="Other"))
     assert reply.code == codes.CONTROLLER_INVALID_REQUEST
@@ -64,7 +64,7 @@ def test_a_broker_name_belongs_to_one_cluster() -> None:
 
 
 def test_registration_needs_an_id() -> None:
-    machine = ReplicasMachine()
+    machine = Machine()
     assert run(machine, register(1)).code == codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
     run(machine, apply_id(1))
     assert run(machine, register(2)).code == codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
@@ -123,7 +123,7 @@ def test_alter_is_refused_and_changes_nothing(command: object, code: int) -> Non
 
 
 def test_alter_without_a_group_or_a_master() -> None:
-    machine = ReplicasMachine()
+    machine = Machine()
     assert run(machine, alter([1])).code == codes.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
     machine = group_of_three()
     run(machine, elect(trigger=Trigger.CONTROLLER))
@@ -134,7 +134,7 @@ def test_alter_without_a_group_or_a_master() -> None:
 
 
 def test_the_first_master_must_be_registered_alive_and_the_freshest() -> None:
-    machine = ReplicasMachine()
+    machine = Machine()
     assert run(machine, elect(seen(1))).code == codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
     for broker_id in (1, 2, 3):
         run(machine, apply_id(broker_id))
@@ -149,7 +149,7 @@ def test_the_first_master_must_be_registered_alive_and_the_freshest() -> None:
 
 
 def test_an_election_by_the_controller_writes_nothing_for_a_group_without_a_past() -> None:
-    machine = ReplicasMachine()
+    machine = Machine()
     run(machine, apply_id(1))
     reply = run(machine, elect(trigger=Trigger.CONTROLLER))
     assert (reply.code, reply.records) == (codes.CONTROLLER_MASTER_NOT_AVAILABLE, ())
@@ -241,7 +241,7 @@ def test_unclean_election_prefers_members_and_takes_others_only_when_switched_on
 
 
 def test_a_restarted_master_gets_a_new_epoch_or_gives_way() -> None:
-    machine = ReplicasMachine()
+    machine = Machine()
     for broker_id in (1, 2):
         run(machine, apply_id(broker_id))
     run(machine, elect(seen(1, incarnation=111), wanted=1))
@@ -256,7 +256,7 @@ def test_a_restarted_master_gets_a_new_epoch_or_gives_way() -> None:
 
 
 def test_learners_are_never_elected() -> None:
-    machine = ReplicasMachine()
+    machine = Machine()
     run(machine, apply_id(1))
     reply = run(machine, elect(seen(1, is_learner=True), wanted=1))
     assert reply.code == codes.CONTROLLER_ELECT_MASTER_FAILED
@@ -312,10 +312,3 @@ def test_a_set_emptied_by_cleaning_elects_nobody_without_unclean() -> None:
     run(machine, clean([1, 2], living=True))
     assert run(machine, elect(seen(3), wanted=3)).code == codes.CONTROLLER_ELECT_MASTER_FAILED
     assert run(machine, elect(seen(3), wanted=3, unclean=True)).code == codes.SUCCESS
-
-
-def test_what_is_no_command_is_answered_and_changes_nothing() -> None:
-    machine = ReplicasMachine()
-    for data in (b"", b"[]", b'{"format":1,"kind":"x"}', b'{"format":1,"kind":"elect_master"}'):
-        assert machine.apply(data).code == codes.SYSTEM_ERROR
-    assert machine.state.groups == {}

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
-from controllerd.replicas.commands import ElectMaster, Trigger
 from controllerd.replicas.elect import explain_eligibility
 from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
-from controllerd.replicas.machine import ReplicasMachine
+from controllerd.replicas.requests import ElectMaster, Trigger
 from controllerd.replicas.triggers import due_elections, observe_for_request
 from remoting import codes
-from tests.unit.controllerd.replicas.builders import CLUSTER, NAME, elect, group_of, group_of_three, run, seen
+from tests.unit.controllerd.replicas.builders import (
+    CLUSTER,
+    NAME,
+    Machine,
+    alter,
+    elect,
+    group_of,
+    group_of_three,
+    run,
+    seen,
+)
 
 
 def beat(broker_id: int, connection: int = 1, **fields: int) -> Heartbeat:
@@ -22,7 +30,7 @@ def make_table() -> HeartbeatTable:
     return HeartbeatTable(grace_ms=2000, pause_ms=200, scan_ms=50, floor_intervals=4)
 
 
-def make_live_group(now_ms: int = 10_000) -> tuple[ReplicasMachine, HeartbeatTable]:
+def make_live_group(now_ms: int = 10_000) -> tuple[Machine, HeartbeatTable]:
     machine, table = group_of_three(), make_table()
     for broker_id in (1, 2, 3):
         table.heartbeat(beat(broker_id, broker_id, epoch=1, max_offset=50), now_ms)
@@ -36,7 +44,7 @@ def others_speak(table: HeartbeatTable, first_ms: int, last_ms: int, *broker_ids
             table.heartbeat(beat(broker_id, broker_id, **(fields or {"epoch": 1, "max_offset": 50})), now_ms)
 
 
-def due(machine: ReplicasMachine, table: HeartbeatTable, now_ms: int) -> list[ElectMaster]:
+def due(machine: Machine, table: HeartbeatTable, now_ms: int) -> list[ElectMaster]:
     return due_elections(machine.state, table, now_ms, unclean=False)
 
 
@@ -175,9 +183,8 @@ def test_one_slow_speaker_is_enough_to_make_silence_count() -> None:
 def test_a_silent_master_without_a_successor_is_not_deposed() -> None:
     """Nothing is won by it: when the master speaks again it goes on, in its epoch."""
     machine, table = make_live_group()
-    group = group_of(machine)
     run(machine, elect(seen(1, 1, 50)))
-    machine.state.groups[NAME] = replace(group, sync_state_set=(1,))
+    run(machine, alter([1], set_epoch=2))
     others_speak(table, 10_250, 13_000, 2, 3)
     assert table.is_dead(group_of(machine), 1, 13_000)
     assert due(machine, table, 13_000) == []

@@ -1,7 +1,8 @@
 """Invariants of the replicated state over arbitrary request histories, on a leader, on a follower, and on one that restarts.
 
-Every command goes through its bytes, as in the log. The follower applies the same entries; now and then it starts again from a
-snapshot and the entries behind it, or from the first entry. All must agree after each.
+Every decision goes through its bytes, as in the log. The follower applies the same entries; now and then it starts again from a
+snapshot and the entries behind it, or from the first entry. All must agree after each. Another leader has to wait until its
+decisions are committed, and decides the same in the meantime.
 """
 
 from __future__ import annotations
@@ -16,22 +17,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from controllerd.replicas.commands import (
+from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
+from controllerd.replicas.requests import (
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBroker,
-    Command,
     ElectMaster,
     Observation,
     RegisterBroker,
+    Request,
     Trigger,
-    encode_command,
 )
-from controllerd.replicas.machine import ReplicasMachine, Reply
-from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
 from controllerd.replicas.state import Group
 from remoting import codes
 from tests.support.examples import examples
+from tests.unit.controllerd.replicas.builders import Machine, Outcome
 
 NAMES = ("broker-a", "broker-b")
 names = st.sampled_from(("broker-a", "broker-a", "broker-a", "broker-b"))
@@ -45,7 +45,7 @@ in_time = (0, 0, 0)
 staleness = st.one_of(st.just(in_time), st.just(in_time), st.tuples(*[st.sampled_from((0, 0, -1, 1))] * 3))
 
 
-def state_hash(machine: ReplicasMachine) -> str:
+def state_hash(machine: Machine) -> str:
     return hashlib.sha256(machine.snapshot()).hexdigest()
 
 
@@ -57,22 +57,25 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.leader = ReplicasMachine()
-        self.follower = ReplicasMachine()
+        self.leader = Machine()
+        self.follower = Machine()
+        self.ahead = Machine()
+        self.committed = 0  # of the history, on the machine that is ahead of that
         self.history: list[bytes] = []
         self.snapshot = (0, self.leader.snapshot())
         self.masters: dict[tuple[str, int], int] = {}
         self.codes_of_ids: dict[tuple[str, int], str] = {}
         self.highest: dict[str, tuple[int, int]] = dict.fromkeys(NAMES, (0, 0))
 
-    def run(self, command: Command) -> Reply:
+    def run(self, command: Request) -> Outcome:
         before = self.leader.state.groups.get(command.broker_name)
-        previewed = self.leader.preview(command)
-        data = encode_command(command)
+        data = self.leader.decide(command)
+        assert self.ahead.decide(command) == data, "decided otherwise while earlier decisions wait to be committed"
+        self.ahead.appended(data)
         self.history.append(data)
-        reply, echo = self.leader.apply(data), self.follower.apply(data)
+        assert self.leader.decide(command) == data, "to decide changes nothing"
+        reply, echo = (each.take(data, command.broker_name) for each in (self.leader, self.follower))
         assert reply == echo, "two nodes gave two answers"
-        assert (previewed.code, previewed.remark, previewed.records) == (reply.code, reply.remark, reply.records)
         after = self.leader.state.groups.get(command.broker_name)
         if not reply.records:
             assert before == after, "changed without a record"
@@ -84,7 +87,7 @@ class Histories(RuleBasedStateMachine):
             self.check_change(before, after, reply)
         return reply
 
-    def check_record(self, record: Record, before: Group | None, command: Command) -> None:
+    def check_record(self, record: Record, before: Group | None, command: Request) -> None:
         if isinstance(record, MasterElected):
             key = record.broker_name, record.master_epoch
             assert self.masters.setdefault(key, record.broker_id) == record.broker_id, "an epoch with two masters"
@@ -96,7 +99,7 @@ class Histories(RuleBasedStateMachine):
                 assert command.unclean, "unclean though that is off"
             assert record.broker_id in {each.broker_id for each in command.observed}, "elected a dead replica"
 
-    def check_change(self, before: Group, after: Group, reply: Reply) -> None:
+    def check_change(self, before: Group, after: Group, reply: Outcome) -> None:
         assert after.master_epoch >= before.master_epoch
         grew = after.sync_state_set_epoch - before.sync_state_set_epoch
         changed_set = sum(isinstance(each, (SyncStateSetChanged, MasterElected)) for each in reply.records)
@@ -198,6 +201,20 @@ class Histories(RuleBasedStateMachine):
         broker_ids = None if chosen is None else tuple(sorted(chosen))
         self.run(CleanBroker("c", name, broker_ids, living, tuple(sorted(alive))))
 
+    # A leader whose decisions are committed later
+
+    @rule()
+    def commit_one(self) -> None:
+        if self.committed < len(self.history):
+            self.ahead.apply(self.history[self.committed])
+            self.committed += 1
+
+    @rule()
+    def commit_all(self) -> None:
+        while self.committed < len(self.history):
+            self.commit_one()
+        assert self.ahead.state == self.leader.state
+
     # The follower's lives
 
     @rule()
@@ -206,7 +223,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def restart_from_the_snapshot(self) -> None:
-        self.follower = ReplicasMachine()
+        self.follower = Machine()
         index, content = self.snapshot
         self.follower.restore(content)
         for data in self.history[index:]:
@@ -214,7 +231,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def restart_from_the_first_entry(self) -> None:
-        self.follower = ReplicasMachine()
+        self.follower = Machine()
         for data in self.history:
             self.follower.apply(data)
 
@@ -225,6 +242,7 @@ class Histories(RuleBasedStateMachine):
         assert self.leader.state == self.follower.state
 
     def teardown(self) -> None:
+        self.commit_all()
         assert state_hash(self.leader) == state_hash(self.follower)
 
     @invariant()

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from controllerd.replicas.commands import Observation, RegisterBroker, Trigger
 from controllerd.replicas.elect import choose_master, explain_eligibility
 from controllerd.replicas.heartbeat import HeartbeatTable
+from controllerd.replicas.requests import Observation, RegisterBroker, Trigger
 from controllerd.replicas.state import MAX_UNCLEAN_ELECTIONS, decode_state, encode_state
 from controllerd.replicas.triggers import due_elections
 from remoting import codes

@@ -6,13 +6,15 @@ import random
 
 import pytest
 
-from controllerd.replicas.commands import Command, Trigger, decode_command, encode_command
-from controllerd.replicas.machine import ReplicasMachine
+from controllerd.records.entry import decode_entry
 from controllerd.replicas.records import MasterElected
+from controllerd.replicas.requests import Request, Trigger
 from controllerd.replicas.state import Group, decode_state, encode_state
+from controllerd.subjects import SUBJECTS
 from remoting.errors import ProtocolError
 from tests.unit.controllerd.replicas.builders import (
     NAME,
+    Machine,
     alter,
     apply_id,
     clean,
@@ -24,7 +26,7 @@ from tests.unit.controllerd.replicas.builders import (
 )
 
 
-def random_command(rng: random.Random, group: Group | None) -> Command:
+def random_command(rng: random.Random, group: Group | None) -> Request:
     """A request as brokers, administrators and the scanner make them, often with something out of date."""
     epoch = (group.master_epoch if group else 0) - rng.choice((0, 0, 0, 1))
     set_epoch = (group.sync_state_set_epoch if group else 0) - rng.choice((0, 0, 0, 1))
@@ -58,7 +60,7 @@ def random_command(rng: random.Random, group: Group | None) -> Command:
 @pytest.mark.parametrize("seed", range(40))
 def test_invariants_over_random_histories(seed: int) -> None:
     rng = random.Random(seed)
-    machine = ReplicasMachine()
+    machine = Machine()
     masters: dict[int, int] = {}
     codes_of_ids: dict[int, str] = {}
     highest_epoch = highest_set_epoch = 0
@@ -67,8 +69,7 @@ def test_invariants_over_random_histories(seed: int) -> None:
     for step in range(300):
         before = machine.state.groups.get(NAME)
         command = random_command(rng, before)
-        history.append(encode_command(command))
-        assert decode_command(history[-1]) == command
+        history.append(machine.decide(command))
         reply = run(machine, command)
         group = machine.state.groups.get(NAME)
         for record in reply.records:
@@ -90,7 +91,7 @@ def test_invariants_over_random_histories(seed: int) -> None:
             assert group.sync_state_set_epoch == before.sync_state_set_epoch + 1
         if step == 150:
             snapshot_at, snapshot = len(history), machine.snapshot()
-    replayed, restored = ReplicasMachine(), ReplicasMachine()
+    replayed, restored = Machine(), Machine()
     for data in history:
         replayed.apply(data)
     restored.restore(snapshot)
@@ -101,21 +102,20 @@ def test_invariants_over_random_histories(seed: int) -> None:
     assert masters, "a history without an election proves nothing"
 
 
-def test_a_preview_changes_nothing() -> None:
+def test_to_decide_changes_nothing() -> None:
     machine = group_of_three()
-    before = machine.snapshot()
-    reply = machine.preview(elect(seen(2), trigger=Trigger.CONTROLLER))
-    assert reply.records
-    assert machine.snapshot() == before
+    before, request = machine.snapshot(), elect(seen(2), trigger=Trigger.CONTROLLER)
+    data = machine.decide(request)
+    assert decode_entry(data, SUBJECTS).decision.records
+    assert (machine.snapshot(), machine.decide(request)) == (before, data)
 
 
-def test_observers_are_told_of_every_record_with_the_group_after_it() -> None:
+def test_watchers_are_told_of_every_record_with_the_state_after_it() -> None:
     told = []
-    machine = ReplicasMachine(lambda record, group: told.append((type(record).__name__, group)))
+    machine = Machine({"replicas": lambda record, state: told.append((type(record).__name__, state.groups[NAME]))})
     run(machine, apply_id(1))
     run(machine, elect(seen(1), wanted=1))
     assert [name for name, _ in told] == ["ReplicaAdded", "MasterElected"]
-    assert told[-1][1] is not None
     assert told[-1][1].master_broker_id == 1
 
 

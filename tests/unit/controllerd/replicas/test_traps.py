@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controllerd.replicas.commands import Command, Trigger
-from controllerd.replicas.machine import ReplicasMachine
 from controllerd.replicas.records import MasterElected, MasterLost
+from controllerd.replicas.requests import Request, Trigger
 from controllerd.replicas.triggers import due_elections
 from remoting import codes
 from tests.unit.controllerd.replicas.builders import (
+    Machine,
     alter,
     apply_id,
     clean,
@@ -45,7 +45,7 @@ def test_t2_an_equal_set_says_nothing_about_who_is_master() -> None:
 
 
 def test_t3_the_first_master_is_nobody_dead_or_unknown() -> None:
-    machine = ReplicasMachine()
+    machine = Machine()
     run(machine, apply_id(1))
     run(machine, apply_id(2))
     for wanted in (1, 7):
@@ -64,7 +64,7 @@ def test_t4_a_hopeless_election_costs_one_epoch_however_often_it_is_tried(tries:
 
 
 def test_t5_a_group_without_a_past_is_not_spoilt_by_a_scan() -> None:
-    machine = ReplicasMachine()
+    machine = Machine()
     run(machine, apply_id(1))
     for trigger in Trigger:
         assert run(machine, elect(trigger=trigger)).records == ()
@@ -103,7 +103,7 @@ def test_t8_a_controller_that_has_heard_nobody_yet_deposes_nobody() -> None:
 
 
 def test_t10_an_id_is_the_next_one_or_none() -> None:
-    machine = ReplicasMachine()
+    machine = Machine()
     assert run(machine, apply_id(5)).code == codes.CONTROLLER_BROKER_ID_INVALID
     run(machine, apply_id(1))
     assert run(machine, apply_id(3)).code == codes.CONTROLLER_BROKER_ID_INVALID
@@ -137,7 +137,7 @@ def test_t11_cleaning_some_never_drops_the_group(living: bool) -> None:
         (clean([3], living=True), codes.SUCCESS),
     ],
 )
-def test_t12_whatever_is_committed_after_its_sender_gave_up_may_be_sent_again(command: Command, code: int) -> None:
+def test_t12_whatever_is_committed_after_its_sender_gave_up_may_be_sent_again(command: Request, code: int) -> None:
     machine = group_of_three()
     assert run(machine, command).records
     after = machine.snapshot()

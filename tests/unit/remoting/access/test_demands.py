@@ -1,4 +1,4 @@
-"""What requests need: every code has a row, and rows read what requests of clients carry."""
+"""What requests need: the rows of the registry read what requests of clients carry."""
 
 from __future__ import annotations
 
@@ -9,30 +9,10 @@ import pytest
 
 from remoting import codes
 from remoting.access.decision import Demand
-from remoting.access.demands import ROWS, demands_of
 from remoting.access.model import CLUSTER, CREATE, GET, GROUP, LIST, PUB, SUB, TOPIC, UPDATE
 from remoting.errors import RequestError
 from remoting.frame import Command
-
-# Responses share numbers with requests; what a broker asks of clients is never taken from one.
-TO_CLIENTS = {
-    codes.CHECK_TRANSACTION_STATE,
-    codes.NOTIFY_CONSUMER_IDS_CHANGED,
-    codes.RESET_CONSUMER_CLIENT_OFFSET,
-    codes.GET_CONSUMER_STATUS_FROM_CLIENT,
-    codes.PUSH_REPLY_MESSAGE_TO_CLIENT,
-}
-
-
-def request_codes() -> dict[str, int]:
-    names = list(vars(codes))
-    requests = names[names.index("SEND_MESSAGE") : names.index("SUCCESS")]
-    return {name: getattr(codes, name) for name in requests if isinstance(getattr(codes, name), int)}
-
-
-def test_every_request_code_has_a_row() -> None:
-    missing = {name for name, code in request_codes().items() if code not in ROWS and code not in TO_CLIENTS}
-    assert not missing, f"say in remoting/access/demands.py what these need: {sorted(missing)}"
+from remoting.registry import demands_of
 
 
 def demands(code: int, ext: dict[str, str] | None = None, body: Any = None) -> list[Demand]:

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.store.derived.derive import RecordShape, Stop, derive
+from brokerd.store.derived.derive import RecordShape, derive
 from brokerd.store.settings import StoreSettings
 from remoting.errors import CorruptedFile, RequestError
 from remoting.record.checksum import is_intact, reserve, seal
 from remoting.record.codec import decode_record, encode_record
 from remoting.record.layout import MAX_PROPERTIES_BYTES
+from remoting.record.walk import Stop
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import BORN_HOST, SETTINGS, STORE_HOST, draft, log_bytes, open_store, put
 

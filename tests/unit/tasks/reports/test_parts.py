@@ -16,7 +16,8 @@ from tasks.reports.context import PartialRow, ReportFailed, RunCancelled, Stop
 from tasks.reports.progress import STAGES_SHOWN, Progress
 from tasks.reports.throughput import minutes, read, write
 from tasks.reports.throughput.minutes import Minutes, TooMany
-from tasks.reports.watch import RunOver, Watch
+from tasks.reports.watch import Watch
+from webapp.lifecycle import WorkOver
 from webapp.reports.catalogue import CATALOGUE
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -211,7 +212,7 @@ class MemoryStore:
             self.broken -= 1
             raise OSError("the database is locked")
         if self.over:
-            raise RunOver("ended by somebody else")
+            raise WorkOver("ended by somebody else")
         return self.cancel
 
     def end(self, stop: Stop) -> None:

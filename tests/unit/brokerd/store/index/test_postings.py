@@ -7,15 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.store.derived.derive import Stop
 from brokerd.store.index.hashing import KeyHasher, hash_alike, key_hash
 from brokerd.store.index.postings import WalkMemory, derive_postings, has_key, keys_of
 from brokerd.store.index.runs import length_of_run, take_run
-from brokerd.store.log.layout import encode_filler
 from remoting.java_hash import java_hash, java_hash_bits
-from remoting.record.codec import decode_record, encode_record
+from remoting.record.codec import decode_record, encode_filler, encode_record
 from remoting.record.layout import SYS_TRANSACTION_ROLLBACK
 from remoting.record.properties import decode_properties
+from remoting.record.walk import Stop
 
 V4, V6 = bytes(8), bytes(20)
 FILE_BYTES = 1 << 16

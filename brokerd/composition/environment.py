@@ -1,0 +1,59 @@
+"""What a broker's core is given: its names, its settings, and the machine and the clients around it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from brokerd.delay.levels import DEFAULT_DELAYS, Delays
+from brokerd.delay.settings import DelaySettings
+from brokerd.journal.journal import JournalSettings
+from brokerd.loop.scheduler import Scheduler
+from brokerd.pop.settings import PopSettings
+from brokerd.store.settings import StoreSettings
+from brokerd.transactions.checking import Producers
+from brokerd.transactions.settings import TransactionSettings
+from remoting.disk import Disk
+from remoting.settings import Live
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """How clients name this broker. `store_host` is the packed address that records and message ids carry."""
+
+    cluster: str
+    broker_name: str
+    store_host: bytes
+    development: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The machine, or its twin: files, times, chance. `cpu_s` is the processor time that this process has used."""
+
+    disk: Disk
+    scheduler: Scheduler
+    wall_ms: Callable[[], int]
+    rng: random.Random
+    cpu_s: Callable[[], float] = lambda: 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """The settings of the store and of what lives on its log. The store knows nothing of the delay levels and their `delays`."""
+
+    store: StoreSettings
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    pop: PopSettings = field(default_factory=PopSettings)
+    transactions: Live[TransactionSettings] = field(default_factory=lambda: Live(TransactionSettings()))
+    delay: DelaySettings = field(default_factory=DelaySettings)
+    delays: Delays = DEFAULT_DELAYS
+
+
+class Clients(Producers, Protocol):
+    """Who is connected."""
+
+    def is_alive(self, client_id: str) -> bool:
+        """Whether a consumer that leases messages is there."""

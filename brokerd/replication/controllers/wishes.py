@@ -1,0 +1,43 @@
+"""What the driver wants of the session, kept until the session's shell takes it there.
+
+Made before either of them: the driver is told by the session, and the session asked by the driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from operator import methodcaller
+
+from brokerd.replication.controllers.session import Session
+from brokerd.replication.required_set.sync_state import Proposal
+
+
+class Wishes:
+    """Implements `driver.RoleAuthority`. `are_there` is set with every wish, or to have the session's clock looked at."""
+
+    def __init__(self) -> None:
+        self.are_there = asyncio.Event()
+        self._wishes: dict[str, Callable[[Session], None]] = {}  # the newest of each kind
+
+    def request_sync(self) -> None:
+        self._add("request_sync")
+
+    def request_election(self) -> None:
+        self._add("request_election")
+
+    def request_members(self) -> None:
+        self._add("request_members")
+
+    def propose(self, proposal: Proposal, master_epoch: int) -> None:
+        self._add("propose", proposal, master_epoch)
+
+    def pass_on(self, session: Session) -> None:
+        """Ask the session for what was wanted since the last time. Of two proposals the older is of an ended mastership."""
+        wishes, self._wishes = self._wishes, {}
+        for ask in wishes.values():
+            ask(session)
+
+    def _add(self, kind: str, *arguments: object) -> None:
+        self._wishes[kind] = methodcaller(kind, *arguments)
+        self.are_there.set()

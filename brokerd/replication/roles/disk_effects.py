@@ -1,0 +1,89 @@
+"""Carries out the effects that change the log or the epoch files, each of them durably, but for an append.
+
+`driver` is the one caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from brokerd.replication.epochs.epoch_file import EpochFile
+from brokerd.replication.epochs.epoch_list import EpochEntry
+from brokerd.replication.log import LogPosition, ReplicatedLog
+from brokerd.replication.roles import effects
+from remoting.disk import Bytes
+from remoting.errors import ProtocolError, StorageError
+
+DiskEffect = (
+    effects.AppendReplicated
+    | effects.PersistEpochs
+    | effects.PersistMasterEpoch
+    | effects.ResetLog
+    | effects.SettleLog
+    | effects.TruncateLog
+)
+
+
+class LogRefusedError(Exception):
+    """The log is well but did not take a master's bytes or cut: no room, or they do not belong there."""
+
+    def __init__(self, reason: str, *, full: bool) -> None:
+        super().__init__(reason)
+        self.full = full
+
+
+class DiskEffects:
+    """A broker's log and epoch files. `note` is told what a person may want to know."""
+
+    def __init__(self, log: ReplicatedLog, epoch_file: EpochFile, note: Callable[[str], None]) -> None:
+        self._log = log
+        self._epoch_file = epoch_file
+        self._note = note
+
+    def position(self) -> LogPosition:
+        """What there is."""
+        log = self._log
+        return LogPosition(log.min_offset, log.end_offset, log.flushed_offset, log.segment_size_bytes)
+
+    def entries(self) -> Sequence[EpochEntry]:
+        """The epoch list as it is on disk. Raises StorageError."""
+        return self._epoch_file.load()[0].entries
+
+    def carry_out(self, effect: DiskEffect) -> None:
+        """Raises LogRefusedError, or StorageError: what should follow must not happen."""
+        match effect:
+            case effects.AppendReplicated(offset, buffers):
+                self._append(offset, buffers)
+            case effects.PersistMasterEpoch(epoch):
+                self._epoch_file.save_master_epoch(epoch)
+            case effects.PersistEpochs(entries):
+                self._epoch_file.save_entries(entries)
+            case effects.TruncateLog(offset):
+                self._note(f"cutting the log from {self._log.end_offset} to {offset}, where the master's differs")
+                self._change(self._log.truncate, offset)
+                assert self._log.end_offset == offset
+            case effects.ResetLog(offset):
+                if self._log.end_offset > self._log.min_offset:
+                    self._note("dropping the whole log, to copy the master's")
+                self._change(self._log.reset, offset)
+                assert self._log.min_offset == self._log.end_offset == offset
+            case effects.SettleLog():
+                self._log.settle()
+
+    def _append(self, offset: int, buffers: Sequence[Bytes]) -> None:
+        try:
+            self._log.append_replicated(offset, buffers)
+        except ProtocolError as error:
+            raise LogRefusedError(str(error), full=False) from error
+        except StorageError as error:
+            if error.is_out_of_space:
+                raise LogRefusedError(str(error), full=True) from error
+            raise
+        assert self._log.end_offset == offset + sum(map(len, buffers))
+
+    @staticmethod
+    def _change(change: Callable[[int], None], offset: int) -> None:
+        try:
+            change(offset)
+        except ProtocolError as error:
+            raise LogRefusedError(str(error), full=False) from error

@@ -1,0 +1,61 @@
+"""The boundary of the send kernel: read buffers in; log bytes, queue entries and answers out (pure).
+
+`kernel.Kernel` is the kernel in Python. A compiled one takes its place behind this protocol: it keeps what it knows of topics to
+itself, gets buffers as they were received and decodes their frames, and tells by position how far it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from typing import Final, Protocol
+
+from brokerd.metadata.configs import TopicConfig
+from brokerd.store.run import Run
+from remoting.frame import Command
+
+
+class Stop(Enum):
+    """Why the kernel took no more."""
+
+    END = auto()  # of what is there, or of how much was to be taken; an unfinished frame may follow
+    OTHER = auto()  # what comes next is not for the kernel
+    FULL = auto()  # what comes next has no room in the run, but has in another file of the log
+
+
+class Taken:
+    """What the kernel laid out of one source. `position` is where the next frame begins, or the index of the next request;
+    `answers` are frames in pieces, for when the run is acknowledged, to the requests that `opaques` names."""
+
+    __slots__ = ("answers", "opaques", "position", "stop")
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.stop = Stop.END
+        self.answers: list[bytes] = []
+        self.opaques: list[int] = []
+
+
+# What follows the opening of an answer's header: the space after "code" keeps the frame's length when the caller turns 0 into a
+# two-digit put status.
+ANSWER_OK: Final = b'{"code": 0,'
+
+
+class SendKernel(Protocol):
+    """Lays out the ordinary sends among what clients send behind what a run holds, and stops before anything else."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics whose sends it takes."""
+
+    def topics_changed(self, topics: Mapping[str, TopicConfig | None]) -> None:
+        """These topics are like this now; None for one that is gone."""
+
+    def may_take(self, buffer: bytes, peer: bytes) -> bool:
+        """Whether a buffer that a peer (packed address and port) sent seems to begin with an ordinary send, and has all of it."""
+
+    def take(self, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
+        """Lay out sends from the position of the buffer on, at most so many."""
+
+    def take_decoded(self, run: Run, requests: Sequence[Command], first: int, peer: bytes) -> Taken:
+        """Lay out sends with short field names that had to be decoded before, from the index `first` on."""

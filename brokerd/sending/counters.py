@@ -1,0 +1,56 @@
+"""What a broker counts of its sends and reads, and the words for why sends are refused."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from brokerd.statistics.figures import Durations, Statistics
+from remoting import codes
+from remoting.errors import LogboomError, NotMaster, StorageError
+
+# Why sends are refused, as metrics name it
+NOT_MASTER: Final = "not_master"
+TOO_FEW_REPLICAS: Final = "too_few_replicas"
+TOO_MANY_WAITING: Final = "too_many_waiting"
+STORE: Final = "store"
+RULE: Final = "rule"
+REFUSALS: Final = (NOT_MASTER, TOO_FEW_REPLICAS, TOO_MANY_WAITING, STORE, RULE)
+
+
+def refusal_reason(error: LogboomError) -> str:
+    """The word for a refusal: by what it is, else by its code."""
+    if isinstance(error, NotMaster):
+        return NOT_MASTER
+    if error.code == codes.SYSTEM_BUSY:
+        return TOO_MANY_WAITING
+    if isinstance(error, StorageError) or error.code == codes.SERVICE_NOT_AVAILABLE:
+        return STORE
+    return TOO_FEW_REPLICAS if error.code == codes.SYSTEM_ERROR else RULE
+
+
+class Counters:
+    """Running totals since the start, for rates; and the same by topic and group."""
+
+    __slots__ = (
+        "in_bytes",
+        "in_messages",
+        "missed",
+        "out_bytes",
+        "out_messages",
+        "puts",
+        "reads",
+        "refused",
+        "statistics",
+    )
+
+    def __init__(self, statistics: Statistics | None = None) -> None:
+        self.in_messages = self.in_bytes = self.out_messages = self.out_bytes = 0
+        self.refused = dict.fromkeys(REFUSALS, 0)  # send requests, by why
+        self.missed = 0  # pulls that were answered without a message
+        self.statistics = statistics or Statistics()
+        self.puts = Durations()  # from the append of messages to their acknowledgement
+        self.reads = Durations()  # of queues, for pulls that found something
+
+    def refuse(self, error: LogboomError, count: int = 1) -> None:
+        """Sends were refused as a whole, before anything was stored."""
+        self.refused[refusal_reason(error)] += count

@@ -1,0 +1,70 @@
+"""Records that are laid out for the end of the log and are not in it yet (pure).
+
+The store begins a run, one who lays out records adds them to it, and the store appends it as one: until then nothing but the run
+knows the numbers that its messages take, and a run that is dropped leaves nothing behind. The store appends nothing else in
+between, so nobody waits while he holds a run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from brokerd.store.derived.derive import Entry
+from brokerd.store.queues.queue_offsets import TakenOffsets
+from remoting.disk import Bytes
+
+
+class AppendResult(NamedTuple):
+    """Where one message went; `end_offset` is where its record ends, `queue_offset` -1 for one that enters no queue."""
+
+    physical_offset: int
+    size: int
+    queue_offset: int
+    end_offset: int
+
+
+class Run:
+    """Whole records for the log from `start` on, and what their append changes.
+
+    Whoever lays out adds to `records` (bytes in any pieces), adds to `entries` what `derive` would find in them, in log order,
+    moves `end_offset` on, never beyond `limit`, and takes queue offsets from `next_offsets`. `folded` counts the messages that
+    have no entry of their own. All records carry `timestamp_ms`.
+    """
+
+    __slots__ = (
+        "end_offset",
+        "entries",
+        "folded",
+        "limit",
+        "most_bytes",
+        "next_offsets",
+        "records",
+        "start",
+        "timestamp_ms",
+    )
+
+    def __init__(self, start: int, limit: int, most_bytes: int, timestamp_ms: int, next_offsets: TakenOffsets) -> None:
+        """`most_bytes` is what a run has room for that begins a file of the log."""
+        self.start = self.end_offset = start
+        self.limit = limit
+        self.most_bytes = most_bytes
+        self.timestamp_ms = timestamp_ms
+        self.next_offsets = next_offsets
+        self.records: list[Bytes] = []
+        self.entries: list[Entry] = []
+        self.folded = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes laid out so far."""
+        return self.end_offset - self.start
+
+    @property
+    def room(self) -> int:
+        """Bytes that still fit."""
+        return self.limit - self.end_offset
+
+    @property
+    def message_count(self) -> int:
+        """Messages that enter a queue."""
+        return len(self.entries) + self.folded

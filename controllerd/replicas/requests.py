@@ -1,0 +1,109 @@
+"""What may be asked about replicas, together with what the leader observed when it took the request (pure)
+
+The leader alone decides, from the request and the state: no clock, no liveness table, no chance. So its observations (who is
+alive, with which epoch and offset) are part of the request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Trigger(StrEnum):
+    """Who wants an election."""
+
+    CONTROLLER = "controller"
+    BROKER = "broker"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One live replica as its last heartbeat described it.
+
+    `lost_tail`: it restarted without everything that it had acknowledged, and the sync-state set was not judged since.
+    """
+
+    broker_id: int
+    epoch: int
+    max_offset: int
+    election_priority: int
+    incarnation: int = 0
+    is_learner: bool = False
+    lost_tail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyBrokerId:
+    """A broker claims the id that it was told is free; the check code makes a repetition harmless."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    register_check_code: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBroker:
+    """A broker that has its id says where it is, and the highest master epoch that it remembers.
+
+    `lost_tail`: it restarted without everything that it had acknowledged; its log ends at `max_offset` now.
+    """
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str
+    grpc_address: str
+    known_epoch: int = 0
+    lost_tail: bool = False
+    max_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSyncStateSet:
+    """The master proposes a whole new set over the version that it knows."""
+
+    broker_name: str
+    master_broker_id: int
+    master_epoch: int
+    proposed: tuple[int, ...]
+    sync_state_set_epoch: int
+    not_alive: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectMaster:
+    """Find a master among the observed replicas.
+
+    `seen_master_epoch` is the epoch that the controller looked at when it found the master dead: when the group moved on in the
+    meantime, the finding is out of date. `broker_id` is wanted as master only when `designate` is set. `last_known` is what dead
+    members of the sync-state set said last, and `at_ms` the wall clock; both serve only to say what an unclean election costs.
+    """
+
+    cluster_name: str
+    broker_name: str
+    trigger: Trigger
+    observed: tuple[Observation, ...]
+    broker_id: int | None = None
+    designate: bool = False
+    unclean: bool = False
+    seen_master_epoch: int | None = None
+    last_known: tuple[Observation, ...] = ()
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CleanBroker:
+    """An administrator forgets some replicas (None: all of them)."""
+
+    cluster_name: str
+    broker_name: str
+    broker_ids: tuple[int, ...] | None
+    clean_living: bool
+    alive: tuple[int, ...]
+
+
+Request = ApplyBrokerId | RegisterBroker | AlterSyncStateSet | ElectMaster | CleanBroker

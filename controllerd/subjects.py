@@ -1,0 +1,46 @@
+"""What the controllers' log is about, in one table: a new subject is one line here (pure)"""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+from controllerd import features
+from controllerd.access import decide as access_decide
+from controllerd.access import records as access_records
+from controllerd.access import requests as access_requests
+from controllerd.records.subject import Subject, Subjects
+from controllerd.replicas import apply, decide, records, requests, state
+from remoting.access import model
+
+REPLICAS: Final = Subject(
+    "replicas",
+    state.ReplicasState(),
+    get_args(requests.Request),
+    decide.decide,
+    apply.apply,
+    records.FORMATS,
+    state.encode_state,
+    state.decode_state,
+)
+ACCESS: Final = Subject(
+    "access",
+    model.AccessState(),
+    get_args(access_requests.Request),
+    access_decide.decide,
+    access_records.apply,
+    access_records.FORMATS,
+    model.encode_state,
+    model.decode_state,
+)
+FEATURES: Final = Subject(
+    "features",
+    features.Features(),
+    (features.RaiseLevel,),
+    features.decide,
+    features.apply,
+    features.FORMATS,
+    features.encode_state,
+    features.decode_state,
+)
+
+SUBJECTS: Final[Subjects] = {each.name: each for each in (REPLICAS, ACCESS, FEATURES)}

@@ -1,0 +1,222 @@
+"""Who asks, and whether it may: the checks in front of request handlers and gRPC methods.
+
+Off, `protect` gives back the very handlers that it was given, so nothing is added to any request. On, each request's signature is
+checked (it covers the body, so there is nothing to remember), and what users may do is remembered until a user or a permission
+changes, for a bounded number of (user, address, resource, actions).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from remoting import codes
+from remoting.access.decision import Demand, Verdict, decide
+from remoting.access.demands import COMPONENT, INTRODUCED
+from remoting.access.model import AccessState
+from remoting.access.sealing import INNER_USER, CannotOpen, inner_credentials, unseal
+from remoting.access.signature import (
+    AUTHORIZATION,
+    DATE_TIME,
+    GrpcSignature,
+    SigningKey,
+    access_key,
+    date_age_ms,
+    is_date_signed_by,
+    is_signed_by,
+    read_authorization,
+)
+from remoting.errors import RequestError, SettingsError
+from remoting.frame import Command
+from remoting.registry import ROWS, demands_of
+from remoting.settings import setting
+from remoting.transport.connection import Handler, RemotingConnection
+
+log = logging.getLogger(__name__)
+
+_MAX_REMEMBERED: Final = 65_536
+_NOBODY: Final = SigningKey(b"")  # for a check that takes as long as one of somebody
+_INNER: Final = frozenset(code for code, row in ROWS.items() if row.need is COMPONENT)
+_OPEN: Final = frozenset(code for code, row in ROWS.items() if row.need is INTRODUCED or row.declined)
+_MANAGES_USERS: Final = frozenset(code for code, row in ROWS.items() if row.need.super_user)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """Who may do what; users and permissions themselves are kept by the controllers."""
+
+    authentication: bool = setting(False, "take signed requests of known users only; needs the cluster's secret file")
+    cluster: str = setting("", "the name in Cluster:NAME of permissions; a broker's is its --cluster")
+    authorization: bool = setting(False, "let users do only what their permissions allow; needs authentication")
+    open_routes: bool = setting(
+        False,
+        "answer unsigned questions for routes, as the original's name server does: some clients sign all but these",
+    )
+    max_date_age_s: int = setting(
+        0,
+        "refuse gRPC calls whose date header is farther off; 0 = no limit, as clients may write local time",
+        minimum=0,
+    )
+
+
+class Guard:
+    """One daemon's checks. `wall_ms` serves only `max_date_age_s`."""
+
+    def __init__(
+        self, settings: AccessSettings, cluster: str, cluster_secrets: Sequence[bytes], wall_ms: Callable[[], int]
+    ) -> None:
+        """Raises SettingsError when the settings contradict one another."""
+        if settings.authorization and not settings.authentication:
+            raise SettingsError(
+                "access.authorization needs access.authentication=true: without it nobody knows who asks"
+            )
+        if settings.authentication and not cluster_secrets:
+            raise SettingsError(
+                "access.authentication needs the cluster's secret, by which its components know one another: make a file with "
+                "openssl rand -hex 32, run chmod 600 on it, and name it on every controller and broker"
+            )
+        self.settings = settings
+        self.state = AccessState()
+        self.refused = 0
+        self._cluster = cluster
+        self._cluster_secrets = tuple(cluster_secrets)
+        self._inner = tuple(SigningKey(inner_credentials(each).secret) for each in cluster_secrets)
+        self._wall_ms = wall_ms
+        self._keys: dict[str, SigningKey | None] = {}
+        self._remembered: dict[tuple[str, str, Demand], Verdict] = {}
+
+    @property
+    def is_on(self) -> bool:
+        return self.settings.authentication
+
+    def update(self, state: AccessState) -> None:
+        """Users or permissions changed."""
+        self.state = state
+        self._keys.clear()
+        self._remembered.clear()
+
+    # ---- remoting
+
+    def protect(self, handlers: Mapping[int, Handler]) -> Mapping[int, Handler]:
+        """The handlers behind the checks."""
+        if not self.is_on:
+            return handlers
+        return {code: handler if code in _OPEN else self._guarded(handler) for code, handler in handlers.items()}
+
+    def _guarded(self, handler: Handler) -> Handler:
+        def guarded(connection: RemotingConnection, requests: Sequence[Command]) -> None:
+            host = connection.peer_host
+            refused = {}
+            for request in requests:
+                try:
+                    self.check(request, host)
+                except RequestError as error:
+                    refused[id(request)] = error
+            if not refused:
+                handler(connection, requests)
+                return
+            self.refused += len(refused)
+            if len(refused) < len(requests):
+                handler(connection, [request for request in requests if id(request) not in refused])
+            for request in requests:
+                if (refusal := refused.get(id(request))) is not None:
+                    log.info("refused request %d of %s: %s", request.code, connection.peer, refusal)
+                    connection.respond_error(request, refusal)
+
+        return guarded
+
+    def check(self, request: Command, host: str) -> str:
+        """Who sent a request that may be carried out; "" = anybody may.
+
+        Raises RequestError NO_PERMISSION otherwise."""
+        if self.settings.open_routes and request.code == codes.GET_ROUTEINFO_BY_TOPIC and not access_key(request):
+            return ""
+        name = self._authenticate(request)
+        if name == INNER_USER:
+            return name
+        if request.code in _INNER:
+            raise _refusal(f"request {request.code} is for the components of this cluster alone")
+        if self.settings.authorization:
+            for demand in demands_of(request, self._cluster):
+                self.demand(name, demand, host)
+        elif request.code in _MANAGES_USERS and not self.state.users[name].is_super:
+            raise _refusal(f"{name} is no super user; while access.authorization is off, only those manage users")
+        return name
+
+    def _authenticate(self, request: Command) -> str:
+        name = access_key(request)
+        if not name:
+            raise _refusal("this cluster takes signed requests only: give the client an access key and a secret key")
+        if name == INNER_USER:
+            # no early end: it takes the same time whichever secret it was
+            if not any([is_signed_by(request, key) for key in self._inner]):
+                raise _refusal("the signature is not that of a component of this cluster")
+            return name
+        key = self._key_of(name)
+        if not is_signed_by(request, key or _NOBODY) or key is None:
+            raise _refusal(f"the access key {name[:80]} and the signature do not fit: check both keys of the client")
+        return name
+
+    # ---- gRPC
+
+    def check_call(self, metadata: Mapping[str, str]) -> str:
+        """Who makes a gRPC call. Raises RequestError NO_PERMISSION when that cannot be told, or is nobody who may."""
+        try:
+            signature = read_authorization(metadata.get(AUTHORIZATION, ""))
+        except ValueError as error:
+            raise _refusal(str(error)) from error
+        if signature is None:
+            raise _refusal("this cluster takes signed calls only: give the client an access key and an access secret")
+        date_time = metadata.get(DATE_TIME, "")
+        if not date_time:
+            raise _refusal(f"the header {DATE_TIME} is missing, which the signature covers")
+        self._check_age(date_time)
+        return self._authenticate_call(signature, date_time)
+
+    def _authenticate_call(self, signature: GrpcSignature, date_time: str) -> str:
+        name = signature.access_key
+        key = None if name == INNER_USER else self._key_of(name)
+        if not is_date_signed_by(date_time, signature, key or _NOBODY) or key is None:
+            raise _refusal(f"the access key {name[:80]} and the signature do not fit: check both keys of the client")
+        return name
+
+    def _check_age(self, date_time: str) -> None:
+        limit_ms = self.settings.max_date_age_s * 1000
+        if not limit_ms:
+            return
+        age_ms = date_age_ms(date_time, self._wall_ms())
+        if age_ms is None or age_ms > limit_ms:
+            raise _refusal(f"the date of the call, {date_time[:40]!r}, is too far off; set the client's clock and zone")
+
+    # ---- both
+
+    def demand(self, name: str, demand: Demand, host: str) -> None:
+        """Raise RequestError NO_PERMISSION unless the user may do it."""
+        key = name, host, demand
+        verdict = self._remembered.get(key)
+        if verdict is None:
+            verdict = decide(self.state, name, demand, host)
+            if len(self._remembered) >= _MAX_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[key] = verdict
+        if not verdict.allowed:
+            raise _refusal(f"{name} may not {demand} from {host}: {verdict.reason}")
+
+    def _key_of(self, name: str) -> SigningKey | None:
+        """What an enabled user signs with; None when there is no such user."""
+        user = self.state.users.get(name)
+        if user is None or not user.is_enabled:
+            return None
+        if name not in self._keys:
+            try:
+                self._keys[name] = SigningKey(unseal(self._cluster_secrets, name, user.sealed).encode())
+            except CannotOpen as error:
+                log.error("%s", error)
+                self._keys[name] = None
+        return self._keys[name]
+
+
+def _refusal(text: str) -> RequestError:
+    return RequestError(codes.NO_PERMISSION, text)

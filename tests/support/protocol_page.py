@@ -1,0 +1,51 @@
+"""docs/PROTOCOL.md, made from the registry of request codes: `python -m tests.support.protocol_page` writes it anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from remoting.registry import ROWS, By, Row
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/PROTOCOL.md"
+
+WHO = {
+    By.BROKER: "any broker",
+    By.MASTER: "the master",
+    By.MASTER_ASKED: "the master, whom a replica asks",
+    By.CONTROLLER: "any controller",
+    By.LEADER: "the controller that leads",
+    By.NAME_SERVER: "any name server",
+    By.CLIENT: "clients",
+}
+
+HEAD = """\
+# Protocol
+
+Every request of RocketMQ's remoting protocol that Logboom knows, made from `remoting/registry.py` by
+`python -m tests.support.protocol_page`; change it there. Any other code is answered with response code 3, ` request type N not
+supported`, and one that is declined with the reason behind that. Codes from 12000 on are our own.
+
+**Who answers.** "Any broker": what takes a master, a replica refuses with its own answer. "The master": a replica answers
+SERVICE_NOT_AVAILABLE (14). "The controller that leads": the others answer CONTROLLER_NOT_LEADER (2007). Every controller is a
+name server. Clients are asked by brokers.
+
+**What it needs.** With `access.authorization` ([SECURITY.md](SECURITY.md)): a kind of resource, the field that names it, and the
+actions, one of which must be allowed. A field that is absent demands nothing; when all are, the demand is on the Cluster. Retry
+and dead-letter topics belong to their Group.
+
+| code | name | who answers | what it needs |
+|---|---|---|---|
+"""
+
+
+def line(row: Row) -> str:
+    who = f"declined: {row.declined}" if row.declined else ", ".join(WHO[by] for by in row.by)
+    return f"| {row.code} | {row.name} | {who} | {row.need.text} |\n"
+
+
+def page() -> str:
+    return HEAD + "".join(line(ROWS[code]) for code in sorted(ROWS))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

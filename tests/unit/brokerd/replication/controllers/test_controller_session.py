@@ -1,0 +1,449 @@
+"""The session with the controllers: what is asked when, and what each answer, refusal and silence means."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from brokerd.replication.controllers.controller_session import ControllerSession
+from brokerd.replication.controllers.identity import IDENTITY_FILE, IdentityFiles, Registration, Step
+from brokerd.replication.controllers.request_fields import BrokerPosition, Speaker
+from brokerd.replication.controllers.session import BrokerNames, SessionRequest
+from brokerd.replication.required_set.sync_state import Proposal
+from brokerd.replication.roles.effects import RoleView
+from brokerd.replication.settings import ReplicationSettings
+from remoting import codes
+from tests.support.disks import MemoryDisk
+
+A, B = "127.0.0.1:1", "127.0.0.1:2"
+MEMBERS = codes.CONTROLLER_GET_SYNC_STATE_DATA
+METADATA, BEAT = codes.CONTROLLER_GET_METADATA_INFO, codes.BROKER_HEARTBEAT
+INFO, ELECT, ALTER = (
+    codes.CONTROLLER_GET_REPLICA_INFO,
+    codes.CONTROLLER_ELECT_MASTER,
+    codes.CONTROLLER_ALTER_SYNC_STATE_SET,
+)
+
+
+class Observer:
+    """Records what the driver would be told."""
+
+    def __init__(self) -> None:
+        self.broker_id: int | None = None
+        self.views: list[RoleView] = []
+        self.members: list[int] = []
+        self.learners: frozenset[int] = frozenset()
+        self.proposals: list[tuple] = []
+
+    def identified(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+
+    def observed(self, view: RoleView, now_ms: int) -> None:
+        self.views.append(view)
+
+    def members_known(self, broker_ids, learners, now_ms) -> None:
+        self.members = sorted(broker_ids)
+        self.learners = learners
+
+    def proposal_accepted(self, token, members, set_epoch, now_ms) -> None:
+        self.proposals.append(("accepted", token, sorted(members), set_epoch))
+
+    def proposal_answered(self, token, code, now_ms) -> None:
+        self.proposals.append(("answered", token, code))
+
+    def proposal_unanswered(self, token, now_ms) -> None:
+        self.proposals.append(("unanswered", token))
+
+
+class Talk:
+    """A session whose requests a test answers one by one."""
+
+    def __init__(self, *, known_id: int | None = 2, tail_kept: bool = True, **settings: object) -> None:
+        self.now_ms = 0
+        self.observer = Observer()
+        self.disk = MemoryDisk()
+        if known_id is not None:
+            self.disk.replace_bytes(IDENTITY_FILE, b"c#b#%d" % known_id)
+        registration = Registration(IdentityFiles(self.disk, "c", "b"), "127.0.0.1:9", 77)
+        self.session = ControllerSession(
+            ReplicationSettings(**settings),
+            Speaker(
+                BrokerNames("c", "b", "127.0.0.1:9", "ha", "grpc"),
+                registration,
+                4,
+                lambda: BrokerPosition(3, 5, 1000, 900),
+                tail_kept,
+            ),
+            [A, B],
+            self.observer,
+            0,
+        )
+        self.waiting: list[SessionRequest] = []
+        self.oneway: list[SessionRequest] = []
+
+    def tick(self, milliseconds: int = 0) -> list[int]:
+        """Let time pass; the codes of the requests that want an answer."""
+        self.now_ms += milliseconds
+        self.session.tick(self.now_ms, 123_456)
+        new = self.session.take_requests()
+        self.oneway += [request for request in new if not request.token]
+        asked = [request for request in new if request.token]
+        self.waiting += asked
+        return [request.code for request in asked]
+
+    def answer(
+        self, code: int, ext: dict[str, str] | None = None, body: object = None, *, status: int = 0
+    ) -> SessionRequest:
+        """Answer the oldest waiting request of a code."""
+        request = next(request for request in self.waiting if request.code == code)
+        self.waiting.remove(request)
+        encoded = b"" if body is None else orjson.dumps(body)
+        self.session.answered(request.token, status, ext or {}, encoded, self.now_ms)
+        return request
+
+    def fail(self, code: int) -> None:
+        request = next(request for request in self.waiting if request.code == code)
+        self.waiting.remove(request)
+        self.session.failed(request.token, "no answer", self.now_ms)
+
+    def lead(self, address: str = A) -> None:
+        """Answer the discovery."""
+        if not any(request.code == METADATA for request in self.waiting):
+            self.tick(100)
+        self.answer(METADATA, {"controllerLeaderAddress": address})
+
+    def register(self, master: int | None = 1) -> None:
+        self.tick()
+        self.lead()
+        assert self.tick() == [codes.CONTROLLER_REGISTER_BROKER]
+        ext, body = view_answer(master)
+        self.answer(codes.CONTROLLER_REGISTER_BROKER, ext if master else {}, body)
+
+
+def answer_members(talk: Talk, learners: tuple[int, ...] = ()) -> None:
+    group = {
+        "inSyncReplicas": [{"brokerId": 1}],
+        "notInSyncReplicas": [{"brokerId": 3, "learner": 3 in learners}],
+    }
+    talk.answer(MEMBERS, {}, {"replicasInfoTable": {"b": group}})
+
+
+def view_answer(master: int | None, epoch: int = 5, members: tuple[int, ...] = (1,), set_epoch: int = 8):
+    ext = {"masterEpoch": str(epoch), "syncStateSetEpoch": str(set_epoch)}
+    if master is not None:
+        ext |= {
+            "masterBrokerId": str(master),
+            "masterAddress": "m:1",
+            "masterHaAddress": "m:2",
+            "masterGrpcAddress": "m:3",
+        }
+    return ext, {"syncStateSet": list(members), "syncStateSetEpoch": set_epoch}
+
+
+def test_the_first_registration() -> None:
+    talk = Talk(known_id=None)
+    assert talk.tick() == [METADATA, METADATA]
+    assert talk.oneway == [], "nobody can be heard without an id"
+    talk.lead()
+    assert talk.tick() == [codes.CONTROLLER_GET_NEXT_BROKER_ID]
+    talk.answer(codes.CONTROLLER_GET_NEXT_BROKER_ID, {"nextBrokerId": "2"})
+    assert talk.tick() == [codes.CONTROLLER_APPLY_BROKER_ID]
+    applied = talk.answer(codes.CONTROLLER_APPLY_BROKER_ID)
+    assert applied.ext["appliedBrokerId"] == "2"
+    assert applied.ext["registerCheckCode"] == "127.0.0.1:9;77"
+    assert talk.observer.broker_id == 2
+    assert talk.tick() == [codes.CONTROLLER_REGISTER_BROKER]
+    assert [request.address for request in talk.oneway] == [A], "heard before it is asked whether it lives"
+    ext, body = view_answer(1)
+    registered = talk.answer(codes.CONTROLLER_REGISTER_BROKER, ext, body)
+    assert registered.ext["haAddress"] == "ha"
+    assert registered.ext["grpcAddress"] == "grpc"
+    assert registered.ext["highestMasterEpoch"] == "5"
+    assert talk.session.registration.step is Step.REGISTERED
+    assert talk.observer.views == [RoleView(1, 5, frozenset({1}), 8, "m:1", "m:2", "m:3")]
+
+
+def test_a_time_out_of_the_application_keeps_id_and_code() -> None:
+    talk = Talk(known_id=None)
+    talk.tick()
+    talk.lead()
+    talk.tick()
+    talk.answer(codes.CONTROLLER_GET_NEXT_BROKER_ID, {"nextBrokerId": "2"})
+    talk.tick()
+    talk.fail(codes.CONTROLLER_APPLY_BROKER_ID)
+    talk.lead()
+    assert talk.tick(250) == [codes.CONTROLLER_APPLY_BROKER_ID]
+    assert talk.waiting[-1].ext["appliedBrokerId"] == "2"
+    talk.answer(codes.CONTROLLER_APPLY_BROKER_ID, status=codes.CONTROLLER_BROKER_ID_INVALID)
+    assert talk.tick(250) == [codes.CONTROLLER_GET_NEXT_BROKER_ID]
+
+
+def test_controllers_without_memory_are_told_the_id_again() -> None:
+    talk = Talk()
+    talk.tick()
+    talk.lead()
+    talk.tick()
+    talk.answer(codes.CONTROLLER_REGISTER_BROKER, status=codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED)
+    assert talk.tick(250) == [codes.CONTROLLER_APPLY_BROKER_ID]
+    assert talk.waiting[-1].ext["appliedBrokerId"] == "2"
+
+
+def test_a_registration_that_names_no_living_master_is_followed_by_a_look_at_the_record() -> None:
+    talk = Talk()
+    talk.register(master=None)
+    assert talk.observer.views == []
+    assert talk.tick() == [INFO]
+    talk.answer(INFO, *view_answer(None))
+    assert talk.observer.views[-1].master_id is None
+
+
+def test_heartbeats_go_to_all_and_say_everything() -> None:
+    talk = Talk()
+    talk.tick()
+    talk.oneway.clear()
+    talk.tick(249)
+    assert talk.oneway == []
+    talk.tick(1)
+    assert [request.address for request in talk.oneway] == [A, B]
+    assert talk.oneway[0].ext == {
+        "clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:9", "brokerId": "2", "epoch": "3",
+        "maxOffset": "1000", "confirmOffset": "900", "heartbeatIntervalMills": "250", "heartbeatTimeoutMills": "1500",
+        "electionPriority": "2147483647", "haAddress": "ha", "grpcAddress": "grpc", "incarnation": "4",
+        "highestMasterEpoch": "5",
+    }  # fmt: skip
+    talk.oneway.clear()
+    talk.session.connected(B, talk.now_ms)
+    talk.tick()
+    assert [request.address for request in talk.oneway] == [B]
+
+
+def test_the_view_is_polled_and_asked_for_at_once_when_wished() -> None:
+    talk = Talk()
+    talk.register()
+    assert talk.tick(249) == []
+    assert talk.tick(1) == [MEMBERS], "who belongs to the group, so that somebody who is missing is missed"
+    answer_members(talk)
+    assert talk.tick(749) == []
+    assert talk.tick(1) == [INFO]
+    talk.answer(INFO, *view_answer(1))
+    talk.session.request_sync()
+    talk.session.request_sync()
+    assert talk.tick() == [], "wishes of one moment share one request"
+    assert talk.tick(50) == [INFO]
+
+
+def owing() -> Talk:
+    """The leader A took a proposal and does not answer."""
+    talk = Talk()
+    talk.register()
+    talk.session.propose(Proposal(7, frozenset({1, 2}), 8), 5)
+    assert talk.tick(10) == [ALTER]
+    assert talk.tick(90) == []
+    assert talk.tick(10) == [METADATA], "after a moment the others are asked who leads"
+    assert talk.waiting[-1].address == B
+    return talk
+
+
+def test_a_frozen_leader_is_left_as_soon_as_another_controller_says_that_it_leads() -> None:
+    talk = owing()
+    talk.answer(METADATA, {"controllerLeaderAddress": B, "isLeader": "true"})
+    assert talk.session.leader == B
+    assert talk.observer.proposals == [("unanswered", 7)], "whether the proposal took effect is not known"
+    talk.session.propose(Proposal(8, frozenset({1, 2}), 8), 5)
+    assert talk.tick() == [ALTER]
+    assert talk.waiting[-1].address == B
+
+
+def test_a_slow_leader_stays_the_leader_on_hearsay() -> None:
+    talk = owing()
+    talk.answer(METADATA, {"controllerLeaderAddress": A, "isLeader": "false"})
+    assert talk.tick(100) == [METADATA]
+    talk.answer(METADATA, {"controllerLeaderAddress": B, "isLeader": "false"})
+    assert talk.session.leader == A
+    assert talk.tick(100) == [METADATA]
+    talk.answer(ALTER, {"newSyncStateSetEpoch": "9"}, {"syncStateSet": [1, 2], "syncStateSetEpoch": 9})
+    talk.answer(METADATA, {"controllerLeaderAddress": B, "isLeader": "true"})
+    assert talk.session.leader == A, "it has answered: nothing is owed any more"
+    assert talk.observer.proposals == [("accepted", 7, [1, 2], 9)]
+
+
+def test_one_request_at_a_time_the_most_urgent_first() -> None:
+    talk = Talk()
+    talk.register()
+    talk.session.request_members()
+    talk.session.request_sync()
+    talk.session.request_election()
+    talk.session.propose(Proposal(7, frozenset({1, 2}), 8), 5)
+    order = []
+    for _ in range(4):
+        (code,) = talk.tick(50)
+        order.append(code)
+        assert talk.tick() == []
+        if code == MEMBERS:
+            answer_members(talk)
+        else:
+            talk.answer(code, *view_answer(2))
+    assert order == [ALTER, ELECT, INFO, MEMBERS]
+    assert talk.observer.members == [1, 3]
+
+
+def test_the_members_are_asked_for_now_and_then() -> None:
+    talk = Talk()
+    talk.register()
+    asked = []
+    for _ in range(240):
+        for code in talk.tick(50):
+            asked.append(code)
+            if code == MEMBERS:
+                answer_members(talk, learners=(3,))
+            else:
+                talk.answer(code, *view_answer(1))
+    assert asked.count(MEMBERS) == 3
+    assert talk.observer.learners == {3}
+
+
+def test_answers_to_a_proposal() -> None:
+    talk = Talk()
+    talk.register()
+    talk.session.propose(Proposal(7, frozenset({1, 2}), 8), 5)
+    talk.tick()
+    request = talk.answer(ALTER, {"newSyncStateSetEpoch": "9"}, {"syncStateSet": [1, 2], "syncStateSetEpoch": 9})
+    assert request.ext["masterEpoch"] == "5"
+    assert request.ext["masterBrokerId"] == "2"
+    assert orjson.loads(request.body) == {"syncStateSet": [1, 2], "syncStateSetEpoch": 8}
+    talk.session.propose(Proposal(8, frozenset({1}), 9), 5)
+    talk.tick()
+    talk.answer(ALTER, status=codes.CONTROLLER_BROKER_NOT_ALIVE)
+    talk.session.propose(Proposal(9, frozenset({1}), 9), 5)
+    talk.tick()
+    talk.answer(ALTER, status=codes.CONTROLLER_NOT_LEADER)
+    assert talk.session.leader is None
+    talk.lead(B)
+    talk.session.propose(Proposal(10, frozenset({1}), 9), 5)
+    talk.tick()
+    talk.fail(ALTER)
+    assert talk.observer.proposals == [
+        ("accepted", 7, [1, 2], 9),
+        ("answered", 8, codes.CONTROLLER_BROKER_NOT_ALIVE),
+        ("answered", 9, codes.CONTROLLER_NOT_LEADER),
+        ("unanswered", 10),
+    ]
+
+
+def test_an_answer_after_the_time_out_is_nothing() -> None:
+    talk = Talk()
+    talk.register()
+    talk.session.propose(Proposal(7, frozenset({1, 2}), 8), 5)
+    talk.tick()
+    late = talk.waiting[-1]
+    talk.fail(ALTER)
+    talk.session.answered(late.token, 0, {"newSyncStateSetEpoch": "9"}, b"", talk.now_ms)
+    assert talk.observer.proposals == [("unanswered", 7)]
+
+
+def test_an_answer_that_cannot_be_understood_is_no_answer() -> None:
+    talk = Talk()
+    talk.register()
+    talk.session.propose(Proposal(7, frozenset({1, 2}), 8), 5)
+    talk.tick()
+    talk.answer(ALTER, {}, ["what is this"])
+    assert talk.observer.proposals == [("unanswered", 7)]
+    talk.tick(1000)
+    talk.answer(INFO, {"masterEpoch": "x"})
+    assert "cannot be understood" in talk.session.last_error
+
+
+def test_a_lost_leader_is_looked_for_everywhere() -> None:
+    talk = Talk()
+    talk.register()
+    talk.session.disconnected(A, talk.now_ms)
+    assert talk.tick() == [METADATA, METADATA]
+    talk.answer(METADATA, {"controllerLeaderAddress": ""})
+    assert talk.session.leader is None
+    assert talk.tick(99) == []
+    assert talk.tick(1) == [METADATA, METADATA]
+    talk.answer(METADATA, {"controllerLeaderAddress": "203.0.113.9:1"})
+    assert talk.session.leader is None, "only the addresses that were configured are believed"
+    talk.lead(B)
+    assert talk.session.leader == B
+    assert talk.tick() == [INFO]
+    assert talk.waiting[-1].address == B
+
+
+def test_an_election_is_not_asked_for_in_a_hurry() -> None:
+    talk = Talk()
+    talk.register()
+    talk.session.request_election()
+    assert talk.tick() == [ELECT]
+    talk.answer(ELECT, status=codes.CONTROLLER_ELECT_MASTER_FAILED)
+    talk.session.request_election()
+    assert talk.tick(199) == []
+    assert talk.tick(1) == [ELECT]
+    talk.answer(ELECT, *view_answer(2, 6), status=codes.CONTROLLER_MASTER_STILL_EXIST)
+    assert talk.observer.views[-1].master_epoch == 6
+
+
+def test_a_push_only_makes_us_ask() -> None:
+    talk = Talk()
+    talk.register()
+    talk.session.notified(talk.now_ms)
+    assert talk.tick() == [INFO]
+    talk.session.notified(talk.now_ms)
+    assert talk.tick() == [], "an answer is on its way"
+    talk.now_ms += 100
+    talk.session.notified(talk.now_ms)
+    assert talk.session.leader is None, "the leader owes an answer for too long"
+    assert talk.tick() == [METADATA, METADATA]
+
+
+def test_a_group_that_was_cleaned_away_is_registered_again() -> None:
+    talk = Talk()
+    talk.register()
+    talk.tick(1000)
+    talk.answer(INFO, status=codes.CONTROLLER_BROKER_METADATA_NOT_EXIST)
+    assert talk.tick(250) == [codes.CONTROLLER_REGISTER_BROKER]
+
+
+def test_without_a_named_replication_address_it_is_the_next_port() -> None:
+    talk = Talk()
+    talk.register()
+    talk.tick(1000)
+    talk.answer(INFO, {"masterEpoch": "5", "masterBrokerId": "1", "masterAddress": "10.0.0.1:10911"})
+    assert talk.observer.views[-1].master_ha_address == "10.0.0.1:10912"
+
+
+@pytest.mark.parametrize("master_id", ["-1", ""])
+def test_no_master_is_written_in_several_ways(master_id: str) -> None:
+    talk = Talk()
+    talk.register()
+    talk.tick(1000)
+    talk.answer(INFO, {"masterEpoch": "5", "masterBrokerId": master_id})
+    assert talk.observer.views[-1].master_id is None
+
+
+def test_learners_say_so() -> None:
+    talk = Talk(learner=True)
+    talk.tick()
+    assert talk.oneway[0].ext["learner"] == "true"
+
+
+def test_a_lost_tail_is_said_until_the_set_was_judged() -> None:
+    talk = Talk(tail_kept=False)
+    talk.tick()
+    talk.lead()
+    assert talk.tick() == [codes.CONTROLLER_REGISTER_BROKER]
+    assert [beat.ext.get("tailKept") for beat in talk.oneway] == ["false"] * len(talk.oneway)
+    assert talk.oneway, "heartbeats leave before the registration, and must not hide it"
+    ext, body = view_answer(1)
+    asked = talk.answer(codes.CONTROLLER_REGISTER_BROKER, ext, body)
+    assert (asked.ext["tailKept"], asked.ext["maxOffset"]) == ("false", "1000")
+    talk.oneway.clear()
+    talk.tick(1000)
+    assert talk.oneway
+    assert all("tailKept" not in beat.ext for beat in talk.oneway)
+
+
+def test_who_kept_everything_says_nothing_of_it() -> None:
+    talk = Talk()
+    talk.register()
+    assert all("tailKept" not in beat.ext for beat in talk.oneway)

@@ -1,0 +1,295 @@
+"""Read buffers through a connection and the kernel: however they are cut, and whatever stands between, as request by request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brokerd.sending.boundary import Stop
+from brokerd.sending.kernel import Kernel
+from remoting import codes, frame
+from remoting.disk import Bytes
+from remoting.frame import Command
+from remoting.record.batch import encode_batch_body
+from remoting.record.hosts import pack_host
+from remoting.transport.connection import MOST_TAKEN, ConnectionLimits, RemotingConnection
+from tests.unit.brokerd.sending.test_send import STORE_HOST, TOPICS, Broker, batch_items, request
+
+PEER = pack_host("10.0.0.1", 40000)
+ECHO = 900
+
+
+class Transport:
+    """Takes what is written."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.is_reading = True
+
+    def set_write_buffer_limits(self, _high: int, _low: int) -> None: ...
+
+    def get_extra_info(self, _name: str) -> tuple[str, int]:
+        return "10.0.0.1", 40000
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def writelines(self, parts: Sequence[bytes]) -> None:
+        self.written += b"".join(parts)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def answers(self) -> list[Command]:
+        answers: list[Command] = []
+        assert frame.decode_frames(bytes(self.written), answers) == len(self.written)
+        return answers
+
+
+class Peer:
+    """A connection to a broker's senders; every other request is answered at once."""
+
+    def __init__(self, broker: Broker, *, offers: bool = True, limits: ConnectionLimits | None = None) -> None:
+        self.broker = broker
+        self.others: list[int] = []
+        processor = broker.processor
+        handlers = {
+            codes.SEND_MESSAGE: processor.handle_long_names,
+            codes.SEND_MESSAGE_V2: processor.handle,
+            codes.SEND_BATCH_MESSAGE: processor.handle,
+            ECHO: self.echo,
+        }
+        self.transport = Transport()
+        self.connection = RemotingConnection(
+            handlers, limits or ConnectionLimits(), taker=processor if offers else None
+        )
+        self.connection.connection_made(cast(asyncio.Transport, self.transport))
+
+    def echo(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        for each in requests:
+            self.others.append(each.opaque)
+            connection.respond(each)
+
+    async def finish(self) -> list[Command]:
+        """Let everything be answered."""
+        for _ in range(200):
+            self.broker.next_turn()
+            self.broker.acknowledger.complete()
+            await asyncio.sleep(0)
+            if not self.broker.turn and not self.connection.offered:
+                break
+        return self.transport.answers()
+
+
+def encoded(command: Command, *, compact: bool = False) -> bytes:
+    if compact:
+        return frame.encode_compact(command)
+    return frame.encode_request(command.code, command.opaque, command.ext, command.body, oneway=command.is_oneway)
+
+
+KINDS = ["plain", "batch", "compact", "one-way", "odd", "long", "other", "no text", "spaced"]
+kinds = st.lists(
+    st.tuples(st.sampled_from(KINDS), st.binary(min_size=1, max_size=300), st.integers(0, 3)), min_size=1, max_size=30
+)
+
+
+def frame_of(opaque: int, kind: str, body: bytes, queue: int) -> bytes:
+    properties = {"UNIQ_KEY": f"{opaque:032d}", "TAGS": "t"}
+    if kind == "other":
+        return frame.encode_request(ECHO, opaque, {"n": "1"}, body)
+    if kind == "batch":
+        body = encode_batch_body(batch_items(opaque, body, properties, 0, 3, ""))
+        return encoded(request(opaque, body, properties, codes.SEND_BATCH_MESSAGE, e=str(queue), m="true"))
+    if kind == "odd":
+        properties["WAIT"] = "false"
+    command = request(opaque, body, properties, e=str(queue))
+    if kind == "one-way":
+        command.flag = codes.FLAG_ONEWAY
+    if kind == "long":
+        names = {"b": "topic", "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties"}
+        command = Command(codes.SEND_MESSAGE, opaque, {long: command.ext[short] for short, long in names.items()}, body)
+    data = encoded(command, compact=kind == "compact")
+    if kind == "no text":
+        return data.replace(b'"j":"0"', b'"j":  0')
+    if kind == "spaced":
+        return frame_with(b" " + data[8 : 8 + int.from_bytes(data[5:8])], command.body)
+    return data
+
+
+def frame_with(header: bytes, body: Bytes) -> bytes:
+    return (4 + len(header) + len(body)).to_bytes(4) + len(header).to_bytes(4) + header + body
+
+
+def cut(data: bytes, cuts: Sequence[int]) -> list[bytes]:
+    places = sorted({each % (len(data) + 1) for each in cuts} | {0, len(data)})
+    return [data[start:end] for start, end in pairwise(places)]
+
+
+def check_same(frames: Sequence[bytes], chunks: Sequence[bytes], turns: Sequence[bool]) -> None:
+    """Chunks through the kernel do what the frames do one by one on the general path; a turn passes after some chunks."""
+
+    async def run() -> None:
+        fast, slow = Broker(), Broker()
+        slow.kernel.topics_changed(dict.fromkeys(TOPICS))
+        ours, theirs = Peer(fast), Peer(slow, offers=False)
+        for index, chunk in enumerate(chunks):
+            ours.connection.data_received(chunk)
+            if turns[index % len(turns)]:
+                fast.next_turn()
+        for each in frames:
+            theirs.connection.data_received(each)
+            slow.next_turn()
+        found, wanted = await ours.finish(), await theirs.finish()
+        assert fast.store.commitlog.read(0, 1 << 16) == slow.store.commitlog.read(0, 1 << 16)
+        assert fast.store.queue_offsets.table == slow.store.queue_offsets.table
+        assert ours.others == theirs.others
+        by_opaque = {answer.opaque: answer for answer in wanted}
+        assert sorted(answer.opaque for answer in found) == sorted(by_opaque)
+        for answer in found:
+            other = by_opaque[answer.opaque]
+            assert (answer.code, answer.remark) == (other.code, other.remark)
+            assert {**other.ext, **answer.ext} == {**answer.ext, **other.ext}
+        for peer in (ours, theirs):
+            assert peer.connection._in_flight == 0
+            assert peer.transport.is_reading
+        fast.store.close()
+        slow.store.close()
+
+    asyncio.run(run())
+
+
+@settings(deadline=None, max_examples=80)
+@given(kinds, st.lists(st.integers(0, 1 << 20), max_size=12), st.lists(st.booleans(), min_size=1, max_size=5))
+def test_buffers_cut_anywhere_do_what_their_requests_do_one_by_one(
+    chosen: list[Any], cuts: list[int], turns: list[bool]
+) -> None:
+    frames = [frame_of(opaque, *each) for opaque, each in enumerate(chosen)]
+    check_same(frames, cut(b"".join(frames), cuts), turns)
+
+
+@pytest.mark.parametrize("turns", [[True], [False], [False, True, True]])
+def test_buffers_that_come_byte_by_byte(turns: list[bool]) -> None:
+    frames = [frame_of(opaque, kind, b"body", opaque % 4) for opaque, kind in enumerate(KINDS * 2)]
+    data = b"".join(frames)
+    check_same(frames, [data[at : at + 1] for at in range(len(data))], turns)
+    check_same(frames, [data], turns)
+
+
+def test_the_kernel_tells_where_it_stopped_and_why() -> None:
+    broker = Broker(segment_size_bytes=8192)
+    kernel = broker.kernel
+    plain, echo = encoded(request(1)), frame.encode_request(ECHO, 2)
+    for behind, stop in (
+        (b"", Stop.END),
+        (echo[:-1], Stop.END),
+        (plain[:3], Stop.END),
+        (echo, Stop.OTHER),
+        (encoded(request(3, b="Unknown")), Stop.OTHER),
+        (encoded(request(3, e="7")), Stop.OTHER),
+        (encoded(request(3, b"x" * 9000)), Stop.OTHER),
+        (encoded(request(3, b"x" * 7900)), Stop.FULL),
+        (encode_response(), Stop.OTHER),
+        (plain.replace(b'"opaque":1', b'"opaque":"')[:-2] + plain[-2:], Stop.OTHER),
+        (b"\0\0\0\x08\0\0\0\x40" + bytes(64), Stop.OTHER),
+        (b"\0\0\0\x08\x07\0\0\x04" + bytes(4), Stop.OTHER),
+    ):
+        run = broker.store.begin_run()
+        taken = kernel.take(run, plain * 2 + behind, len(plain), PEER, MOST_TAKEN)
+        assert (taken.position, taken.stop, taken.opaques) == (2 * len(plain), stop, [1]), behind[:40]
+        assert run.message_count == 1
+    run = broker.store.begin_run()
+    taken = kernel.take(run, plain * 5, 0, PEER, 3)
+    assert (taken.position, taken.stop, run.message_count) == (3 * len(plain), Stop.END, 3)
+    assert kernel.may_take(plain, PEER)
+    assert not kernel.may_take(plain[:-1], PEER), "an unfinished frame is not worth a turn"
+    assert not kernel.may_take(echo, PEER)
+    assert not kernel.may_take(plain, pack_host("fe80::1", 1))
+    assert not Kernel(pack_host(*STORE_HOST), adds_checksums=True).may_take(plain, PEER)
+
+
+def encode_response() -> bytes:
+    command = request(3)
+    command.flag = codes.FLAG_RESPONSE
+    return frame.encode_compact(command)
+
+
+def test_numbers_of_a_run_that_was_dropped_are_taken_by_the_next() -> None:
+    broker = Broker()
+    data = encoded(request(1)) * 3
+    first, second = broker.store.begin_run(), broker.store.begin_run()
+    for run in (first, second):
+        broker.kernel.take(run, data, 0, PEER, MOST_TAKEN)
+    assert first.records == second.records
+    assert first.entries == second.entries
+    broker.store.append_laid_out(second)
+    assert broker.store.queue_offsets.next("T", 1) == 3
+
+
+async def test_a_peer_with_many_sends_lets_others_have_their_turn() -> None:
+    broker = Broker(segment_size_bytes=1 << 20)
+    eager, modest = Peer(broker), Peer(broker)
+    eager.connection.data_received(b"".join(encoded(request(n)) for n in range(2 * MOST_TAKEN + 1)))
+    modest.connection.data_received(encoded(request(1)))
+    broker.turn.pop(0)()
+    assert broker.store.queue_offsets.next("T", 1) == MOST_TAKEN + 1
+    assert len(await eager.finish()) == 2 * MOST_TAKEN + 1
+    assert len(modest.transport.answers()) == 1
+
+
+async def test_what_is_offered_is_refused_when_the_broker_is_no_master_any_more() -> None:
+    broker = Broker()
+    peer = Peer(broker)
+    peer.connection.data_received(encoded(request(1)) + encoded(request(2)))
+    broker.store.set_appendable(False)
+    assert [answer.code for answer in await peer.finish()] == [codes.SERVICE_NOT_AVAILABLE] * 2
+    assert broker.counters.refused["rule"] == 0
+    assert sum(broker.counters.refused.values()) == 2
+    assert broker.store.commitlog.end_offset == 0
+
+
+async def test_what_came_before_the_end_of_a_connection_is_stored() -> None:
+    broker = Broker()
+    peer = Peer(broker)
+    peer.connection.data_received(encoded(request(1)) + frame.encode_request(ECHO, 2) + encoded(request(3)))
+    peer.connection.connection_lost(None)
+    assert peer.others == [2]
+    await peer.finish()
+    assert broker.store.queue_offsets.next("T", 1) == 2
+
+
+async def test_near_the_limit_of_requests_in_flight_nothing_is_taken_undecoded() -> None:
+    broker = Broker()
+    peer = Peer(broker, limits=ConnectionLimits(max_in_flight=MOST_TAKEN + 3))
+    for n in range(MOST_TAKEN + 10):
+        peer.connection.data_received(encoded(request(n)))
+        assert bool(peer.connection.offered) == (n <= 3), n
+        broker.next_turn()
+    assert not peer.transport.is_reading
+    assert broker.store.queue_offsets.next("T", 1) == MOST_TAKEN + 4
+    assert len(await peer.finish()) == MOST_TAKEN + 10
+    assert peer.transport.is_reading
+
+
+async def test_after_an_offer_in_vain_some_reads_are_decoded_at_once() -> None:
+    broker = Broker()
+    peer = Peer(broker)
+    odd, plain = frame_of(1, "odd", b"x", 1), frame_of(2, "plain", b"x", 1)
+    offered = []
+    for data in (plain, odd + plain, *[plain] * 17, plain + odd, plain):
+        peer.connection.data_received(data)
+        offered.append(bool(peer.connection.offered))
+        broker.next_turn()
+    assert offered == [True, True, *[False] * 16, True, True, True]
+    assert broker.store.queue_offsets.next("T", 1) == 23
