@@ -331,10 +331,10 @@ class Broker:
             commitlog.store_timestamp_at(commitlog.min_offset) if has_records else -1,
             self.replica.role in (Role.MASTER, Role.REPLICA),
             self._disk.usage(),
-            sum(core.counters.refused.values()) + sum(state["unacknowledged"].values()),
+            sum(core.counters.refused.values()) + sum(state.unacknowledged.values()),
             core.counters.missed + core.pop.counters.empty_pops,
-            state["waitingSends"],
-            state["waitedMs"],
+            state.waiting_sends,
+            state.waited_ms,
             {
                 level: (done, core.store.max_offset(SCHEDULE_TOPIC, level - 1))
                 for level, done in core.schedule.offsets().items()

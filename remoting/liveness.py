@@ -18,6 +18,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from remoting.facts.loop import LoopState
+
 DEFAULT_PHI: Final = 8.0
 _WINDOW: Final = 120  # gaps in mean and deviation
 _LEAST_SAMPLES: Final = 8  # with fewer the ceiling holds
@@ -185,11 +187,11 @@ class Awake:
         self.longest_pause_ms = max(self.longest_pause_ms, self.delay_ms)
         return self.delay_ms
 
-    def as_json(self) -> dict[str, int]:
+    def state(self) -> LoopState:
         """For a person."""
-        return {
-            "delayMs": self.delay_ms,
-            "worstDelayMs": self.worst_delay_ms,
-            "pauses": self.pauses,
-            "longestPauseMs": self.longest_pause_ms,
-        }
+        return LoopState(
+            delay_ms=self.delay_ms,
+            worst_delay_ms=self.worst_delay_ms,
+            pauses=self.pauses,
+            longest_pause_ms=self.longest_pause_ms,
+        )

@@ -14,23 +14,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from remoting.client.blocking import CONFIRMED, NOT_ATTEMPTED, REFUSED, UNCHANGED, UNKNOWN, NodeOutcome
+from remoting.client.blocking import NodeOutcome
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
+from remoting.facts.broker_state import BrokerState, GroupState
+from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView
+from remoting.facts.words import BrokerRole, Outcome
 
 READ_BACK_TIMEOUT_S = 10.0
 READ_BACK_EVERY_S = 0.2
 
-_MADE = frozenset({CONFIRMED, UNCHANGED})
+_MADE = frozenset({Outcome.CONFIRMED, Outcome.UNCHANGED})
 
 
 class ClusterAdmin(Protocol):
     """What changes ask of a cluster; `remoting.client.blocking.AdminClient` in life."""
 
-    def cluster_view(self) -> dict[str, Any]: ...
+    def cluster_view(self) -> ClusterView: ...
 
     def masters(self) -> dict[str, str]: ...
 
-    def broker_state(self, address: str) -> dict[str, Any]: ...
+    def broker_state(self, address: str) -> BrokerState: ...
 
     def elect_master(self, cluster: str, group: str, broker_id: int) -> dict[str, str]: ...
 
@@ -142,7 +145,7 @@ def delete_topic(change: Change) -> dict[str, Any]:
 
 def _route_note(answer: NodeOutcome) -> NodeOutcome:
     """A controller that did not hear of a deletion: its route to the topic ends by itself, so nothing failed."""
-    return NodeOutcome(answer.node, UNKNOWN, f"{answer.detail}; it disappears with the brokers' next report")
+    return NodeOutcome(answer.node, Outcome.UNKNOWN, f"{answer.detail}; it disappears with the brokers' next report")
 
 
 # ---- consumer groups
@@ -176,20 +179,18 @@ def delete_group(change: Change) -> dict[str, Any]:
     return _made_sure(change, f"the consumer group {name}", is_so)
 
 
-def _consumer_group(client: ClusterAdmin, name: str) -> dict[str, dict[str, Any]]:
+def _consumer_group(client: ClusterAdmin, name: str) -> dict[str, GroupState]:
     """Broker group -> its entry of the consumer group; without it, no key."""
     found = {}
     for broker_name, address in client.masters().items():
-        for each in client.broker_state(address).get("groups") or []:
-            if each["name"] == name:
+        for each in client.broker_state(address).groups:
+            if each.name == name:
                 found[broker_name] = each
     return found
 
 
-def _same_group(found: Mapping[str, Any] | None, fifo: bool, retry_max_times: int) -> bool:
-    if found is None:
-        return False
-    return bool(found.get("fifo")) == fifo and found.get("retryMaxTimes") in (None, retry_max_times)
+def _same_group(found: GroupState | None, fifo: bool, retry_max_times: int) -> bool:
+    return found is not None and (found.fifo, found.retry_max_times) == (fifo, retry_max_times)
 
 
 # ---- elections
@@ -200,35 +201,35 @@ def elect_master(change: Change) -> dict[str, Any]:
     cluster, group = change.parameters["cluster"], change.parameters["group"]
     chosen = int(change.parameters["broker_id"])
     before = _group(change.client.cluster_view(), cluster, group)
-    if before.get("masterBrokerId") == chosen:
-        change.record([NodeOutcome(f"replica {chosen}", UNCHANGED, "it is the master already")])
-        return {"master_id": chosen, "master_epoch": before.get("masterEpoch")}
+    if before.master_broker_id == chosen:
+        change.record([NodeOutcome(f"replica {chosen}", Outcome.UNCHANGED, "it is the master already")])
+        return {"master_id": chosen, "master_epoch": before.master_epoch}
     change.tell_progress(0, 2, f"asking the controllers to elect replica {chosen}")
     try:
         change.client.elect_master(cluster, group, chosen)
     except RequestError as error:
-        change.record([NodeOutcome(f"replica {chosen}", REFUSED, error.message)])
+        change.record([NodeOutcome(f"replica {chosen}", Outcome.REFUSED, error.message)])
         raise ChangeFailed("election-refused", f"The controllers refused: {error.message}") from error
     except (ConnectionLost, RequestTimeout) as error:
-        change.record([NodeOutcome(f"replica {chosen}", UNKNOWN, str(error))])
+        change.record([NodeOutcome(f"replica {chosen}", Outcome.UNKNOWN, str(error))])
     change.tell_progress(1, 2, "waiting until every replica follows")
     latest = before
 
     def is_so() -> bool:
         nonlocal latest
         latest = _group(change.client.cluster_view(), cluster, group)
-        if latest.get("masterBrokerId") != chosen:
+        if latest.master_broker_id != chosen:
             return False
-        outcomes = [_after_election(change.client, latest, replica, chosen) for replica in latest["replicas"]]
+        outcomes = [_after_election(change.client, latest, replica, chosen) for replica in latest.replicas]
         change.record(outcomes)
-        return all(outcome.outcome != UNKNOWN for outcome in outcomes)
+        return all(outcome.outcome != Outcome.UNKNOWN for outcome in outcomes)
 
     done = change.read_back(is_so)
-    if latest.get("masterBrokerId") != chosen:
+    if latest.master_broker_id != chosen:
         raise ChangeFailed(
             "election-unknown",
             f"Replica {chosen} did not become the master within {READ_BACK_TIMEOUT_S:.0f} s; the controllers name "
-            f"{latest.get('masterBrokerId')}. Look at the group before you try again.",
+            f"{latest.master_broker_id}. Look at the group before you try again.",
         )
     if change.outcomes[f"replica {chosen}"].outcome not in _MADE:
         raise ChangeFailed(
@@ -237,52 +238,48 @@ def elect_master(change: Change) -> dict[str, Any]:
             "that it serves. Look at its log.",
         )
     change.tell_progress(2, 2, "done" if done else "done; a replica does not follow yet")
-    return {"master_id": chosen, "master_epoch": latest.get("masterEpoch")}
+    return {"master_id": chosen, "master_epoch": latest.master_epoch}
 
 
-def _group(view: Mapping[str, Any], cluster: str, group: str) -> dict[str, Any]:
-    for each in view["groups"]:
-        if (each["clusterName"], each["brokerName"]) == (cluster, group):
-            found: dict[str, Any] = each
-            return found
+def _group(view: ClusterView, cluster: str, group: str) -> GroupView:
+    for each in view.groups:
+        if (each.cluster_name, each.broker_name) == (cluster, group):
+            return each
     raise ChangeFailed("group-not-found", f"The controllers know no group {group} in the cluster {cluster}.")
 
 
-def _after_election(
-    client: ClusterAdmin, group: Mapping[str, Any], replica: Mapping[str, Any], master_id: int
-) -> NodeOutcome:
+def _after_election(client: ClusterAdmin, group: GroupView, replica: ReplicaView, master_id: int) -> NodeOutcome:
     """What one replica made of the election, by its own word."""
-    node = f"replica {replica['brokerId']}"
-    if not replica.get("alive"):
-        return NodeOutcome(node, NOT_ATTEMPTED, "it is not alive; it follows when it comes back")
+    node = f"replica {replica.broker_id}"
+    if not replica.alive or replica.address is None:
+        return NodeOutcome(node, Outcome.NOT_ATTEMPTED, "it is not alive; it follows when it comes back")
     try:
-        state = client.broker_state(replica["address"])
+        state = client.broker_state(replica.address)
     except LogboomError as error:
-        return NodeOutcome(node, UNKNOWN, str(error))
-    wanted = "master" if replica["brokerId"] == master_id else "replica"
-    epoch = state.get("masterEpoch")
-    if state.get("role") == wanted and epoch == group.get("masterEpoch"):
-        return NodeOutcome(node, CONFIRMED, f"{wanted} in epoch {epoch}")
-    return NodeOutcome(node, UNKNOWN, f"it says {state.get('role')} in epoch {epoch}")
+        return NodeOutcome(node, Outcome.UNKNOWN, str(error))
+    wanted = BrokerRole.MASTER if replica.broker_id == master_id else BrokerRole.REPLICA
+    if (state.role, state.master_epoch) == (wanted, group.master_epoch):
+        return NodeOutcome(node, Outcome.CONFIRMED, f"{wanted} in epoch {state.master_epoch}")
+    return NodeOutcome(node, Outcome.UNKNOWN, f"it says {state.role} in epoch {state.master_epoch}")
 
 
 # ---- what they share
 
 
-def _group_names(view: Mapping[str, Any]) -> set[str]:
-    return {each["brokerName"] for each in view["groups"]}
+def _group_names(view: ClusterView) -> set[str]:
+    return {each.broker_name for each in view.groups}
 
 
 def _confirm(change: Change, is_so_at: Callable[[str], bool], nodes: set[str] | None = None) -> bool:
     """Settle what is known by what was read: an unknown outcome that is so is confirmed. True when nothing is open."""
     open_nodes = False
     for outcome in change.outcomes_at(nodes):
-        if outcome.outcome in (REFUSED, NOT_ATTEMPTED):
+        if outcome.outcome in (Outcome.REFUSED, Outcome.NOT_ATTEMPTED):
             continue
         if not is_so_at(outcome.node):
             open_nodes = True
-        elif outcome.outcome == UNKNOWN:
-            change.record([NodeOutcome(outcome.node, CONFIRMED, "the answer was lost; read back")])
+        elif outcome.outcome == Outcome.UNKNOWN:
+            change.record([NodeOutcome(outcome.node, Outcome.CONFIRMED, "the answer was lost; read back")])
     return not open_nodes
 
 
@@ -291,12 +288,12 @@ def _made_sure(change: Change, what: str, is_so: Callable[[], bool], nodes: set[
     if not change.read_back(is_so):
         for each in change.outcomes_at(nodes):
             if each.outcome in _MADE:
-                change.record([NodeOutcome(each.node, UNKNOWN, "it agreed, but reading back does not show it")])
+                change.record([NodeOutcome(each.node, Outcome.UNKNOWN, "it agreed, but reading back does not show it")])
     outcomes = change.outcomes_at(nodes)
     bad = [each for each in outcomes if each.outcome not in _MADE]
     if bad:
         told = "; ".join(f"{each.node}: {each.outcome} {each.detail}".rstrip() for each in bad[:5])
-        refused_only = all(each.outcome == REFUSED for each in bad)
+        refused_only = all(each.outcome == Outcome.REFUSED for each in bad)
         code = "change-refused" if refused_only else "change-incomplete"
         advice = "" if refused_only else " Asking again is safe: what is as wanted stays as it is."
         raise ChangeFailed(code, f"Not everywhere made: {what}. {told}.{advice}")

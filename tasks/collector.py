@@ -22,26 +22,27 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, TypeVar
 
-import orjson
 import redis.asyncio
 from redis.exceptions import RedisError
 
 from remoting import codes
 from remoting.client.identity import identity_of_environment
-from remoting.errors import LogboomError
+from remoting.errors import LogboomError, ProtocolError
+from remoting.facts.broker_state import BrokerState
+from remoting.facts.cluster_view import ClusterView
+from remoting.facts.codec import decode, encode
+from remoting.facts.snapshot import GROUP, KEY, ClusterSnapshot, SparkProcess, Supervisor, Verdict
 from remoting.transport.client import RemotingClient
 from remoting.transport.tasks import TaskOwner, end_tasks
 from tasks.heartbeat_file import beat
 from tasks.refresh import CHANNEL
 from tasks.snapshot.build import build, differs, recall
-from tasks.snapshot.inputs import Look, Memory, is_state, is_view
+from tasks.snapshot.inputs import Look, Memory
 
 log = logging.getLogger(__name__)
 
-KEY = "logboom:snapshot"
-GROUP = "snapshot"
 VIEW_EVERY_S = 0.25
 STATES_EVERY_S = 1.0
 BUILD_EVERY_S = 1.0
@@ -53,22 +54,30 @@ MAX_BROKERS = 1000
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
 
-_SHAPES: Mapping[int, Callable[[Any], bool]] = {codes.CLUSTER_VIEW: is_view, codes.BROKER_STATE: is_state}
+Answer = TypeVar("Answer")
 
 
-class Watch:
+@dataclass(frozen=True, slots=True)
+class Question(Generic[Answer]):
+    """What is asked, what kind of fact the answer is, how often, and at most how many are asked."""
+
+    code: int
+    kind: type[Answer]
+    every_s: float
+    most: int
+
+
+class Watch(Generic[Answer]):
     """Asks one address the same thing again and again, and keeps the last answer."""
 
     def __init__(
-        self, client: RemotingClient, address: str, code: int, every_s: float, heard: Callable[[Watch], None]
+        self, client: RemotingClient, address: str, question: Question[Answer], heard: Callable[[Watch[Answer]], None]
     ) -> None:
         self.address = address
-        self.answer: Mapping[str, Any] | None = None
+        self.answer: Answer | None = None
         self.heard_ms = 0
         self._client = client
-        self._code = code
-        self._is_usable = _SHAPES[code]
-        self._every_s = every_s
+        self._question = question
         self._heard = heard
         self._kick = asyncio.Event()
         self._silent = False
@@ -85,25 +94,25 @@ class Watch:
             self.answer = await self._ask()
             self.heard_ms = time.time_ns() // 1_000_000
             self._heard(self)
-            rest = started + self._every_s - time.monotonic()
+            rest = started + self._question.every_s - time.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, rest)):
                     await self._kick.wait()
 
-    async def _ask(self) -> Mapping[str, Any] | None:
+    async def _ask(self) -> Answer | None:
         """The answer; None for silence and for an answer that is none."""
         try:
             async with asyncio.timeout(ASK_TIMEOUT_MS / 1000):
-                response = await self._client.call(self.address, self._code, timeout_ms=ASK_TIMEOUT_MS)
-            answer = orjson.loads(response.body) if len(response.body) <= MAX_ANSWER_BYTES else None
-        except (LogboomError, TimeoutError, ValueError) as error:
+                response = await self._client.call(self.address, self._question.code, timeout_ms=ASK_TIMEOUT_MS)
+            answer = decode(self._question.kind, response.body, MAX_ANSWER_BYTES)
+        except ProtocolError as error:
+            self._note_silence(f"its answer has another shape ({error}); are all parts of one version?")
+            return None
+        except (LogboomError, TimeoutError) as error:
             self._note_silence(str(error) or "no answer in time")
             return None
-        if not self._is_usable(answer):
-            self._note_silence("its answer has another shape; are all parts of one version?")
-            return None
         self._silent = False
-        return cast("Mapping[str, Any]", answer)
+        return answer
 
     def _note_silence(self, why: str) -> None:
         """Said once per silence: a broker that is down for a night must not fill the log."""
@@ -112,27 +121,25 @@ class Watch:
             log.warning("%s does not answer: %s", self.address, why)
 
 
-class Watches:
+class Watches(Generic[Answer]):
     """The watches of one kind: started for new addresses, cancelled for those that are gone."""
 
     def __init__(
-        self, client: RemotingClient, code: int, every_s: float, heard: Callable[[Watch], None], most: int
+        self, client: RemotingClient, question: Question[Answer], heard: Callable[[Watch[Answer]], None]
     ) -> None:
         self._client = client
-        self._code = code
-        self._every_s = every_s
+        self._question = question
         self._heard = heard
-        self._most = most
-        self._running: dict[str, tuple[Watch, asyncio.Task[None]]] = {}
+        self._running: dict[str, tuple[Watch[Answer], asyncio.Task[None]]] = {}
 
     def set_addresses(self, addresses: Iterable[str]) -> None:
-        """Watch exactly these (the first `most` of them)."""
-        wanted = dict.fromkeys(itertools.islice(addresses, self._most))
+        """Watch exactly these (the first of them, if they are too many)."""
+        wanted = dict.fromkeys(itertools.islice(addresses, self._question.most))
         for address in [each for each in self._running if each not in wanted]:
             self._running.pop(address)[1].cancel()
         for address in wanted:
             if address not in self._running:
-                watch = Watch(self._client, address, self._code, self._every_s, self._heard)
+                watch = Watch(self._client, address, self._question, self._heard)
                 task = asyncio.get_running_loop().create_task(watch.run(), name=f"watch {address}")
                 task.add_done_callback(functools.partial(self._ended, address))
                 self._running[address] = (watch, task)
@@ -143,9 +150,13 @@ class Watches:
             log.error("the watch of %s broke", address, exc_info=error)
             self._running.pop(address, None)
 
-    def answers(self) -> dict[str, Watch]:
-        """Address -> its watch, for those that answered when they were last asked."""
-        return {address: watch for address, (watch, _) in self._running.items() if watch.answer is not None}
+    def answers(self) -> dict[str, Answer]:
+        """Address -> its answer, for those that answered when they were last asked."""
+        return {address: watch.answer for address, (watch, _) in self._running.items() if watch.answer is not None}
+
+    def heard_ms(self) -> dict[str, int]:
+        """Address -> when its last answer came."""
+        return {address: watch.heard_ms for address, (watch, _) in self._running.items()}
 
     def all_heard(self) -> bool:
         """Whether each was asked at least once, answered or not."""
@@ -172,30 +183,25 @@ class LocalFiles:
     supervisor: Path
     spark: Path
 
-    def read_supervisor(self) -> Mapping[str, Any] | None:
+    def read_supervisor(self) -> Supervisor | None:
         """The supervisor's state; None when that supervisor does not live any more."""
-        content = _read_json(self.supervisor)
-        if content is None or not isinstance(content.get("pid"), int) or not _is_alive(content["pid"]):
-            return None
-        return content
+        found = _read(self.supervisor, Supervisor)
+        return found if found is not None and _is_alive(found.pid) else None
 
-    def read_spark(self) -> Mapping[str, Any] | None:
+    def read_spark(self) -> SparkProcess | None:
         """The Spark process's state, on the same condition."""
-        content = _read_json(self.spark)
-        if content is None or not isinstance(content.get("pid"), int) or not _is_alive(content["pid"]):
-            return None
-        return content
+        found = _read(self.spark, SparkProcess)
+        return found if found is not None and _is_alive(found.pid) else None
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def _read(path: Path, kind: type[Answer]) -> Answer | None:
     try:
-        content = orjson.loads(path.read_bytes())
+        return decode(kind, path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ProtocolError) as error:
         log.warning("cannot read %s: %s", path, error)
         return None
-    return content if isinstance(content, dict) else None
 
 
 def _is_alive(pid: int) -> bool:
@@ -215,15 +221,15 @@ class Publisher:
         self._redis = client
         self._channel_layer = channel_layer
 
-    async def last(self) -> Any:
-        """The snapshot that is there, or None."""
+    async def last(self) -> ClusterSnapshot | None:
+        """The snapshot that is there, or None. Raises ProtocolError when it is of another form."""
         stored = await self._redis.get(KEY)
-        return None if stored is None else orjson.loads(stored)
+        return None if stored is None else decode(ClusterSnapshot, stored)
 
-    async def publish(self, snapshot: Mapping[str, Any]) -> None:
+    async def publish(self, snapshot: ClusterSnapshot) -> None:
         """Store first, announce afterwards. Raises RedisError or OSError when Redis does not answer."""
-        await self._redis.set(KEY, orjson.dumps(snapshot))
-        await self._channel_layer.group_send(GROUP, {"type": "snapshot.changed", "seq": snapshot["seq"]})
+        await self._redis.set(KEY, encode(snapshot))
+        await self._channel_layer.group_send(GROUP, {"type": "snapshot.changed", "seq": snapshot.seq})
 
 
 class Collector:
@@ -236,12 +242,14 @@ class Collector:
         self._files = files
         self._publisher = publisher
         self._memory = Memory()
-        self._essence: Any = None
+        self._essence: object = None
         self._urgent = asyncio.Event()
         self._something_heard = asyncio.Event()
         self._asked_until = float("-inf")
-        self._views = Watches(client, codes.CLUSTER_VIEW, VIEW_EVERY_S, self._heard_view, len(controllers))
-        self._states = Watches(client, codes.BROKER_STATE, STATES_EVERY_S, self._heard_state, MAX_BROKERS)
+        views = Question(codes.CLUSTER_VIEW, ClusterView, VIEW_EVERY_S, len(controllers))
+        states = Question(codes.BROKER_STATE, BrokerState, STATES_EVERY_S, MAX_BROKERS)
+        self._views = Watches(client, views, self._heard_view)
+        self._states = Watches(client, states, self._heard_state)
 
     def ask(self) -> None:
         """Look now: somebody changed something. Answers of the next moment are published as they come."""
@@ -275,56 +283,54 @@ class Collector:
                     self._something_heard.clear()
                     await self._something_heard.wait()
 
-    def _heard_view(self, watch: Watch) -> None:
-        essence = _essence(self._view_answers())
+    def _heard_view(self, watch: Watch[ClusterView]) -> None:
+        essence = _essence(self._views.answers())
         if essence != self._essence:
             self._essence = essence
             self._states.set_addresses(self._addresses())
             self._states.kick()
             self._urgent.set()
-        self._heard_state(watch)
+        self._heard()
 
-    def _heard_state(self, watch: Watch) -> None:
+    def _heard_state(self, watch: Watch[BrokerState]) -> None:
+        self._heard()
+
+    def _heard(self) -> None:
         self._something_heard.set()
         if time.monotonic() < self._asked_until:
             self._urgent.set()
 
-    def _view_answers(self) -> dict[str, Mapping[str, Any]]:
-        return {address: watch.answer for address, watch in self._views.answers().items() if watch.answer is not None}
-
     async def _recall(self) -> Memory:
         try:
             return recall(await self._publisher.last())
-        except (RedisError, OSError, ValueError) as error:
+        except (RedisError, OSError, ProtocolError) as error:
             log.warning("the last snapshot cannot be read, so its history is lost: %s", error)
             return Memory()
 
     def _addresses(self) -> list[str]:
         """Where brokers are: by the controllers' word, and those of the last snapshot when no controller answers."""
-        views = self._view_answers()
-        if not views:
-            groups = (self._memory.snapshot or {}).get("groups") or ()
-        else:
-            groups = [group for view in views.values() for group in view.get("groups") or ()]
-        return [str(replica["address"]) for group in groups for replica in group["replicas"] if replica.get("address")]
+        views, last = self._views.answers(), self._memory.snapshot
+        told = [replica.address for view in views.values() for group in view.groups for replica in group.replicas]
+        if not views and last is not None:
+            told = [replica.address for group in last.groups for replica in group.replicas]
+        return [address for address in told if address]
 
     async def _build_and_publish(self) -> None:
         self._views.set_addresses(self._controllers)
         self._states.set_addresses(self._addresses())
-        states = self._states.answers()
         look = Look(
             now_ms=time.time_ns() // 1_000_000,
             controllers=self._controllers,
-            views=self._view_answers(),
-            states={address: watch.answer for address, watch in states.items() if watch.answer is not None},
-            heard_ms={address: watch.heard_ms for address, watch in states.items()},
+            views=self._views.answers(),
+            states=self._states.answers(),
+            heard_ms=self._states.heard_ms(),
             supervisor=self._files.read_supervisor(),
             spark=self._files.read_spark(),
         )
         previous = self._memory.snapshot
         snapshot, memory = build(look, self._memory)
         if differs(snapshot, previous):
-            log.info("the cluster is %s", _in_words(snapshot))
+            log.info("the cluster is %s", _in_words(snapshot.verdict))
         try:
             await self._publisher.publish(snapshot)
         except (RedisError, OSError) as error:
@@ -332,25 +338,25 @@ class Collector:
         self._memory = memory
 
 
-def _in_words(snapshot: Mapping[str, Any]) -> str:
-    reasons = "; ".join(reason["text"] for reason in snapshot["verdict"]["reasons"])
-    return f"{snapshot['verdict']['status']}{': ' + reasons if reasons else ''}"
+def _in_words(verdict: Verdict) -> str:
+    reasons = "; ".join(reason.text for reason in verdict.reasons)
+    return f"{verdict.status}{': ' + reasons if reasons else ''}"
 
 
-def _essence(views: Mapping[str, Mapping[str, Any]]) -> Any:
+def _essence(views: Mapping[str, ClusterView]) -> object:
     """What of the controllers' views is worth a look at the brokers at once."""
     return {
         address: (
-            [(each.get("id"), each.get("role"), each.get("term")) for each in view.get("controllers") or ()],
+            [(each.id, each.role, each.term) for each in view.controllers],
             [
                 (
-                    group.get("brokerName"),
-                    group.get("masterBrokerId"),
-                    group.get("masterEpoch"),
-                    group.get("syncStateSet"),
-                    [(each.get("brokerId"), each.get("alive")) for each in group["replicas"]],
+                    group.broker_name,
+                    group.master_broker_id,
+                    group.master_epoch,
+                    group.sync_state_set,
+                    [(each.broker_id, each.alive) for each in group.replicas],
                 )
-                for group in view.get("groups") or ()
+                for group in view.groups
             ],
         )
         for address, view in views.items()

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from remoting import codes
-from remoting.client.blocking import CONFIRMED, REFUSED, UNCHANGED, UNKNOWN, NodeOutcome
+from remoting.client.blocking import NodeOutcome
 from remoting.errors import ConnectionLost, RequestError, RequestTimeout
+from remoting.facts.words import Outcome
 from tasks.changes import READ_BACK_TIMEOUT_S, Change, ChangeFailed
 
 Listing = Mapping[str, Any]
@@ -60,28 +61,28 @@ def transfer(change: Change) -> dict[str, Any]:
 def _make(change: Change, is_so: Callable[[Listing], bool], ask: Callable[[], Any], what: str) -> dict[str, Any]:
     node = str(change.parameters["id"])
     if is_so(change.client.controller_members()):
-        change.record([NodeOutcome(node, UNCHANGED, f"it is {what} already")])
+        change.record([NodeOutcome(node, Outcome.UNCHANGED, f"it is {what} already")])
         return {"controller": node}
     change.tell_progress(0, 2, f"asking the leading controller: {node} is to be {what}")
     try:
         ask()
     except RequestError as error:
         if error.code != codes.SYSTEM_ERROR:
-            change.record([NodeOutcome(node, REFUSED, error.message)])
+            change.record([NodeOutcome(node, Outcome.REFUSED, error.message)])
             raise ChangeFailed("change-refused", f"The controllers refused: {error.message}") from error
         # The leader was replaced, or did not come to a decision in time: it says itself that it does not know.
-        change.record([NodeOutcome(node, UNKNOWN, error.message)])
+        change.record([NodeOutcome(node, Outcome.UNKNOWN, error.message)])
     except (ConnectionLost, RequestTimeout) as error:
-        change.record([NodeOutcome(node, UNKNOWN, str(error))])
+        change.record([NodeOutcome(node, Outcome.UNKNOWN, str(error))])
     change.tell_progress(1, 2, "reading back")
     if not change.read_back(lambda: is_so(change.client.controller_members())):
-        change.record([NodeOutcome(node, UNKNOWN, "reading back does not show it")])
+        change.record([NodeOutcome(node, Outcome.UNKNOWN, "reading back does not show it")])
         raise ChangeFailed(
             "change-unknown",
             f"Within {READ_BACK_TIMEOUT_S:.0f} s the controllers did not say that {node} is {what}. Asking again is safe.",
         )
     lost = node in change.outcomes
-    change.record([NodeOutcome(node, CONFIRMED, "the answer was lost; read back" if lost else f"it is {what}")])
+    change.record([NodeOutcome(node, Outcome.CONFIRMED, "the answer was lost; read back" if lost else f"it is {what}")])
     change.tell_progress(2, 2, "done")
     return {"controller": node}
 

@@ -36,11 +36,11 @@ MAY_IMPORT = {
 # REST and changes, link to one another.
 LAYERS: dict[str, list[list[str] | set[str]]] = {
     "remoting": [
-        ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "liveness", "names"],
+        ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "names"],
         ["errors"],
         ["disk", "settings"],
-        ["bare_json", "frame", "properties_text", "record"],
-        ["access", "live_settings"],
+        ["bare_json", "facts", "frame", "properties_text", "record"],
+        ["access", "live_settings", "liveness"],
         ["transport"],
         ["exporter", "registry"],
         ["client", "guarding"],

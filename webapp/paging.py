@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from operator import attrgetter
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
@@ -37,14 +38,12 @@ def paged(items: Sequence[Item], query: Mapping[str, str], size: int = PAGE_SIZE
     return Paged(items[(number - 1) * size : number * size], number, pages, len(items))
 
 
-def sorted_by(
-    items: Sequence[dict[str, Any]], query: Mapping[str, str], columns: Sequence[str], default: str
-) -> list[dict[str, Any]]:
+def sorted_by(items: Sequence[Item], query: Mapping[str, str], columns: Sequence[str], default: str) -> list[Item]:
     """Sorted as the query string asks (`sort=lag`, `sort=-lag`); what is not known comes last either way."""
     asked = query.get("sort", default)
     column, falling = asked.lstrip("-"), asked.startswith("-")
     if column not in columns:
         column, falling = default.lstrip("-"), default.startswith("-")
-    known = [item for item in items if item.get(column) is not None]
-    unknown = [item for item in items if item.get(column) is None]
-    return [*sorted(known, key=lambda item: (item[column], item["name"]), reverse=falling), *unknown]
+    known = [item for item in items if getattr(item, column) is not None]
+    unknown = [item for item in items if getattr(item, column) is None]
+    return [*sorted(known, key=attrgetter(column, "name"), reverse=falling), *unknown]

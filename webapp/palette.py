@@ -38,15 +38,15 @@ def palette(request: HttpRequest) -> HttpResponse:
         if actor.may(permission) and wanted in text.lower()
     ]
     found += [
-        {"text": topic["name"], "kind": "topic", "icon": "topic", "address": reverse("topic", args=[topic["name"]])}
+        {"text": topic.name, "kind": "topic", "icon": "topic", "address": reverse("topic", args=[topic.name])}
         for topic in (present.find_topics(wanted, with_system=True) if wanted else ())
     ]
     found += [
         {
-            "text": group["name"],
+            "text": group.name,
             "kind": "consumer group",
             "icon": "group",
-            "address": reverse("group", args=[group["name"]]),
+            "address": reverse("group", args=[group.name]),
         }
         for group in (present.find_consumer_groups(wanted, with_system=True) if wanted else ())
     ]

@@ -10,27 +10,37 @@ import enum
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
-import orjson
 import redis
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+from remoting.errors import ProtocolError
+from remoting.facts.codec import decode
+from remoting.facts.snapshot import (
+    KEY,
+    VERSION,
+    ClusterSnapshot,
+    ConsumedTopic,
+    ConsumerGroup,
+    Group,
+    Reason,
+    Topic,
+    Verdict,
+)
+from remoting.facts.words import Health, Severity
 from webapp.errors import NotFound
 from webapp.rules import is_system_group
 
 log = logging.getLogger(__name__)
 
-KEY = "logboom:snapshot"
-VERSION = 1
-GROUP = "snapshot"  # channels group that hears {"type": "snapshot.changed", "seq": n}
 KEPT_S = 0.2
 STALE_AFTER_MS = 5_000
-MAX_BYTES = 64 * 1024 * 1024
 
 
 class Freshness(enum.StrEnum):
@@ -61,11 +71,21 @@ class RedisSource:
         return value
 
 
+_NOTHING = ClusterSnapshot(version=VERSION, seq=0, as_of="")
+
+
+class Consumption(NamedTuple):
+    """A consumer group that consumes a topic, and what it says of it."""
+
+    group: ConsumerGroup
+    topic: ConsumedTopic
+
+
 @dataclass(frozen=True)
 class Snapshot:
-    """One snapshot, or the reason why there is none. Treat what it returns as read-only: it is shared."""
+    """One snapshot, or the reason why there is none. It is shared among all who look."""
 
-    data: dict[str, Any] | None
+    data: ClusterSnapshot | None
     age_ms: int | None
     problem: str = ""
 
@@ -78,93 +98,84 @@ class Snapshot:
 
     @property
     def seq(self) -> int:
-        return int(self.data["seq"]) if self.data else 0
+        return self.facts.seq
 
     @property
     def as_of(self) -> str | None:
-        return str(self.data["as_of"]) if self.data else None
+        return self.data.as_of if self.data is not None else None
+
+    @property
+    def facts(self) -> ClusterSnapshot:
+        """What is known of the cluster; empty lists when there is no snapshot."""
+        return self.data if self.data is not None else _NOTHING
 
     @cached_property
-    def verdict(self) -> dict[str, Any]:
+    def verdict(self) -> Verdict:
         """Status and reasons; when the snapshot is old or absent, that comes first and the status is no better than degraded."""
         if self.data is None:
-            reason = {"code": "no-snapshot", "severity": "critical", "text": self.problem, "link": None}
-            return {"status": "down", "reasons": [reason]}
-        verdict = self.data.get("verdict") or {"status": "degraded", "reasons": []}
+            reason = Reason(code="no-snapshot", severity=Severity.CRITICAL, text=self.problem)
+            return Verdict(status=Health.DOWN, reasons=(reason,))
+        verdict = self.data.verdict
         if self.freshness is not Freshness.STALE:
-            return dict(verdict)
+            return verdict
         assert self.age_ms is not None
-        reason = {
-            "code": "stale-snapshot",
-            "severity": "warning",
-            "text": f"The collector has not reported for {self.age_ms // 1000} s; what follows is what it saw last.",
-            "link": None,
-        }
-        status = "down" if verdict["status"] == "down" else "degraded"
-        return {"status": status, "reasons": [reason, *verdict["reasons"]]}
-
-    def list(self, name: str) -> list[dict[str, Any]]:
-        """A top-level list of the snapshot; empty when there is none."""
-        return (self.data or {}).get(name) or []
-
-    def dict(self, name: str) -> dict[str, Any]:
-        """A top-level object of the snapshot; empty when there is none."""
-        return (self.data or {}).get(name) or {}
+        text = f"The collector has not reported for {self.age_ms // 1000} s; what follows is what it saw last."
+        reason = Reason(code="stale-snapshot", severity=Severity.WARNING, text=text)
+        status = Health.DOWN if verdict.status is Health.DOWN else Health.DEGRADED
+        return Verdict(status=status, reasons=(reason, *verdict.reasons))
 
     @cached_property
-    def topics(self) -> dict[str, dict[str, Any]]:
-        return {topic["name"]: topic for topic in self.list("topics")}
+    def topics(self) -> Mapping[str, Topic]:
+        return {topic.name: topic for topic in self.facts.topics}
 
     @cached_property
-    def consumer_groups(self) -> dict[str, dict[str, Any]]:
-        return {group["name"]: group for group in self.list("consumer_groups")}
+    def consumer_groups(self) -> Mapping[str, ConsumerGroup]:
+        return {group.name: group for group in self.facts.consumer_groups}
 
-    def topic(self, name: object) -> dict[str, Any]:
+    def topic(self, name: object) -> Topic:
         """One topic, or NotFound."""
         found = self.topics.get(name) if isinstance(name, str) else None
         if found is None:
             raise NotFound(f"There is no topic {name}.", code="topic-not-found")
         return found
 
-    def consumer_group(self, name: object) -> dict[str, Any]:
+    def consumer_group(self, name: object) -> ConsumerGroup:
         """One consumer group, or NotFound."""
         found = self.consumer_groups.get(name) if isinstance(name, str) else None
         if found is None:
             raise NotFound(f"There is no consumer group {name}.", code="group-not-found")
         return found
 
-    def group(self, cluster: str, name: str) -> dict[str, Any]:
+    def group(self, cluster: str, name: str) -> Group:
         """One broker group, or NotFound."""
-        for group in self.list("groups"):
-            if (group["cluster"], group["name"]) == (cluster, name):
+        for group in self.facts.groups:
+            if (group.cluster, group.name) == (cluster, name):
                 return group
         raise NotFound(f"There is no group {name} in the cluster {cluster}.", code="group-not-found")
 
-    def find_topics(self, part: str = "", *, with_system: bool = False) -> list[dict[str, Any]]:
+    def find_topics(self, part: str = "", *, with_system: bool = False) -> list[Topic]:
         """Those with the part in their name, in upper or lower case."""
         wanted = part.lower()
         return [
-            topic
-            for topic in self.list("topics")
-            if wanted in topic["name"].lower() and (with_system or not topic.get("system"))
+            topic for topic in self.facts.topics if wanted in topic.name.lower() and (with_system or not topic.system)
         ]
 
-    def find_consumer_groups(self, part: str = "", *, with_system: bool = False) -> list[dict[str, Any]]:
+    def find_consumer_groups(self, part: str = "", *, with_system: bool = False) -> list[ConsumerGroup]:
         """Those with the part in their name, in upper or lower case."""
         wanted = part.lower()
         return [
             group
-            for group in self.list("consumer_groups")
-            if wanted in group["name"].lower() and (with_system or not is_system_group(group["name"]))
+            for group in self.facts.consumer_groups
+            if wanted in group.name.lower() and (with_system or not is_system_group(group.name))
         ]
 
-    def consumers_of(self, topic: str) -> list[dict[str, Any]]:
-        """Who consumes a topic: each consumer `group`, and what it says of the `topic`."""
+    def consumers_of(self, topic: str) -> list[Consumption]:
+        """Who consumes a topic."""
         return [
-            {"group": group, "topic": each}
-            for group in self.list("consumer_groups")
-            for each in group.get("topics") or []
-            if each["topic"] == topic
+            Consumption(group, each)
+            for group in self.facts.consumer_groups
+            for each in group.topics
+            if each.topic == topic
         ]
 
 
@@ -176,7 +187,7 @@ class SnapshotReader:
         self._lock = threading.Lock()
         self._read_at = 0.0
         self._raw: bytes | None = None
-        self._data: dict[str, Any] | None = None
+        self._data: ClusterSnapshot | None = None
         self._problem = ""
         self._silent = False
 
@@ -207,27 +218,27 @@ class SnapshotReader:
             return
         try:
             self._data, self._problem = _decode(raw), ""
-        except ValueError as error:
+        except ProtocolError as error:
             log.warning("unusable snapshot: %s", error)
             self._data, self._problem = None, f"The collector's snapshot cannot be used: {error}"
 
 
-def _decode(raw: bytes) -> dict[str, Any]:
-    if len(raw) > MAX_BYTES:
-        raise ValueError(f"it has {len(raw)} bytes, more than {MAX_BYTES}")
-    data = orjson.loads(raw)
-    if not isinstance(data, dict) or data.get("version") != VERSION:
-        found = data.get("version") if isinstance(data, dict) else None
-        raise ValueError(f"its version is {found}, this console reads {VERSION}")
-    if not isinstance(data.get("seq"), int) or not isinstance(data.get("as_of"), str):
-        raise ValueError("it has no sequence number or time")
+def _decode(raw: bytes) -> ClusterSnapshot:
+    """Raises ProtocolError when it is not one that this console reads."""
+    data = decode(ClusterSnapshot, raw)
+    if data.version != VERSION:
+        raise ProtocolError(f"its version is {data.version}, this console reads {VERSION}")
+    try:
+        datetime.fromisoformat(data.as_of)
+    except ValueError as error:
+        raise ProtocolError(f"it has no time: {error}") from error
     return data
 
 
-def _age_ms(data: dict[str, Any] | None) -> int | None:
+def _age_ms(data: ClusterSnapshot | None) -> int | None:
     if data is None:
         return None
-    written = datetime.fromisoformat(data["as_of"])
+    written = datetime.fromisoformat(data.as_of)
     return max(0, int((datetime.now(UTC) - written).total_seconds() * 1000))
 
 

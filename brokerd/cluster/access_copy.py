@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -17,6 +17,7 @@ from remoting import codes
 from remoting.access.model import AccessState, decode_state, encode_state
 from remoting.disk import Disk
 from remoting.errors import ConnectionLost, LogboomError, NotLeader, ProtocolError, RequestTimeout
+from remoting.facts.cluster_view import ClusterView
 from remoting.frame import Command
 from remoting.guarding.guard import Guard
 from remoting.transport.client import RemotingClient
@@ -79,12 +80,11 @@ class AccessFollower:
     async def close(self) -> None:
         await self._tasks.close()
 
-    def look(self, view: Mapping[str, Any]) -> None:
+    def look(self, view: ClusterView) -> None:
         """A controller's view of the cluster came."""
-        cluster, version = view.get("cluster"), view.get("accessVersion")
-        if not isinstance(cluster, str) or not isinstance(version, int) or self._refreshing:
+        if view.cluster is None or view.access_version is None or self._refreshing:
             return
-        if self.copy.wants(cluster, version):
+        if self.copy.wants(view.cluster, view.access_version):
             self._refreshing = True
             self._tasks.spawn(self._refresh_in_background(), "follow users and permissions")
 

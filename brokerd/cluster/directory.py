@@ -10,14 +10,14 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
-
-import orjson
+from typing import Final, Protocol
 
 from brokerd.cluster.routes import OwnGroup
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError, RequestTimeout
+from remoting.facts.cluster_view import ClusterView
+from remoting.facts.codec import decode
 from remoting.frame import Command
 from remoting.transport.client import RemotingClient
 from remoting.transport.tasks import TaskOwner
@@ -68,7 +68,7 @@ class Directory:
         self._grpc_address = grpc_address
         self._replicas: Mapping[int, tuple[str, str]] = {}  # broker id -> (address, gRPC address)
         self._tasks = TaskOwner("directory")
-        self.view_listeners: list[Callable[[Mapping[str, Any]], None]] = []
+        self.view_listeners: list[Callable[[ClusterView], None]] = []
 
     def start(self) -> None:
         self._tasks.spawn(self._refresh(), "refresh the group's members")
@@ -99,20 +99,21 @@ class Directory:
     async def _refresh(self) -> None:
         for number in itertools.count():
             try:
-                view = orjson.loads((await self._ask(codes.CLUSTER_VIEW)).body)
+                view = decode(ClusterView, (await self._ask(codes.CLUSTER_VIEW)).body)
                 self._take(view)
                 for listener in self.view_listeners:
                     listener(view)
-            except (LogboomError, ValueError, KeyError, TypeError) as error:
+            except LogboomError as error:
                 log.debug("the group's members stay as they were: %s", error)
             await asyncio.sleep(_FIRST_REFRESH_S if number < _FIRST_ROUNDS else _REFRESH_S)
 
-    def _take(self, view: Mapping[str, Any]) -> None:
-        for group in view["groups"]:
-            if group["brokerName"] == self._broker_name:
+    def _take(self, view: ClusterView) -> None:
+        for group in view.groups:
+            if group.broker_name == self._broker_name:
                 self._replicas = {
-                    int(each["brokerId"]): (str(each["address"]), str(each.get("grpcAddress") or ""))
-                    for each in group["replicas"]
+                    each.broker_id: (each.address, each.grpc_address or "")
+                    for each in group.replicas
+                    if each.address is not None
                 }
 
     async def _query_route(self, topic: str, answered: Callable[[Bytes | LogboomError], None]) -> None:

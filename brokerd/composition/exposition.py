@@ -5,22 +5,20 @@ Read at each scrape from the running totals and from the state as it is then; no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from brokerd.composition.core import BrokerCore
+from brokerd.replication.facts import LeadingFacts, ReplicaFacts
 from brokerd.replication.roles.effects import Role
+from brokerd.replication.roles.followership import CopyStage
 from remoting.disk import DiskUsage
 from remoting.exposition import Family, Histogram, render
+from remoting.facts.loop import LoopState
 from remoting.guarding.exposition import access_families
 from remoting.guarding.guard import Guard
 
-_LOOP: Final = {
-    "delayMs": ("logboom_event_loop_delay_seconds", "how late the event loop's last tick was"),
-    "worstDelayMs": ("logboom_event_loop_worst_delay_seconds", "the latest tick of the last one to two minutes"),
-    "longestPauseMs": ("logboom_event_loop_longest_pause_seconds", "the longest time the process stood still"),
-}
 _POP: Final = {
     "pops": "receive requests",
     "empty_pops": "receives that found nothing in their time",
@@ -59,7 +57,7 @@ class Sources:
     """What the metrics are read from. `replica_state` is `Replica.state`."""
 
     core: BrokerCore
-    replica_state: Callable[[], Mapping[str, Any]]
+    replica_state: Callable[[], ReplicaFacts]
     flush_seconds: Histogram
     connections: Callable[[], int]
     held_pulls: Callable[[], int]
@@ -77,7 +75,7 @@ class Exposition:
     def render(self) -> bytes:
         """The text of a scrape."""
         state = self._sources.replica_state()
-        broker_id = state["brokerId"]
+        broker_id = state.broker_id
         common = self._names | {"broker_id": "" if broker_id is None else str(broker_id)}
         families = [
             *_replication(state),
@@ -86,20 +84,20 @@ class Exposition:
             *self._pop(),
             *self._transactions(),
             *self._schedule(),
-            *_loop(state["loop"]),
+            *_loop(state.loop),
             *access_families(self._sources.access),
         ]
         return render(families, common)
 
-    def _log(self, state: Mapping[str, Any]) -> list[Family]:
+    def _log(self, state: ReplicaFacts) -> list[Family]:
         store, usage = self._sources.core.store, self._sources.disk_usage()
         log = store.commitlog
-        lag = max(0, state["confirmOffset"] - store.dispatch_offset)
+        lag = max(0, state.confirm_offset - store.dispatch_offset)
         return [
             _gauge("logboom_log_min_offset_bytes", "where the log begins", log.min_offset),
             _gauge("logboom_log_end_offset_bytes", "where the log ends", log.end_offset),
             _gauge("logboom_log_flushed_offset_bytes", "up to where the log is durable here", log.flushed_offset),
-            _gauge("logboom_confirm_offset_bytes", "up to where consumers may read", state["confirmOffset"]),
+            _gauge("logboom_confirm_offset_bytes", "up to where consumers may read", state.confirm_offset),
             _gauge("logboom_dispatch_lag_bytes", "confirmed bytes that are not in the queues yet", lag),
             _gauge(
                 "logboom_index_lag_bytes",
@@ -116,7 +114,7 @@ class Exposition:
             ),
         ]
 
-    def _traffic(self, state: Mapping[str, Any]) -> list[Family]:
+    def _traffic(self, state: ReplicaFacts) -> list[Family]:
         counters, pops = self._sources.core.counters, self._sources.core.pop.counters
         refused = Family(
             "logboom_sends_refused_total", "counter", "messages refused before anything was stored, by reason"
@@ -128,7 +126,7 @@ class Exposition:
             "counter",
             "groups of messages that were stored here and answered with something else than success",
         )
-        for status, count in state["unacknowledged"].items():
+        for status, count in state.unacknowledged.items():
             late.add(count, status=status)
         return [
             _counter("logboom_messages_in_total", "messages stored for producers", counters.in_messages),
@@ -137,7 +135,7 @@ class Exposition:
             _counter("logboom_bytes_out_total", "bytes given out", counters.out_bytes + pops.popped_bytes),
             refused,
             late,
-            _gauge("logboom_sends_waiting", "groups of messages that wait to be acknowledged", state["waitingSends"]),
+            _gauge("logboom_sends_waiting", "groups of messages that wait to be acknowledged", state.waiting_sends),
             _gauge("logboom_connections", "open remoting connections", self._sources.connections()),
             _gauge("logboom_pulls_held", "pulls that wait for a message", self._sources.held_pulls()),
         ]
@@ -154,13 +152,14 @@ class Exposition:
         ]
 
     def _transactions(self) -> list[Family]:
-        state = self._sources.core.transactions.state()
+        transactions = self._sources.core.transactions
+        state, totals = transactions.state(), transactions.counters.as_dict()
         return [
-            _gauge("logboom_transactions_open", "transactions that are not decided", state["open"]),
-            _gauge("logboom_transactions_open_bytes", "size of their half messages", state["openBytes"]),
-            _gauge("logboom_transactions_oldest_seconds", "age of the oldest open one", state["oldestAgeMs"] / 1000),
+            _gauge("logboom_transactions_open", "transactions that are not decided", state.open),
+            _gauge("logboom_transactions_open_bytes", "size of their half messages", state.open_bytes),
+            _gauge("logboom_transactions_oldest_seconds", "age of the oldest open one", state.oldest_age_ms / 1000),
             *(
-                _counter(f"logboom_transactions_{name}_total", help, state[name])
+                _counter(f"logboom_transactions_{name}_total", help, totals[name])
                 for name, help in _TRANSACTIONS.items()
             ),
         ]
@@ -182,50 +181,46 @@ class Exposition:
         ]
 
 
-def _replication(state: Mapping[str, Any]) -> list[Family]:
+def _replication(state: ReplicaFacts) -> list[Family]:
     role = Family("logboom_replication_role", "gauge", "1 for the role that this broker has")
     for each in Role:
-        role.add(int(state["role"] == each.value), role=each.value)
+        role.add(int(state.role is each), role=each.value)
     weakness = Family("logboom_replication_weakness", "gauge", "1 for each setting that gives up a part of the promise")
-    for sentence in state["weaknesses"]:
+    for sentence in state.weaknesses:
         weakness.add(1, setting=sentence.partition(":")[0])
     refused = Family(
         "logboom_replication_refused_total",
         "counter",
         "connections that broke the protocol or did not prove themselves",
     )
-    for peer, count in state["refusedPeers"].items():
+    for peer, count in state.refused_peers.items():
         refused.add(count, peer=peer)
     families = [
         role,
         weakness,
         refused,
-        _gauge("logboom_replication_master_epoch", "master epoch of the present role", state["masterEpoch"]),
-        _gauge("logboom_replication_highest_epoch", "the highest master epoch seen", state["highestEpochSeen"]),
-        _gauge(
-            "logboom_replication_learner", "1 for a broker that copies without ever counting", int(state["learner"])
-        ),
-        _gauge("logboom_replication_failed", "1 when the broker ended its role for good", int(bool(state["failure"]))),
+        _gauge("logboom_replication_master_epoch", "master epoch of the present role", state.master_epoch),
+        _gauge("logboom_replication_highest_epoch", "the highest master epoch seen", state.highest_epoch),
+        _gauge("logboom_replication_learner", "1 for a broker that copies without ever counting", int(state.learner)),
+        _gauge("logboom_replication_failed", "1 when the broker ended its role for good", int(bool(state.failure))),
     ]
-    if "quorum" in state:
-        families += _leading(state)
-    if "following" in state:
-        following = state["following"]
-        connected = int(following["stage"] == "transfer")
+    if state.leading is not None:
+        families += _leading(state, state.leading)
+    if state.following is not None:
+        following = state.following.state
+        connected = int(following.stage == CopyStage.TRANSFER.value)
         families += [
             _gauge("logboom_replication_following", "1 while the master's log is being copied", connected),
-            _gauge("logboom_replication_stuck", "1 while only a person can help", int(bool(following["stuck"]))),
-            _counter("logboom_replication_cuts_total", "how often a diverged tail was cut", following["cuts"]),
-            _counter(
-                "logboom_replication_copies_total", "how often the whole log was copied anew", following["copies"]
-            ),
+            _gauge("logboom_replication_stuck", "1 while only a person can help", int(bool(state.following.stuck))),
+            _counter("logboom_replication_cuts_total", "how often a diverged tail was cut", following.cuts),
+            _counter("logboom_replication_copies_total", "how often the whole log was copied anew", following.copies),
         ]
     return families
 
 
-def _leading(state: Mapping[str, Any]) -> list[Family]:
+def _leading(state: ReplicaFacts, leading: LeadingFacts) -> list[Family]:
     """Only a master has these; they are absent on others, not 0."""
-    quorum, members = state["quorum"], state["syncStateSet"]
+    quorum, members = leading.quorum, state.sync_state_set
     in_set = Family("logboom_replication_in_sync", "gauge", "1 for each member of the sync-state set")
     for broker_id in members:
         in_set.add(1, member=str(broker_id))
@@ -234,17 +229,17 @@ def _leading(state: Mapping[str, Any]) -> list[Family]:
     limit = Family(
         "logboom_replication_silence_limit_seconds", "gauge", "how long a connected replica may say nothing, as learned"
     )
-    for each in state["replicas"]:
-        if each["brokerId"] < 0 or each["gapBytes"] is None:
+    for peer in leading.replicas:
+        if peer.state.broker_id < 0 or peer.gap_bytes is None:
             continue
-        labels = {"member": str(each["brokerId"]), "learner": str(each["learner"]).lower()}
-        gap.add(each["gapBytes"], **labels)
-        silent.add(each["silentMs"] / 1000, **labels)
-        limit.add(each["silenceLimitMs"] / 1000, **labels)
+        labels = {"member": str(peer.state.broker_id), "learner": str(peer.state.learner).lower()}
+        gap.add(peer.gap_bytes, **labels)
+        silent.add(peer.silent_ms / 1000, **labels)
+        limit.add(peer.silence_limit_ms / 1000, **labels)
     missing = Family("logboom_replication_missing_seconds", "gauge", "for how long a copy has been missing, and why")
-    for each in quorum["missing"]:
-        labels = {"member": str(each["brokerId"]), "reason": each["reason"], "stalls": str(each["stalls"]).lower()}
-        missing.add(each["forMs"] / 1000, **labels)
+    for each in leading.missing:
+        labels = {"member": str(each.broker_id), "reason": each.reason, "stalls": str(each.stalls).lower()}
+        missing.add(each.for_ms / 1000, **labels)
     return [
         in_set,
         gap,
@@ -252,22 +247,33 @@ def _leading(state: Mapping[str, Any]) -> list[Family]:
         limit,
         missing,
         _gauge("logboom_replication_sync_state_set_size", "members of the sync-state set", len(members)),
-        _gauge("logboom_replication_required_set_size", "brokers whose ack is waited for", len(state["requiredSet"])),
-        _gauge("logboom_replication_copies", "copies that an acknowledgement means now", quorum["copies"]),
-        _gauge("logboom_replication_wanted_copies", "copies if nobody were missing", quorum["wantedCopies"]),
-        _gauge("logboom_replication_downgraded", "1 while that is fewer than it should be", int(quorum["downgraded"])),
-        _gauge("logboom_replication_refusing", "1 while too few replicas are in sync", int(quorum["refused"])),
+        _gauge("logboom_replication_required_set_size", "brokers whose ack is waited for", len(leading.required_set)),
+        _gauge("logboom_replication_copies", "copies that an acknowledgement means now", quorum.copies),
+        _gauge("logboom_replication_wanted_copies", "copies if nobody were missing", quorum.wanted_copies),
+        _gauge("logboom_replication_downgraded", "1 while that is fewer than it should be", int(quorum.downgraded)),
+        _gauge("logboom_replication_refusing", "1 while too few replicas are in sync", int(quorum.refused)),
         _gauge(
             "logboom_replication_acknowledged_offset_bytes",
             "up to where messages are safe",
-            state["acknowledgedOffset"],
+            state.acknowledged_offset,
         ),
     ]
 
 
-def _loop(loop: Mapping[str, int]) -> list[Family]:
-    families = [_gauge(name, help, loop[key] / 1000) for key, (name, help) in _LOOP.items()]
-    return [*families, _counter("logboom_event_loop_pauses_total", "how often the process stood still", loop["pauses"])]
+def _loop(loop: LoopState) -> list[Family]:
+    name = "logboom_event_loop"
+    return [
+        _gauge(f"{name}_delay_seconds", "how late the event loop's last tick was", loop.delay_ms / 1000),
+        _gauge(
+            f"{name}_worst_delay_seconds", "the latest tick of the last one to two minutes", loop.worst_delay_ms / 1000
+        ),
+        _gauge(
+            f"{name}_longest_pause_seconds",
+            "the longest time the process stood still",
+            loop.longest_pause_ms / 1000,
+        ),
+        _counter(f"{name}_pauses_total", "how often the process stood still", loop.pauses),
+    ]
 
 
 def _gauge(name: str, help: str, value: float) -> Family:

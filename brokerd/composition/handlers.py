@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 from brokerd.composition.core import BrokerCore
 from brokerd.composition.live_settings import LiveSettings
@@ -32,12 +32,13 @@ from brokerd.processors.registry import Processors
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
 from brokerd.processors.send_back import SendBackProcessor
-from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
+from brokerd.processors.state import StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica
 from brokerd.retry.service import RetryService
+from remoting.facts.broker_state import ScheduleState, Totals
 
 
 def build_processors(
@@ -68,24 +69,31 @@ def build_processors(
     def group_version() -> DataVersion:
         return metadata.group_data_version(replica.master_epoch)
 
-    def totals() -> Mapping[str, int]:
-        return {
-            "inMessages": counters.in_messages,
-            "inBytes": counters.in_bytes,
-            "outMessages": counters.out_messages + pop.counters.popped_messages,
-            "outBytes": counters.out_bytes + pop.counters.popped_bytes,
-        }
+    def totals() -> Totals:
+        return Totals(
+            in_messages=counters.in_messages,
+            in_bytes=counters.in_bytes,
+            out_messages=counters.out_messages + pop.counters.popped_messages,
+            out_bytes=counters.out_bytes + pop.counters.popped_bytes,
+        )
+
+    def schedule() -> ScheduleState:
+        given_back = core.retry_counters
+        return replace(core.schedule.state(), returned=given_back.returned, dead_lettered=given_back.dead_lettered)
 
     sources = StateSources(
-        replica=lambda: _replica_state(core, replica),
-        counters=totals,
+        replica=replica.state,
+        log=store.commitlog,
+        dispatched_offset=lambda: store.dispatch_offset,
+        totals=totals,
         connections=connections,
         consumer_offset=progress.consumer_offset,
         in_flight=pop.in_flight,
         consumed=progress.consumed,
         transactions=core.transactions.state,
-        schedule=lambda: core.schedule.state() | core.retry_counters.as_dict(),
+        schedule=schedule,
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),
+        wall_ms=_wall_ms,
     )
     place = ReadPlace(
         live.pull,
@@ -158,55 +166,6 @@ def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool
     )
     service.listeners.append(core.counters.statistics.note_sent_back)
     return service
-
-
-def _replica_state(core: BrokerCore, replica: Replica) -> ReplicaState:
-    state = replica.state()
-    commitlog = core.store.commitlog
-    following = state.get("following", {})
-    return ReplicaState(
-        broker_id=state["brokerId"] or 0,
-        role=state["role"],
-        master_epoch=state["masterEpoch"],
-        sync_state_set=state.get("syncStateSet", ()),
-        min_offset=commitlog.min_offset,
-        end_offset=commitlog.end_offset,
-        flushed_offset=commitlog.flushed_offset,
-        confirm_offset=state["confirmOffset"],
-        dispatched_offset=core.store.dispatch_offset,
-        epochs=[(each["epoch"], each["startOffset"]) for each in state["epochs"]],
-        # what is wrong now; what was wrong once and healed is history, in the log
-        last_error=state["failure"] or following.get("stuck") or following.get("lastError") or None,
-        learner=state["learner"],
-        quorum=_dated(state.get("quorum"), _wall_ms()),
-        weaknesses=state["weaknesses"],
-        channel=_channel(state),
-        loop=state["loop"],
-    )
-
-
-def _channel(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the connections between brokers what does not change by itself from one look to the next."""
-    told = ("brokerId", "address", "layout", "stage", "learner", "inSync")
-    following = state.get("following")
-    return {
-        "replicas": [{name: each[name] for name in told} for each in state.get("replicas", ())],
-        "following": following
-        and {name: following[name] for name in ("masterId", "address", "layout", "stage", "cuts", "copies")},
-        "refusedPeers": state["refusedPeers"],
-    }
-
-
-def _dated(quorum: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any] | None:
-    """The quorum's facts with wall times, to the second: two looks at one event shall tell the same."""
-    if quorum is None:
-        return None
-    missing = [
-        {name: value for name, value in each.items() if name != "forMs"}
-        | {"sinceMs": (now_ms - each["forMs"] + 500) // 1000 * 1000}
-        for each in quorum["missing"]
-    ]
-    return {**quorum, "missing": missing}
 
 
 def _memory_bytes() -> int:

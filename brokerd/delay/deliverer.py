@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from brokerd.delay.destinations import DestinationMetadata, destination_of
-from brokerd.delay.figures import LevelState, ScheduleCounters, document
+from brokerd.delay.figures import LevelFigures, ScheduleCounters, schedule_state
 from brokerd.delay.levels import SCHEDULE_GROUP, Delays
 from brokerd.delay.rules import Target, deliver
 from brokerd.delay.settings import DelaySettings
@@ -28,6 +28,7 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.unit import BLANK_SIZE, Unit
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, StorageError
+from remoting.facts.broker_state import ScheduleState
 from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record
 
@@ -143,11 +144,11 @@ class Deliverer:
 
     # ---- for people
 
-    def levels(self) -> list[LevelState]:
+    def levels(self) -> list[LevelFigures]:
         """All levels."""
         now_ms = self._steady_ms()
         return [
-            LevelState(
+            LevelFigures(
                 queue_id + 1,
                 level.delay_ms,
                 max(0, level.end - self._position(queue_id)),
@@ -157,9 +158,9 @@ class Deliverer:
             for queue_id, level in enumerate(self._levels)
         ]
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> ScheduleState:
         """All of it, for the broker's state."""
-        return document(self.levels(), self.counters, self._steady_ms())
+        return schedule_state(self.levels(), self.counters, self._steady_ms())
 
     def offsets(self) -> dict[int, int]:
         """By level, up to which queue offset everything is delivered."""

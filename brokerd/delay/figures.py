@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from remoting.facts.broker_state import LevelState, ScheduleState
 
 
-class LevelState(NamedTuple):
+class LevelFigures(NamedTuple):
     """A level. `late_ms` is how late its last message was delivered, -1 when none was since the start.
 
     `overdue_ms` is for how long its first waiting message could have been delivered already.
@@ -35,16 +37,16 @@ class ScheduleCounters:
         return {name: getattr(self, name) for name in ("delivered", "failures", "lost")}
 
 
-def document(levels: Sequence[LevelState], counters: ScheduleCounters, now_ms: int) -> dict[str, Any]:
+def schedule_state(levels: Sequence[LevelFigures], counters: ScheduleCounters, now_ms: int) -> ScheduleState:
     """The part of the broker's state that shows it."""
     was_delivering = counters.last_late_ms >= 0
-    return {
-        "levels": [
-            {"level": each.level, "delayMs": each.delay_ms, "waiting": each.waiting, "lateMs": each.late_ms}
+    return ScheduleState(
+        levels=tuple(
+            LevelState(level=each.level, delay_ms=each.delay_ms, waiting=each.waiting, late_ms=each.late_ms)
             for each in levels
-        ],
-        "lastLateMs": counters.last_late_ms,
-        "lastAgoMs": max(0, now_ms - counters.last_at_ms) if was_delivering else -1,
-        "overdueMs": max((each.overdue_ms for each in levels), default=0),
+        ),
+        last_late_ms=counters.last_late_ms,
+        last_ago_ms=max(0, now_ms - counters.last_at_ms) if was_delivering else -1,
+        overdue_ms=max((each.overdue_ms for each in levels), default=0),
         **counters.as_dict(),
-    }
+    )

@@ -1,57 +1,68 @@
-"""BROKER_STATE (code 12002): everything about this broker that the console shows, as one JSON document."""
+"""BROKER_STATE: everything about this broker that the console shows, as one document; see `remoting.facts.broker_state`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import GroupConfig, Metadata, TopicConfig
 from brokerd.metadata.names import SystemNames
-from brokerd.processors.bodies import encode
 from brokerd.processors.offsets import ConsumerOffset, QueueRanges
+from brokerd.replication.facts import LeadingFacts, ReplicaFacts
+from remoting.facts.broker_state import (
+    BrokerState,
+    ChannelState,
+    ConsumedQueueState,
+    ConsumedTopicState,
+    GroupState,
+    MemberState,
+    MissingState,
+    QueueState,
+    QuorumState,
+    ScheduleState,
+    TopicState,
+    Totals,
+    TransactionState,
+)
+from remoting.facts.codec import encode
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaState:
-    """What replication says of this broker. Offsets are physical; `epochs` are (epoch, start offset), oldest first."""
-
-    broker_id: int
-    role: str
-    master_epoch: int
-    sync_state_set: Sequence[int]
-    min_offset: int
-    end_offset: int
-    flushed_offset: int
-    confirm_offset: int
-    dispatched_offset: int
-    epochs: Sequence[tuple[int, int]]
-    last_error: str | None = None
-    learner: bool = False
-    quorum: Mapping[str, Any] | None = None  # of a master: how many copies an acknowledgement means, and who is missing
-    weaknesses: Sequence[str] = ()  # what its settings give up of the promise, as sentences
-    channel: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # who replicates with it, in which layout, and who was refused
-    loop: Mapping[str, int] = field(default_factory=dict)  # how late the event loop's tick was, in milliseconds
-
-
-@dataclass(frozen=True, slots=True)
 class StateSources:
-    """Where the document's parts come from. `counters` are running totals; `connections` = open remoting connections."""
+    """Where the parts come from. `log` knows where the local log begins and ends; `totals` are running ones.
 
-    replica: Callable[[], ReplicaState]
-    counters: Callable[[], Mapping[str, int]]
+    `connections` = open remoting connections; `wall_ms` is the time of day.
+    """
+
+    replica: Callable[[], ReplicaFacts]
+    log: StateLog
+    dispatched_offset: Callable[[], int]
+    totals: Callable[[], Totals]
     connections: Callable[[], int]
     consumer_offset: ConsumerOffset
     in_flight: Callable[[str, str, int], int]
     consumed: Callable[[], Mapping[str, Collection[tuple[str, int]]]]  # group -> (topic, queue) of what it consumes
-    transactions: Callable[[], Mapping[str, Any]]
-    schedule: Callable[[], Mapping[str, Any]]  # delayed messages and those that come back
+    transactions: Callable[[], TransactionState]
+    schedule: Callable[[], ScheduleState]  # delayed messages and those that come back
     index_lag_bytes: Callable[[], int]  # what of the log is not in the index of keys yet
+    wall_ms: Callable[[], int]
+
+
+class StateLog(Protocol):
+    """What is needed of the log."""
+
+    @property
+    def min_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def flushed_offset(self) -> int: ...
 
 
 class StateMetadata(Metadata, Protocol):
@@ -84,91 +95,114 @@ class StateProcessor:
         self._sources = sources
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
-        connection.respond(request, body=encode(self.document()))
+        connection.respond(request, body=encode(self.state()))
 
-    def document(self) -> dict[str, Any]:
-        replica = self._sources.replica()
-        consumed = self._sources.consumed()
-        forbidden = self._metadata.forbidden()
-        return {
-            "clusterName": self._cluster_name,
-            "brokerName": self._broker_name,
-            "brokerId": replica.broker_id,
-            "role": replica.role,
-            "masterEpoch": replica.master_epoch,
-            "syncStateSet": list(replica.sync_state_set),
-            "minOffset": replica.min_offset,
-            "endOffset": replica.end_offset,
-            "flushedOffset": replica.flushed_offset,
-            "confirmOffset": replica.confirm_offset,
-            "dispatchedOffset": replica.dispatched_offset,
-            "epochs": [{"epoch": epoch, "startOffset": start} for epoch, start in replica.epochs],
-            "counters": dict(self._sources.counters()),
-            "topics": [self._topic(config) for _, config in sorted(self._metadata.topics().items())],
-            "groups": [
+    def state(self) -> BrokerState:
+        sources = self._sources
+        replica, log, consumed = sources.replica(), sources.log, sources.consumed()
+        forbidden, following = self._metadata.forbidden(), replica.following
+        return BrokerState(
+            cluster_name=self._cluster_name,
+            broker_name=self._broker_name,
+            broker_id=replica.broker_id or 0,
+            role=replica.role.value,
+            master_epoch=replica.master_epoch,
+            sync_state_set=tuple(replica.sync_state_set),
+            min_offset=log.min_offset,
+            end_offset=log.end_offset,
+            flushed_offset=log.flushed_offset,
+            confirm_offset=replica.confirm_offset,
+            dispatched_offset=sources.dispatched_offset(),
+            epochs=tuple(replica.epochs),
+            counters=sources.totals(),
+            topics=tuple(self._topic(config) for _, config in sorted(self._metadata.topics().items())),
+            groups=tuple(
                 self._group(config, consumed.get(name, ()), forbidden.get(name, ()))
                 for name, config in sorted(self._metadata.groups().items())
-            ],
-            "transactions": dict(self._sources.transactions()),
-            "schedule": dict(self._sources.schedule()),
-            "indexLagBytes": self._sources.index_lag_bytes(),
-            "connections": self._sources.connections(),
-            "lastError": replica.last_error,
-            "learner": replica.learner,
-            "quorum": dict(replica.quorum) if replica.quorum is not None else None,
-            "weaknesses": list(replica.weaknesses),
-            "channel": dict(replica.channel),
-            "loop": dict(replica.loop),
-        }
+            ),
+            transactions=sources.transactions(),
+            schedule=sources.schedule(),
+            index_lag_bytes=sources.index_lag_bytes(),
+            connections=sources.connections(),
+            # what is wrong now; what was wrong once and healed is history, in the log
+            last_error=replica.failure or (following and (following.stuck or following.last_error)) or None,
+            learner=replica.learner,
+            quorum=_dated(replica.leading, sources.wall_ms()) if replica.leading is not None else None,
+            weaknesses=tuple(replica.weaknesses),
+            channel=_channel(replica),
+            loop=replica.loop,
+        )
 
-    def _topic(self, config: TopicConfig) -> dict[str, Any]:
-        return {
-            "name": config.name,
-            "type": config.message_type,
-            "perm": config.perm,
-            "readQueues": config.read_queue_nums,
-            "writeQueues": config.write_queue_nums,
-            "system": self._names.is_system_topic(config.name),
-            "queues": [self._queue(config.name, queue_id) for queue_id in range(config.read_queue_nums)],
-        }
+    def _topic(self, config: TopicConfig) -> TopicState:
+        return TopicState(
+            name=config.name,
+            type=config.message_type,
+            perm=config.perm,
+            read_queues=config.read_queue_nums,
+            write_queues=config.write_queue_nums,
+            system=self._names.is_system_topic(config.name),
+            queues=tuple(self._queue(config.name, queue_id) for queue_id in range(config.read_queue_nums)),
+        )
 
-    def _queue(self, topic: str, queue_id: int) -> dict[str, Any]:
+    def _queue(self, topic: str, queue_id: int) -> QueueState:
         high = self._ranges.max_offset(topic, queue_id)
-        return {
-            "queueId": queue_id,
-            "minOffset": self._ranges.min_offset(topic, queue_id),
-            "maxOffset": high,
-            "lastStoreMs": self._ranges.store_timestamp(topic, queue_id, high - 1) if high else -1,
-        }
+        return QueueState(
+            queue_id=queue_id,
+            min_offset=self._ranges.min_offset(topic, queue_id),
+            max_offset=high,
+            last_store_ms=self._ranges.store_timestamp(topic, queue_id, high - 1) if high else -1,
+        )
 
     def _group(
         self, config: GroupConfig, consumed: Collection[tuple[str, int]], forbidden: Sequence[str]
-    ) -> dict[str, Any]:
+    ) -> GroupState:
         name = config.name
-        topics: dict[str, list[dict[str, Any]]] = {}
+        topics: dict[str, list[ConsumedQueueState]] = {}
         for topic, queue_id in sorted(consumed):
-            topics.setdefault(topic, []).append(
-                {
-                    "queueId": queue_id,
-                    "consumerOffset": self._sources.consumer_offset(name, topic, queue_id),
-                    "inFlight": self._sources.in_flight(name, topic, queue_id),
-                    "pendingReset": self._metadata.pending_reset(name, topic, queue_id),
-                }
+            queue = ConsumedQueueState(
+                queue_id=queue_id,
+                consumer_offset=self._sources.consumer_offset(name, topic, queue_id),
+                in_flight=self._sources.in_flight(name, topic, queue_id),
+                pending_reset=self._metadata.pending_reset(name, topic, queue_id),
             )
-        return {
-            "name": name,
-            "fifo": config.fifo,
-            "retryMaxTimes": config.retry_max_times,
-            "system": self._names.is_system_group(name),
-            "topics": [{"topic": topic, "queues": queues} for topic, queues in topics.items()],
-            "forbidden": list(forbidden),
-            "members": [
-                {
-                    "clientId": each.client_id,
-                    "address": each.address,
-                    "language": each.language,
-                    "version": each.version,
-                }
-                for each in self._clients.members(name)
-            ],
-        }
+            topics.setdefault(topic, []).append(queue)
+        members = self._clients.members(name)
+        return GroupState(
+            name=name,
+            fifo=config.fifo,
+            retry_max_times=config.retry_max_times,
+            system=self._names.is_system_group(name),
+            topics=tuple(ConsumedTopicState(topic=topic, queues=tuple(queues)) for topic, queues in topics.items()),
+            forbidden=tuple(forbidden),
+            members=tuple(
+                MemberState(
+                    client_id=each.client_id, address=each.address, language=each.language, version=each.version
+                )
+                for each in members
+            ),
+        )
+
+
+def _channel(replica: ReplicaFacts) -> ChannelState:
+    """Of the connections between brokers what does not change by itself from one look to the next."""
+    return ChannelState(
+        replicas=tuple(each.state for each in replica.leading.replicas) if replica.leading is not None else (),
+        following=replica.following.state if replica.following is not None else None,
+        refused_peers=replica.refused_peers,
+    )
+
+
+def _dated(leading: LeadingFacts, now_ms: int) -> QuorumState:
+    """The quorum with wall times, to the second: two looks at one event shall tell the same."""
+    return replace(
+        leading.quorum,
+        missing=tuple(
+            MissingState(
+                broker_id=each.broker_id,
+                reason=each.reason,
+                stalls=each.stalls,
+                since_ms=(now_ms - each.for_ms + 500) // 1000 * 1000,
+            )
+            for each in leading.missing
+        ),
+    )

@@ -1,130 +1,183 @@
-"""What a person wants to know of a broker's replication, as JSON values (pure).
+"""What this process knows of its broker's replication, for metrics and for the broker's state (pure).
 
 Times are durations: the broker's monotonic clock means nothing elsewhere.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from brokerd.replication.required_set.quorum import ALL, kind_of, weaknesses
 from brokerd.replication.roles.driver import ReplicationDriver
+from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.followership import Followership
 from brokerd.replication.roles.mastership import Mastership
-from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
+from remoting.facts.broker_state import EpochState, FollowingState, PeerState, QuorumState
+from remoting.facts.loop import LoopState
 
 
-def quorum_facts(mastership: Mastership, settings: ReplicationSettings, now_ms: int) -> dict[str, Any]:
-    """How many copies an acknowledgement means, how many it should mean, and who is missing, why, and for how long."""
-    quorum = mastership.quorum
-    copies, wanted = mastership.copies
-    missing = mastership.missing.all
-    return {
-        "kind": kind_of(settings).value,
-        "all": quorum.needed == ALL,
-        "copies": copies,
-        "wantedCopies": wanted,
-        "minCopies": settings.min_in_sync_replicas,
-        "refused": quorum.refused,
-        "downgraded": copies < wanted,
-        "missing": [
-            {
-                "brokerId": each.broker_id,
-                "reason": each.reason,
-                "stalls": each.stalls,
-                "forMs": max(0, now_ms - each.since_ms),
-            }
-            for each in missing
-        ],
-        "learners": sorted(mastership.learners),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerFacts:
+    """A connected replica. `gap_bytes`: what it has not acked of the log, None before its first ack."""
+
+    state: PeerState
+    gap_bytes: int | None
+    silent_ms: int
+    silence_limit_ms: int
 
 
-def driver_facts(driver: ReplicationDriver, now_ms: int) -> dict[str, Any]:
-    """All of it, with the sends that wait and whom this broker refused."""
-    acks = driver.acks
-    return _machine_facts(driver.machine, driver.machine.settings, now_ms) | {
-        "waitingSends": len(acks),
-        "waitedMs": now_ms - (acks.waiting_since_ms or now_ms),
-        "unacknowledged": {status.name: count for status, count in acks.ended.items()},
-        "lastErrors": driver.last_errors[-5:],
-        "refusedPeers": dict(driver.channels.refused),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingFacts:
+    """A copy that is missing, why, and for how long. `stalls`: sends wait for it."""
+
+    broker_id: int
+    reason: str
+    stalls: bool
+    for_ms: int
 
 
-def _machine_facts(machine: RoleMachine, settings: ReplicationSettings, now_ms: int) -> dict[str, Any]:
-    """The role, the log, and whoever is followed or follows."""
-    position = machine.log
-    facts: dict[str, Any] = {
-        "role": machine.role.value,
-        "brokerId": machine.broker_id,
-        "masterEpoch": machine.master_epoch,
-        "highestEpochSeen": machine.highest_epoch,
-        "minOffset": position.min_offset,
-        "maxOffset": position.end_offset,
-        "flushedOffset": position.flushed_offset,
-        "confirmOffset": machine.confirm_offset,
-        "acknowledgedOffset": machine.acknowledged_offset,
-        "failure": machine.failure,
-        "staleView": machine.stale_view,
-        "learner": settings.learner,
-        "weaknesses": weaknesses(settings),
-        "epochs": [{"epoch": entry.epoch, "startOffset": entry.start_offset} for entry in machine.epochs.entries],
-        "loop": machine.awake.as_json(),
-    }
-    if machine.view is not None:
-        facts["masterId"] = machine.view.master_id
-        facts["masterAddress"] = machine.view.master_address
-        facts["syncStateSet"] = sorted(machine.view.members)
-        facts["syncStateSetEpoch"] = machine.view.set_epoch
-    if machine.mastership is not None:
-        facts |= _leading_facts(machine.mastership, settings, position.end_offset, now_ms)
-        facts["quorum"] = quorum_facts(machine.mastership, settings, now_ms)
-    if machine.followership is not None:
-        facts["following"] = _following_facts(machine.followership)
-    return facts
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadingFacts:
+    """Of a master. Who is missing for its `quorum` stands in `missing`."""
+
+    required_set: Sequence[int]
+    replicas: Sequence[PeerFacts]
+    quorum: QuorumState
+    missing: Sequence[MissingFacts]
 
 
-def _leading_facts(
-    mastership: Mastership, settings: ReplicationSettings, end_offset: int, now_ms: int
-) -> dict[str, Any]:
-    sync = mastership.sync
-    return {
-        "syncStateSet": sorted(sync.local),
-        "syncStateSetEpoch": sync.set_epoch,
-        "requiredSet": sorted(sync.required),
-        "enoughReplicas": mastership.enough_replicas,
-        "replicas": [
-            {
-                "brokerId": follower.broker_id,
-                "stage": follower.stage.value,
-                "learner": follower.learner,
-                "layout": follower.layout.value,
-                "address": follower.address,
-                "ackOffset": follower.ack_offset,
-                "sentOffset": follower.next_offset,
-                "gapBytes": end_offset - follower.ack_offset if follower.ack_offset >= 0 else None,
-                "inSync": follower.broker_id in sync.local,
-                "silentMs": follower.silence.silent_ms(now_ms),
-                "silenceLimitMs": settings.plain_silence_limit_ms
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowingFacts:
+    """Of a replica. `stuck`: why only a person can help; texts are empty when all is well."""
+
+    state: FollowingState
+    stuck: str
+    last_error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFacts:
+    """The role, the log, and whoever is followed or follows. `failure`: why the broker serves no more, empty while it does.
+
+    `waiting_sends` groups of messages wait to be acknowledged, the first of them for `waited_ms`; `unacknowledged` counts those
+    that were answered with something else than success, by that. `controllers` are those that it is connected to.
+    """
+
+    role: Role
+    broker_id: int | None
+    master_id: int | None
+    master_epoch: int
+    highest_epoch: int
+    confirm_offset: int
+    acknowledged_offset: int
+    sync_state_set: Sequence[int]
+    epochs: Sequence[EpochState]
+    failure: str
+    learner: bool
+    weaknesses: Sequence[str]
+    loop: LoopState
+    leading: LeadingFacts | None
+    following: FollowingFacts | None
+    waiting_sends: int = 0
+    waited_ms: int = 0
+    unacknowledged: Mapping[str, int] = field(default_factory=dict)
+    refused_peers: Mapping[str, int] = field(default_factory=dict)
+    acts_as_master: bool = False
+    controllers: Sequence[str] = ()
+    controllers_error: str = ""
+
+
+def driver_facts(driver: ReplicationDriver, now_ms: int) -> ReplicaFacts:
+    """All of it but what the links to controllers know."""
+    machine, acks = driver.machine, driver.acks
+    view, mastership, followership, settings = machine.view, machine.mastership, machine.followership, machine.settings
+    members = mastership.sync.local if mastership is not None else view.members if view is not None else ()
+    return ReplicaFacts(
+        role=machine.role,
+        broker_id=machine.broker_id,
+        master_id=view.master_id if view is not None else None,
+        master_epoch=machine.master_epoch,
+        highest_epoch=machine.highest_epoch,
+        confirm_offset=machine.confirm_offset,
+        acknowledged_offset=machine.acknowledged_offset,
+        sync_state_set=sorted(members),
+        epochs=[EpochState(epoch=entry.epoch, start_offset=entry.start_offset) for entry in machine.epochs.entries],
+        failure=machine.failure,
+        learner=settings.learner,
+        weaknesses=weaknesses(settings),
+        loop=machine.awake.state(),
+        leading=_leading_facts(mastership, settings, machine.log.end_offset, now_ms)
+        if mastership is not None
+        else None,
+        following=_following_facts(followership) if followership is not None else None,
+        waiting_sends=len(acks),
+        waited_ms=now_ms - (acks.waiting_since_ms or now_ms),
+        unacknowledged={status.name: count for status, count in acks.ended.items()},
+        refused_peers=dict(driver.channels.refused),
+    )
+
+
+def _leading_facts(mastership: Mastership, settings: ReplicationSettings, end_offset: int, now_ms: int) -> LeadingFacts:
+    return LeadingFacts(
+        required_set=sorted(mastership.sync.required),
+        replicas=[
+            PeerFacts(
+                state=PeerState(
+                    broker_id=follower.broker_id,
+                    address=follower.address,
+                    layout=follower.layout.value,
+                    stage=follower.stage.value,
+                    learner=follower.learner,
+                    in_sync=follower.broker_id in mastership.sync.local,
+                ),
+                gap_bytes=end_offset - follower.ack_offset if follower.ack_offset >= 0 else None,
+                silent_ms=follower.silence.silent_ms(now_ms),
+                silence_limit_ms=settings.plain_silence_limit_ms
                 if follower.layout.is_rocketmq
                 else follower.silence.limit_ms,
-                "longestSilenceMs": follower.silence.worst_ms,
-            }
+            )
             for follower in mastership.followers
         ],
-    }
+        quorum=_quorum(mastership, settings),
+        missing=[
+            MissingFacts(
+                broker_id=each.broker_id,
+                reason=each.reason,
+                stalls=each.stalls,
+                for_ms=max(0, now_ms - each.since_ms),
+            )
+            for each in mastership.missing.all
+        ],
+    )
 
 
-def _following_facts(followership: Followership) -> dict[str, Any]:
-    return {
-        "masterId": followership.master_id,
-        "address": followership.address,
-        "stage": followership.stage.value,
-        "layout": followership.layout.value,
-        "lastError": followership.last_error,
-        "stuck": followership.stuck,
-        "cuts": followership.cuts,
-        "copies": followership.copies,
-    }
+def _quorum(mastership: Mastership, settings: ReplicationSettings) -> QuorumState:
+    """How many copies an acknowledgement means, and how many it should mean."""
+    copies, wanted = mastership.copies
+    return QuorumState(
+        kind=kind_of(settings).value,
+        all=mastership.quorum.needed == ALL,
+        copies=copies,
+        wanted_copies=wanted,
+        min_copies=settings.min_in_sync_replicas,
+        refused=mastership.quorum.refused,
+        downgraded=copies < wanted,
+        learners=tuple(sorted(mastership.learners)),
+    )
+
+
+def _following_facts(followership: Followership) -> FollowingFacts:
+    return FollowingFacts(
+        state=FollowingState(
+            master_id=followership.master_id,
+            address=followership.address,
+            layout=followership.layout.value,
+            stage=followership.stage.value,
+            cuts=followership.cuts,
+            copies=followership.copies,
+        ),
+        stuck=followership.stuck,
+        last_error=followership.last_error,
+    )

@@ -19,10 +19,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from secrets import token_bytes
-from typing import Any
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.replication.controller_requests import ControllerRequests
@@ -36,7 +35,7 @@ from brokerd.replication.controllers.session import BrokerNames, Session
 from brokerd.replication.controllers.wishes import Wishes
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.epochs.log_lineage import LogLineage
-from brokerd.replication.facts import driver_facts
+from brokerd.replication.facts import ReplicaFacts, driver_facts
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.required_set.quorum import weaknesses
 from brokerd.replication.roles.driver import ReplicationDriver, RoleListener, Seams
@@ -297,20 +296,14 @@ class Replica:
         else:
             self._name_servers.when_known(done)
 
-    def state(self) -> dict[str, Any]:
-        """The facts for a person, as JSON values."""
-        session = self._session
-        state = driver_facts(self._driver, self._now_ms())
-        state["registration"] = session.registration.step.value if isinstance(session, ControllerSession) else "fixed"
-        state["actsAsMaster"] = self._stands_in
-        state["controllers"] = {
-            "connected": self._link.connected,
-            "leader": session.leader,
-            "lastError": session.last_error,
-            "silentMs": None if session.answered_ms is None else self._now_ms() - session.answered_ms,
-        }
-        state["nameServerRefusals"] = dict(self._name_servers.refusals)
-        return state
+    def state(self) -> ReplicaFacts:
+        """The facts for a person."""
+        return replace(
+            driver_facts(self._driver, self._now_ms()),
+            acts_as_master=self._stands_in,
+            controllers=self._link.connected,
+            controllers_error=self._session.last_error,
+        )
 
     # Inside
 

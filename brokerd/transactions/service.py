@@ -7,7 +7,7 @@ of them may deliver the message twice, never lose it. Only a master serves; a re
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from brokerd.delay.levels import DEFAULT_DELAYS, Delays
 from brokerd.delay.rules import schedule
@@ -28,6 +28,7 @@ from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.table import OpenTransactions
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error, raise_refusal
+from remoting.facts.broker_state import TransactionState
 from remoting.record.codec import Record, decode_record
 from remoting.settings import Live
 
@@ -190,20 +191,20 @@ class TransactionService:
 
     # ---- looking
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> TransactionState:
         """For people: what is open, and what was done since the start."""
         now_ms = self._now_ms()
         longest = self.table.longest_open
-        return {
-            "open": len(self.table),
-            "openBytes": self.table.size_bytes,
-            "oldestSinceMs": longest.since_ms if longest is not None else None,
-            "oldestAgeMs": max(0, now_ms - longest.since_ms) if longest is not None else 0,
-            "oldestChecks": longest.checks if longest is not None else 0,
-            "maxChecks": self._settings.value.check_max,
-            "maxOpen": self._settings.value.max_open,
+        return TransactionState(
+            open=len(self.table),
+            open_bytes=self.table.size_bytes,
+            oldest_since_ms=longest.since_ms if longest is not None else None,
+            oldest_age_ms=max(0, now_ms - longest.since_ms) if longest is not None else 0,
+            oldest_checks=longest.checks if longest is not None else 0,
+            max_checks=self._settings.value.check_max,
+            max_open=self._settings.value.max_open,
             **self.counters.as_dict(),
-        }
+        )
 
     # ---- for the checks
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from controllerd.raft.driver import RaftDriver
 from controllerd.raft.members import Members
 from controllerd.raft.messages import Role
 from controllerd.raft.quorum import NodeId
+from remoting.facts.cluster_view import ControllerView
+from remoting.facts.words import ControllerRole
 
 
 class ControllersView:
@@ -25,33 +27,34 @@ class ControllersView:
             return None
         return state.leader
 
-    def listed(self) -> list[dict[str, Any]]:
+    def listed(self) -> tuple[ControllerView, ...]:
         """One entry for each member."""
-        return [self._controller(node, address) for node, address in self.members.table().items()]
+        return tuple(self._controller(node, address) for node, address in self.members.table().items())
 
-    def _controller(self, node: NodeId, address: str) -> dict[str, Any]:
+    def _controller(self, node: NodeId, address: str) -> ControllerView:
         core = self._driver.node.core
-        found: dict[str, Any] = {
-            "id": node,
-            "address": address,
-            "member": self.members.role(node),
-            "role": "unknown",
-            "term": None,
-            "leader": node == self.known_leader(),
-            "commitIndex": None,
-            "appliedIndex": None,
-            "alive": None,
-        }
+        found = ControllerView(
+            id=node,
+            address=address,
+            member=self.members.role(node),
+            role=ControllerRole.UNKNOWN,
+            leader=node == self.known_leader(),
+        )
         if node == self._node_id:
-            role = core.role if core.role is not Role.PRE_CANDIDATE else Role.CANDIDATE
-            found |= {"role": str(role), "term": core.term, "alive": True}
-            found |= {"commitIndex": core.log.committed, "appliedIndex": core.log.applied}
-            found |= {"problem": self._driver.disk_error}
-        elif core.role is Role.LEADER and (progress := core.progress.get(node)) is not None:
-            found["alive"] = progress.was_active
-            if progress.was_active:
-                held = min(progress.match, core.log.committed)
-                found |= {"role": str(Role.FOLLOWER), "term": core.term, "commitIndex": held}
-        elif node == core.leader:
-            found |= {"role": str(Role.LEADER), "term": core.term, "alive": True}
+            return replace(
+                found,
+                role=ControllerRole(core.role),
+                term=core.term,
+                commit_index=core.log.committed,
+                applied_index=core.log.applied,
+                alive=True,
+                problem=self._driver.disk_error,
+            )
+        if core.role is Role.LEADER and (progress := core.progress.get(node)) is not None:
+            if not progress.was_active:
+                return replace(found, alive=False)
+            held = min(progress.match, core.log.committed)
+            return replace(found, alive=True, role=ControllerRole.FOLLOWER, term=core.term, commit_index=held)
+        if node == core.leader:
+            return replace(found, role=ControllerRole.LEADER, term=core.term, alive=True)
         return found

@@ -7,9 +7,6 @@ of themselves what they are, and of the rest only what they know.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
-
-import orjson
 
 from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
@@ -19,10 +16,13 @@ from controllerd.processors.controllers_view import ControllersView
 from controllerd.processors.fields import optional
 from controllerd.processors.serving import Handles
 from controllerd.replicas.broker_groups import BrokerGroups
-from controllerd.replicas.elect import explain_eligibility
+from controllerd.replicas.elect import Eligibility, explain_eligibility
 from controllerd.replicas.state import Group, UncleanElection
 from controllerd.replicas.triggers import observe_for_request
 from remoting import codes
+from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView, UncleanElectionView
+from remoting.facts.codec import encode
+from remoting.facts.words import BrokerRole, GroupKind
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
@@ -87,107 +87,98 @@ class ViewsProcessor:
 
     def _cluster_view(self, connection: RemotingConnection, request: Command) -> None:
         groups = self._machine.replicas.groups
-        view = {
-            "asOf": self._wall_ms(),
-            "leaderId": self._controllers.known_leader(),
-            "cluster": self._controllers.members.configuration.cluster,
-            "accessVersion": self._access_version(),
-            "controllers": self._controllers.listed(),
-            "groups": [self._group(groups[name]) for name in sorted(groups)] + self._fixed_groups(),
-            "uncleanElection": self._settings.election.value.unclean,
-            "metrics": self._counters.as_json(),
-            "loop": self._table.awake.as_json(),
-        }
-        connection.respond(request, body=orjson.dumps(view))
+        view = ClusterView(
+            as_of_ms=self._wall_ms(),
+            leader_id=self._controllers.known_leader(),
+            cluster=self._controllers.members.configuration.cluster,
+            access_version=self._access_version(),
+            controllers=self._controllers.listed(),
+            groups=(*(self._group(groups[name]) for name in sorted(groups)), *self._fixed_groups()),
+            unclean_election=self._settings.election.value.unclean,
+            metrics=self._counters.as_json(),
+            loop=self._table.awake.state(),
+        )
+        connection.respond(request, body=encode(view))
 
-    def _group(self, group: Group) -> dict[str, Any]:
+    def _group(self, group: Group) -> GroupView:
         now_ms = self._now_ms()
         reasons = explain_eligibility(
             group, observe_for_request(group, self._table, now_ms), self._settings.election.value.unclean
         )
-        return {
-            "clusterName": group.cluster_name,
-            "brokerName": group.broker_name,
-            "masterBrokerId": group.master_broker_id,
-            "masterEpoch": group.master_epoch,
-            "syncStateSet": list(group.sync_state_set),
-            "syncStateSetEpoch": group.sync_state_set_epoch,
-            "uncleanElections": [_unclean(each) for each in group.unclean_elections],
-            "replicas": [
-                self._replica(group, each.broker_id, now_ms)
-                | {"eligible": each.eligible, "eligibilityReason": each.reason}
-                for each in reasons
-            ],
-        }
+        return GroupView(
+            cluster_name=group.cluster_name,
+            broker_name=group.broker_name,
+            master_broker_id=group.master_broker_id,
+            master_epoch=group.master_epoch,
+            sync_state_set=tuple(group.sync_state_set),
+            sync_state_set_epoch=group.sync_state_set_epoch,
+            unclean_elections=tuple(_unclean(each) for each in group.unclean_elections),
+            replicas=tuple(self._replica(group, each, now_ms) for each in reasons),
+        )
 
-    def _fixed_groups(self) -> list[dict[str, Any]]:
+    def _fixed_groups(self) -> list[GroupView]:
         """Groups that only the name server knows: nobody elects there, and who is not registered is not seen."""
         names = [name for name in self._routes.groups() if name not in self._machine.replicas.groups]
         return [_fixed_group(name, members) for name in names if (members := self._routes.members(name))]
 
-    def _replica(self, group: Group, broker_id: int, now_ms: int) -> dict[str, Any]:
+    def _replica(self, group: Group, eligibility: Eligibility, now_ms: int) -> ReplicaView:
+        broker_id = eligibility.broker_id
         replica = group.replicas[broker_id]
         beat = self._table.get(group, broker_id)
         silence = self._table.silence(group, broker_id)
-        return {
-            "brokerId": broker_id,
-            "address": replica.address,
-            "haAddress": replica.ha_address or None,
-            "grpcAddress": replica.grpc_address or None,
-            "alive": self._table.is_alive(group, broker_id, now_ms),
-            "inSync": broker_id in group.sync_state_set,
-            "role": "master" if broker_id == group.master_broker_id else "replica",
-            "epoch": beat.epoch if beat else None,
-            "maxOffset": beat.max_offset if beat else None,
-            "confirmOffset": beat.confirm_offset if beat else None,
-            "lastHeartbeatMs": now_ms - beat.received_ms if beat else None,
-            "silenceLimitMs": silence.limit_ms if silence else None,
-            "longestSilenceMs": silence.worst_ms if silence else None,
-            "suspicion": round(silence.suspicion(now_ms), 1) if silence else None,
-        }
+        return ReplicaView(
+            broker_id=broker_id,
+            address=replica.address,
+            ha_address=replica.ha_address or None,
+            grpc_address=replica.grpc_address or None,
+            alive=self._table.is_alive(group, broker_id, now_ms),
+            in_sync=broker_id in group.sync_state_set,
+            role=_role(broker_id == group.master_broker_id),
+            epoch=beat.epoch if beat else None,
+            max_offset=beat.max_offset if beat else None,
+            confirm_offset=beat.confirm_offset if beat else None,
+            last_heartbeat_ms=now_ms - beat.received_ms if beat else None,
+            silence_limit_ms=silence.limit_ms if silence else None,
+            longest_silence_ms=silence.worst_ms if silence else None,
+            suspicion=round(silence.suspicion(now_ms), 1) if silence else None,
+            eligible=eligibility.eligible,
+            eligibility_reason=eligibility.reason,
+        )
 
 
-def _fixed_group(name: str, members: Mapping[int, Registration]) -> dict[str, Any]:
+def _role(is_master: bool) -> BrokerRole:
+    return BrokerRole.MASTER if is_master else BrokerRole.REPLICA
+
+
+def _fixed_group(name: str, members: Mapping[int, Registration]) -> GroupView:
     master = members.get(MASTER_ID)
-    return {
-        "clusterName": next(iter(members.values())).cluster,
-        "brokerName": name,
-        "kind": "fixed",
-        "masterBrokerId": MASTER_ID if master is not None else None,
-        "masterEpoch": master.data_version.state_version if master is not None else None,
-        "syncStateSet": [],
-        "syncStateSetEpoch": None,
-        "uncleanElections": [],
-        "replicas": [
-            {
-                "brokerId": broker_id,
-                "address": each.address,
-                "haAddress": each.ha_address or None,
-                "grpcAddress": each.grpc_address or None,
-                "alive": True,
-                "inSync": None,
-                "role": "master" if broker_id == MASTER_ID else "replica",
-                "epoch": None,
-                "maxOffset": None,
-                "confirmOffset": None,
-                "lastHeartbeatMs": None,
-                "silenceLimitMs": None,
-                "longestSilenceMs": None,
-                "suspicion": None,
-                "eligible": False,
-                "eligibilityReason": "the roles of this group are fixed by its settings",
-            }
+    return GroupView(
+        cluster_name=next(iter(members.values())).cluster,
+        broker_name=name,
+        kind=GroupKind.FIXED,
+        master_broker_id=MASTER_ID if master is not None else None,
+        master_epoch=master.data_version.state_version if master is not None else None,
+        replicas=tuple(
+            ReplicaView(
+                broker_id=broker_id,
+                address=each.address,
+                ha_address=each.ha_address or None,
+                grpc_address=each.grpc_address or None,
+                alive=True,
+                role=_role(broker_id == MASTER_ID),
+                eligibility_reason="the roles of this group are fixed by its settings",
+            )
             for broker_id, each in members.items()
-        ],
-    }
+        ),
+    )
 
 
-def _unclean(election: UncleanElection) -> dict[str, Any]:
-    return {
-        "masterEpoch": election.master_epoch,
-        "brokerId": election.broker_id,
-        "syncStateSet": list(election.sync_state_set),
-        "lostBytes": election.lost_bytes,
-        "sentence": election.sentence,
-        "at": election.at_ms,
-    }
+def _unclean(election: UncleanElection) -> UncleanElectionView:
+    return UncleanElectionView(
+        master_epoch=election.master_epoch,
+        broker_id=election.broker_id,
+        sync_state_set=tuple(election.sync_state_set),
+        lost_bytes=election.lost_bytes,
+        sentence=election.sentence,
+        at_ms=election.at_ms,
+    )

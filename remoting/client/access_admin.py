@@ -13,7 +13,8 @@ import orjson
 
 from remoting import codes
 from remoting.access.model import CUSTOM, subject
-from remoting.client.blocking import CONFIRMED, UNCHANGED, AdminClient, NodeOutcome
+from remoting.client.blocking import AdminClient, NodeOutcome
+from remoting.facts.words import Outcome
 
 _TIMEOUT_MS = 8000
 
@@ -65,4 +66,4 @@ class AccessAdmin:
         body = b"" if fields is None else orjson.dumps(fields)
         with self._admin.controller_leader() as connection:
             answer = connection.call(code, ext, body, timeout_ms=_TIMEOUT_MS)
-        return NodeOutcome("controllers", UNCHANGED if answer.remark == "unchanged" else CONFIRMED)
+        return NodeOutcome("controllers", Outcome.UNCHANGED if answer.remark == "unchanged" else Outcome.CONFIRMED)

@@ -17,16 +17,14 @@ import orjson
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
+from remoting.facts.broker_state import BrokerState
+from remoting.facts.cluster_view import ClusterView
+from remoting.facts.codec import decode
+from remoting.facts.words import Outcome
 from remoting.frame import Command
 from remoting.record.codec import Record, decode_records
 from remoting.record.properties import encode_properties
 from remoting.transport.client import Identity
-
-CONFIRMED: Final = "CONFIRMED"
-UNCHANGED: Final = "UNCHANGED"
-UNKNOWN: Final = "UNKNOWN"
-NOT_ATTEMPTED: Final = "NOT_ATTEMPTED"
-REFUSED: Final = "REFUSED"
 
 _CHANGE_TIMEOUT_MS: Final = 10_000
 
@@ -38,10 +36,10 @@ _MAX_LONG: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """What became of a change at one node. `outcome` is one of the words above; `detail` is for a person."""
+    """What became of a change at one node. `detail` is for a person."""
 
     node: str
-    outcome: str
+    outcome: Outcome
     detail: str = ""
 
 
@@ -94,12 +92,12 @@ class AdminClient:
 
     # ---- the cluster
 
-    def cluster_view(self) -> dict[str, Any]:
+    def cluster_view(self) -> ClusterView:
         """What the controllers know: controllers, groups, replicas. The leader's word if there is one.
 
         Raises ConnectionLost when no controller answers.
         """
-        fallback: dict[str, Any] | None = None
+        fallback: ClusterView | None = None
         last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
         addresses = list(self._controllers)
         for address in addresses:
@@ -109,8 +107,8 @@ class AdminClient:
             except LogboomError as error:
                 last_error = error
                 continue
-            view: dict[str, Any] = orjson.loads(answer.body)
-            leader = next((each.get("address") for each in view["controllers"] if each.get("leader")), None)
+            view = decode(ClusterView, answer.body)
+            leader = next((each.address for each in view.controllers if each.leader), None)
             if leader == address:
                 return view
             fallback = fallback or view
@@ -123,17 +121,15 @@ class AdminClient:
     def masters(self) -> dict[str, str]:
         """Broker name -> remoting address of its master; groups without a master are left out."""
         masters = {}
-        for group in self.cluster_view()["groups"]:
-            for replica in group["replicas"]:
-                if replica["brokerId"] == group.get("masterBrokerId"):
-                    masters[group["brokerName"]] = replica["address"]
+        for group in self.cluster_view().groups:
+            if (master := group.master) is not None and master.address is not None:
+                masters[group.broker_name] = master.address
         return masters
 
-    def broker_state(self, address: str) -> dict[str, Any]:
-        """The state document of one broker."""
+    def broker_state(self, address: str) -> BrokerState:
+        """What one broker says about itself."""
         with self._connect(address) as connection:
-            state: dict[str, Any] = orjson.loads(connection.call(codes.BROKER_STATE, timeout_ms=self._timeout_ms).body)
-        return state
+            return decode(BrokerState, connection.call(codes.BROKER_STATE, timeout_ms=self._timeout_ms).body)
 
     def elect_master(self, cluster: str, group: str, broker_id: int) -> dict[str, str]:
         """Make `broker_id` the master of its group; returns masterBrokerId, masterAddress, masterEpoch.
@@ -274,7 +270,7 @@ class AdminClient:
                 with self._connect(address) as connection:
                     connection.call(codes.DELETE_TOPIC_IN_NAMESRV, {"topic": name})
             except LogboomError as error:
-                outcomes.append(NodeOutcome(address, UNKNOWN, f"its route may linger: {error}"))
+                outcomes.append(NodeOutcome(address, Outcome.UNKNOWN, f"its route may linger: {error}"))
         return outcomes
 
     def topic_config(self, name: str) -> dict[str, dict[str, Any]]:
@@ -429,7 +425,7 @@ class AdminClient:
 
     def _change(self, change: Callable[[SocketConnection], Command], only: str | None = None) -> list[NodeOutcome]:
         outcomes = []
-        names = sorted(each["brokerName"] for each in self.cluster_view()["groups"])
+        names = sorted(each.broker_name for each in self.cluster_view().groups)
         if not names:
             raise RequestError(codes.SERVICE_NOT_AVAILABLE, "no broker has registered yet; start one and try again")
         masters = self.masters()
@@ -437,16 +433,18 @@ class AdminClient:
             if only is not None and name != only:
                 continue
             if name not in masters:
-                outcomes.append(NodeOutcome(name, NOT_ATTEMPTED, "the group has no master at the moment"))
+                outcomes.append(NodeOutcome(name, Outcome.NOT_ATTEMPTED, "the group has no master at the moment"))
                 continue
             try:
                 with self._connect(masters[name]) as connection:
                     answer = change(connection)
-                outcomes.append(NodeOutcome(name, UNCHANGED if answer.remark == "unchanged" else CONFIRMED))
+                outcomes.append(
+                    NodeOutcome(name, Outcome.UNCHANGED if answer.remark == "unchanged" else Outcome.CONFIRMED)
+                )
             except RequestError as error:
-                outcomes.append(NodeOutcome(name, REFUSED, error.message))
+                outcomes.append(NodeOutcome(name, Outcome.REFUSED, error.message))
             except (ConnectionLost, RequestTimeout) as error:
-                outcomes.append(NodeOutcome(name, UNKNOWN, str(error)))
+                outcomes.append(NodeOutcome(name, Outcome.UNKNOWN, str(error)))
         return outcomes
 
 

@@ -2,94 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
-from tasks.snapshot.inputs import Look, whole
+from remoting.facts.broker_state import ConsumedQueueState, GroupState, MemberState
+from remoting.facts.snapshot import ConsumedQueue, ConsumedTopic, ConsumerGroup, Member
+from tasks.snapshot.inputs import Look, known
 from tasks.snapshot.traffic import Speakers
 
 _FIRST_RELEASE, _LAST_RELEASE = 212, 611
 """Clients number their version: two for each release from 4.0.0 to 5.9.9, of which the first is its snapshot."""
 
 
-def consumer_groups(look: Look, speaking: Speakers) -> list[dict[str, Any]]:
+def consumer_groups(look: Look, speaking: Speakers) -> list[ConsumerGroup]:
     """Every consumer group with its lag per topic and queue, and the consumers connected to any broker."""
-    ranges = _ranges(speaking)
-    found: dict[str, dict[str, Any]] = {}
+    told: dict[str, list[tuple[str, GroupState]]] = {}
     for broker_group, state in speaking.states.items():
-        for each in state.get("groups") or ():
-            if each.get("system") and not (each.get("topics") or each.get("members")):
-                continue  # the protocol's own, used by nobody
-            group = found.setdefault(
-                each["name"],
-                {
-                    "name": each["name"],
-                    "fifo": bool(each.get("fifo")),
-                    "retry_max_times": whole(each.get("retryMaxTimes")),
-                    "topics": {},
-                    "forbidden": set(),
-                    "members": {},
-                },
-            )
-            group["forbidden"].update(topic for topic in each.get("forbidden") or () if isinstance(topic, str))
-            for topic in each.get("topics") or ():
-                queues = group["topics"].setdefault(topic["topic"], [])
-                queues += [
-                    _consumed(broker_group, queue, ranges.get((topic["topic"], broker_group, queue["queueId"])))
-                    for queue in topic.get("queues") or ()
-                ]
-    _add_members(found, look)
-    return [_finished(found[name]) for name in sorted(found)]
+        for each in state.groups:
+            # the protocol's own are left out while nobody uses them
+            if not each.system or each.topics or each.members:
+                told.setdefault(each.name, []).append((broker_group, each))
+    extents, members = _extents(speaking), _members(look)
+    return [_group(told[name], members[name], extents) for name in sorted(told)]
 
 
-def _ranges(speaking: Speakers) -> dict[tuple[str, str, int], tuple[int | None, int | None]]:
+Extents = Mapping[
+    tuple[str, str, int], tuple[int | None, int | None]
+]  # (topic, broker group, queue) -> (min, max offset)
+
+
+def _extents(speaking: Speakers) -> Extents:
     return {
-        (topic["name"], group, queue["queueId"]): (whole(queue.get("minOffset")), whole(queue.get("maxOffset")))
+        (topic.name, group, queue.queue_id): (known(queue.min_offset), known(queue.max_offset))
         for group, state in speaking.states.items()
-        for topic in state.get("topics") or ()
-        for queue in topic.get("queues") or ()
+        for topic in state.topics
+        for queue in topic.queues
     }
 
 
+def _group(
+    told: Sequence[tuple[str, GroupState]], members: Mapping[str, MemberState], extents: Extents
+) -> ConsumerGroup:
+    """One consumer group by the words of all broker groups; of its configuration the first one's."""
+    queues: dict[str, list[ConsumedQueue]] = {}
+    for broker_group, state in told:
+        for topic in state.topics:
+            queues.setdefault(topic.topic, []).extend(
+                _consumed(broker_group, queue, extents.get((topic.topic, broker_group, queue.queue_id)))
+                for queue in topic.queues
+            )
+    topics = tuple(_topic(name, queues[name]) for name in sorted(queues))
+    first = told[0][1]
+    return ConsumerGroup(
+        name=first.name,
+        fifo=first.fifo,
+        retry_max_times=known(first.retry_max_times),
+        topics=topics,
+        forbidden=tuple(sorted({topic for _, state in told for topic in state.forbidden})),
+        members=tuple(
+            Member(
+                client_id=each.client_id,
+                address=each.address,
+                language=each.language,
+                version=version_text(each.version),
+            )
+            for _, each in sorted(members.items())
+        ),
+        lag=_sum(topic.lag for topic in topics),
+        in_flight=_sum(topic.in_flight for topic in topics),
+    )
+
+
+def _topic(name: str, queues: Sequence[ConsumedQueue]) -> ConsumedTopic:
+    return ConsumedTopic(
+        topic=name,
+        lag=_sum(queue.lag for queue in queues),
+        in_flight=_sum(queue.in_flight for queue in queues),
+        queues=tuple(sorted(queues, key=lambda queue: (queue.group, queue.queue_id))),
+    )
+
+
 def _consumed(
-    broker_group: str, queue: Mapping[str, Any], extent: tuple[int | None, int | None] | None
-) -> dict[str, Any]:
+    broker_group: str, queue: ConsumedQueueState, extent: tuple[int | None, int | None] | None
+) -> ConsumedQueue:
     low, high = extent or (None, None)
-    consumer_offset = whole(queue.get("consumerOffset"))
+    consumer_offset = known(queue.consumer_offset)
     lag: int | None = None
     if high is not None and consumer_offset is not None:
         lag = max(0, high - max(consumer_offset, low or 0))
     elif high is not None and low == high:
         lag = 0  # nothing committed, but nothing to consume either
-    return {
-        "group": broker_group,
-        "queue_id": queue["queueId"],
-        "consumer_offset": consumer_offset,
-        "max_offset": high,
-        "lag": lag,
-        "in_flight": whole(queue.get("inFlight")),
-        "pending_reset": whole(queue.get("pendingReset")),
-    }
+    return ConsumedQueue(
+        group=broker_group,
+        queue_id=queue.queue_id,
+        consumer_offset=consumer_offset,
+        max_offset=high,
+        lag=lag,
+        in_flight=known(queue.in_flight),
+        pending_reset=known(queue.pending_reset),
+    )
 
 
-def _add_members(found: Mapping[str, dict[str, Any]], look: Look) -> None:
+def _members(look: Look) -> Mapping[str, Mapping[str, MemberState]]:
+    """Consumer group -> client id -> the consumer, over all brokers."""
+    found: dict[str, dict[str, MemberState]] = {}
     for state in look.states.values():
-        for each in state.get("groups") or ():
-            group = found.get(each["name"])
-            if group is None:
-                continue
-            for member in each.get("members") or ():
-                group["members"][member["clientId"]] = {
-                    "client_id": member["clientId"],
-                    "address": member.get("address"),
-                    "language": member.get("language"),
-                    "version": version_text(member.get("version")),
-                }
+        for group in state.groups:
+            found.setdefault(group.name, {}).update((each.client_id, each) for each in group.members)
+    return found
 
 
-def version_text(told: Any) -> str | None:
+def version_text(told: str | None) -> str | None:
     """A client's version as people write it: its protocol numbers the releases, or has the text already."""
-    if not isinstance(told, str) or not told:
+    if not told:
         return None
     number = int(told) if told.isdecimal() and len(told) < 10 else 0
     if not _FIRST_RELEASE <= number <= _LAST_RELEASE:
@@ -97,26 +121,6 @@ def version_text(told: Any) -> str | None:
     release, is_final = divmod(number - _FIRST_RELEASE, 2)
     major, rest = divmod(release, 100)
     return f"{4 + major}.{rest // 10}.{rest % 10}{'' if is_final else '-SNAPSHOT'}"
-
-
-def _finished(group: dict[str, Any]) -> dict[str, Any]:
-    topics_of_group = [
-        {
-            "topic": topic,
-            "lag": _sum(queue["lag"] for queue in queues),
-            "in_flight": _sum(queue["in_flight"] for queue in queues),
-            "queues": sorted(queues, key=lambda queue: (queue["group"], queue["queue_id"])),
-        }
-        for topic, queues in sorted(group["topics"].items())
-    ]
-    return {
-        **group,
-        "topics": topics_of_group,
-        "forbidden": sorted(group["forbidden"]),
-        "members": [group["members"][client_id] for client_id in sorted(group["members"])],
-        "lag": _sum(topic["lag"] for topic in topics_of_group),
-        "in_flight": _sum(topic["in_flight"] for topic in topics_of_group),
-    }
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
-VERSION: Final = 1
+from remoting.facts.broker_state import BrokerState
+from remoting.facts.cluster_view import ClusterView
+from remoting.facts.snapshot import ClusterSnapshot, SparkProcess, Supervisor
 
 BrokerKey = tuple[str, str, int]  # cluster, broker name, broker id
 
@@ -18,23 +20,23 @@ class Look:
     now_ms: int
     controllers: Sequence[str]
     """The configured addresses, in order."""
-    views: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    views: Mapping[str, ClusterView] = field(default_factory=dict)
     """Controller address -> its answer to CLUSTER_VIEW."""
-    states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    states: Mapping[str, BrokerState] = field(default_factory=dict)
     """Broker address -> its answer to BROKER_STATE."""
     heard_ms: Mapping[str, int] = field(default_factory=dict)
     """Broker address -> when that answer came; absent means now."""
-    supervisor: Mapping[str, Any] | None = None
-    spark: Mapping[str, Any] | None = None
+    supervisor: Supervisor | None = None
+    spark: SparkProcess | None = None
 
     @property
-    def view(self) -> Mapping[str, Any] | None:
+    def view(self) -> ClusterView | None:
         """The leader's view; without a leader the view of the controller that applied most."""
-        best: Mapping[str, Any] | None = None
+        best: ClusterView | None = None
         best_rank = (-1, -1)
         for address, view in self.views.items():
-            own = own_entry(view, address)
-            rank = (1 if own and own.get("leader") else 0, int((own or {}).get("appliedIndex") or 0))
+            own = view.controller(address)
+            rank = (int(own.leader), own.applied_index or 0) if own is not None else (0, 0)
             if rank > best_rank:
                 best, best_rank = view, rank
         return best
@@ -61,61 +63,12 @@ class Sample:
 class Memory:
     """What the next build needs of this one."""
 
-    snapshot: Mapping[str, Any] | None = None
+    snapshot: ClusterSnapshot | None = None
     samples: tuple[Sample, ...] = ()
     topic_names: frozenset[str] | None = None
     """Topics at the last look at which every group's master answered; None before the first."""
 
 
-def own_entry(view: Mapping[str, Any], address: str) -> Mapping[str, Any] | None:
-    """What a controller says about itself."""
-    for each in view.get("controllers") or ():
-        if each.get("address") == address:
-            found: Mapping[str, Any] = each
-            return found
-    return None
-
-
-def whole(value: Any) -> int | None:
-    """An offset, epoch or count; None when it is unknown (absent, or negative as the wire has it)."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def is_view(answer: Any) -> bool:
-    """Whether an answer has the shape of a controller's view, as far as the rest of this package relies on it."""
-    return _all(answer, "controllers", lambda each: isinstance(each.get("role"), str)) and _all(
-        answer,
-        "groups",
-        lambda group: (
-            "clusterName" in group
-            and "brokerName" in group
-            and _all(group, "replicas", lambda replica: isinstance(replica.get("brokerId"), int))
-        ),
-    )
-
-
-def is_state(answer: Any) -> bool:
-    """Whether an answer has the shape of a broker's state, as far as the rest of this package relies on it."""
-    return _all(answer, "topics", lambda topic: _is_topic(topic, "name")) and _all(
-        answer,
-        "groups",
-        lambda group: (
-            isinstance(group.get("name"), str)
-            and _all(group, "topics", lambda topic: _is_topic(topic, "topic"))
-            and _all(group, "members", lambda member: isinstance(member.get("clientId"), str))
-        ),
-    )
-
-
-def _is_topic(topic: Mapping[str, Any], name: str) -> bool:
-    return isinstance(topic.get(name), str) and _all(
-        topic, "queues", lambda queue: isinstance(queue.get("queueId"), int)
-    )
-
-
-def _all(holder: Any, name: str, holds: Callable[[Mapping[str, Any]], bool]) -> bool:
-    """Whether `holder[name]` is absent, or a list of objects each of which is as wanted."""
-    if not isinstance(holder, dict):
-        return False
-    found = holder.get(name)
-    return found is None or (isinstance(found, list) and all(isinstance(each, dict) and holds(each) for each in found))
+def known(value: int | None) -> int | None:
+    """An offset, epoch or count; None when it is unknown (negative, as the wire has it)."""
+    return value if value is not None and value >= 0 else None

@@ -7,10 +7,12 @@ queues keep their places with unknown offsets.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from tasks.snapshot.inputs import BrokerKey, Counted, Look, Memory, Sample, whole
+from remoting.facts.broker_state import BrokerState, QueueState
+from remoting.facts.snapshot import ClusterSnapshot, Group, Queue, Rates, Topic
+from remoting.facts.words import BrokerRole
+from tasks.snapshot.inputs import BrokerKey, Counted, Look, Memory, Sample, known
 from tasks.snapshot.topology import state_of
 
 RATE_WINDOW_MS = 2_500
@@ -20,92 +22,78 @@ SAMPLES_KEPT_MS = 10_000
 HISTORY_EVERY_MS = 1_000
 HISTORY_POINTS = 120
 _ELECTED_MASTER = 2  # it says that it is the master and the controllers say so too
-_COUNTERS = ("inMessages", "outMessages", "inBytes", "outBytes")
+_COUNTERS = ("in_messages", "out_messages", "in_bytes", "out_bytes")  # fields of `Totals`
 
 
 @dataclass(frozen=True, slots=True)
 class Speakers:
     """Who speaks for each broker group, and whether every group's master is among them."""
 
-    states: Mapping[str, Mapping[str, Any]]
+    states: Mapping[str, BrokerState]
     silent: frozenset[str]
     all_masters: bool
 
 
-def speakers(look: Look, groups: Sequence[Mapping[str, Any]]) -> Speakers:
+def speakers(look: Look, groups: Sequence[Group]) -> Speakers:
     """Choose the broker that speaks for each group."""
-    chosen: dict[str, Mapping[str, Any]] = {}
+    chosen: dict[str, BrokerState] = {}
     all_masters = bool(groups)
     for group in groups:
-        best: tuple[tuple[int, int], Mapping[str, Any]] | None = None
-        for replica in group["replicas"]:
-            place = {"address": replica["address"], "brokerId": replica["id"]}
-            state = state_of(look, group["cluster"], group["name"], place)
+        best: tuple[tuple[int, int], BrokerState] | None = None
+        for replica in group.replicas:
+            state = state_of(look, group.cluster, group.name, replica)
             if state is None:
                 continue
-            serves = state.get("role") == "master"
-            rank = (serves + (serves and replica["id"] == group["master_id"]), whole(state.get("endOffset")) or 0)
+            serves = state.role is BrokerRole.MASTER
+            rank = (serves + (serves and replica.id == group.master_id), known(state.end_offset) or 0)
             if best is None or rank > best[0]:
                 best = (rank, state)
         if best is None or best[0][0] < _ELECTED_MASTER:
             all_masters = False
         if best is not None:
-            chosen[str(group["name"])] = best[1]
-    silent = frozenset(str(group["name"]) for group in groups) - set(chosen)
+            chosen[group.name] = best[1]
+    silent = frozenset(group.name for group in groups) - set(chosen)
     return Speakers(chosen, silent, all_masters)
 
 
 # ---- topics
 
 
-def topics(speaking: Speakers, previous: Mapping[str, Any] | None, rates: Mapping[str, float]) -> list[dict[str, Any]]:
+def topics(speaking: Speakers, previous: ClusterSnapshot | None, rates: Mapping[str, float]) -> list[Topic]:
     """Every topic with its queues over all groups."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Topic] = {}
+    queues: dict[str, list[Queue]] = {}
     for group, state in speaking.states.items():
-        for each in state.get("topics") or ():
-            topic = found.setdefault(each["name"], _topic(each["name"], each))
-            topic["queues"] += [_queue(group, queue) for queue in each.get("queues") or ()]
-    for each in (previous or {}).get("topics") or ():
-        lost = [queue for queue in each["queues"] if queue["group"] in speaking.silent]
+        for each in state.topics:
+            found.setdefault(
+                each.name, Topic(name=each.name, type=each.type, perm=known(each.perm), system=each.system)
+            )
+            queues.setdefault(each.name, []).extend(_queue(group, queue) for queue in each.queues)
+    for old in previous.topics if previous is not None else ():
+        lost = [queue for queue in old.queues if queue.group in speaking.silent]
         if lost:
-            topic = found.setdefault(each["name"], {**each, "queues": []})
-            topic["queues"] += [{**queue, "min_offset": None, "max_offset": None} for queue in lost]
-    for topic in found.values():
-        topic["queues"].sort(key=lambda queue: (queue["group"], queue["queue_id"]))
-        topic["message_count"] = _message_count(topic["queues"])
-        topic["in_per_s"] = rates.get(topic["name"])
-    return sorted(found.values(), key=lambda topic: (topic["system"], topic["name"]))
+            found.setdefault(old.name, old)
+            queues.setdefault(old.name, []).extend(replace(each, min_offset=None, max_offset=None) for each in lost)
+    whole = (_whole(topic, queues[topic.name], rates.get(topic.name)) for topic in found.values())
+    return sorted(whole, key=lambda topic: (topic.system, topic.name))
 
 
-def _topic(name: str, each: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "type": each.get("type") or "NORMAL",
-        "perm": whole(each.get("perm")),
-        "system": bool(each.get("system")),
-        "queues": [],
-        "message_count": None,
-        "in_per_s": None,
-    }
+def _whole(topic: Topic, queues: Iterable[Queue], in_per_s: float | None) -> Topic:
+    ordered = tuple(sorted(queues, key=lambda queue: (queue.group, queue.queue_id)))
+    counts = [queue.count for queue in ordered]
+    known_counts = [count for count in counts if count is not None]
+    message_count = sum(known_counts) if len(known_counts) == len(counts) else None
+    return replace(topic, queues=ordered, message_count=message_count, in_per_s=in_per_s)
 
 
-def _queue(group: str, queue: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "group": group,
-        "queue_id": queue["queueId"],
-        "min_offset": whole(queue.get("minOffset")),
-        "max_offset": whole(queue.get("maxOffset")),
-        "last_store_ms": whole(queue.get("lastStoreMs")) or None,
-    }
-
-
-def _message_count(queues: Iterable[Mapping[str, Any]]) -> int | None:
-    count = 0
-    for queue in queues:
-        if queue["min_offset"] is None or queue["max_offset"] is None:
-            return None
-        count += max(0, queue["max_offset"] - queue["min_offset"])
-    return count
+def _queue(group: str, queue: QueueState) -> Queue:
+    return Queue(
+        group=group,
+        queue_id=queue.queue_id,
+        min_offset=known(queue.min_offset),
+        max_offset=known(queue.max_offset),
+        last_store_ms=known(queue.last_store_ms) or None,
+    )
 
 
 # ---- rates
@@ -116,10 +104,10 @@ def sample(look: Look, speaking: Speakers) -> Sample:
     brokers: dict[BrokerKey, Counted] = {}
     heard: dict[BrokerKey, int] = {}
     for address, state in look.states.items():
-        counters = state.get("counters") or {}
-        known = {name: counters[name] for name in _COUNTERS if whole(counters.get(name)) is not None}
+        told = {name: getattr(state.counters, name) for name in _COUNTERS}
+        counters = {name: count for name, count in told.items() if known(count) is not None}
         heard[_key(state)] = look.heard_ms.get(address, look.now_ms)
-        brokers[_key(state)] = Counted(heard[_key(state)], known)
+        brokers[_key(state)] = Counted(heard[_key(state)], counters)
     groups = {
         group: Counted(heard.get(_key(state), look.now_ms), _high_offsets(state))
         for group, state in speaking.states.items()
@@ -127,18 +115,17 @@ def sample(look: Look, speaking: Speakers) -> Sample:
     return Sample(look.now_ms, brokers, groups)
 
 
-def _key(state: Mapping[str, Any]) -> BrokerKey:
-    return str(state.get("clusterName")), str(state.get("brokerName")), int(state.get("brokerId") or 0)
+def _key(state: BrokerState) -> BrokerKey:
+    return state.cluster_name, state.broker_name, state.broker_id
 
 
-def _high_offsets(state: Mapping[str, Any]) -> dict[str, int]:
+def _high_offsets(state: BrokerState) -> dict[str, int]:
     """Topic -> sum of its queues' max offsets, where all of them are known."""
     sums = {}
-    for topic in state.get("topics") or ():
-        highs = [whole(queue.get("maxOffset")) for queue in topic.get("queues") or ()]
-        known = [high for high in highs if high is not None]
-        if len(known) == len(highs):
-            sums[topic["name"]] = sum(known)
+    for topic in state.topics:
+        highs = [queue.max_offset for queue in topic.queues]
+        if all(high >= 0 for high in highs):
+            sums[topic.name] = sum(highs)
     return sums
 
 
@@ -166,22 +153,22 @@ def _per_s(series: Sequence[tuple[int, int | None]], now_ms: int) -> float | Non
     return None if value > last else (last - value) * 1000 / (last_at - at_ms)
 
 
-def rates(memory: Memory, samples: Sequence[Sample]) -> dict[str, Any]:
+def rates(memory: Memory, samples: Sequence[Sample]) -> Rates:
     """Messages and bytes per second over all brokers, and the course of the last two minutes."""
     newest = samples[-1]
     per_s = _counter_rates(samples)
-    history = [list(point) for point in ((memory.snapshot or {}).get("rates") or {}).get("history") or ()]
+    history = memory.snapshot.rates.history if memory.snapshot is not None else ()
     if history and history[-1][0] > newest.at_ms:
-        history = []  # the clock was set back
+        history = ()  # the clock was set back
     if not history or newest.at_ms - history[-1][0] >= HISTORY_EVERY_MS:
-        history.append([newest.at_ms, per_s["inMessages"], per_s["outMessages"]])
-    return {
-        "in_messages_per_s": per_s["inMessages"],
-        "out_messages_per_s": per_s["outMessages"],
-        "in_bytes_per_s": per_s["inBytes"],
-        "out_bytes_per_s": per_s["outBytes"],
-        "history": history[-HISTORY_POINTS:],
-    }
+        history = (*history, (newest.at_ms, per_s["in_messages"], per_s["out_messages"]))
+    return Rates(
+        in_messages_per_s=per_s["in_messages"],
+        out_messages_per_s=per_s["out_messages"],
+        in_bytes_per_s=per_s["in_bytes"],
+        out_bytes_per_s=per_s["out_bytes"],
+        history=history[-HISTORY_POINTS:],
+    )
 
 
 def _counter_rates(samples: Sequence[Sample]) -> dict[str, float | None]:

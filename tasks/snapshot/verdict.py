@@ -6,48 +6,48 @@ missing. Each reason says what it means for the person who reads it; the worst c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
+from remoting.facts.snapshot import Controller, Group, MissingCopy, Process, Reason, Replica, Verdict
+from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, Severity
 from tasks.snapshot.inputs import Look
-from tasks.snapshot.topology import UNREACHABLE
 
-CRITICAL = "critical"
-WARNING = "warning"
+CRITICAL, WARNING = Severity.CRITICAL, Severity.WARNING
 _TROUBLED = {"backing-off": "keeps ending and is started again", "failed": "cannot be started"}
 
 
-def verdict(look: Look, snapshot: Mapping[str, Any]) -> dict[str, Any]:
+def verdict(
+    look: Look, controllers: Sequence[Controller], groups: Sequence[Group], processes: Sequence[Process]
+) -> Verdict:
     """The status and its reasons."""
-    groups = snapshot["groups"]
     reasons = [
-        *_about_controllers(look, snapshot["controllers"]),
+        *_about_controllers(look, controllers),
         *(reason for group in groups for reason in _about_group(look, group)),
-        *_about_processes(snapshot["processes"]),
+        *_about_processes(processes),
     ]
     if not groups:
         reasons.append(
             _reason("no-brokers", CRITICAL, "No broker has registered yet: there is nowhere to send to.", None)
         )
-    serving = [group for group in groups if _master(group) is not None]
-    status = "down" if not serving else "degraded" if reasons else "healthy"
-    order = {CRITICAL: 0, WARNING: 1}
-    return {"status": status, "reasons": sorted(reasons, key=lambda reason: order[reason["severity"]])}
+    status = Health.DEGRADED if reasons else Health.HEALTHY
+    if all(_master(group) is None for group in groups):
+        status = Health.DOWN
+    return Verdict(status=status, reasons=tuple(sorted(reasons, key=lambda reason: reason.severity is not CRITICAL)))
 
 
-def _reason(code: str, severity: str, text: str, link: str | None) -> dict[str, Any]:
-    return {"code": code, "severity": severity, "text": text, "link": link}
+def _reason(code: str, severity: Severity, text: str, link: str | None) -> Reason:
+    return Reason(code=code, severity=severity, text=text, link=link)
 
 
-def _about_controllers(look: Look, controllers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _about_controllers(look: Look, controllers: Sequence[Controller]) -> list[Reason]:
     link = "/#controllers"
-    silent = [each["id"] for each in controllers if each["role"] == UNREACHABLE]
+    silent = [each.id for each in controllers if each.role is ControllerRole.UNREACHABLE]
     if not look.views:
         text = "No controller answers: messages go on, but a master that fails now would not be replaced."
         return [_reason("controllers-unreachable", CRITICAL, text, link)]
     reasons = []
-    if not any(each["role"] == "leader" for each in controllers):
+    if not any(each.role is ControllerRole.LEADER for each in controllers):
         text = "The controllers have no leader: messages go on, but a master that fails now would not be replaced."
         reasons.append(_reason("controllers-leaderless", CRITICAL, text, link))
     if silent:
@@ -59,64 +59,61 @@ def _about_controllers(look: Look, controllers: Sequence[Mapping[str, Any]]) -> 
     return reasons
 
 
-def _master(group: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _master(group: Group) -> Replica | None:
     """The replica that takes messages, as far as anybody knows."""
-    for replica in group["replicas"]:
-        if replica["id"] == group["master_id"] and replica["role"] == "master":
-            found: Mapping[str, Any] = replica
-            return found
-    return None
+    found = group.replica(group.master_id)
+    return found if found is not None and found.role is BrokerRole.MASTER else None
 
 
-def _about_group(look: Look, group: Mapping[str, Any]) -> list[dict[str, Any]]:
-    name, replicas = group["name"], group["replicas"]
-    link = f"/#group-{group['cluster']}-{name}"
+def _about_group(look: Look, group: Group) -> list[Reason]:
+    name, replicas = group.name, group.replicas
+    link = f"/#group-{group.cluster}-{name}"
     reasons = []
-    explained = {each["broker_id"] for each in (group["quorum"] or {"missing": ()})["missing"]}
-    if group["master_id"] is None:
-        until = "until it is back" if group["kind"] == "fixed" else "until one is elected"
+    explained = {each.broker_id for each in group.quorum.missing} if group.quorum is not None else set()
+    if group.master_id is None:
+        until = "until it is back" if group.kind is GroupKind.FIXED else "until one is elected"
         text = f"{name} has no master: sends to it are refused {until}."
         reasons.append(_reason("no-master", CRITICAL, text, link))
     elif _master(group) is None:
-        text = f"{name}: its master, replica {group['master_id']}, does not serve at the moment."
+        text = f"{name}: its master, replica {group.master_id}, does not serve at the moment."
         reasons.append(_reason("master-not-serving", CRITICAL, text, link))
     for replica in replicas:
-        if look.views and replica["alive"] is False:
-            text = f"{name}: replica {replica['id']} does not answer its controllers."
+        if look.views and replica.alive is False:
+            text = f"{name}: replica {replica.id} does not answer its controllers."
             reasons.append(_reason("replica-dead", WARNING, text, link))
-        elif look.views and _is_behind(replica) and replica["id"] not in explained and group["master_id"] is not None:
-            gap = "" if replica["gap_bytes"] is None else f"; it lacks {_bytes(replica['gap_bytes'])}"
-            text = f"{name}: replica {replica['id']} is not in the sync-state set{gap}."
+        elif look.views and _is_behind(replica) and replica.id not in explained and group.master_id is not None:
+            gap = "" if replica.gap_bytes is None else f"; it lacks {_bytes(replica.gap_bytes)}"
+            text = f"{name}: replica {replica.id} is not in the sync-state set{gap}."
             reasons.append(_reason("replica-out-of-sync", WARNING, text, link))
     reasons += _about_quorum(group, link)
     for replica in replicas:
-        error = (look.states.get(replica["address"]) or {}).get("lastError")
-        if error:
-            text = f"{name}: replica {replica['id']} reports: {error}"
-            reasons.append(_reason("broker-error", WARNING, str(text)[:500], link))
+        state = look.states.get(replica.address) if replica.address is not None else None
+        if state is not None and state.last_error:
+            text = f"{name}: replica {replica.id} reports: {state.last_error}"
+            reasons.append(_reason("broker-error", WARNING, text[:500], link))
     return reasons
 
 
-def _is_behind(replica: Mapping[str, Any]) -> bool:
-    return not replica["in_sync"] and not replica["learner"]
+def _is_behind(replica: Replica) -> bool:
+    return not replica.in_sync and not replica.learner
 
 
-def _about_quorum(group: Mapping[str, Any], link: str) -> list[dict[str, Any]]:
+def _about_quorum(group: Group, link: str) -> list[Reason]:
     """What an acknowledgement means less than it should, who is missing for it, why, and since when."""
-    name, quorum = group["name"], group["quorum"]
-    reasons = [_reason("weak-settings", WARNING, f"{name}: {each}.", link) for each in group["weaknesses"]]
+    name, quorum = group.name, group.quorum
+    reasons = [_reason("weak-settings", WARNING, f"{name}: {each}.", link) for each in group.weaknesses]
     if quorum is None:
         return reasons
-    if quorum["refused"]:
-        text = f"{name} refuses messages: {_count(quorum['copies'])} in sync, and {quorum['min_copies']} are required."
-        reasons.append(_reason("too-few-replicas", CRITICAL, f"{text}{_who(quorum)}", link))
-    elif quorum["downgraded"]:
-        text = f"{name}: an acknowledgement means {_count(quorum['copies'])} instead of {quorum['wanted_copies']}."
-        reasons.append(_reason("downgraded", WARNING, f"{text}{_who(quorum)}", link))
-    stalling = [each for each in quorum["missing"] if each["stalls"]]
-    if stalling and not quorum["refused"]:
-        ids = ", ".join(str(each["broker_id"]) for each in stalling)
-        text = f"{name}: sends wait for replica {ids}, which is still in the set.{_who({'missing': stalling})}"
+    if quorum.refused:
+        text = f"{name} refuses messages: {_count(quorum.copies)} in sync, and {quorum.min_copies} are required."
+        reasons.append(_reason("too-few-replicas", CRITICAL, f"{text}{_who(quorum.missing)}", link))
+    elif quorum.downgraded:
+        text = f"{name}: an acknowledgement means {_count(quorum.copies)} instead of {quorum.wanted_copies}."
+        reasons.append(_reason("downgraded", WARNING, f"{text}{_who(quorum.missing)}", link))
+    stalling = [each for each in quorum.missing if each.stalls]
+    if stalling and not quorum.refused:
+        ids = ", ".join(str(each.broker_id) for each in stalling)
+        text = f"{name}: sends wait for replica {ids}, which is still in the set.{_who(stalling)}"
         reasons.append(_reason("sends-stall", CRITICAL, text, link))
     return reasons
 
@@ -125,24 +122,22 @@ def _count(copies: int | None) -> str:
     return "1 copy" if copies == 1 else f"{'?' if copies is None else copies} copies"
 
 
-def _who(quorum: Mapping[str, Any]) -> str:
+def _who(missing: Iterable[MissingCopy]) -> str:
     """ " Replica 3: it is not connected, since 12:00:03 UTC." for each that is missing."""
     told = []
-    for each in quorum["missing"]:
+    for each in missing:
         since = (
-            ""
-            if each["since_ms"] is None
-            else f", since {datetime.fromtimestamp(each['since_ms'] / 1000, UTC):%H:%M:%S} UTC"
+            "" if each.since_ms is None else f", since {datetime.fromtimestamp(each.since_ms / 1000, UTC):%H:%M:%S} UTC"
         )
-        told.append(f" Replica {each['broker_id']}: {each['reason']}{since}.")
+        told.append(f" Replica {each.broker_id}: {each.reason}{since}.")
     return "".join(told)
 
 
-def _about_processes(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _about_processes(processes: Sequence[Process]) -> list[Reason]:
     return [
-        _reason("process-down", WARNING, f"The process {each['name']} {_TROUBLED[each['state']]}.", "/#processes")
+        _reason("process-down", WARNING, f"The process {each.name} {_TROUBLED[each.state]}.", "/#processes")
         for each in processes
-        if each["state"] in _TROUBLED
+        if each.state in _TROUBLED
     ]
 
 

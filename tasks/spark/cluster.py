@@ -15,6 +15,9 @@ import orjson
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
+from remoting.facts.broker_state import BrokerState
+from remoting.facts.cluster_view import ClusterView
+from remoting.facts.codec import decode
 from tasks.spark.options import EARLIEST, LATEST, Options
 from tasks.spark.planning import QueueRange
 
@@ -100,14 +103,13 @@ class Cluster:
 
     def user_topics(self) -> list[str]:
         """The topics that are not the system's own, as the masters list them."""
-        view = orjson.loads(self._ask_any_controller(codes.CLUSTER_VIEW, {}).body)
+        view = decode(ClusterView, self._ask_any_controller(codes.CLUSTER_VIEW, {}).body)
         names: set[str] = set()
-        for group in view["groups"]:
-            for replica in group["replicas"]:
-                if replica["brokerId"] == group.get("masterBrokerId"):
-                    connection = self._connect(replica["address"])
-                    state = orjson.loads(connection.call(codes.BROKER_STATE, timeout_ms=self._timeout_ms).body)
-                    names.update(each["name"] for each in state["topics"] if not each.get("system"))
+        for group in view.groups:
+            if (master := group.master) is not None and master.address is not None:
+                connection = self._connect(master.address)
+                state = decode(BrokerState, connection.call(codes.BROKER_STATE, timeout_ms=self._timeout_ms).body)
+                names.update(each.name for each in state.topics if not each.system)
         return sorted(names)
 
     # ---- inside

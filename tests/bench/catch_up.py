@@ -26,6 +26,7 @@ from tests.bench.harness import Row, load_program, run_load
 from tests.bench.processes import cpu_seconds
 from tests.bench.sends import TOPIC
 from tests.support.cluster import Cluster, eventually
+from tests.support.documents import document
 from tests.support.workload import call_until
 
 GOAL_MB_PER_S: Final = 200
@@ -136,7 +137,7 @@ def _reachable_state(cluster: Cluster, index: int) -> dict[str, int]:
 
 
 def _state(cluster: Cluster, index: int) -> dict[str, int]:
-    return cluster.admin.broker_state(cluster.broker_addresses[index])
+    return document(cluster.admin.broker_state(cluster.broker_addresses[index]))
 
 
 def _check_equal(left: Path, right: Path, end: int) -> None:

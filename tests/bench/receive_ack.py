@@ -20,6 +20,7 @@ from tests.bench.harness import ROOT, Pairs, Sample, in_pairs, load_program, run
 from tests.bench.processes import cpu_seconds
 from tests.bench.sends import BACKGROUND, TOPIC, broker
 from tests.support.cluster import Cluster, eventually
+from tests.support.documents import document
 
 _PROCESSES: Final = 2
 _CONVERSATIONS: Final = 8  # of each process
@@ -72,7 +73,9 @@ def check(results: Sequence[dict[str, Any]], stored: int, cluster: Cluster, addr
         raise RuntimeError(f"{stored} messages are stored, {received} were received and {acked} acked")
 
     def consumed() -> bool:
-        group = next(each for each in cluster.admin.broker_state(address)["groups"] if each["name"] == _group(protocol))
+        group = next(
+            each for each in document(cluster.admin.broker_state(address))["groups"] if each["name"] == _group(protocol)
+        )
         queues = [queue for topic in group["topics"] if topic["topic"] == TOPIC for queue in topic["queues"]]
         return sum(queue["consumerOffset"] for queue in queues) == stored and not any(
             queue["inFlight"] for queue in queues

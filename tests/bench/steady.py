@@ -27,6 +27,7 @@ from typing import Any, Final
 from remoting.errors import LogboomError
 from tests.bench.harness import Row
 from tests.support.cluster import Cluster, eventually
+from tests.support.documents import document
 from tests.support.senders import Senders
 from tests.support.workload import call_until, check_queue, read_queue
 
@@ -143,8 +144,8 @@ def _watch(cluster: Cluster, seen: Steadiness, until_s: float) -> None:
         seen.looks += 1
         seen.loads.append(os.getloadavg()[0])
         try:
-            view = cluster.admin.cluster_view()
-            states = [cluster.admin.broker_state(address) for address in cluster.broker_addresses]
+            view = document(cluster.admin.cluster_view())
+            states = [document(cluster.admin.broker_state(address)) for address in cluster.broker_addresses]
         except LogboomError as error:
             seen.unanswered += 1
             print(f"    not answered: {error}", flush=True)

@@ -27,6 +27,7 @@ from tests.chaos.injection import Injection
 from tests.chaos.plan import Faults, Roles, cut, kill_master, part_master
 from tests.chaos.stage import REJOIN_LIMIT_S, Stage
 from tests.support.cluster import eventually
+from tests.support.documents import document
 
 _SHRINK_LIMIT_S: Final = 20.0
 _FREEZE_S: Final = 14.0
@@ -54,7 +55,7 @@ def _broker_id(stage: Stage, name: str) -> int:
 
 
 def _state(stage: Stage, name: str) -> dict[str, Any]:
-    return stage.cluster.admin.broker_state(broker_address(name))
+    return document(stage.cluster.admin.broker_state(broker_address(name)))
 
 
 def _elect(stage: Stage, name: str) -> None:

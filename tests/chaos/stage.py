@@ -21,6 +21,7 @@ from tests.chaos.plan import Faults, Roles
 from tests.chaos.readback import controller_log, log_bytes, read_queue
 from tests.chaos.recovery import limit_of, recovery_of
 from tests.support.cluster import eventually
+from tests.support.documents import document
 from tests.support.workload import call_until
 
 REJOIN_LIMIT_S: Final = 60
@@ -208,7 +209,7 @@ class Stage:
         records = {queue_id: read_queue(master, TOPIC, queue_id) for queue_id in range(QUEUES)}
         over_grpc = {queue_id: read_queue(master, GRPC_TOPIC, queue_id) for queue_id in range(QUEUES)}
         states = {
-            name: self.cluster.admin.broker_state(address)
+            name: document(self.cluster.admin.broker_state(address))
             for name, address in zip(self.cluster.broker_names, self.cluster.broker_addresses, strict=True)
         }
         self._started.remove(self.observer.stop)
@@ -244,7 +245,10 @@ class Stage:
 
     def _wait_until_replicated(self) -> None:
         def equal() -> bool:
-            ends = {self.cluster.admin.broker_state(address)["endOffset"] for address in self.cluster.broker_addresses}
+            ends = {
+                document(self.cluster.admin.broker_state(address))["endOffset"]
+                for address in self.cluster.broker_addresses
+            }
             return len(ends) == 1
 
         eventually("all logs have the same end", equal, REJOIN_LIMIT_S)

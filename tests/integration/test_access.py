@@ -163,7 +163,7 @@ def test_the_cluster_s_secret_is_changed_without_a_new_secret_for_anybody(cluste
     eventually("dave is known", works)
     restart(new, old)
     eventually("secrets were sealed anew", lambda: "sealed the secret of dave" in cluster.controllers[0].log_text())
-    version = cluster.admin.cluster_view()["accessVersion"]
+    version = cluster.admin.cluster_view().access_version
     copies = [cluster.data / f"b{number}" / "access.json" for number in range(2)]
     wanted = f'\\"version\\":{version}'.encode()
     eventually("the brokers have them", lambda: all(wanted in each.read_bytes() for each in copies))

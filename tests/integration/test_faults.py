@@ -13,6 +13,7 @@ import pytest
 
 from remoting.client.blocking import AdminClient
 from tests.support.cluster import Cluster, eventually
+from tests.support.documents import document
 from tests.support.workload import Producer, call_until, check_queue, read_queue
 
 pytestmark = pytest.mark.slow
@@ -51,7 +52,7 @@ def check_everything(cluster: Cluster, producers: list[Producer]) -> int:
 
 def check_replicas_are_equal(cluster: Cluster) -> None:
     """Every replica's log is byte for byte the master's, up to the shorter one, and so is the list of epochs."""
-    states = [cluster.admin.broker_state(address) for address in cluster.broker_addresses]
+    states = [document(cluster.admin.broker_state(address)) for address in cluster.broker_addresses]
     shortest = min(state["endOffset"] for state in states)
     assert shortest > 0
     logs = [_log_bytes(cluster.data / f"b{n}" / "commitlog", shortest) for n in range(len(states))]
@@ -142,7 +143,7 @@ def test_without_controllers_sends_and_reads_go_on(cluster: Cluster) -> None:
         process.kill()
     for producer in producers:
         producer.wait_for(200)
-    states = AdminClient([]).broker_state(address)
+    states = document(AdminClient([]).broker_state(address))
     assert states["role"] == "master"
     stopped_at = time.monotonic()
     assert sum(not process.is_running for process in cluster.controllers) == 3

@@ -175,7 +175,7 @@ async def test_a_controller_is_replaced_under_load(tmp_path: Path) -> None:
             acknowledged = len(load.acknowledged)
             await blocking(eventually, "n3 decides", lambda: len(load.acknowledged) > acknowledged + 20)
             assert load.gap() < ELECTION_S
-            assert (await blocking(admin.cluster_view))["leaderId"] == "n3"
+            assert (await blocking(admin.cluster_view)).leader_id == "n3"
             group = await blocking(cluster.wait_in_sync, 1)  # the broker finds the new leader, too
             assert group["masterEpoch"] == before["masterEpoch"]
             new.kill()

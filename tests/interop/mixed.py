@@ -20,6 +20,7 @@ from remoting.errors import LogboomError
 from remoting.record.properties import encode_properties
 from tests.interop import apache
 from tests.support.cluster import Process, eventually, free_ports, make_secret
+from tests.support.documents import document
 
 CLUSTER: Final = "DefaultCluster"
 GROUP: Final = "broker-a"
@@ -80,7 +81,7 @@ class MixedGroup:
         self._controller = Process("n0", [*arguments, "--data", str(root / "n0")], root / "n0.log")
         self._controller.start()
         self.admin = AdminClient([self.controller_address], timeout_ms=3000)
-        eventually("the controller leads", lambda: self.admin.cluster_view()["controllers"][0].get("leader"))
+        eventually("the controller leads", lambda: document(self.admin.cluster_view())["controllers"][0].get("leader"))
 
     def close(self) -> None:
         for process in self._processes:
@@ -148,7 +149,7 @@ class MixedGroup:
     # What the controllers say
 
     def view(self) -> dict[str, Any] | None:
-        groups: list[dict[str, Any]] = self.admin.cluster_view()["groups"]
+        groups: list[dict[str, Any]] = document(self.admin.cluster_view())["groups"]
         return groups[0] if groups else None
 
     def wait_in_sync(self, *members: Member, timeout_s: float = _CUT_S) -> None:

@@ -59,7 +59,7 @@ class Secured:
 
     def wait_for_copies(self) -> None:
         """Wait until every broker has the controllers' users and permissions."""
-        version = self.cluster.admin.cluster_view()["accessVersion"]
+        version = self.cluster.admin.cluster_view().access_version
         wanted = f'\\"version\\":{version}'.encode()
         copies = [self.cluster.data / f"b{number}" / "access.json" for number in range(len(self.cluster.brokers))]
         eventually("the brokers have it", lambda: all(wanted in each.read_bytes() for each in copies if each.exists()))

@@ -13,6 +13,7 @@ from remoting.client.socket_connection import SocketConnection
 from tests.interop.apache import Session
 from tests.interop.mixed import SEGMENT_BYTES, Member, MixedGroup, find_bodies, read_log
 from tests.support.cluster import eventually
+from tests.support.documents import document
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,7 @@ def test_ours_follows_a_master_of_the_original(group: MixedGroup) -> None:
     assert len(sent) == 4500
     assert compared.files >= 4
     assert compared.epochs == 1
-    following = group.admin.broker_state(ours.address)["channel"]["following"]
+    following = document(group.admin.broker_state(ours.address))["channel"]["following"]
     assert (following["layout"], following["copies"], following["cuts"]) == ("current", 0, 0)
 
 
@@ -54,7 +55,7 @@ def test_a_slave_of_the_original_follows_ours(group: MixedGroup) -> None:
     group.check_bodies(sent)
     assert len(sent) == 4500
     assert compared.files >= 4
-    (peer,) = group.admin.broker_state(ours.address)["channel"]["replicas"]
+    (peer,) = document(group.admin.broker_state(ours.address))["channel"]["replicas"]
     assert (peer["layout"], peer["inSync"]) == ("current", True)
 
 
@@ -147,7 +148,7 @@ def test_a_classic_slave_of_the_original_follows_ours(group: MixedGroup) -> None
     wait_for_copy(slave, ours, 0, end)
     assert find_bodies(read_log(slave.store, end)) == sent
     assert len(sent) == 4000
-    (peer,) = group.admin.broker_state(ours.address)["channel"]["replicas"]
+    (peer,) = document(group.admin.broker_state(ours.address))["channel"]["replicas"]
     assert (peer["layout"], peer["brokerId"], peer["inSync"]) == ("classic", -1, False)
     slave.process.kill()
     assert len(group.send(100)) == 100, "nobody waits for a guest"
@@ -165,7 +166,7 @@ def test_ours_copies_a_classic_master_of_the_original(group: MixedGroup) -> None
     ours = group.add_ours(settings, registers=False)
 
     def end() -> int:
-        state = group.admin.broker_state(ours.address)
+        state = document(group.admin.broker_state(ours.address))
         following = state["channel"]["following"]
         return int(state["endOffset"]) if following and following["stage"] == "transfer" else 0
 
@@ -179,7 +180,7 @@ def test_ours_copies_a_classic_master_of_the_original(group: MixedGroup) -> None
         return find_bodies(read_log(ours.store, end()))[-1:] == sent[-1:]
 
     eventually("the last message is in the copy", whole)
-    state = group.admin.broker_state(ours.address)
+    state = document(group.admin.broker_state(ours.address))
     start = state["minOffset"]
     assert start == SEGMENT_BYTES, "a classic master sends an empty slave its last file only"
     wait_for_copy(ours, master, start, end())

@@ -22,6 +22,7 @@ from remoting.access.secret_file import load_secrets
 from remoting.client.blocking import AdminClient
 from remoting.errors import LogboomError
 from remoting.transport.client import Identity
+from tests.support.documents import document
 from tests.support.ports import free_ports
 
 T = TypeVar("T")
@@ -197,7 +198,7 @@ class Cluster:
 
     def group(self) -> dict[str, Any] | None:
         """The broker group as the controllers see it, None while nobody registered."""
-        groups: list[dict[str, Any]] = self.admin.cluster_view()["groups"]
+        groups: list[dict[str, Any]] = document(self.admin.cluster_view())["groups"]
         return groups[0] if groups else None
 
     def wait_in_sync(self, count: int, timeout_s: float = 30) -> dict[str, Any]:
@@ -225,7 +226,7 @@ class Cluster:
         """The index of the controller that leads; waits for one."""
 
         def found() -> tuple[int] | None:
-            for each in self.admin.cluster_view()["controllers"]:
+            for each in document(self.admin.cluster_view())["controllers"]:
                 if each.get("leader") and each["address"] in self.controller_addresses:
                     return (self.controller_addresses.index(each["address"]),)
             return None

@@ -11,6 +11,7 @@ from remoting import codes
 from remoting.client.blocking import AdminClient
 from remoting.client.socket_connection import SocketConnection
 from tests.support.cluster import Process, eventually, free_ports, make_secret
+from tests.support.documents import document
 
 TOPIC = "Orders"
 
@@ -58,7 +59,7 @@ class FixedGroup:
         return self.processes[1]
 
     def state(self, broker_id: int) -> dict[str, Any]:
-        return self.admin.broker_state(self.listen[broker_id])
+        return document(self.admin.broker_state(self.listen[broker_id]))
 
     def in_sync(self) -> bool:
         return self.state(0)["syncStateSet"] == [0, 1]

@@ -30,9 +30,12 @@ from brokerd.processors.registry import Processors, handlers_of, on_master
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
 from brokerd.processors.send_back import SendBackProcessor
-from brokerd.processors.state import ReplicaState, StateProcessor, StateSources
+from brokerd.processors.state import StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
+from brokerd.replication.facts import ReplicaFacts
+from brokerd.replication.log import LogPosition
+from brokerd.replication.roles.effects import Role
 from brokerd.retry.counters import RetryCounters
 from brokerd.retry.service import RetryService
 from brokerd.sending.counters import Counters
@@ -40,6 +43,8 @@ from brokerd.store.index.search import Question
 from brokerd.transactions.service import TransactionService
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
+from remoting.facts.broker_state import EpochState, Totals
+from remoting.facts.loop import LoopState
 from remoting.frame import Command
 from remoting.settings import Live
 from tests.support.memory_log import HOST
@@ -98,6 +103,26 @@ class Peer:
         self.closed = True
 
 
+LOCAL_LOG = LogPosition(0, 10, 9)
+REPLICA = ReplicaFacts(
+    role=Role.MASTER,
+    broker_id=1,
+    master_id=1,
+    master_epoch=3,
+    highest_epoch=3,
+    confirm_offset=8,
+    acknowledged_offset=8,
+    sync_state_set=[1, 2],
+    epochs=[EpochState(epoch=1, start_offset=0), EpochState(epoch=3, start_offset=5)],
+    failure="",
+    learner=False,
+    weaknesses=[],
+    loop=LoopState(),
+    leading=None,
+    following=None,
+)
+
+
 class NoIndex:
     """What a broker without an index has to answer queries by key."""
 
@@ -140,15 +165,18 @@ class RemotingBroker(PopBroker):
             ),
         )
         sources = StateSources(
-            lambda: ReplicaState(1, "master", 3, [1, 2], 0, 10, 9, 8, 8, [(1, 0), (3, 5)]),
-            lambda: {"inMessages": 1, "inBytes": 2, "outMessages": 3, "outBytes": 4},
+            lambda: REPLICA,
+            LOCAL_LOG,
+            lambda: 8,
+            lambda: Totals(in_messages=1, in_bytes=2, out_messages=3, out_bytes=4),
             lambda: 7,
             offset,
             self.progress.in_flight,
             self.progress.consumed,
-            lambda: {"open": 0},
+            lambda: self.transactions.state(),
             lambda: self.schedule.state(),
             lambda: 11,
+            self.turns.wall_ms,
         )
         self.transactions = TransactionService(
             broker_name="broker-a",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -15,19 +15,37 @@ from remoting import codes
 from remoting.access.answers import answer_query
 from remoting.access.model import read_policies, resource, subject_name
 from remoting.client.access_admin import AccessAdmin
-from remoting.client.blocking import (
-    CONFIRMED,
-    UNCHANGED,
-    AdminClient,
-    FoundMessage,
-    NodeOutcome,
-    PulledMessages,
-    QueueOffsets,
-)
+from remoting.client.blocking import AdminClient, FoundMessage, NodeOutcome, PulledMessages, QueueOffsets
 from remoting.errors import RequestError
+from remoting.facts.snapshot import (
+    VERSION,
+    ClusterSnapshot,
+    ConsumedQueue,
+    ConsumedTopic,
+    ConsumerGroup,
+    Controller,
+    DelayLevel,
+    Delays,
+    Epoch,
+    Event,
+    Group,
+    KeyIndex,
+    Member,
+    Process,
+    Queue,
+    Quorum,
+    Rates,
+    Replica,
+    Spark,
+    Topic,
+    Transactions,
+    Verdict,
+)
+from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, Outcome
 from remoting.record.codec import Record, decode_record, encode_record
 from remoting.record.hosts import pack_host
 from remoting.record.properties import encode_properties
+from tests.support.documents import document
 from webapp.errors import Unavailable
 
 
@@ -211,193 +229,188 @@ class FakeCluster:
 
 
 def snapshot_document(seq: int = 1, **changes: Any) -> dict[str, Any]:
-    """A healthy cluster: three controllers, one group of three, one topic, one consumer group."""
-    document = copy.deepcopy(_HEALTHY)
-    document.update(changes, seq=seq)
-    document.setdefault("as_of", datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"))
-    return document
+    """What the collector writes of `HEALTHY` now, with some of it changed."""
+    as_of = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return document(replace(HEALTHY, seq=seq, as_of=as_of)) | changes
 
 
-def _replica(broker_id: int, role: str, gap_bytes: int | None, eligible: bool, reason: str) -> dict[str, Any]:
+def _replica(broker_id: int, role: BrokerRole, gap_bytes: int | None, eligible: bool, reason: str) -> Replica:
     port = 10901 + broker_id * 10
-    return {
-        "id": broker_id,
-        "address": f"127.0.0.1:{port}",
-        "grpc_address": f"127.0.0.1:{8080 + broker_id}",
-        "ha_address": f"127.0.0.1:{port + 1}",
-        "alive": True,
-        "role": role,
-        "in_sync": True,
-        "learner": False,
-        "epoch": 3,
-        "max_offset": 9_007_199_254_740_993,
-        "flushed_offset": 9_007_199_254_740_993,
-        "confirm_offset": 9_007_199_254_740_993,
-        "gap_bytes": gap_bytes,
-        "eligible": eligible,
-        "eligibility_reason": reason,
-        "last_heartbeat_ms": 120,
-        "epochs": [{"epoch": 1, "start_offset": 0}, {"epoch": 3, "start_offset": 52_428_800}],
-    }
+    return Replica(
+        id=broker_id,
+        address=f"127.0.0.1:{port}",
+        grpc_address=f"127.0.0.1:{8080 + broker_id}",
+        ha_address=f"127.0.0.1:{port + 1}",
+        alive=True,
+        role=role,
+        in_sync=True,
+        learner=False,
+        epoch=3,
+        max_offset=9_007_199_254_740_993,
+        flushed_offset=9_007_199_254_740_993,
+        confirm_offset=9_007_199_254_740_993,
+        gap_bytes=gap_bytes,
+        eligible=eligible,
+        eligibility_reason=reason,
+        last_heartbeat_ms=120,
+        epochs=(Epoch(epoch=1, start_offset=0), Epoch(epoch=3, start_offset=52_428_800)),
+    )
 
 
-def _queue(queue_id: int, high: int) -> dict[str, Any]:
-    return {
-        "group": "broker-a",
-        "queue_id": queue_id,
-        "min_offset": 0,
-        "max_offset": high,
-        "last_store_ms": 1_790_000_000_000 if high else None,
-    }
+def _queue(queue_id: int, high: int) -> Queue:
+    return Queue(
+        group="broker-a",
+        queue_id=queue_id,
+        min_offset=0,
+        max_offset=high,
+        last_store_ms=1_790_000_000_000 if high else None,
+    )
 
 
-_HEALTHY: dict[str, Any] = {
-    "version": 1,
-    "verdict": {"status": "healthy", "reasons": []},
-    "controllers": [
-        {
-            "id": f"n{index}",
-            "address": f"127.0.0.1:{9876 + index}",
-            "role": "leader" if index == 0 else "follower",
-            "term": 4,
-            "commit_index": 812,
-            "applied_index": 812,
-        }
+HEALTHY = ClusterSnapshot(
+    version=VERSION,
+    seq=0,
+    as_of="",
+    verdict=Verdict(status=Health.HEALTHY),
+    controllers=tuple(
+        Controller(
+            id=f"n{index}",
+            address=f"127.0.0.1:{9876 + index}",
+            role=ControllerRole.LEADER if index == 0 else ControllerRole.FOLLOWER,
+            term=4,
+            commit_index=812,
+            applied_index=812,
+        )
         for index in range(3)
-    ],
-    "groups": [
-        {
-            "cluster": "DefaultCluster",
-            "name": "broker-a",
-            "kind": "controllers",
-            "master_id": 1,
-            "master_epoch": 3,
-            "sync_state_set": [1, 2, 3],
-            "sync_state_set_epoch": 5,
-            "quorum": {
-                "kind": "controllers",
-                "copies": 3,
-                "wanted_copies": 3,
-                "min_copies": 1,
-                "refused": False,
-                "downgraded": False,
-                "missing": [],
-            },
-            "weaknesses": [],
-            "transactions": {
-                "open": 2,
-                "open_bytes": 900,
-                "max_open": 100_000,
-                "oldest_since_ms": 1_790_000_000_000,
-                "oldest_age_ms": 4_000,
-                "oldest_checks": 0,
-                "max_checks": 15,
-                "overdue": False,
-                "committed": 40,
-                "rolled_back": 3,
-                "given_up": 0,
-            },
-            "delays": {
-                "waiting": 5,
-                "last_late_ms": 3,
-                "last_ago_ms": 1500,
-                "overdue_ms": 0,
-                "late": False,
-                "delivered": 70,
-                "failures": 0,
-                "lost": 0,
-                "returned": 6,
-                "dead_lettered": 1,
-                "levels": [
-                    {"level": 1, "delay_ms": 1000, "waiting": 0, "late_ms": None},
-                    {"level": 3, "delay_ms": 10_000, "waiting": 5, "late_ms": 3},
-                ],
-            },
-            "index": {"lag_bytes": 0, "behind": False},
-            "replicas": [
-                _replica(1, "master", 0, False, "it is the master"),
-                _replica(2, "replica", 0, True, "in the sync-state set, caught up"),
-                _replica(3, "replica", 4096, False, "not in the sync-state set"),
-            ],
-        }
-    ],
-    "rates": {
-        "in_messages_per_s": 1250.5,
-        "out_messages_per_s": 1249.0,
-        "in_bytes_per_s": 1_310_720.0,
-        "out_bytes_per_s": 1_309_000.0,
-        "history": [
-            [1_790_000_000_000 + index * 1000, 1000 + index * 3 % 170, 990 + index * 5 % 160] for index in range(120)
-        ],
-    },
-    "topics": [
-        {
-            "name": "orders",
-            "type": "NORMAL",
-            "system": False,
-            "queues": [_queue(index, 100 * index) for index in range(4)],
-            "message_count": 600,
-            "in_per_s": 12.5,
-        },
-        {
-            "name": "%RETRY%billing",
-            "type": "NORMAL",
-            "system": False,
-            "queues": [_queue(0, 3)],
-            "message_count": 3,
-            "in_per_s": None,
-        },
-        {
-            "name": "rmq_sys_logboom_metadata",
-            "type": "NORMAL",
-            "system": True,
-            "queues": [_queue(0, 40)],
-            "message_count": 40,
-            "in_per_s": 0.0,
-        },
-    ],
-    "consumer_groups": [
-        {
-            "name": "billing",
-            "fifo": False,
-            "topics": [
-                {
-                    "topic": "orders",
-                    "lag": 30,
-                    "in_flight": 7,
-                    "queues": [
-                        {
-                            "group": "broker-a",
-                            "queue_id": index,
-                            "consumer_offset": max(0, 100 * index - 10) if index else None,
-                            "max_offset": 100 * index,
-                            "lag": 10 if index else None,
-                            "in_flight": 7 if index == 3 else 0,
-                            "pending_reset": None,
-                        }
+    ),
+    groups=(
+        Group(
+            cluster="DefaultCluster",
+            name="broker-a",
+            kind=GroupKind.CONTROLLERS,
+            master_id=1,
+            master_epoch=3,
+            sync_state_set=(1, 2, 3),
+            sync_state_set_epoch=5,
+            quorum=Quorum(
+                kind="controllers",
+                copies=3,
+                wanted_copies=3,
+                min_copies=1,
+                refused=False,
+                downgraded=False,
+            ),
+            transactions=Transactions(
+                open=2,
+                open_bytes=900,
+                max_open=100_000,
+                oldest_since_ms=1_790_000_000_000,
+                oldest_age_ms=4_000,
+                oldest_checks=0,
+                max_checks=15,
+                overdue=False,
+                committed=40,
+                rolled_back=3,
+                given_up=0,
+            ),
+            delays=Delays(
+                waiting=5,
+                last_late_ms=3,
+                last_ago_ms=1500,
+                overdue_ms=0,
+                late=False,
+                delivered=70,
+                failures=0,
+                lost=0,
+                returned=6,
+                dead_lettered=1,
+                levels=(
+                    DelayLevel(level=1, delay_ms=1000, waiting=0, late_ms=None),
+                    DelayLevel(level=3, delay_ms=10_000, waiting=5, late_ms=3),
+                ),
+            ),
+            index=KeyIndex(lag_bytes=0, behind=False),
+            replicas=(
+                _replica(1, BrokerRole.MASTER, 0, False, "it is the master"),
+                _replica(2, BrokerRole.REPLICA, 0, True, "in the sync-state set, caught up"),
+                _replica(3, BrokerRole.REPLICA, 4096, False, "not in the sync-state set"),
+            ),
+        ),
+    ),
+    rates=Rates(
+        in_messages_per_s=1250.5,
+        out_messages_per_s=1249.0,
+        in_bytes_per_s=1_310_720.0,
+        out_bytes_per_s=1_309_000.0,
+        history=tuple(
+            (1_790_000_000_000 + index * 1000, 1000 + index * 3 % 170, 990 + index * 5 % 160) for index in range(120)
+        ),
+    ),
+    topics=(
+        Topic(
+            name="orders",
+            type="NORMAL",
+            system=False,
+            queues=tuple(_queue(index, 100 * index) for index in range(4)),
+            message_count=600,
+            in_per_s=12.5,
+        ),
+        Topic(
+            name="%RETRY%billing",
+            type="NORMAL",
+            system=False,
+            queues=(_queue(0, 3),),
+            message_count=3,
+            in_per_s=None,
+        ),
+        Topic(
+            name="rmq_sys_logboom_metadata",
+            type="NORMAL",
+            system=True,
+            queues=(_queue(0, 40),),
+            message_count=40,
+            in_per_s=0.0,
+        ),
+    ),
+    consumer_groups=(
+        ConsumerGroup(
+            name="billing",
+            fifo=False,
+            topics=(
+                ConsumedTopic(
+                    topic="orders",
+                    lag=30,
+                    in_flight=7,
+                    queues=tuple(
+                        ConsumedQueue(
+                            group="broker-a",
+                            queue_id=index,
+                            consumer_offset=max(0, 100 * index - 10) if index else None,
+                            max_offset=100 * index,
+                            lag=10 if index else None,
+                            in_flight=7 if index == 3 else 0,
+                            pending_reset=None,
+                        )
                         for index in range(4)
-                    ],
-                }
-            ],
-            "members": [
-                {"client_id": "worker@1", "address": "127.0.0.1:50211", "language": "PYTHON", "version": "5.3.3"}
-            ],
-            "forbidden": [],
-            "lag": 30,
-            "in_flight": 7,
-        },
-        {"name": "audit_log", "fifo": True, "topics": [], "members": [], "lag": None, "in_flight": None},
-    ],
-    "timeline": [
-        {"at": "2026-11-20T10:00:00.000Z", "kind": "election", "text": "broker-a: replica 1 became master, epoch 3"},
-        {"at": "2026-11-20T09:59:58.000Z", "kind": "process", "text": "broker-a-2 was killed and started again"},
-    ],
-    "processes": [
-        {"name": "controller-n0", "state": "running", "pid": 4001, "restarts": 0, "since": "2026-11-20T09:00:00.000Z"},
-        {"name": "broker-a-1", "state": "running", "pid": 4002, "restarts": 1, "since": "2026-11-20T09:59:59.000Z"},
-    ],
-    "spark": {"state": "ready", "detail": "local[2]"},
-}
+                    ),
+                ),
+            ),
+            members=(Member(client_id="worker@1", address="127.0.0.1:50211", language="PYTHON", version="5.3.3"),),
+            lag=30,
+            in_flight=7,
+        ),
+        ConsumerGroup(name="audit_log", fifo=True, lag=None, in_flight=None),
+    ),
+    timeline=(
+        Event(at="2026-11-20T10:00:00.000Z", kind="election", text="broker-a: replica 1 became master, epoch 3"),
+        Event(at="2026-11-20T09:59:58.000Z", kind="process", text="broker-a-2 was killed and started again"),
+    ),
+    processes=(
+        Process(name="controller-n0", state="running", pid=4001, restarts=0, since="2026-11-20T09:00:00.000Z"),
+        Process(name="broker-a-1", state="running", pid=4002, restarts=1, since="2026-11-20T09:59:59.000Z"),
+    ),
+    spark=Spark(state="ready", detail="local[2]"),
+)
 
 
 class FakeAccess(AccessAdmin):
@@ -425,7 +438,7 @@ class FakeAccess(AccessAdmin):
         reply = self.machine.apply(self.machine.decide(self._request(code, ext, fields or {}))).reply
         if reply.code:
             raise RequestError(reply.code, reply.remark)
-        return NodeOutcome("controllers", UNCHANGED if reply.remark else CONFIRMED)
+        return NodeOutcome("controllers", Outcome.UNCHANGED if reply.remark else Outcome.CONFIRMED)
 
     def _request(self, code: int, ext: Mapping[str, str], fields: Mapping[str, Any]) -> Request:
         if code == codes.AUTH_CREATE_ACL:

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from tasks import operations
 from tasks.app import app
 from tests.web.fakes import FakeCluster
-from webapp import queue, snapshot
+from webapp import queue
 from webapp.gateway import ClusterClient
 from webapp.operations.registry import KINDS
 from webapp.reports.catalogue import CATALOGUE
@@ -34,14 +34,6 @@ def test_every_task_that_is_sent_exists_and_goes_to_the_same_queue() -> None:
 def test_every_report_of_the_catalogue_has_its_job() -> None:
     for name in CATALOGUE:
         assert (PROJECT / "tasks" / "reports" / name / "job.py").exists()
-
-
-def test_the_snapshot_has_one_version_and_one_place() -> None:
-    from tasks import collector
-    from tasks.snapshot.inputs import VERSION
-
-    assert VERSION == snapshot.VERSION
-    assert snapshot.KEY in vars(collector).values()
 
 
 def test_the_fake_cluster_obeys_the_protocol() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from remoting.facts.snapshot import ConsumedTopic, ConsumerGroup, Topic
 from tests.web.fakes import MemorySnapshots, snapshot_document
 from webapp import snapshot
 from webapp.groups.returns import returns
@@ -185,13 +186,14 @@ def test_retries_and_dead_letters_are_shown_and_can_be_browsed(viewer: Client) -
     ],
 )
 def test_what_belongs_to_a_group(name: str, consumed: bool, belongs: bool) -> None:
-    group = {"name": "a", "topics": [{"topic": name, "lag": 1}] if consumed else []}
-    assert [each["topic"] for each in returns(group, {name: topic(name)})] == ([name] if belongs else [])
+    group = ConsumerGroup(name="a", topics=(ConsumedTopic(topic=name, lag=1),) if consumed else ())
+    assert [each["topic"] for each in returns(group, {name: Topic(name=name)})] == ([name] if belongs else [])
 
 
 def test_lag_of_retries_is_the_groups_and_dead_letters_have_none() -> None:
-    group = {"name": "a", "topics": [{"topic": "%RETRY%a", "lag": 4}, {"topic": "%DLQ%a", "lag": 2}]}
-    found = returns(group, {name: topic(name, None) for name in ("%DLQ%a", "%RETRY%a")})
+    consumed = (ConsumedTopic(topic="%RETRY%a", lag=4), ConsumedTopic(topic="%DLQ%a", lag=2))
+    group = ConsumerGroup(name="a", topics=consumed)
+    found = returns(group, {name: Topic(name=name) for name in ("%DLQ%a", "%RETRY%a")})
     assert [(each["topic"], each["lag"], each["message_count"]) for each in found] == [
         ("%RETRY%a", 4, None),
         ("%DLQ%a", None, None),
@@ -223,7 +225,7 @@ def test_a_topics_page_says_what_is_special(viewer: Client, name: str, kind: str
 
 
 def test_an_ordinary_topic_needs_no_words(viewer: Client) -> None:
-    assert purpose(topic("orders")) is None
+    assert purpose(Topic(name="orders")) is None
     assert 'class="hint purpose"' not in viewer.get("/topics/orders/").content.decode()
     assert viewer.get("/api/v1/topics/orders").json()["purpose"] is None
 

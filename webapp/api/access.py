@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
@@ -77,7 +79,7 @@ class ClientUsersView(APIView):
         "client_users", "The users of the cluster's clients, with their permissions", ClientUserPage, LIST_PARAMETERS
     )
     def get(self, request: Request) -> Response:
-        items, following = page_by_name(request, client_users())
+        items, following = page_by_name(request, client_users(), itemgetter("name"))
         return Response(ClientUserPage({"items": items, "next": following}).data)
 
     @changes("client_user_create", "Create a client user", CreateClientUserSerializer)

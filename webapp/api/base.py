@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import datetime
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from django.db.models import Q, QuerySet
@@ -18,6 +18,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from remoting.facts.words import Outcome
 from webapp.accounts.permissions import actor_of
 from webapp.errors import InvalidInput
 from webapp.operations.models import Operation
@@ -26,6 +27,7 @@ from webapp.operations.waiting import wait
 from webapp.rules import Rules
 
 View = TypeVar("View", bound=Callable[..., Any])
+Item = TypeVar("Item")
 MAX_LIMIT = 500
 DEFAULT_LIMIT = 100
 
@@ -57,7 +59,7 @@ class ProblemSerializer(serializers.Serializer):
 
 class NodeSerializer(serializers.Serializer):
     node = serializers.CharField()
-    outcome = serializers.ChoiceField(choices=["CONFIRMED", "UNCHANGED", "UNKNOWN", "NOT_ATTEMPTED", "REFUSED"])
+    outcome = serializers.ChoiceField(choices=[each.value for each in Outcome])
     detail = serializers.CharField(allow_blank=True)
 
 
@@ -215,15 +217,17 @@ def page_by_time(request: Request, rows: QuerySet) -> tuple[list[Any], str | Non
     return found[:limit], write_cursor([last.created_at.isoformat(), str(last.pk)])
 
 
-def page_by_name(request: Request, items: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:
-    """One page of a list in the order of `name`, and the cursor to the next one."""
+def page_by_name(
+    request: Request, items: list[Item], name_of: Callable[[Item], str] = attrgetter("name")
+) -> tuple[list[Item], str | None]:
+    """One page of a list in the order of the names, and the cursor to the next one."""
     limit, cursor = limit_of(request), read_cursor(request)
-    items = sorted(items, key=itemgetter("name"))
+    items = sorted(items, key=name_of)
     if cursor is not None:
-        items = [item for item in items if item["name"] > str(cursor)]
+        items = [item for item in items if name_of(item) > str(cursor)]
     if len(items) <= limit:
         return items, None
-    return items[:limit], write_cursor(items[limit - 1]["name"])
+    return items[:limit], write_cursor(name_of(items[limit - 1]))
 
 
 # ---- description

@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from remoting.facts.words import Health
 from webapp import snapshot
 from webapp.api.base import Int64Field, body_of, change, changes, reads
 
@@ -23,7 +24,7 @@ class ReasonSerializer(serializers.Serializer):
 
 
 class VerdictSerializer(serializers.Serializer):
-    status = serializers.ChoiceField(choices=["healthy", "degraded", "down"])
+    status = serializers.ChoiceField(choices=[each.value for each in Health])
     reasons = ReasonSerializer(many=True)
 
 
@@ -240,6 +241,9 @@ class ElectionRequestSerializer(serializers.Serializer):
     broker_id = serializers.IntegerField()
 
 
+_PARTS = ("controllers", "groups", "rates", "timeline", "processes", "spark")
+
+
 def cluster_document(present: snapshot.Snapshot) -> dict[str, Any]:
     """The snapshot as REST and the websocket show it."""
     document = {
@@ -247,9 +251,7 @@ def cluster_document(present: snapshot.Snapshot) -> dict[str, Any]:
         "as_of": present.as_of,
         "freshness": str(present.freshness),
         "verdict": present.verdict,
-        "rates": present.dict("rates"),
-        "spark": present.dict("spark"),
-        **{name: present.list(name) for name in ("controllers", "groups", "timeline", "processes")},
+        **{name: getattr(present.facts, name) for name in _PARTS},
     }
     return dict(ClusterSerializer(document).data)
 
@@ -268,7 +270,7 @@ class ControllersView(APIView):
     @reads("controllers", "The controllers", ControllersSerializer)
     def get(self, request: Request) -> Response:
         present = snapshot.current()
-        return Response(ControllersSerializer({"as_of": present.as_of, "items": present.list("controllers")}).data)
+        return Response(ControllersSerializer({"as_of": present.as_of, "items": present.facts.controllers}).data)
 
 
 class GroupsView(APIView):
@@ -277,7 +279,7 @@ class GroupsView(APIView):
     @reads("groups", "The broker groups", GroupsSerializer)
     def get(self, request: Request) -> Response:
         present = snapshot.current()
-        return Response(GroupsSerializer({"as_of": present.as_of, "items": present.list("groups")}).data)
+        return Response(GroupsSerializer({"as_of": present.as_of, "items": present.facts.groups}).data)
 
 
 class GroupView(APIView):
@@ -294,7 +296,7 @@ class ReplicasView(APIView):
     @reads("replicas", "The replicas of a broker group", ReplicasSerializer)
     def get(self, request: Request, cluster: str, group: str) -> Response:
         present = snapshot.current()
-        replicas = present.group(cluster, group)["replicas"]
+        replicas = present.group(cluster, group).replicas
         return Response(ReplicasSerializer({"as_of": present.as_of, "items": replicas}).data)
 
 
@@ -312,8 +314,8 @@ class ElectionsView(APIView):
         wanted_cluster, wanted_group = request.query_params.get("cluster"), request.query_params.get("group")
         groups = [
             group
-            for group in present.list("groups")
-            if wanted_cluster in (None, group["cluster"]) and wanted_group in (None, group["name"])
+            for group in present.facts.groups
+            if wanted_cluster in (None, group.cluster) and wanted_group in (None, group.name)
         ]
         return Response(EligibilitiesSerializer({"as_of": present.as_of, "items": groups}).data)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
@@ -11,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from remoting.facts.snapshot import ConsumerGroup
 from webapp import snapshot
 from webapp.api.base import LIST_PARAMETERS, Int64Field, body_of, change, changes, listed, page_by_name, reads
 from webapp.groups.returns import returns
@@ -71,8 +73,10 @@ class CreateConsumerGroupSerializer(serializers.Serializer):
     retry_max_times = serializers.IntegerField(required=False, help_text="Attempts before the dead-letter topic.")
 
 
-def _with_returns(group: dict[str, Any], present: snapshot.Snapshot) -> dict[str, Any]:
-    return {**group, "returns": returns(group, present.topics)}
+def _with_returns(group: ConsumerGroup, present: snapshot.Snapshot) -> dict[str, Any]:
+    return {each.name: getattr(group, each.name) for each in fields(group)} | {
+        "returns": returns(group, present.topics)
+    }
 
 
 ConsumerGroupPage = listed("ConsumerGroupPage", ConsumerGroupSerializer, as_of=serializers.CharField(allow_null=True))
@@ -98,8 +102,8 @@ class ConsumerGroupsView(APIView):
         rules = Rules(request.query_params)
         wanted, with_system = rules.text("q", most=120), rules.flag("system")
         rules.finish()
-        items, following = page_by_name(request, present.find_consumer_groups(wanted, with_system=with_system))
-        items = [_with_returns(group, present) for group in items]
+        groups, following = page_by_name(request, present.find_consumer_groups(wanted, with_system=with_system))
+        items = [_with_returns(group, present) for group in groups]
         return Response(ConsumerGroupPage({"items": items, "next": following, "as_of": present.as_of}).data)
 
     @changes("consumer_group_create", "Create a consumer group", CreateConsumerGroupSerializer)

@@ -9,11 +9,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from remoting.facts.words import Health
 from webapp import snapshot
 
 
 class HealthSerializer(serializers.Serializer):
-    status = serializers.ChoiceField(choices=["healthy", "degraded", "down"])
+    status = serializers.ChoiceField(choices=[each.value for each in Health])
 
 
 class HealthView(APIView):
@@ -22,4 +23,4 @@ class HealthView(APIView):
 
     @extend_schema(operation_id="health", summary="Whether the cluster works", responses=HealthSerializer, auth=[])
     def get(self, request: Request) -> Response:
-        return Response({"status": snapshot.current().verdict["status"]})
+        return Response({"status": snapshot.current().verdict.status})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
@@ -13,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from remoting.facts.snapshot import Topic
 from webapp import snapshot
 from webapp.api.base import LIST_PARAMETERS, Int64Field, body_of, change, changes, listed, page_by_name, reads
 from webapp.errors import PreconditionFailed
@@ -24,15 +24,12 @@ class TopicSerializer(serializers.Serializer):
     name = serializers.CharField()
     type = serializers.CharField(allow_null=True)
     system = serializers.BooleanField()
-    queue_count = serializers.SerializerMethodField()
+    queue_count = serializers.IntegerField(read_only=True)
     message_count = Int64Field()
     in_per_s = serializers.FloatField(allow_null=True)
     purpose = serializers.SerializerMethodField(help_text="What is special about it, or what the cluster keeps in it.")
 
-    def get_queue_count(self, topic: dict[str, Any]) -> int:
-        return len(topic.get("queues") or [])
-
-    def get_purpose(self, topic: dict[str, Any]) -> str | None:
+    def get_purpose(self, topic: Topic) -> str | None:
         return purpose(topic)
 
 
@@ -66,10 +63,10 @@ class ChangeTopicSerializer(serializers.Serializer):
 TopicPage = listed("TopicPage", TopicSerializer, as_of=serializers.CharField(allow_null=True))
 
 
-def etag(topic: dict[str, Any]) -> str:
+def etag(topic: Topic) -> str:
     """Changes when the topic's configuration does, not when messages come in."""
-    queues = sorted((queue["group"], queue["queue_id"]) for queue in topic.get("queues") or [])
-    text = json.dumps([topic["name"], topic.get("type"), topic.get("perm"), queues])
+    queues = sorted((queue.group, queue.queue_id) for queue in topic.queues)
+    text = json.dumps([topic.name, topic.type, topic.perm, queues])
     return f'"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
 
 
@@ -130,6 +127,4 @@ class QueuesView(APIView):
     @reads("topic_queues", "The queues of a topic", QueuesSerializer)
     def get(self, request: Request, name: str) -> Response:
         present = snapshot.current()
-        return Response(
-            QueuesSerializer({"as_of": present.as_of, "items": present.topic(name).get("queues") or []}).data
-        )
+        return Response(QueuesSerializer({"as_of": present.as_of, "items": present.topic(name).queues}).data)

@@ -14,6 +14,9 @@ from typing import Any
 from remoting import codes
 from remoting.client.identity import identity_of_environment
 from remoting.errors import LogboomError
+from remoting.facts.broker_state import BrokerState
+from remoting.facts.codec import decode
+from remoting.facts.words import BrokerRole
 from remoting.transport.client import connect, split_address
 from webapp.appliance.plan import BrokerProbe, ControllerProbe, HeartbeatProbe, HttpProbe, Probe, RedisProbe
 
@@ -21,8 +24,6 @@ log = logging.getLogger(__name__)
 
 DEADLINE_MS = 1000
 MAX_ANSWER_BYTES = 64 * 1024
-
-_MASTER = "master"
 
 
 async def ask(probe: Probe) -> str | None:
@@ -50,14 +51,14 @@ async def is_master(probe: BrokerProbe) -> bool:
     """Whether the broker serves as a master right now; a broker that does not answer does not."""
     try:
         async with asyncio.timeout(DEADLINE_MS / 1000):
-            return (await broker_state(probe.address)).get("role") == _MASTER
+            return (await broker_state(probe.address)).role is BrokerRole.MASTER
     except (TimeoutError, OSError, LogboomError, ValueError) as error:
         log.info("%s does not say which role it has: %s", probe.address, error)
         return False
 
 
-async def broker_state(address: str) -> dict[str, Any]:
-    """A broker's answer to BROKER_STATE."""
+async def broker_state(address: str) -> BrokerState:
+    """What a broker says about itself."""
     connection = await connect(address, timeout_ms=DEADLINE_MS, identity=identity_of_environment())
     try:
         answer = await connection.call(codes.BROKER_STATE, timeout_ms=DEADLINE_MS)
@@ -65,10 +66,7 @@ async def broker_state(address: str) -> dict[str, Any]:
         connection.close()
     if answer.code != codes.SUCCESS:
         raise ValueError(answer.remark or f"it answers code {answer.code}")
-    state = json.loads(bytes(answer.body))
-    if not isinstance(state, dict):
-        raise ValueError("its state is not a JSON object")
-    return state
+    return decode(BrokerState, answer.body)
 
 
 async def http_get_json(address: str, path: str) -> dict[str, Any]:
@@ -133,8 +131,8 @@ async def _controller(probe: ControllerProbe) -> str | None:
 
 
 async def _broker(probe: BrokerProbe) -> str | None:
-    role = (await broker_state(probe.address)).get("role")
-    return None if role in (_MASTER, "replica") else f"its role is not confirmed yet ({role})"
+    role = (await broker_state(probe.address)).role
+    return None if role in (BrokerRole.MASTER, BrokerRole.REPLICA) else f"its role is not confirmed yet ({role})"
 
 
 async def _http(probe: HttpProbe) -> str | None:

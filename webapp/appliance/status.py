@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from remoting.facts.words import Health
 from webapp.appliance import environment, probes, state
 from webapp.appliance.layout import DEFAULT_DATA_DIR, DataLayout
 from webapp.appliance.lifecycle import State
 
-HEALTHY, DEGRADED, DOWN = "healthy", "degraded", "down"
-EXIT_CODES = {HEALTHY: 0, DEGRADED: 1, DOWN: 2}
+EXIT_CODES = {Health.HEALTHY: 0, Health.DEGRADED: 1, Health.DOWN: 2}
 
 _DEADLINE_S = 3
 
@@ -55,7 +55,12 @@ async def gather(layout: DataLayout) -> dict[str, Any]:
     """The whole answer: status, the reason if not healthy, the console's verdict, the supervisor's state."""
     supervisor = state.read(layout)
     if supervisor is None:
-        return {"status": DOWN, "reason": f"no appliance runs on {layout.root}", "console": None, "supervisor": None}
+        return {
+            "status": Health.DOWN,
+            "reason": f"no appliance runs on {layout.root}",
+            "console": None,
+            "supervisor": None,
+        }
     console: Mapping[str, Any] | None = None
     complaint = None
     try:
@@ -69,21 +74,21 @@ async def gather(layout: DataLayout) -> dict[str, Any]:
 
 def _judge(
     supervisor: Mapping[str, Any], console: Mapping[str, Any] | None, complaint: str | None
-) -> tuple[str, str | None]:
+) -> tuple[Health, str | None]:
     if supervisor["state"] in ("stopping", "stopped"):
-        return DOWN, "the appliance is stopping"
+        return Health.DOWN, "the appliance is stopping"
     expected = (State.RUNNING, State.RETIRED)
     missing = [process["name"] for process in supervisor["processes"] if process["state"] not in expected]
     verdict = None if console is None else console.get("status")
-    if verdict == DOWN:
-        return DOWN, "the console says that the cluster is down"
+    if verdict == Health.DOWN:
+        return Health.DOWN, "the console says that the cluster is down"
     if complaint is not None:
-        return DEGRADED, complaint
+        return Health.DEGRADED, complaint
     if missing:
-        return DEGRADED, f"not running: {', '.join(missing)}"
-    if verdict != HEALTHY:
-        return DEGRADED, "the console says that the cluster is degraded; its first page says why"
-    return HEALTHY, None
+        return Health.DEGRADED, f"not running: {', '.join(missing)}"
+    if verdict != Health.HEALTHY:
+        return Health.DEGRADED, "the console says that the cluster is degraded; its first page says why"
+    return Health.HEALTHY, None
 
 
 def _as_text(content: Mapping[str, Any]) -> str:

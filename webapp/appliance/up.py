@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from remoting.errors import LogboomError, SettingsError
+from remoting.facts.words import Health
 from webapp.appliance import environment, java, preflight, probes, redis_server, secret_files
 from webapp.appliance.layout import DEFAULT_DATA_DIR, PROJECT_DIR, DataLayout
 from webapp.appliance.options import Options, parse_options, settle_shape
 from webapp.appliance.plan import HOST, PREPARED, Plan, make_plan
 from webapp.appliance.processes import dying_with_this_process
-from webapp.appliance.status import HEALTHY
 from webapp.appliance.supervisor import Supervisor
 from webapp.appliance.terminal import Terminal
 
@@ -193,7 +193,7 @@ async def _prepare(plan: Plan, environ: Mapping[str, str]) -> _Admin | None:
 
 async def _wait_healthy(plan: Plan) -> None:
     while True:
-        if await _verdict(plan) == HEALTHY:
+        if await _verdict(plan) == Health.HEALTHY:
             return
         await asyncio.sleep(HEALTH_EVERY_S)
 

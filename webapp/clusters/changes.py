@@ -24,14 +24,14 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
     if present.data is None:
         raise Unavailable(f"Whether the replica is eligible is not known now: {present.problem}")
     group = present.group(cleaned["cluster"], cleaned["group"])
-    replica = next((each for each in group["replicas"] if each["id"] == cleaned["broker_id"]), None)
+    replica = group.replica(cleaned["broker_id"])
     if replica is None:
         raise NotFound(f"The group {cleaned['group']} has no replica {cleaned['broker_id']}.", code="replica-not-found")
-    if group["master_id"] == cleaned["broker_id"]:
+    if group.master_id == cleaned["broker_id"]:
         raise Conflict(f"Replica {cleaned['broker_id']} is the master already.", code="already-master")
-    if not replica["eligible"]:
+    if not replica.eligible:
         raise Conflict(
-            f"Replica {cleaned['broker_id']} is not eligible: {replica['eligibility_reason']}.", code="not-eligible"
+            f"Replica {cleaned['broker_id']} is not eligible: {replica.eligibility_reason}.", code="not-eligible"
         )
     return cleaned
 
@@ -39,12 +39,12 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
 def _plan(parameters: Parameters) -> list[dict[str, str]]:
     group = snapshot.current().group(parameters["cluster"], parameters["group"])
     chosen = parameters["broker_id"]
-    steps = [{"node": f"replica {chosen}", "change": f"becomes master with epoch {_next(group['master_epoch'])}"}]
-    for replica in group["replicas"]:
-        if replica["id"] == chosen:
+    steps = [{"node": f"replica {chosen}", "change": f"becomes master with epoch {_next(group.master_epoch)}"}]
+    for replica in group.replicas:
+        if replica.id == chosen:
             continue
-        change = "hands over and follows" if replica["id"] == group["master_id"] else "follows the new master"
-        steps.append({"node": f"replica {replica['id']}", "change": change})
+        change = "hands over and follows" if replica.id == group.master_id else "follows the new master"
+        steps.append({"node": f"replica {replica.id}", "change": change})
     return steps
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from channels.db import database_sync_to_async
 from django.http import QueryDict
 
+from remoting.facts.snapshot import GROUP
 from webapp import live, snapshot
 from webapp.api.clusters import cluster_document
 from webapp.live_parts import LIVE_PARTS
@@ -27,7 +28,7 @@ class SnapshotConsumer(PushConsumer):
     permission = "cluster.read"
 
     def announcement_groups(self) -> list[str]:
-        return [snapshot.GROUP]
+        return [GROUP]
 
     async def open(self) -> bool:
         query = QueryDict(self.scope["query_string"][:4096])
@@ -58,7 +59,7 @@ class SnapshotConsumer(PushConsumer):
             "snapshot_seq": str(present.seq),
             "as_of": present.as_of,
             "freshness": str(present.freshness),
-            "status": present.verdict["status"],
+            "status": present.verdict.status,
         }
         if self._part is not None:
             message["html"] = live.render(self._part, self.actor, present, self._query)

@@ -41,8 +41,8 @@ def elect(request: HttpRequest) -> HttpResponse:
                     {"operation": submitted.operation, "title": f"Elect replica {broker_id} of {name}"},
                 )
             return receipt(submitted)
-    chosen = next((replica for replica in group["replicas"] if str(replica["id"]) == broker_id), None)
-    master = next((replica for replica in group["replicas"] if replica["id"] == group["master_id"]), None)
+    chosen = group.replica(int(broker_id))
+    master = group.replica(group.master_id)
     template = "clusters/_elect.html" if request.htmx else "clusters/elect.html"
     context = {
         "group": group,

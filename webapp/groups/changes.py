@@ -29,13 +29,13 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
     group = snapshot.current().consumer_group(parameters.get("name"))
-    name = str(group["name"])
+    name = group.name
     if name in RESERVED_GROUPS:
         raise InvalidInput(f"{name} is reserved for the protocol's own tools.", code="system-group")
     check_confirmation(parameters, name, "group")
-    if group.get("members"):
+    if group.members:
         raise Conflict(
-            f"{len(group['members'])} consumers of {name} are connected; stop them first.", code="group-has-members"
+            f"{group.member_count} consumers of {name} are connected; stop them first.", code="group-has-members"
         )
     return {"name": name}
 
@@ -43,8 +43,8 @@ def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
 def _plan(verb: str):  # type: ignore[no-untyped-def]
     def plan(parameters: Parameters) -> list[dict[str, str]]:
         return [
-            {"node": group["name"], "change": f"{verb} consumer group {parameters['name']}"}
-            for group in snapshot.current().list("groups")
+            {"node": group.name, "change": f"{verb} consumer group {parameters['name']}"}
+            for group in snapshot.current().facts.groups
         ]
 
     return plan

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from remoting.facts.snapshot import ConsumerGroup, Topic
 from remoting.names import dead_letter_topic_of, group_of_retry_topic, is_retry_topic
 
 
-def returns(group: Mapping[str, Any], topics: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def returns(group: ConsumerGroup, topics: Mapping[str, Topic]) -> list[dict[str, Any]]:
     """Those that are there, of `topics` by name. `lag` is what the group has still to receive; nobody receives dead letters.
 
     A pop group has a retry topic for each topic; in the older form of its name, group and topic cannot be told apart, so that it
     counts only where the group consumes it.
     """
-    name = str(group["name"])
-    lags = {each["topic"]: each.get("lag") for each in group.get("topics") or ()}
+    name = group.name
+    lags = {each.topic: each.lag for each in group.topics}
     dead_letters = dead_letter_topic_of(name)
     own = [
         topic
@@ -26,7 +27,7 @@ def returns(group: Mapping[str, Any], topics: Mapping[str, Mapping[str, Any]]) -
         {
             "topic": topic,
             "kind": "dead-letter" if topic == dead_letters else "retry",
-            "message_count": topics[topic].get("message_count"),
+            "message_count": topics[topic].message_count,
             "lag": None if topic == dead_letters else lags.get(topic),
         }
         for topic in sorted(own, key=lambda topic: (topic == dead_letters, topic))

@@ -46,7 +46,7 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
         rules.refuse("tag", "must not contain blanks or bars: a bar separates the tags of a subscription")
     rules.finish()
     present = snapshot.current()
-    if present.data is not None and present.topic(topic).get("system"):
+    if present.data is not None and present.topic(topic).system:
         raise InvalidInput(f"{topic} is a system topic; the cluster keeps it for itself.", code="system-topic")
     return cleaned
 

@@ -4,7 +4,8 @@ The row is the truth about a change, whichever process works on it. The web proc
 (`webapp.operations.services.submit`), the worker moves it on (`webapp.operations.progress`), as `webapp.lifecycle` allows.
 
 `parameters` is validated before the row exists. `nodes` is a list of `{"node", "outcome", "detail"}` where outcome is one of
-`NodeOutcome`. `progress` is `{"done": int, "total": int | null, "text": str}`. `result` is what the kind promises, or null.
+`remoting.facts.words.Outcome`. `progress` is `{"done": int, "total": int | null, "text": str}`. `result` is what the kind
+promises, or null.
 """
 
 from __future__ import annotations
@@ -13,16 +14,6 @@ from django.conf import settings
 from django.db import models
 
 from webapp.lifecycle import State, Work, state_field
-
-
-class NodeOutcome(models.TextChoices):
-    """What one node made of its part of a change."""
-
-    CONFIRMED = "CONFIRMED"
-    UNCHANGED = "UNCHANGED"
-    UNKNOWN = "UNKNOWN"
-    NOT_ATTEMPTED = "NOT_ATTEMPTED"
-    REFUSED = "REFUSED"
 
 
 class Operation(Work):

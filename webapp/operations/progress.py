@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from remoting.facts.words import Outcome
 from webapp import lifecycle
 from webapp.lifecycle import State
-from webapp.operations.models import NodeOutcome, Operation
+from webapp.operations.models import Operation
 
 
 def start(operation_id: UUID | str) -> Operation:
@@ -25,11 +26,11 @@ def report(operation_id: UUID | str, *, done: int, total: int | None = None, tex
         operation.progress = {"done": done, "total": total, "text": text[:300]}
 
 
-def node(operation_id: UUID | str, name: str, outcome: NodeOutcome | str, detail: str = "") -> None:
+def node(operation_id: UUID | str, name: str, outcome: Outcome | str, detail: str = "") -> None:
     """Record what one node made of it, also after its end; a later word about the same node replaces the earlier one."""
     with lifecycle.changing(Operation, operation_id, also_over=True) as operation:
         others = [entry for entry in operation.nodes if entry["node"] != name]
-        operation.nodes = [*others, {"node": name, "outcome": str(NodeOutcome(outcome)), "detail": detail[:500]}]
+        operation.nodes = [*others, {"node": name, "outcome": str(Outcome(outcome)), "detail": detail[:500]}]
 
 
 def succeed(operation_id: UUID | str, result: Any = None) -> Operation:

@@ -202,7 +202,7 @@ def cron_preview(request: HttpRequest) -> HttpResponse:
 def _form(chosen: catalogue.Report) -> dict[str, Any]:
     return {
         "report": chosen,
-        "topics": sorted(topic["name"] for topic in snapshot.current().find_topics()),
+        "topics": sorted(topic.name for topic in snapshot.current().find_topics()),
         "zones": sorted(known_time_zones()),
         "overlaps": ReportSchedule.Overlap.choices,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from remoting.facts.snapshot import Topic
 from remoting.names import MAX_TOPIC_LENGTH, is_dead_letter_topic, is_retry_topic, is_system_topic
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
@@ -27,7 +28,7 @@ def _validate(parameters: Parameters) -> Parameters:
         )
     if is_retry_topic(cleaned["name"]) or is_dead_letter_topic(cleaned["name"]):
         rules.refuse("name", "must not start with %RETRY% or %DLQ%: the cluster makes those topics itself")
-    groups = {group["name"] for group in snapshot.current().list("groups")}
+    groups = {group.name for group in snapshot.current().facts.groups}
     if cleaned["group"] is not None and groups and cleaned["group"] not in groups:
         rules.refuse("group", f"must be a broker group of this cluster: {', '.join(sorted(groups))}")
     rules.finish()
@@ -42,7 +43,7 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
-    name = str(_existing(parameters)["name"])
+    name = _existing(parameters).name
     given = {field: value for field, value in parameters.items() if value is not None}
     if not {"type", "queues", "perm"} <= given.keys():
         given = {**configuration(name), **given}  # what is not asked for stays as the brokers have it
@@ -64,15 +65,15 @@ def configuration(name: str) -> Parameters:
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
-    name = str(_existing(parameters)["name"])
+    name = _existing(parameters).name
     check_confirmation(parameters, name, "topic")
     return {"name": name}
 
 
-def _existing(parameters: Parameters) -> dict[str, object]:
+def _existing(parameters: Parameters) -> Topic:
     name = parameters.get("name")
     topic = snapshot.current().topic(name)
-    if topic.get("system"):
+    if topic.system:
         raise InvalidInput(f"{name} is a system topic; the cluster keeps it for itself.", code="system-topic")
     return topic
 
@@ -83,9 +84,9 @@ def _plan(verb: str):  # type: ignore[no-untyped-def]
         if "queues" in parameters:
             what += f": {parameters['queues']} queues, {parameters['type']}, {PERMISSION_BITS[parameters['perm']]}"
         return [
-            {"node": group["name"], "change": what}
-            for group in snapshot.current().list("groups")
-            if parameters.get("group") in (None, group["name"])
+            {"node": group.name, "change": what}
+            for group in snapshot.current().facts.groups
+            if parameters.get("group") in (None, group.name)
         ]
 
     return plan

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from remoting.facts.snapshot import Topic
 from remoting.names import (
     group_of_dead_letter_topic,
     group_of_retry_topic,
@@ -38,9 +36,9 @@ _OF_SYSTEM = {
 }
 
 
-def purpose(topic: Mapping[str, Any]) -> str | None:
+def purpose(topic: Topic) -> str | None:
     """The sentences about a topic of the snapshot; None for an ordinary one."""
-    name = str(topic["name"])
+    name = topic.name
     if is_retry_topic(name):
         origin = origin_of_retry_topic(name)
         what = f"Messages of {origin}" if origin else "Messages"
@@ -52,4 +50,4 @@ def purpose(topic: Mapping[str, Any]) -> str | None:
             f"Messages that the consumer group {group} did not handle in all its attempts. They stay here until "
             "somebody looks at them, or until their file goes."
         )
-    return _OF_SYSTEM.get(name) or _OF_TYPE.get(str(topic.get("type")))
+    return _OF_SYSTEM.get(name) or _OF_TYPE.get(topic.type)

@@ -32,9 +32,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         raise NotFound(
             f"There is no topic {name}. A new one appears here within a second or two.", code="topic-not-found"
         )
-    return live_page(
-        request, "topic", "topics/topic.html", {"name": name, "system": bool(known and known.get("system"))}
-    )
+    return live_page(request, "topic", "topics/topic.html", {"name": name, "system": bool(known and known.system)})
 
 
 @require_http_methods(["GET", "POST"])
@@ -63,7 +61,7 @@ def edit(request: HttpRequest, name: str) -> HttpResponse:
 def delete(request: HttpRequest, name: str) -> HttpResponse:
     present = snapshot.current()
     known = present.topic(name)
-    consumers = [each["group"]["name"] for each in present.consumers_of(name)]
+    consumers = [each.group.name for each in present.consumers_of(name)]
     context = {"name": name, "topic": known, "consumers": consumers, "values": {}, "errors": {}}
     if request.method == "GET":
         return page(request, "topics/delete.html", context)
@@ -75,7 +73,7 @@ def _choices() -> dict[str, Any]:
     return {
         "types": MESSAGE_TYPES,
         "permissions": PERMISSION_BITS,
-        "groups": [group["name"] for group in snapshot.current().list("groups")],
+        "groups": [group.name for group in snapshot.current().facts.groups],
         "name_rule": NAME_RULE,
         "max_name": MAX_TOPIC_LENGTH,
         "max_queues": MAX_QUEUES,

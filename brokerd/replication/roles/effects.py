@@ -14,15 +14,16 @@ from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.wire.frames import Handshake, Reply, TransferHeader
 from remoting.disk import Bytes
+from remoting.facts.words import BrokerRole
 
 
 class Role(Enum):
     """What this broker is in its group."""
 
-    FENCED = "fenced"  # no confirmed role: serves nobody, follows nobody
-    PROMOTING = "promoting"  # elected; its log is being settled
-    MASTER = "master"
-    REPLICA = "replica"
+    FENCED = BrokerRole.FENCED  # no confirmed role: serves nobody, follows nobody
+    PROMOTING = BrokerRole.PROMOTING  # elected; its log is being settled
+    MASTER = BrokerRole.MASTER
+    REPLICA = BrokerRole.REPLICA
 
 
 @dataclass(frozen=True, slots=True)

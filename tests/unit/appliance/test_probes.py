@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from remoting import codes
+from remoting.facts.broker_state import BrokerState
+from remoting.facts.codec import encode
+from remoting.facts.words import BrokerRole
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import RemotingServer, each
@@ -67,20 +69,24 @@ async def test_a_controller_is_ready_when_it_knows_the_leader() -> None:
         assert "not supported" in str(await probes.ask(ControllerProbe(address)))
 
 
+def in_role(role: BrokerRole) -> bytes:
+    return encode(BrokerState(cluster_name="c", broker_name="broker-a", broker_id=1, role=role))
+
+
 @pytest.mark.parametrize(
     ("state", "lacks"),
     [
-        ({"role": "master"}, None),
-        ({"role": "replica"}, None),
-        ({"role": "fenced"}, "its role is not confirmed yet (fenced)"),
-        ({}, "its role is not confirmed yet (None)"),
-        ([], "its state is not a JSON object"),
+        (in_role(BrokerRole.MASTER), None),
+        (in_role(BrokerRole.REPLICA), None),
+        (in_role(BrokerRole.FENCED), "its role is not confirmed yet (fenced)"),
+        (b"{}", "BrokerState.clusterName is not a text"),
+        (b"[]", "BrokerState is not an object"),
     ],
 )
-async def test_a_broker_is_ready_when_its_role_is_confirmed(state: object, lacks: str | None) -> None:
-    async with remoting_server(codes.BROKER_STATE, (codes.SUCCESS, {}, json.dumps(state).encode())) as address:
+async def test_a_broker_is_ready_when_its_role_is_confirmed(state: bytes, lacks: str | None) -> None:
+    async with remoting_server(codes.BROKER_STATE, (codes.SUCCESS, {}, state)) as address:
         assert await probes.ask(BrokerProbe(address)) == lacks
-        assert await probes.is_master(BrokerProbe(address)) == (state == {"role": "master"})
+        assert await probes.is_master(BrokerProbe(address)) == (state == in_role(BrokerRole.MASTER))
 
 
 async def test_nobody_there() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remoting.facts.loop import LoopState
 from remoting.liveness import Awake, Patience, Silence, deviations
 
 PATIENCE = Patience(interval_ms=250, floor_ms=1000, ceiling_ms=1500)
@@ -195,7 +196,7 @@ def test_a_death_is_noticed_between_floor_and_ceiling_whatever_came_before() -> 
 def test_a_late_tick_tells_how_long_this_process_stood_still() -> None:
     awake = Awake(200)
     assert [awake.tick(now_ms, 50) for now_ms in (1000, 1050, 1100, 1340, 1400, 6400)] == [0, 0, 0, 0, 0, 4950]
-    assert awake.as_json() == {"delayMs": 4950, "worstDelayMs": 4950, "pauses": 1, "longestPauseMs": 4950}
+    assert awake.state() == LoopState(delay_ms=4950, worst_delay_ms=4950, pauses=1, longest_pause_ms=4950)
     for now_ms in range(6450, 200_000, 50):
         assert awake.tick(now_ms, 50) == 0
     assert awake.worst_delay_ms == 0, "an old delay is not shown for ever"

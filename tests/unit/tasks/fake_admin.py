@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from remoting import codes
-from remoting.client.blocking import CONFIRMED, NOT_ATTEMPTED, REFUSED, UNCHANGED, UNKNOWN, NodeOutcome
+from remoting.client.blocking import NodeOutcome
 from remoting.errors import ConnectionLost, RequestError, RequestTimeout
+from remoting.facts.broker_state import BrokerState, GroupState
+from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView
+from remoting.facts.words import BrokerRole, Outcome
 
 
 class FakeAdmin:
@@ -16,7 +20,7 @@ class FakeAdmin:
     def __init__(self, *groups: str) -> None:
         self.groups = list(groups)
         self.topics: dict[str, dict[str, dict[str, Any]]] = {group: {} for group in groups}
-        self.consumer_groups: dict[str, dict[str, dict[str, Any]]] = {group: {} for group in groups}
+        self.consumer_groups: dict[str, dict[str, GroupState]] = {group: {} for group in groups}
         self.lost: set[str] = set()
         self.deaf: set[str] = set()
         self.refusing: dict[str, str] = {}
@@ -35,35 +39,38 @@ class FakeAdmin:
 
     # ---- reading
 
-    def cluster_view(self) -> dict[str, Any]:
+    def cluster_view(self) -> ClusterView:
         self._read()
-        return {
-            "groups": [
-                {
-                    "clusterName": "DefaultCluster",
-                    "brokerName": group,
-                    "masterBrokerId": None if group in self.headless else self.master_id,
-                    "masterEpoch": self.epoch,
-                    "replicas": [
-                        {"brokerId": each, "address": f"{group}:{each}", "alive": each not in self.dead}
-                        for each in (1, 2, 3)
-                    ],
-                }
-                for group in self.groups
-            ]
-        }
+        return ClusterView(groups=tuple(self._group(name) for name in self.groups))
+
+    def _group(self, name: str) -> GroupView:
+        return GroupView(
+            cluster_name="DefaultCluster",
+            broker_name=name,
+            master_broker_id=None if name in self.headless else self.master_id,
+            master_epoch=self.epoch,
+            replicas=tuple(
+                ReplicaView(broker_id=each, address=f"{name}:{each}", alive=each not in self.dead) for each in (1, 2, 3)
+            ),
+        )
 
     def masters(self) -> dict[str, str]:
         self._read()
         return {group: f"{group}:{self.master_id}" for group in self.groups if group not in self.headless}
 
-    def broker_state(self, address: str) -> dict[str, Any]:
+    def broker_state(self, address: str) -> BrokerState:
         self._read()
         group, _, broker_id = address.rpartition(":")
-        if int(broker_id) in self.slow:
-            return {"role": "fenced", "masterEpoch": self.epoch - 1}
-        role = "master" if int(broker_id) == self.master_id else "replica"
-        return {"role": role, "masterEpoch": self.epoch, "groups": list(self.consumer_groups[group].values())}
+        state = BrokerState(
+            cluster_name="DefaultCluster",
+            broker_name=group,
+            broker_id=int(broker_id),
+            role=BrokerRole.MASTER if int(broker_id) == self.master_id else BrokerRole.REPLICA,
+            master_epoch=self.epoch,
+            groups=tuple(self.consumer_groups[group].values()),
+        )
+        is_slow = int(broker_id) in self.slow
+        return replace(state, role=BrokerRole.FENCED, master_epoch=self.epoch - 1) if is_slow else state
 
     def topic_config(self, name: str) -> dict[str, dict[str, Any]]:
         self._read()
@@ -119,33 +126,31 @@ class FakeAdmin:
 
     def delete_topic(self, name: str) -> list[NodeOutcome]:
         outcomes = [self._put(each, self.topics, name, None) for each in self.groups]
-        return [*outcomes, NodeOutcome("127.0.0.1:9878", UNKNOWN, "its route may linger: no answer")]
+        return [*outcomes, NodeOutcome("127.0.0.1:9878", Outcome.UNKNOWN, "its route may linger: no answer")]
 
     def create_group(self, name: str, fifo: bool = False, retry_max_times: int = 16) -> list[NodeOutcome]:
-        config = {"name": name, "fifo": fifo, "retryMaxTimes": retry_max_times}
+        config = GroupState(name=name, fifo=fifo, retry_max_times=retry_max_times)
         return [self._put(each, self.consumer_groups, name, config) for each in self.groups]
 
     def delete_group(self, name: str) -> list[NodeOutcome]:
         return [self._put(each, self.consumer_groups, name, None) for each in self.groups]
 
-    def _put(
-        self, group: str, table: dict[str, dict[str, dict[str, Any]]], name: str, config: dict[str, Any] | None
-    ) -> NodeOutcome:
+    def _put(self, group: str, table: dict[str, dict[str, Any]], name: str, config: Any) -> NodeOutcome:
         self.calls.append(group)
         if group in self.headless:
-            return NodeOutcome(group, NOT_ATTEMPTED, "the group has no master at the moment")
+            return NodeOutcome(group, Outcome.NOT_ATTEMPTED, "the group has no master at the moment")
         if group in self.refusing:
-            return NodeOutcome(group, REFUSED, self.refusing[group])
+            return NodeOutcome(group, Outcome.REFUSED, self.refusing[group])
         if group in self.deaf:
-            return NodeOutcome(group, UNKNOWN, "no answer")
+            return NodeOutcome(group, Outcome.UNKNOWN, "no answer")
         unchanged = table[group].get(name) == config
         if config is None:
             table[group].pop(name, None)
         else:
             table[group][name] = config
         if group in self.lost:
-            return NodeOutcome(group, UNKNOWN, "no answer")
-        return NodeOutcome(group, UNCHANGED if unchanged else CONFIRMED)
+            return NodeOutcome(group, Outcome.UNKNOWN, "no answer")
+        return NodeOutcome(group, Outcome.UNCHANGED if unchanged else Outcome.CONFIRMED)
 
     def elect_master(self, cluster: str, group: str, broker_id: int) -> dict[str, str]:
         self.calls.append(f"elect {broker_id}")

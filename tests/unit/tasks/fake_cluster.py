@@ -10,6 +10,10 @@ from typing import Any
 import orjson
 
 from remoting import codes
+from remoting.facts.broker_state import BrokerState, TopicState
+from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView
+from remoting.facts.codec import encode
+from remoting.facts.words import BrokerRole
 from remoting.frame import Command
 from remoting.record.codec import encode_record
 from remoting.record.hosts import pack_host
@@ -23,7 +27,7 @@ def answering(answer: Callable[[Command], Any]) -> Handler:
 
     def handle(connection: RemotingConnection, requests: Sequence[Command]) -> None:
         for request in requests:
-            connection.respond(request, codes.SUCCESS, body=orjson.dumps(answer(request)))
+            connection.respond(request, codes.SUCCESS, body=encode(answer(request)))
 
     return handle
 
@@ -137,13 +141,16 @@ class FakeBroker:
         return codes.SUCCESS, {}, orjson.dumps(route)
 
     def _view(self, request: Command) -> tuple[int, dict[str, str], bytes]:
-        replica = {"brokerId": 1, "address": self.address}
-        group = {"clusterName": "c", "brokerName": self.name, "masterBrokerId": 1, "replicas": [replica]}
-        return codes.SUCCESS, {}, orjson.dumps({"controllers": [], "groups": [group]})
+        replica = ReplicaView(broker_id=1, address=self.address)
+        group = GroupView(cluster_name="c", broker_name=self.name, master_broker_id=1, replicas=(replica,))
+        return codes.SUCCESS, {}, encode(ClusterView(groups=(group,)))
 
     def _state(self, request: Command) -> tuple[int, dict[str, str], bytes]:
-        topics = [{"name": name, "system": name in self.system_topics} for name in {name for name, _ in self.queues}]
-        return codes.SUCCESS, {}, orjson.dumps({"topics": topics})
+        topics = tuple(
+            TopicState(name=name, system=name in self.system_topics) for name in {name for name, _ in self.queues}
+        )
+        state = BrokerState(cluster_name="c", broker_name=self.name, broker_id=1, role=BrokerRole.MASTER, topics=topics)
+        return codes.SUCCESS, {}, encode(state)
 
     def _queue(self, request: Command) -> list[tuple[int, bytes]]:
         return self.queues[request.ext["topic"], int(request.ext["queueId"])]

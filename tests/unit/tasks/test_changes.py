@@ -113,7 +113,7 @@ def test_a_topic_is_deleted_everywhere_and_a_lingering_route_is_only_noted() -> 
 def test_consumer_groups_are_made_changed_and_deleted() -> None:
     admin = FakeAdmin("broker-a")
     assert Outcome(admin, "group.create", name="g", fifo=True, retry_max_times=3).outcomes == {"broker-a": "CONFIRMED"}
-    assert admin.consumer_groups["broker-a"]["g"]["fifo"] is True
+    assert admin.consumer_groups["broker-a"]["g"].fifo is True
     assert Outcome(admin, "group.create", name="g", fifo=True, retry_max_times=3).outcomes == {"broker-a": "UNCHANGED"}
     assert Outcome(admin, "group.delete", name="g").result == {"outcomes": {"CONFIRMED": 1}}
     assert admin.consumer_groups["broker-a"] == {}

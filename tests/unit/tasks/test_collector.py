@@ -3,8 +3,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +13,38 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from remoting import codes
+from remoting.facts.snapshot import ClusterSnapshot, Verdict
+from remoting.facts.words import Health
 from remoting.transport.client import RemotingClient
 from remoting.transport.server import RemotingServer
 from tasks.collector import Collector, LocalFiles
 from tests.unit.tasks.fake_cluster import answering, serve
-from tests.unit.tasks.snapshot.cluster import replica, state, view
+from tests.unit.tasks.snapshot.cluster import replica, state, topic, view
 
 
 class MemoryPublisher:
     """Keeps what was published, and lets a test wait for a snapshot that it likes."""
 
     def __init__(self) -> None:
-        self.snapshots: list[Mapping[str, Any]] = []
-        self.stored: Any = None
+        self.snapshots: list[ClusterSnapshot] = []
+        self.stored: ClusterSnapshot | None = None
         self.broken = False
         self.refused = asyncio.Event()
         self._published = asyncio.Event()
 
-    async def last(self) -> Any:
+    async def last(self) -> ClusterSnapshot | None:
         if self.broken:
             raise RedisConnectionError("gone")
         return self.stored
 
-    async def publish(self, snapshot: Mapping[str, Any]) -> None:
+    async def publish(self, snapshot: ClusterSnapshot) -> None:
         if self.broken:
             self.refused.set()
             raise RedisConnectionError("gone")
         self.snapshots.append(snapshot)
         self._published.set()
 
-    async def wait_for(self, wanted: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
+    async def wait_for(self, wanted: Callable[[ClusterSnapshot], bool]) -> ClusterSnapshot:
         async with asyncio.timeout(60):
             while True:
                 for snapshot in self.snapshots:
@@ -55,8 +58,8 @@ class Broker:
     """One controller and one broker, both answering from what the test sets."""
 
     def __init__(self) -> None:
-        self.view: Any = {}
-        self.state: Any = {}
+        self.view: Any = None
+        self.state: Any = None
         self.asked = 0
         self.controller: RemotingServer
         self.broker: RemotingServer
@@ -68,9 +71,10 @@ class Broker:
 
     def become(self, master_id: int | None, epoch: int) -> None:
         address = f"127.0.0.1:{self.broker.port}"
-        self.view = view(masterBrokerId=master_id, masterEpoch=epoch, syncStateSet=[1])
-        self.view["controllers"] = [{**self.view["controllers"][0], "address": f"127.0.0.1:{self.controller.port}"}]
-        self.view["groups"][0]["replicas"] = [replica(1, "master", address=address)]
+        replicas = (replica(1, "master", address=address),)
+        told = view(master_broker_id=master_id, master_epoch=epoch, sync_state_set=(1,), replicas=replicas)
+        leader = replace(told.controllers[0], address=f"127.0.0.1:{self.controller.port}")
+        self.view = replace(told, controllers=(leader,))
         self.state = state(1, "master")
 
     def _state(self) -> Any:
@@ -110,8 +114,8 @@ async def test_the_first_word_about_a_healthy_cluster_is_healthy(cluster: Broker
     publisher = MemoryPublisher()
     async with collecting(cluster, publisher, tmp_path):
         first = await publisher.wait_for(lambda _: True)
-    assert first["verdict"] == {"status": "healthy", "reasons": []}
-    assert first["groups"][0]["replicas"][0]["flushed_offset"] == 1000
+    assert first.verdict == Verdict(status=Health.HEALTHY)
+    assert first.groups[0].replicas[0].flushed_offset == 1000
 
 
 async def test_a_change_of_the_view_is_published_at_once_and_a_broken_answer_is_silence(
@@ -121,21 +125,21 @@ async def test_a_change_of_the_view_is_published_at_once_and_a_broken_answer_is_
     async with collecting(cluster, publisher, tmp_path):
         await publisher.wait_for(lambda _: True)
         cluster.become(None, 4)
-        await publisher.wait_for(lambda snapshot: snapshot["groups"][0]["master_epoch"] == 4)
+        await publisher.wait_for(lambda snapshot: snapshot.groups[0].master_epoch == 4)
         cluster.view = {"controllers": [], "groups": [{"replicas": "none"}]}
-        await publisher.wait_for(lambda snapshot: snapshot["controllers"][0]["role"] == "unreachable")
+        await publisher.wait_for(lambda snapshot: snapshot.controllers[0].role == "unreachable")
         cluster.state = [1, 2]
-        await publisher.wait_for(lambda snapshot: snapshot["groups"][0]["replicas"][0]["role"] == "unreachable")
+        await publisher.wait_for(lambda snapshot: snapshot.groups[0].replicas[0].role == "unreachable")
 
 
 async def test_asking_makes_brokers_be_asked_now(cluster: Broker, tmp_path: Path) -> None:
     publisher = MemoryPublisher()
     async with collecting(cluster, publisher, tmp_path) as (collector, _):
         await publisher.wait_for(lambda _: True)
-        cluster.state = state(1, "master", topics=[{"name": "fresh", "queues": []}])
+        cluster.state = state(1, "master", topics=(topic("fresh"),))
         asked = cluster.asked
         collector.ask()
-        await publisher.wait_for(lambda snapshot: [each["name"] for each in snapshot["topics"]] == ["fresh"])
+        await publisher.wait_for(lambda snapshot: [each.name for each in snapshot.topics] == ["fresh"])
         assert cluster.asked > asked
 
 
@@ -144,15 +148,15 @@ async def test_a_restart_goes_on_counting_and_redis_away_is_waited_out(cluster: 
     async with collecting(cluster, publisher, tmp_path):
         first = await publisher.wait_for(lambda _: True)
     again = MemoryPublisher()
-    again.stored = json.loads(json.dumps({**first, "seq": 700}))
+    again.stored = replace(first, seq=700)
     async with collecting(cluster, again, tmp_path):
-        assert (await again.wait_for(lambda _: True))["seq"] == 701
+        assert (await again.wait_for(lambda _: True)).seq == 701
         again.broken = True
         async with asyncio.timeout(60):
             await again.refused.wait()
         cluster.become(None, 9)
         again.broken = False
-        await again.wait_for(lambda snapshot: snapshot["groups"][0]["master_epoch"] == 9)
+        await again.wait_for(lambda snapshot: snapshot.groups[0].master_epoch == 9)
 
 
 async def test_what_a_dead_supervisor_left_behind_is_not_believed(cluster: Broker, tmp_path: Path) -> None:
@@ -161,7 +165,7 @@ async def test_what_a_dead_supervisor_left_behind_is_not_believed(cluster: Broke
     files.supervisor.write_text(json.dumps({**content, "pid": os.getpid()}))
     found = files.read_supervisor()
     assert found is not None
-    assert found["processes"][0]["name"] == "web"
+    assert found.processes[0].name == "web"
     files.supervisor.write_text(json.dumps({**content, "pid": 2**22 + 1}))
     assert files.read_supervisor() is None
     files.supervisor.write_text("{")

@@ -12,6 +12,7 @@ from brokerd.cluster.access_copy import FILE, AccessCopy, AccessFollower
 from remoting import codes
 from remoting.access.model import AccessState, User, encode_state
 from remoting.errors import ConnectionLost, NotLeader
+from remoting.facts.cluster_view import ClusterView
 from remoting.frame import Command
 from remoting.guarding.guard import AccessSettings, Guard
 from tests.support.disks import MemoryDisk
@@ -110,12 +111,12 @@ async def test_the_leader_is_found() -> None:
 
 async def test_a_view_with_another_version_makes_it_ask_once() -> None:
     one, controllers = follower({"a": WHOLE})
-    for view in ({}, {"cluster": "id"}, {"cluster": 7, "accessVersion": 1}):
-        one.look(view)
-    one.look({"cluster": "id", "accessVersion": 1})
-    one.look({"cluster": "id", "accessVersion": 1})
+    one.look(ClusterView())
+    one.look(ClusterView(cluster="id"))
+    one.look(ClusterView(cluster="id", access_version=1))
+    one.look(ClusterView(cluster="id", access_version=1))
     while one.copy.state.version == 0:
         await asyncio.sleep(0)
-    one.look({"cluster": "id", "accessVersion": 1})
+    one.look(ClusterView(cluster="id", access_version=1))
     await one.close()
     assert controllers.asked == ["a"]

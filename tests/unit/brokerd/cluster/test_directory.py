@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import orjson
 import pytest
 
 from brokerd.cluster.directory import Directory
+from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView
+from remoting.facts.codec import encode
 from remoting.frame import Command
 
 
@@ -28,9 +29,9 @@ class Controllers:
         self.replicas = [1]
 
     async def call(self, address: str, code: int, ext: Mapping[str, str] | None, *, timeout_ms: int) -> Command:
-        replicas = [{"brokerId": n, "address": f"r{n}:1", "grpcAddress": f"g{n}:1"} for n in self.replicas]
-        body = orjson.dumps({"groups": [{"brokerName": "broker-a", "replicas": replicas}]})
-        return Command(0, body=body)
+        replicas = tuple(ReplicaView(broker_id=n, address=f"r{n}:1", grpc_address=f"g{n}:1") for n in self.replicas)
+        group = GroupView(cluster_name="c", broker_name="broker-a", replicas=replicas)
+        return Command(0, body=encode(ClusterView(groups=(group,))))
 
 
 async def test_members_that_register_after_this_broker_are_told_to_clients_before_they_could_ask_twice(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.composition.exposition import Exposition, Sources
+from brokerd.replication.facts import ReplicaFacts
 from brokerd.store.put_status import PutStatus
 from remoting.disk import DiskUsage
 from remoting.exposition import Histogram
@@ -22,7 +24,7 @@ PAGE = (Path(__file__).resolve().parents[4] / "docs/METRICS.md").read_text()
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def scrape(broker: Broker, state: dict[str, Any]) -> Samples:
+def scrape(broker: Broker, state: ReplicaFacts) -> Samples:
     flushes = Histogram((0.001, 0.01))
     flushes.observe(0.005)
     guard = Guard(AccessSettings(), "c", (), lambda: 0)
@@ -42,7 +44,7 @@ def scrape(broker: Broker, state: dict[str, Any]) -> Samples:
     return found
 
 
-def a_master_that_misses_one() -> dict[str, Any]:
+def a_master_that_misses_one() -> ReplicaFacts:
     group = Group(3)
     group.elect(1)
     group.append(group[1])
@@ -54,7 +56,7 @@ def a_master_that_misses_one() -> dict[str, Any]:
     return group[1].state()
 
 
-def a_replica() -> dict[str, Any]:
+def a_replica() -> ReplicaFacts:
     group = Group(2)
     group.elect(1)
     return group[2].state()
@@ -66,7 +68,7 @@ def names(samples: Samples) -> set[str]:
 
 def test_the_page_lists_what_a_scrape_gives_and_nothing_else() -> None:
     broker = Broker()
-    given = names(scrape(broker, a_master_that_misses_one() | {"weaknesses": ["ack_after=append: memory"]}))
+    given = names(scrape(broker, replace(a_master_that_misses_one(), weaknesses=["ack_after=append: memory"])))
     given |= names(scrape(broker, a_replica()))
     given |= {"logboom_sends_unacknowledged_total", "logboom_schedule_late_seconds"}  # absent until there is one
     brokers_part = PAGE.partition("## Brokers")[2].partition("\n## ")[0]
@@ -105,7 +107,7 @@ def test_traffic_and_refusals_are_counted_by_reason() -> None:
     broker.replica.is_master = False
     broker.core.sender.send([draft(topic="T"), draft(topic="T")], outcomes.extend)
     assert [outcome.status for outcome in outcomes][-1] is PutStatus.SERVICE_NOT_AVAILABLE
-    state = a_replica() | {"unacknowledged": {"FLUSH_SLAVE_TIMEOUT": 4}}
+    state = replace(a_replica(), unacknowledged={"FLUSH_SLAVE_TIMEOUT": 4})
     samples = scrape(broker, state)
     assert samples["logboom_messages_in_total", ()] == 1
     assert samples["logboom_sends_refused_total", (("reason", "rule"),)] == 1

@@ -129,7 +129,7 @@ def test_a_running_master_takes_over_what_changed() -> None:
     assert group.outcomes == [PutStatus.PUT_OK] * 2, "who waits already is let go"
     driver.reconfigure(ReplicationSettings(min_in_sync_replicas=3), group.now_ms)
     assert not driver.accepts_messages
-    assert group[1].state()["quorum"]["refused"]
+    assert group[1].state().leading.quorum.refused
     driver.reconfigure(ReplicationSettings(), group.now_ms)
     assert driver.accepts_messages
 

@@ -330,7 +330,7 @@ def test_what_people_see_of_the_levels() -> None:
     send(broker, b"y", 2)
     assert broker.core.schedule.levels()[1] == (2, 5000, 2, -1, 0)
     state = broker.core.schedule.state()
-    assert (state["lastLateMs"], state["lastAgoMs"]) == (-1, -1)
+    assert (state.last_late_ms, state.last_ago_ms) == (-1, -1)
     broker.turns.run(5001)
     level = broker.core.schedule.levels()[1]
     assert level.waiting == 0
@@ -345,22 +345,22 @@ def test_people_see_how_late_the_last_delivery_was_and_for_how_long_one_is_overd
     broker.replica.is_taking = False
     broker.turns.run(5000 + 40_000)
     state = broker.core.schedule.state()
-    assert 39_990 <= state["overdueMs"] <= 40_010
-    assert state["lastLateMs"] == -1
+    assert 39_990 <= state.overdue_ms <= 40_010
+    assert state.last_late_ms == -1
     broker.replica.is_taking = True
     broker.turns.run(1001)
     state = broker.core.schedule.state()
-    assert state["overdueMs"] == 0
-    assert 39_990 <= state["lastLateMs"] <= 41_010
+    assert state.overdue_ms == 0
+    assert 39_990 <= state.last_late_ms <= 41_010
     send(broker, b"y", 1)
     broker.turns.run(1001)
-    assert 0 <= broker.core.schedule.state()["lastLateMs"] <= 2, "of whichever level was the last"
+    assert 0 <= broker.core.schedule.state().last_late_ms <= 2, "of whichever level was the last"
     send(broker, b"z", 1)
     broker.replica.become(Role.REPLICA, 2)
     broker.turns.run(60_000)
     state = broker.core.schedule.state()
-    assert state["overdueMs"] == 0, "a replica delivers nothing"
-    assert state["lastAgoMs"] >= 60_000
+    assert state.overdue_ms == 0, "a replica delivers nothing"
+    assert state.last_ago_ms >= 60_000
 
 
 @pytest.mark.parametrize("by_ms", [3_600_000, -3_600_000])

@@ -13,6 +13,7 @@ import uvloop
 from brokerd.metadata.configs import TopicConfig
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.epochs.epoch_file import EpochFile
+from brokerd.replication.facts import ReplicaFacts
 from brokerd.replication.replica import Replica, Surroundings
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.role_machine import RoleMachine
@@ -111,9 +112,9 @@ class Broker:
         self.replica.on_appended(end)
         self.replica.wait(end, self.statuses.append)
 
-    def state(self) -> dict:
+    def state(self) -> ReplicaFacts:
         assert self.replica is not None
-        return orjson.loads(orjson.dumps(self.replica.state()))
+        return self.replica.state()
 
 
 class Cluster:
@@ -179,7 +180,7 @@ async def test_three_find_each_other_replicate_and_survive_the_masters_end() -> 
         await group.all_in_sync()
         await group.equal_logs()
         assert not first.is_master
-        assert first.state()["following"]["stuck"] == ""
+        assert first.state().following.stuck == ""
 
 
 def test_the_same_on_uvloop() -> None:
@@ -201,7 +202,7 @@ async def test_a_diverged_tail_of_the_old_master_is_cut() -> None:
         await group.all_in_sync()
         await group.equal_logs()
         assert b"never acknowledged" not in old.log.records()
-        assert old.state()["following"]["cuts"] == 1
+        assert old.state().following.state.cuts == 1
 
 
 async def test_a_cut_connection_is_dialled_again_without_leaving_the_set() -> None:
@@ -278,7 +279,7 @@ async def test_a_proposal_without_an_answer_keeps_the_joining_replica_required()
         await group.has_master()
         master = group.master
         await until(lambda: len(group.controller.held) >= 2, "a proposal, and another one after no answer")
-        assert master.state()["requiredSet"] == [1, 2]
+        assert master.state().leading.required_set == [1, 2]
         other = next(broker for broker in group.brokers if broker is not master)
         await other.stop()
         master.append(b"needs both")

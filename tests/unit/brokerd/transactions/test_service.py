@@ -60,7 +60,7 @@ def test_a_rolled_back_message_never_appears(broker: TransactionBroker) -> None:
     assert broker.end(second) is None
     assert broker.bodies() == [b"stays"]
     assert [op.body for op in broker.ops] == [b"0,", b"1,"]
-    assert broker.service.state()["open"] == 0
+    assert broker.service.state().open == 0
 
 
 def test_a_committed_message_with_a_delay_waits_from_its_commit_on(broker: TransactionBroker) -> None:
@@ -78,7 +78,7 @@ def test_a_committed_message_with_a_delay_waits_from_its_commit_on(broker: Trans
 def test_an_undecided_transaction_stays_open(broker: TransactionBroker) -> None:
     half = broker.half()
     assert broker.end(half, Outcome.UNKNOWN) is None
-    assert broker.service.state()["open"] == 1
+    assert broker.service.state().open == 1
     assert (broker.bodies(), broker.ops) == ([], [])
 
 
@@ -117,7 +117,7 @@ def test_a_decision_must_fit_its_half_message(broker: TransactionBroker) -> None
     assert "state table offset is wrong" in refusal(queue_offset=5)
     for nowhere in (half.physical_offset + 1, 1 << 50, plain.physical_offset):
         assert "no half message starts" in refusal(physical_offset=nowhere)
-    assert broker.service.state()["refused_ends"] == 5
+    assert broker.service.state().refused_ends == 5
     assert broker.end(half) is None
 
 
@@ -228,11 +228,11 @@ def test_nobody_decides_and_it_is_given_up(broker: TransactionBroker) -> None:
     broker.producers.clear()  # a check counts, whoever hears it
     broker.look()
     state = broker.service.state()
-    assert (state["open"], state["oldestChecks"], state["maxChecks"]) == (1, 15, 15)
+    assert (state.open, state.oldest_checks, state.max_checks) == (1, 15, 15)
     broker.look()
     assert len(producer.asked) == 14
     state = broker.service.state()
-    assert (state["open"], state["checks"], state["unasked"], state["given_up"]) == (0, 14, 1, 1)
+    assert (state.open, state.checks, state.unasked, state.given_up) == (0, 14, 1, 1)
     [record] = broker.given_up
     assert (record.body, record.property_map()["TRANSACTION_CHECK_TIMES"]) == (b"lost?", "15")
     error = broker.end(half)

@@ -286,22 +286,22 @@ async def acknowledge(master: Broker, count: int) -> None:
 async def test_a_fixed_group_replicates_and_its_master_comes_back_in_a_new_epoch() -> None:
     async with fixed_group(3) as (name_server, brokers):
         master, *replicas = brokers
-        await until(lambda: master.is_master and len(master.state()["syncStateSet"]) == 3, "all in the set")
+        await until(lambda: master.is_master and len(master.state().sync_state_set) == 3, "all in the set")
         assert set(name_server.brokers) == {0, 1, 2}
         await acknowledge(master, 20)
         await until(lambda: all(each.log.data == master.log.data for each in replicas), "equal logs")
         await replicas[1].stop()
         await acknowledge(master, 5)
-        assert master.state()["syncStateSet"] == [0, 1]
-        assert master.state()["quorum"]["downgraded"]
+        assert master.state().sync_state_set == [0, 1]
+        assert master.state().leading.quorum.downgraded
         await replicas[1].start()
-        await until(lambda: len(master.state()["syncStateSet"]) == 3, "back in the set")
-        await until(lambda: not master.state()["quorum"]["missing"], "nobody is missing")
+        await until(lambda: len(master.state().sync_state_set) == 3, "back in the set")
+        await until(lambda: not master.state().leading.missing, "nobody is missing")
         await master.stop()
         await until(lambda: 0 not in name_server.brokers, "the routes without it")
         assert [each.replica.role for each in replicas] == [Role.REPLICA] * 2, "nobody takes its place"
         await master.start()
-        await until(lambda: len(master.state()["syncStateSet"]) == 3, "all in the set again")
+        await until(lambda: len(master.state().sync_state_set) == 3, "all in the set again")
         assert master.replica.master_epoch == 2
         await acknowledge(master, 3)
         await until(lambda: all(each.log.data == master.log.data for each in replicas), "equal logs")
@@ -309,7 +309,7 @@ async def test_a_fixed_group_replicates_and_its_master_comes_back_in_a_new_epoch
 
 async def test_a_master_with_another_data_directory_is_refused_by_its_replicas() -> None:
     async with fixed_group(2) as (_, (master, replica)):
-        await until(lambda: master.is_master and len(master.state()["syncStateSet"]) == 2, "both in the set")
+        await until(lambda: master.is_master and len(master.state().sync_state_set) == 2, "both in the set")
         await acknowledge(master, 3)
         await until(lambda: replica.log.data == master.log.data, "equal logs")
         held = bytes(replica.log.data)
@@ -320,7 +320,7 @@ async def test_a_master_with_another_data_directory_is_refused_by_its_replicas()
         master.disk = MemoryDisk()
         master.log.reset(0)
         await master.start()
-        await until(lambda: "was replaced" in replica.state()["controllers"]["lastError"], "the reason")
+        await until(lambda: "was replaced" in replica.state().controllers_error, "the reason")
         await acknowledge(master, 3)
         for _ in range(3):  # its epochs reach, and pass, those that the replica has seen
             await master.stop()
@@ -329,8 +329,8 @@ async def test_a_master_with_another_data_directory_is_refused_by_its_replicas()
             await until(lambda: not replica.replica.is_connected_to_master, "no connection")
         await acknowledge(master, 3)
         assert bytes(replica.log.data) == held, "nothing was cut, nothing was copied"
-        assert master.state()["syncStateSet"] == [0]
-        await until(lambda: [each["brokerId"] for each in master.state()["quorum"]["missing"]] == [1], "it is missed")
+        assert master.state().sync_state_set == [0]
+        await until(lambda: [each.broker_id for each in master.state().leading.missing] == [1], "it is missed")
 
 
 def test_a_lineage_is_drawn_once_and_a_damaged_one_is_refused() -> None:
@@ -348,7 +348,7 @@ def test_a_lineage_is_drawn_once_and_a_damaged_one_is_refused() -> None:
 
 async def test_a_replica_names_its_topics_to_stand_in_and_clients_requests_are_answered() -> None:
     async with fixed_group(2, acting_master=True) as (name_server, (master, replica)):
-        await until(lambda: master.is_master and len(master.state()["syncStateSet"]) == 2, "both in the set")
+        await until(lambda: master.is_master and len(master.state().sync_state_set) == 2, "both in the set")
         await until(lambda: 1 in name_server.brokers, "the replica's registration")
         assert name_server.brokers[1][1]["enableActingMaster"] == "true"
         await master.stop()
@@ -356,7 +356,7 @@ async def test_a_replica_names_its_topics_to_stand_in_and_clients_requests_are_a
         address = f"127.0.0.1:{replica.remoting_port}"
         try:
             await client.call(address, codes.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "1", "brokerName": "b"})
-            await until(lambda: replica.state()["actsAsMaster"], "the replica stands in")
+            await until(lambda: replica.state().acts_as_master, "the replica stands in")
             assert not replica.replica.is_connected_to_master
             assert (await client.call(address, ASK_MASTER)).ext == {}, "it is not the master"
             with pytest.raises(RequestError, match="cannot be told"):
@@ -364,14 +364,14 @@ async def test_a_replica_names_its_topics_to_stand_in_and_clients_requests_are_a
             with pytest.raises(RequestError, match="by their epochs"):
                 await client.call(address, codes.RESET_MASTER_FLUSH_OFFSET, {"masterFlushOffset": "0"})
             await master.start()
-            await until(lambda: not replica.state()["actsAsMaster"], "the master is back")
+            await until(lambda: not replica.state().acts_as_master, "the master is back")
         finally:
             client.close()
 
 
 async def test_tools_are_told_what_the_original_tells_them() -> None:
     async with fixed_group(2) as (_, (master, replica)):
-        await until(lambda: master.is_master and len(master.state()["syncStateSet"]) == 2, "both in the set")
+        await until(lambda: master.is_master and len(master.state().sync_state_set) == 2, "both in the set")
         await acknowledge(master, 5)
         client = RemotingClient()
         try:

@@ -144,7 +144,7 @@ def test_a_full_disk_of_a_replica_is_waited_out() -> None:
     group.settle(40)
     assert group.controller.members == {1, 3}
     assert group.outcomes[-1] is PutStatus.PUT_OK
-    assert group[2].state()["following"]["stuck"] == "full"
+    assert group[2].state().following.stuck == "full"
     assert group[2].failures == []
     group[2].log.append_replicated = append
     group.settle(200)
@@ -371,31 +371,31 @@ def test_restart_of_all_at_once_keeps_everything_acknowledged() -> None:
 def test_the_state_has_what_a_person_asks() -> None:
     group = healthy()
     master = group[1].state()
-    assert master["role"] == "master"
-    assert master["syncStateSet"] == [1, 2, 3]
-    assert {replica["brokerId"]: replica["gapBytes"] for replica in master["replicas"]} == {2: 0, 3: 0}
-    quorum = master["quorum"]
-    assert (quorum["copies"], quorum["wantedCopies"], quorum["downgraded"], quorum["missing"]) == (3, 3, False, [])
-    assert (master["weaknesses"], master["learner"]) == ([], False)
+    assert master.role is Role.MASTER
+    assert master.sync_state_set == [1, 2, 3]
+    assert {replica.state.broker_id: replica.gap_bytes for replica in master.leading.replicas} == {2: 0, 3: 0}
+    quorum = master.leading.quorum
+    assert (quorum.copies, quorum.wanted_copies, quorum.downgraded, master.leading.missing) == (3, 3, False, [])
+    assert (master.weaknesses, master.learner) == ([], False)
     replica = group[2].state()
-    assert "quorum" not in replica
-    assert replica["role"] == "replica"
-    assert replica["masterId"] == 1
-    assert replica["following"]["stage"] == "transfer"
-    assert replica["confirmOffset"] == master["confirmOffset"]
+    assert replica.leading is None
+    assert replica.role is Role.REPLICA
+    assert replica.master_id == 1
+    assert replica.following.state.stage == "transfer"
+    assert replica.confirm_offset == master.confirm_offset
 
 
 def test_a_downgrade_is_told_with_who_why_and_since_when_and_ends_by_itself() -> None:
     group = healthy()
     group.crash(group[3])
     group.settle(20)
-    quorum = group[1].state()["quorum"]
-    assert (quorum["copies"], quorum["wantedCopies"], quorum["downgraded"]) == (2, 3, True)
-    (missing,) = quorum["missing"]
-    assert (missing["brokerId"], missing["reason"], missing["stalls"]) == (3, "it is not connected", False)
-    assert 500 <= missing["forMs"] <= 1000
+    leading = group[1].state().leading
+    assert (leading.quorum.copies, leading.quorum.wanted_copies, leading.quorum.downgraded) == (2, 3, True)
+    (missing,) = leading.missing
+    assert (missing.broker_id, missing.reason, missing.stalls) == (3, "it is not connected", False)
+    assert 500 <= missing.for_ms <= 1000
     group[3].start()
     group.push(group[3])
     group.settle(20)
-    quorum = group[1].state()["quorum"]
-    assert (quorum["copies"], quorum["downgraded"], quorum["missing"]) == (3, False, [])
+    leading = group[1].state().leading
+    assert (leading.quorum.copies, leading.quorum.downgraded, leading.missing) == (3, False, [])

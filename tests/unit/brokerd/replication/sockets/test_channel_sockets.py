@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from brokerd.replication.roles.effects import Role
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire import rocketmq_layouts
 from tests.unit.brokerd.replication.test_replica import DEADLINE_S, Broker, Cluster, cluster, until
@@ -60,9 +61,9 @@ async def test_a_slave_in_the_current_layout_is_greeted_served_and_counted() -> 
 
             await copy(read, lambda offset: writer.write(rocketmq_layouts.encode_ack(offset)), log, end)
             assert log == group.master.log.data
-            (peer,) = group.master.state()["replicas"]
-            assert (peer["brokerId"], peer["layout"]) == (7, "current")
-            await until(lambda: 7 in group.master.state()["requiredSet"], "its acks count")
+            (peer,) = group.master.state().leading.replicas
+            assert (peer.state.broker_id, peer.state.layout) == (7, "current")
+            await until(lambda: 7 in group.master.state().leading.required_set, "its acks count")
 
 
 async def test_a_classic_slave_copies_and_is_a_guest() -> None:
@@ -86,8 +87,8 @@ async def test_a_classic_slave_copies_and_is_a_guest() -> None:
             assert log == group.master.log.data
             while (await read())[1]:
                 pass
-            (peer,) = group.master.state()["replicas"]
-            assert (peer["brokerId"], peer["layout"], peer["learner"]) == (-1, "classic", True)
+            (peer,) = group.master.state().leading.replicas
+            assert (peer.state.broker_id, peer.state.layout, peer.state.learner) == (-1, "classic", True)
             assert group.controller.members == [group.master.replica.broker_id]
 
 
@@ -118,9 +119,9 @@ async def test_a_broker_copies_a_classic_master_and_asks_no_controller() -> None
         await until(lambda: acks[-1] == len(log), "its ack")
         assert acks[0] == 0
         state = broker.state()
-        assert (state["role"], state["following"]["layout"]) == ("replica", "classic")
-        assert state["confirmOffset"] == len(log)
-        assert state["controllers"]["connected"] == []
+        assert (state.role, state.following.state.layout) == (Role.REPLICA, "classic")
+        assert state.confirm_offset == len(log)
+        assert state.controllers == []
         assert not broker.is_master
     finally:
         await broker.stop()
@@ -142,12 +143,12 @@ async def test_a_broker_without_the_secret_stays_outside_and_both_say_so(secrets
         await group.has_master()
         await group.all_in_sync()
         stranger = await with_other_secrets(group, secrets)
-        await until(lambda: "secret" in (stranger.state().get("following") or {}).get("lastError", ""), "the reason")
+        await until(lambda: (told := stranger.state().following) and "secret" in told.last_error, "the reason")
         await group.acknowledge(5)
         assert stranger.replica.broker_id not in group.controller.members
         assert len(stranger.log.data) == 0
         if secrets:
-            await until(lambda: group.master.state()["refusedPeers"].get(HERE, 0) > 1, "its attempts are counted")
+            await until(lambda: group.master.state().refused_peers.get(HERE, 0) > 1, "its attempts are counted")
 
 
 async def test_the_secret_is_changed_one_broker_after_the_other() -> None:
@@ -164,7 +165,7 @@ async def test_the_secret_is_changed_one_broker_after_the_other() -> None:
                 await group.all_in_sync()
                 await group.acknowledge(1)
         await group.equal_logs()
-        assert all(broker.state()["refusedPeers"] == {} for broker in group.brokers)
+        assert all(broker.state().refused_peers == {} for broker in group.brokers)
 
 
 async def test_the_log_leaves_no_faster_than_the_limit() -> None:
@@ -195,7 +196,7 @@ async def test_a_broker_that_is_not_master_refuses_everybody() -> None:
                 writer.write(opening)
                 with suppress(ConnectionResetError):
                     assert await reader.read() == b""
-        assert replica.state()["refusedPeers"] == {}, "it is no offence to be early"
+        assert replica.state().refused_peers == {}, "it is no offence to be early"
 
 
 async def test_strangers_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -208,5 +209,5 @@ async def test_strangers_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -
                 writer.write(b"GET / HTTP/1.1")
                 with suppress(ConnectionResetError):
                     assert await reader.read() == b""
-        await until(lambda: group.master.state()["refusedPeers"] == {HERE: 50}, "every refusal is counted")
+        await until(lambda: group.master.state().refused_peers == {HERE: 50}, "every refusal is counted")
         assert len([record for record in caplog.records if "replication connection" in record.message]) == 1

@@ -1,0 +1,241 @@
+"""What a broker reports about itself, on BROKER_STATE (pure)
+
+Offsets are of the log, in bytes, or of a queue, in messages; -1 is an offset or time that the broker does not know itself. Times
+that end in `_ms` and say when are milliseconds since 1970, those that say how long are durations. Totals are since the broker
+started. Whatever has a default may be missing in what a broker of another version tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from remoting.facts.codec import CamelCase, key
+from remoting.facts.loop import LoopState
+from remoting.facts.words import BrokerRole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochState(CamelCase):
+    """A master epoch and the physical offset at which its records begin."""
+
+    epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals(CamelCase):
+    """Traffic: what producers stored here and what was given out; None = not told."""
+
+    in_messages: int | None = None
+    in_bytes: int | None = None
+    out_messages: int | None = None
+    out_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState(CamelCase):
+    """A queue's extent. `last_store_ms`: when its newest message was stored."""
+
+    queue_id: int
+    min_offset: int = -1
+    max_offset: int = -1
+    last_store_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState(CamelCase):
+    name: str
+    type: str = "NORMAL"
+    perm: int = -1
+    read_queues: int = 0
+    write_queues: int = 0
+    system: bool = False
+    queues: tuple[QueueState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedQueueState(CamelCase):
+    """How far a consumer group is; None = it has no offset. `in_flight` messages are popped and neither acked nor back.
+
+    `pending_reset`: where the group goes on as soon as a consumer asks, while it was not told yet.
+    """
+
+    queue_id: int
+    consumer_offset: int | None = None
+    in_flight: int = -1
+    pending_reset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedTopicState(CamelCase):
+    topic: str
+    queues: tuple[ConsumedQueueState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberState(CamelCase):
+    """A connected consumer, as it described itself."""
+
+    client_id: str
+    address: str | None = None
+    language: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState(CamelCase):
+    """A consumer group. `forbidden` are topics that it may not read."""
+
+    name: str
+    fifo: bool = False
+    retry_max_times: int = -1
+    system: bool = False
+    topics: tuple[ConsumedTopicState, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    members: tuple[MemberState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionState(CamelCase):
+    """`oldest_*` are of the transaction that is open longest; 0, and no `since`, when none is."""
+
+    open: int
+    open_bytes: int = 0
+    oldest_since_ms: int | None = None
+    oldest_age_ms: int = 0
+    oldest_checks: int = 0
+    max_checks: int = -1
+    max_open: int = -1
+    begun: int = 0
+    checks: int = 0
+    committed: int = 0
+    given_up: int = field(default=0, metadata=key("given_up"))
+    refused_ends: int = field(default=0, metadata=key("refused_ends"))
+    rolled_back: int = field(default=0, metadata=key("rolled_back"))
+    unasked: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelState(CamelCase):
+    """A delay level. `late_ms`: how late its last message was delivered, -1 when none was since the start."""
+
+    level: int
+    delay_ms: int = -1
+    waiting: int = 0
+    late_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleState(CamelCase):
+    """Delayed messages, and those that come back.
+
+    The last delivery of whichever level was `last_late_ms` late, `last_ago_ms` ago; -1 before the first. `overdue_ms`: for how
+    long a message that still waits could have been delivered.
+    """
+
+    levels: tuple[LevelState, ...]
+    last_late_ms: int = -1
+    last_ago_ms: int = -1
+    overdue_ms: int = 0
+    delivered: int = 0
+    failures: int = 0
+    lost: int = 0
+    returned: int = 0
+    dead_lettered: int = field(default=0, metadata=key("dead_lettered"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingState(CamelCase):
+    """A copy that a group is without. `stalls`: sends wait for it. `since_ms` is to the second."""
+
+    broker_id: int
+    reason: str
+    stalls: bool = False
+    since_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumState(CamelCase):
+    """What an acknowledgement of this master means now.
+
+    `kind` says who decides the roles. `all`: the whole required set must have a message. `copies` are what it has now,
+    `wanted_copies` what it should have; with fewer than `min_copies` messages are refused.
+    """
+
+    kind: str
+    all: bool = True
+    copies: int = -1
+    wanted_copies: int = -1
+    min_copies: int = -1
+    refused: bool = False
+    downgraded: bool = False
+    missing: tuple[MissingState, ...] = ()
+    learners: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerState(CamelCase):
+    """A replica that copies this master's log: which layout of frames it speaks, and how far the handshake is."""
+
+    broker_id: int
+    address: str = ""
+    layout: str = ""
+    stage: str = ""
+    learner: bool = False
+    in_sync: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowingState(CamelCase):
+    """The master whose log this broker copies; how often it cut a diverged tail, and copied the whole log anew."""
+
+    master_id: int
+    address: str = ""
+    layout: str = ""
+    stage: str = ""
+    cuts: int = 0
+    copies: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelState(CamelCase):
+    """Who replicates with this broker, and how many connections of which peer were refused."""
+
+    replicas: tuple[PeerState, ...] = ()
+    following: FollowingState | None = None
+    refused_peers: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerState(CamelCase):
+    """Everything. A master alone tells of a `quorum`; `weaknesses` say, as sentences, what its settings give up of the promise.
+
+    `index_lag_bytes` of the log are not in the index of keys yet. `last_error` is what is wrong now, not what was.
+    """
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    role: BrokerRole
+    master_epoch: int = -1
+    sync_state_set: tuple[int, ...] = ()
+    min_offset: int = -1
+    end_offset: int = -1
+    flushed_offset: int = -1
+    confirm_offset: int = -1
+    dispatched_offset: int = -1
+    epochs: tuple[EpochState, ...] = ()
+    counters: Totals = field(default_factory=Totals)
+    topics: tuple[TopicState, ...] = ()
+    groups: tuple[GroupState, ...] = ()
+    transactions: TransactionState | None = None
+    schedule: ScheduleState | None = None
+    index_lag_bytes: int = -1
+    connections: int = 0
+    last_error: str | None = None
+    learner: bool | None = None
+    quorum: QuorumState | None = None
+    weaknesses: tuple[str, ...] = ()
+    channel: ChannelState = field(default_factory=ChannelState)
+    loop: LoopState = field(default_factory=LoopState)

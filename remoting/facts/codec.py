@@ -1,0 +1,203 @@
+"""Facts as JSON and back: the one encoder and the one decoder of frozen dataclasses (pure)
+
+A fact's keys are its fields' names, in camelCase for a class that derives from `CamelCase`; a field whose key follows neither
+rule names it (`key`). What a fact may be made of: int, float, bool, str, a `StrEnum`, another fact, `X | None`, `tuple[X, ...]`,
+`tuple[X, Y]` and `Mapping[str, X]`.
+
+The decoder is for documents of peers, which may be newer or broken: keys it does not know are left out, an absent key or a null
+takes the field's default, and a value of another type is refused with the path of its field. So what was decoded needs no second
+look. Its size is bounded before it is parsed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import cache, partial
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+import orjson
+
+from remoting.disk import Bytes
+from remoting.errors import ProtocolError
+
+Fact = TypeVar("Fact")
+Read = Callable[[Any], Any]
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+_KEY: Final = "key"
+
+
+class CamelCase:
+    """Base of facts whose keys are their fields' names in camelCase."""
+
+    __slots__ = ()
+
+
+def key(name: str) -> Mapping[str, str]:
+    """Metadata of a field that stands under this key."""
+    return {_KEY: name}
+
+
+def encode(fact: object) -> bytes:
+    """A fact as a JSON document."""
+    return orjson.dumps(fact, _members, orjson.OPT_PASSTHROUGH_DATACLASS)
+
+
+def decode(kind: type[Fact], document: Bytes, most_bytes: int = MOST_BYTES) -> Fact:
+    """The fact that a document tells. Raises ProtocolError when it is none of this kind, or larger than `most_bytes`."""
+    if len(document) > most_bytes:
+        raise ProtocolError(f"{kind.__name__}: {len(document)} bytes, more than {most_bytes}")
+    hint: Any = kind
+    try:
+        found: Fact = _reader(hint)(orjson.loads(document))
+    except orjson.JSONDecodeError as error:
+        raise ProtocolError(f"{kind.__name__}: not JSON: {error}") from error
+    except _OtherType as error:
+        raise ProtocolError(f"{'.'.join([kind.__name__, *error.path])} is not {error.wanted}") from None
+    return found
+
+
+class _OtherType(Exception):
+    """A value is not what its field takes; `path` grows on the way out."""
+
+    def __init__(self, wanted: str) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+        self.path: list[str] = []
+
+
+class _Field(NamedTuple):
+    name: str
+    key: str
+    read: Read
+    required: bool
+
+
+class _Shape(NamedTuple):
+    """How a class stands in a document."""
+
+    keys: tuple[str, ...]
+    values: Callable[[object], tuple[Any, ...]]
+
+
+@cache
+def _shape(kind: type) -> _Shape:
+    fields = _fields(kind)
+    names = [each.name for each in fields]
+    return _Shape(tuple(_key(kind, each) for each in fields), _getter(names))
+
+
+def _fields(kind: type) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(kind)
+
+
+def _getter(names: list[str]) -> Callable[[object], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda fact: tuple(getattr(fact, name) for name in names)
+
+
+def _key(kind: type, field: dataclasses.Field[Any]) -> str:
+    if _KEY in field.metadata:
+        return str(field.metadata[_KEY])
+    if not issubclass(kind, CamelCase):
+        return field.name
+    first, *rest = field.name.split("_")
+    return first + "".join(each.capitalize() for each in rest)
+
+
+def _members(fact: Any) -> dict[str, Any]:
+    """What orjson asks for what it does not know itself."""
+    kind: Any = type(fact)
+    shape = _shape(kind)
+    return dict(zip(shape.keys, shape.values(fact), strict=True))
+
+
+# ---- reading: one function for each type, made once
+
+
+@cache
+def _reader(kind: Any) -> Read:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind in _PLAIN:
+        return partial(_plain, *_PLAIN[kind])
+    if origin is types.UnionType:
+        (inner,) = (each for each in arguments if each is not types.NoneType)
+        return partial(_optional, _reader(inner))
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return partial(_list, _reader(arguments[0]))
+        return partial(_row, tuple(_reader(each) for each in arguments))
+    if origin is not None:
+        return partial(_mapping, _reader(arguments[1]))
+    if issubclass(kind, StrEnum):
+        return partial(_word, kind)
+    hints = get_type_hints(kind)
+    return partial(_fact, kind, tuple(_field(kind, each, hints[each.name]) for each in _fields(kind)))
+
+
+def _field(kind: type, field: dataclasses.Field[Any], hint: Any) -> _Field:
+    required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    return _Field(field.name, _key(kind, field), _reader(hint), required)
+
+
+_PLAIN: Final[Mapping[Any, tuple[tuple[type, ...], str]]] = {
+    int: ((int,), "a whole number"),
+    float: ((float, int), "a number"),
+    bool: ((bool,), "a boolean"),
+    str: ((str,), "a text"),
+}
+
+
+def _plain(types: tuple[type, ...], wanted: str, value: Any) -> Any:
+    if type(value) not in types:
+        raise _OtherType(wanted)
+    return value
+
+
+def _optional(read: Read, value: Any) -> Any:
+    return None if value is None else read(value)
+
+
+def _list(read: Read, value: Any) -> tuple[Any, ...]:
+    if type(value) is not list:
+        raise _OtherType("a list")
+    return tuple(map(read, value))
+
+
+def _row(readers: tuple[Read, ...], value: Any) -> tuple[Any, ...]:
+    if type(value) is not list or len(value) != len(readers):
+        raise _OtherType(f"a list of {len(readers)}")
+    return tuple(read(each) for read, each in zip(readers, value, strict=True))
+
+
+def _mapping(read: Read, value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise _OtherType("an object")
+    return {name: read(each) for name, each in value.items()}
+
+
+def _word(kind: type[StrEnum], value: Any) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        raise _OtherType(f"one of {', '.join(kind)}") from None
+
+
+def _fact(kind: type, fields: tuple[_Field, ...], value: Any) -> Any:
+    if type(value) is not dict:
+        raise _OtherType("an object")
+    found = {}
+    for name, key, read, required in fields:
+        given = value.get(key)
+        if given is not None or required:
+            try:
+                found[name] = read(given)
+            except _OtherType as error:
+                error.path.insert(0, key)
+                raise
+    return kind(**found)

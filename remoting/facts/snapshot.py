@@ -1,0 +1,364 @@
+"""The snapshot of the cluster: what the collector made of all reports, and what pages, REST and websockets show (pure)
+
+It stands here and not in the console, because the collector must not load the console to write it, nor the console the collector
+to read it. What is not known is None, never 0. Offsets are of the log, in bytes, or of a queue, in messages; times that end in
+`_ms` are milliseconds, since 1970 when they say when. Times as text are RFC 3339, UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, Severity
+
+VERSION: Final = 1
+KEY: Final = "logboom:snapshot"  # in Redis
+GROUP: Final = "snapshot"  # of channels; it hears {"type": "snapshot.changed", "seq": n}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why all is not well. `link` leads to the part of a page that shows it."""
+
+    code: str
+    severity: Severity
+    text: str
+    link: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The worst reasons come first."""
+
+    status: Health
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """`member`: voter, learner, leaving or unknown."""
+
+    id: str
+    address: str
+    member: str = "unknown"
+    role: ControllerRole
+    term: int | None = None
+    commit_index: int | None = None
+    applied_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    epoch: int | None = None
+    start_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A broker of a group. `gap_bytes`: what it lacks of its master's log. `last_heartbeat_ms`: how long ago that was."""
+
+    id: int
+    address: str | None = None
+    grpc_address: str | None = None
+    ha_address: str | None = None
+    alive: bool | None = None
+    role: BrokerRole
+    in_sync: bool = False
+    learner: bool | None = None
+    epoch: int | None = None
+    max_offset: int | None = None
+    flushed_offset: int | None = None
+    confirm_offset: int | None = None
+    gap_bytes: int | None = None
+    eligible: bool = False
+    eligibility_reason: str = ""
+    last_heartbeat_ms: int | None = None
+    epochs: tuple[Epoch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingCopy:
+    """A copy that a group is without. `stalls`: sends wait for it."""
+
+    broker_id: int
+    reason: str
+    stalls: bool = False
+    since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quorum:
+    """What an acknowledgement means now, by the master's own word."""
+
+    kind: str
+    copies: int | None = None
+    wanted_copies: int | None = None
+    min_copies: int | None = None
+    refused: bool = False
+    downgraded: bool = False
+    missing: tuple[MissingCopy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transactions:
+    """`overdue`: a check has looked at the oldest, and it is open all the same. Totals are since the master started."""
+
+    open: int
+    open_bytes: int | None = None
+    max_open: int | None = None
+    oldest_since_ms: int | None = None
+    oldest_age_ms: int | None = None
+    oldest_checks: int | None = None
+    max_checks: int | None = None
+    overdue: bool = False
+    committed: int | None = None
+    rolled_back: int | None = None
+    given_up: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayLevel:
+    level: int | None = None
+    delay_ms: int | None = None
+    waiting: int | None = None
+    late_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """`late`: the last delivery was, not long ago, or something that is due still waits."""
+
+    waiting: int
+    last_late_ms: int | None = None
+    last_ago_ms: int | None = None
+    overdue_ms: int | None = None
+    late: bool = False
+    delivered: int | None = None
+    failures: int | None = None
+    lost: int | None = None
+    returned: int | None = None
+    dead_lettered: int | None = None
+    levels: tuple[DelayLevel, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyIndex:
+    """The index of keys. `behind`: it lacks more than a burst leaves."""
+
+    lag_bytes: int
+    behind: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A broker group. `quorum`, `transactions`, `delays` and `index` are the master's, None when it does not answer."""
+
+    cluster: str
+    name: str
+    kind: GroupKind = GroupKind.CONTROLLERS
+    master_id: int | None = None
+    master_epoch: int | None = None
+    sync_state_set: tuple[int, ...] = ()
+    sync_state_set_epoch: int | None = None
+    quorum: Quorum | None = None
+    weaknesses: tuple[str, ...] = ()
+    transactions: Transactions | None = None
+    delays: Delays | None = None
+    index: KeyIndex | None = None
+    replicas: tuple[Replica, ...] = ()
+
+    def replica(self, broker_id: int | None) -> Replica | None:
+        return next((each for each in self.replicas if each.id == broker_id), None)
+
+    @property
+    def leaderless(self) -> bool:
+        return self.master_id is None
+
+    @property
+    def in_sync_count(self) -> int:
+        return len(self.sync_state_set)
+
+    @property
+    def replica_count(self) -> int:
+        """Replicas that may count for an acknowledgement."""
+        return sum(not each.learner for each in self.replicas)
+
+    @property
+    def shrunken(self) -> bool:
+        return self.in_sync_count < self.replica_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Over all brokers. `history` has (when in ms, messages in, messages out) for each second of the last two minutes."""
+
+    in_messages_per_s: float | None = None
+    out_messages_per_s: float | None = None
+    in_bytes_per_s: float | None = None
+    out_bytes_per_s: float | None = None
+    history: tuple[tuple[int, float | None, float | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A topic's queue in a broker group. `last_store_ms`: when its newest message was stored."""
+
+    group: str
+    queue_id: int
+    min_offset: int | None = None
+    max_offset: int | None = None
+    last_store_ms: int | None = None
+
+    @property
+    def count(self) -> int | None:
+        """Its messages."""
+        if self.min_offset is None or self.max_offset is None:
+            return None
+        return max(0, self.max_offset - self.min_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    name: str
+    type: str = "NORMAL"
+    perm: int | None = None
+    system: bool = False
+    queues: tuple[Queue, ...] = ()
+    message_count: int | None = None
+    in_per_s: float | None = None
+
+    @property
+    def queue_count(self) -> int:
+        return len(self.queues)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedQueue:
+    """How far a consumer group is in a queue. `pending_reset`: where it goes on, while no consumer was told yet."""
+
+    group: str
+    queue_id: int
+    consumer_offset: int | None = None
+    max_offset: int | None = None
+    lag: int | None = None
+    in_flight: int | None = None
+    pending_reset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedTopic:
+    topic: str
+    lag: int | None = None
+    in_flight: int | None = None
+    queues: tuple[ConsumedQueue, ...] = ()
+
+    @property
+    def waits_to_be_told(self) -> bool:
+        """A reset of a queue waits for a consumer."""
+        return any(queue.pending_reset is not None for queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A connected consumer."""
+
+    client_id: str
+    address: str | None = None
+    language: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroup:
+    """`forbidden` are topics that it may not read."""
+
+    name: str
+    fifo: bool = False
+    retry_max_times: int | None = None
+    topics: tuple[ConsumedTopic, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    members: tuple[Member, ...] = ()
+    lag: int | None = None
+    in_flight: int | None = None
+
+    @property
+    def topic_count(self) -> int:
+        return len(self.topics)
+
+    @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What happened, as a sentence. `kind`: election, sync_set, process or topic."""
+
+    at: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastExit:
+    """How a process ended last."""
+
+    code: int | None = None
+    text: str = ""
+    at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process of the appliance, as its supervisor publishes it."""
+
+    name: str
+    state: str
+    pid: int | None = None
+    restarts: int | None = None
+    since: str | None = None
+    kind: str | None = None
+    address: str | None = None
+    last_exit: LastExit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervisor:
+    """The part of the supervisor's published state that the snapshot shows."""
+
+    pid: int
+    processes: tuple[Process, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spark:
+    state: str = "unknown"
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkProcess:
+    """The part of the Spark process's published state that the snapshot shows."""
+
+    pid: int
+    state: str = "unknown"
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSnapshot:
+    """Everything. `seq` counts up, over restarts of the collector too."""
+
+    version: int
+    seq: int
+    as_of: str
+    verdict: Verdict = field(default_factory=lambda: Verdict(status=Health.DEGRADED))
+    controllers: tuple[Controller, ...] = ()
+    groups: tuple[Group, ...] = ()
+    rates: Rates = field(default_factory=Rates)
+    topics: tuple[Topic, ...] = ()
+    consumer_groups: tuple[ConsumerGroup, ...] = ()
+    timeline: tuple[Event, ...] = ()
+    processes: tuple[Process, ...] = ()
+    spark: Spark = field(default_factory=Spark)

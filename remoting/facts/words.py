@@ -1,0 +1,69 @@
+"""The words that brokers, controllers and the console have for the same things, each set of them once (pure)
+
+A word of a newer version is taken for the most careful one of its set, where there is such a one; a document with another
+unknown word is refused.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class BrokerRole(StrEnum):
+    """What a broker is in its group. None says of itself that it is unreachable: others do, when it does not answer."""
+
+    FENCED = "fenced"
+    PROMOTING = "promoting"
+    MASTER = "master"
+    REPLICA = "replica"
+    UNREACHABLE = "unreachable"
+
+    @classmethod
+    def _missing_(cls, value: object) -> BrokerRole | None:
+        return cls.FENCED if isinstance(value, str) else None
+
+
+class ControllerRole(StrEnum):
+    """What a controller is in its term. Others say unknown or unreachable of one that they do not hear."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    UNKNOWN = "unknown"
+    UNREACHABLE = "unreachable"
+
+    @classmethod
+    def _missing_(cls, value: object) -> ControllerRole | None:
+        return cls.CANDIDATE if isinstance(value, str) else None  # between two terms there are more words
+
+
+class GroupKind(StrEnum):
+    """Who decides the roles of a broker group."""
+
+    CONTROLLERS = "controllers"
+    FIXED = "fixed"
+
+
+class Health(StrEnum):
+    """The verdict on the cluster: `down` takes no messages, `degraded` lacks something that protects or restores them."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    DOWN = "down"
+
+
+class Severity(StrEnum):
+    """How bad a reason of the verdict is."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+
+
+class Outcome(StrEnum):
+    """What became of a change at one node."""
+
+    CONFIRMED = "CONFIRMED"
+    UNCHANGED = "UNCHANGED"
+    UNKNOWN = "UNKNOWN"
+    NOT_ATTEMPTED = "NOT_ATTEMPTED"
+    REFUSED = "REFUSED"
