@@ -197,7 +197,7 @@ def test_a_broker_that_is_gone_fails_the_job_with_its_reason(
     broker.break_records = True
     with pytest.raises(PySparkException) as failure:
         job.run(Run(spark, broker, tmp_path).context)
-    assert "no record at 0" in reason(failure.value)
+    assert "no record starts at offset 0" in reason(failure.value)
     assert kept_by_spark(spark) == []
 
 
