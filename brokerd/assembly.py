@@ -226,7 +226,7 @@ class Broker:
             closed=self._connection_closed,
             tls=tls,
             max_slow_readers=settings.flow.max_slow_readers,
-            second_port=settings.remoting.port_beside(port),
+            second_port=settings.remoting.vip_port(port),
             taker=None if self._guard.is_on else self._sends,
             connections=self._connections,
         )
@@ -284,7 +284,7 @@ class Broker:
 
     def _make_exporter(self, port: int) -> MetricsExporter | None:
         settings = self._settings
-        metrics_port = settings.metrics.port_beside(port)
+        metrics_port = settings.metrics.scrape_port(port)
         if metrics_port is None:
             return None
         sources = Sources(

@@ -212,7 +212,7 @@ class Controller:
         )
 
     def _make_exporter(self, port: int) -> MetricsExporter | None:
-        metrics_port = self._settings.metrics.port_beside(port)
+        metrics_port = self._settings.metrics.scrape_port(port)
         if metrics_port is None:
             return None
         exposition = Exposition(self._settings, self._driver, self._groups, self._counters, self._guard)
@@ -326,7 +326,7 @@ class Controller:
 
     async def _seal_anew(self) -> None:
         try:
-            await self._access.seal_anew()
+            await self._access.reseal()
         except LogboomError as error:
             log.warning("secrets of users are not sealed anew: %s", error)
 

@@ -34,7 +34,7 @@ class MetricsSettings:
         0, "port of GET /metrics; 0: the daemon's own port + 10000, -1: none", minimum=-1, maximum=_MAX_PORT
     )
 
-    def port_beside(self, own_port: int) -> int | None:
+    def scrape_port(self, own_port: int) -> int | None:
         """The port to listen on for a daemon that listens on `own_port`; None when there is none."""
         if self.port != 0:
             return self.port if self.port > 0 else None

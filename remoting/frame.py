@@ -79,7 +79,7 @@ class Command:
         setattr(self, name, value)
         return value
 
-    def let_go(self) -> None:
+    def drop_content(self) -> None:
         """Forget what the peer sent, all but what an answer needs: for a request that waits for long."""
         self._header = {}
         self.ext = {}

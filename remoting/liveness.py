@@ -8,7 +8,8 @@ but never before the floor and always at the ceiling. Pauses are rarer and longe
 the last ten to twenty minutes counts beside it, twice over. On a calm machine the floor decides, on a harried one the limit rises
 towards the ceiling, which is what bounds the time until a real death is noticed.
 
-What the watching process slept through itself is no silence of others: `Awake` tells how much that was, `forgive` takes it off.
+What the watching process slept through itself is no silence of others: `Awake` tells how much that was, and `discount_pause`
+takes it off.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Silence:
         tail = _tail((self.silent_ms(now_ms) - mean) / max(deviation, 1.0))
         return min(_HIGHEST_PHI, -math.log10(tail)) if tail > 0 else _HIGHEST_PHI
 
-    def forgive(self, pause_ms: int, now_ms: int) -> None:
+    def discount_pause(self, pause_ms: int, now_ms: int) -> None:
         """The watching process stood still for `pause_ms` until now."""
         self.heard_ms = min(now_ms, self.heard_ms + pause_ms)
         self._sampled_ms = min(now_ms, self._sampled_ms + pause_ms)

@@ -122,11 +122,11 @@ def create_topic(change: Change) -> dict[str, Any]:
     change.record(answers)
     wanted = {"readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
 
-    def is_so() -> bool:
+    def is_confirmed() -> bool:
         found = change.client.topic_config(name)
         return _confirm(change, lambda node: all(found.get(node, {}).get(key) == wanted[key] for key in wanted))
 
-    return _made_sure(change, f"the topic {name}", is_so)
+    return _read_back_outcome(change, f"the topic {name}", is_confirmed)
 
 
 def delete_topic(change: Change) -> dict[str, Any]:
@@ -136,11 +136,11 @@ def delete_topic(change: Change) -> dict[str, Any]:
     answers = change.client.delete_topic(name)
     change.record(answer if answer.node in groups else _route_note(answer) for answer in answers)
 
-    def is_so() -> bool:
+    def is_confirmed() -> bool:
         found = change.client.topic_config(name)
         return _confirm(change, lambda node: node not in found, nodes=groups)
 
-    return _made_sure(change, f"the topic {name}", is_so, nodes=groups)
+    return _read_back_outcome(change, f"the topic {name}", is_confirmed, nodes=groups)
 
 
 def _route_note(answer: NodeOutcome) -> NodeOutcome:
@@ -160,11 +160,11 @@ def create_group(change: Change) -> dict[str, Any]:
         raise ChangeFailed("no-broker-group", "No broker group is registered. Nothing was changed; try again later.")
     change.record(answers)
 
-    def is_so() -> bool:
+    def is_confirmed() -> bool:
         found = _consumer_group(change.client, name)
         return _confirm(change, lambda node: _same_group(found.get(node), fifo, retry_max_times))
 
-    return _made_sure(change, f"the consumer group {name}", is_so)
+    return _read_back_outcome(change, f"the consumer group {name}", is_confirmed)
 
 
 def delete_group(change: Change) -> dict[str, Any]:
@@ -172,11 +172,11 @@ def delete_group(change: Change) -> dict[str, Any]:
     name = change.parameters["name"]
     change.record(change.client.delete_group(name))
 
-    def is_so() -> bool:
+    def is_confirmed() -> bool:
         found = _consumer_group(change.client, name)
         return _confirm(change, lambda node: node not in found)
 
-    return _made_sure(change, f"the consumer group {name}", is_so)
+    return _read_back_outcome(change, f"the consumer group {name}", is_confirmed)
 
 
 def _consumer_group(client: ClusterAdmin, name: str) -> dict[str, GroupState]:
@@ -215,7 +215,7 @@ def elect_master(change: Change) -> dict[str, Any]:
     change.tell_progress(1, 2, "waiting until every replica follows")
     latest = before
 
-    def is_so() -> bool:
+    def is_confirmed() -> bool:
         nonlocal latest
         latest = _group(change.client.cluster_view(), cluster, group)
         if latest.master_broker_id != chosen:
@@ -224,7 +224,7 @@ def elect_master(change: Change) -> dict[str, Any]:
         change.record(outcomes)
         return all(outcome.outcome != Outcome.UNKNOWN for outcome in outcomes)
 
-    done = change.read_back(is_so)
+    done = change.read_back(is_confirmed)
     if latest.master_broker_id != chosen:
         raise ChangeFailed(
             "election-unknown",
@@ -283,9 +283,11 @@ def _confirm(change: Change, is_so_at: Callable[[str], bool], nodes: set[str] | 
     return not open_nodes
 
 
-def _made_sure(change: Change, what: str, is_so: Callable[[], bool], nodes: set[str] | None = None) -> dict[str, Any]:
+def _read_back_outcome(
+    change: Change, what: str, is_confirmed: Callable[[], bool], nodes: set[str] | None = None
+) -> dict[str, Any]:
     """Read back, then say how it ended at all nodes; raises ChangeFailed when it is not made everywhere."""
-    if not change.read_back(is_so):
+    if not change.read_back(is_confirmed):
         for each in change.outcomes_at(nodes):
             if each.outcome in _MADE:
                 change.record([NodeOutcome(each.node, Outcome.UNKNOWN, "it agreed, but reading back does not show it")])

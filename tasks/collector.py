@@ -82,7 +82,7 @@ class Watch(Generic[Answer]):
         self._kick = asyncio.Event()
         self._silent = False
 
-    def kick(self) -> None:
+    def ask_now(self) -> None:
         """Ask now instead of waiting for the next turn."""
         self._kick.set()
 
@@ -162,10 +162,10 @@ class Watches(Generic[Answer]):
         """Whether each was asked at least once, answered or not."""
         return all(watch.heard_ms for watch, _ in self._running.values())
 
-    def kick(self) -> None:
+    def ask_now(self) -> None:
         """Ask all of them now."""
         for watch, _ in self._running.values():
-            watch.kick()
+            watch.ask_now()
 
     async def close(self) -> None:
         """Stop watching."""
@@ -242,7 +242,7 @@ class Collector:
         self._files = files
         self._publisher = publisher
         self._memory = Memory()
-        self._essence: object = None
+        self._significant_parts: object = None
         self._urgent = asyncio.Event()
         self._something_heard = asyncio.Event()
         self._asked_until = float("-inf")
@@ -254,14 +254,14 @@ class Collector:
     def ask(self) -> None:
         """Look now: somebody changed something. Answers of the next moment are published as they come."""
         self._asked_until = time.monotonic() + ASKED_FOR_S
-        self._views.kick()
-        self._states.kick()
+        self._views.ask_now()
+        self._states.ask_now()
 
     async def run(self) -> None:
         """Until cancelled. Redis being away is waited out: there is nobody to tell."""
         self._memory = await self._recall()
         try:
-            await self._look_around()
+            await self._ask_everybody_once()
             while True:
                 await self._build_and_publish()
                 beat()
@@ -274,7 +274,7 @@ class Collector:
             await self._views.close()
             await self._states.close()
 
-    async def _look_around(self) -> None:
+    async def _ask_everybody_once(self) -> None:
         """Ask everybody once before the first word about the cluster: what was not asked yet would count as silent."""
         self._views.set_addresses(self._controllers)
         with contextlib.suppress(TimeoutError):
@@ -284,11 +284,11 @@ class Collector:
                     await self._something_heard.wait()
 
     def _heard_view(self, watch: Watch[ClusterView]) -> None:
-        essence = _essence(self._views.answers())
-        if essence != self._essence:
-            self._essence = essence
+        essence = _significant_parts(self._views.answers())
+        if essence != self._significant_parts:
+            self._significant_parts = essence
             self._states.set_addresses(self._addresses())
-            self._states.kick()
+            self._states.ask_now()
             self._urgent.set()
         self._heard()
 
@@ -343,7 +343,7 @@ def _in_words(verdict: Verdict) -> str:
     return f"{verdict.status}{': ' + reasons if reasons else ''}"
 
 
-def _essence(views: Mapping[str, ClusterView]) -> object:
+def _significant_parts(views: Mapping[str, ClusterView]) -> object:
     """What of the controllers' views is worth a look at the brokers at once."""
     return {
         address: (

@@ -18,22 +18,22 @@ def add(change: Change) -> dict[str, Any]:
     """Bring a new controller in as a learner."""
     wanted, address = change.parameters["id"], change.parameters["address"]
 
-    def is_so(listing: Listing) -> bool:
+    def is_confirmed(listing: Listing) -> bool:
         found = _member(listing, wanted)
         return found is not None and found["address"] == address
 
-    return _make(change, is_so, lambda: change.client.add_controller(wanted, address), f"a member at {address}")
+    return _make(change, is_confirmed, lambda: change.client.add_controller(wanted, address), f"a member at {address}")
 
 
 def promote(change: Change) -> dict[str, Any]:
     """Give a learner its vote."""
     wanted = change.parameters["id"]
 
-    def is_so(listing: Listing) -> bool:
+    def is_confirmed(listing: Listing) -> bool:
         found = _member(listing, wanted)
         return found is not None and found["role"] == "voter"
 
-    return _make(change, is_so, lambda: change.client.promote_controller(wanted), "a voter")
+    return _make(change, is_confirmed, lambda: change.client.promote_controller(wanted), "a voter")
 
 
 def remove(change: Change) -> dict[str, Any]:
@@ -58,9 +58,9 @@ def transfer(change: Change) -> dict[str, Any]:
     )
 
 
-def _make(change: Change, is_so: Callable[[Listing], bool], ask: Callable[[], Any], what: str) -> dict[str, Any]:
+def _make(change: Change, is_confirmed: Callable[[Listing], bool], ask: Callable[[], Any], what: str) -> dict[str, Any]:
     node = str(change.parameters["id"])
-    if is_so(change.client.controller_members()):
+    if is_confirmed(change.client.controller_members()):
         change.record([NodeOutcome(node, Outcome.UNCHANGED, f"it is {what} already")])
         return {"controller": node}
     change.tell_progress(0, 2, f"asking the leading controller: {node} is to be {what}")
@@ -75,7 +75,7 @@ def _make(change: Change, is_so: Callable[[Listing], bool], ask: Callable[[], An
     except (ConnectionLost, RequestTimeout) as error:
         change.record([NodeOutcome(node, Outcome.UNKNOWN, str(error))])
     change.tell_progress(1, 2, "reading back")
-    if not change.read_back(lambda: is_so(change.client.controller_members())):
+    if not change.read_back(lambda: is_confirmed(change.client.controller_members())):
         change.record([NodeOutcome(node, Outcome.UNKNOWN, "reading back does not show it")])
         raise ChangeFailed(
             "change-unknown",

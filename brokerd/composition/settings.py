@@ -60,7 +60,7 @@ class RemotingSettings:
         True, "serve the port two below as well, if it is free: clients with vipChannelEnabled send there"
     )
 
-    def port_beside(self, port: int) -> int | None:
+    def vip_port(self, port: int) -> int | None:
         """The second port of a listener, None when there is none."""
         return port - _BELOW if self.vip_channel and port > _BELOW else None
 

@@ -47,7 +47,7 @@ class Takeover:
 
         Raises CorruptedFile when the tables cannot be read: to go on without them would hide messages.
         """
-        if not self.is_pending and not sealed and any(self._foreign(path) for path in documents.PATHS):
+        if not self.is_pending and not sealed and any(self._document_of_original(path) for path in documents.PATHS):
             self._disk.replace_bytes(PENDING, _PENDING_TEXT)
             self.is_pending = True
         if self.is_pending:
@@ -55,7 +55,7 @@ class Takeover:
 
     def read(self) -> tuple[Documents, str]:
         """The tables, and the digest of the files. Raises CorruptedFile."""
-        topics, groups, offsets, delays = (self._foreign(path) for path in documents.PATHS)
+        topics, groups, offsets, delays = (self._document_of_original(path) for path in documents.PATHS)
         digest = 0
         for path in documents.PATHS:
             digest = zlib.crc32(self._content(path) or b"", digest)
@@ -75,7 +75,7 @@ class Takeover:
         self._disk.remove(PENDING)
         self.is_pending = False
 
-    def _foreign(self, path: str) -> dict[str, Any] | None:
+    def _document_of_original(self, path: str) -> dict[str, Any] | None:
         """The document in a file that we did not write; None without one."""
         content = self._content(path)
         if content is None:

@@ -29,7 +29,7 @@ class Found(NamedTuple):
 
 
 class KeyQueries:
-    """See the module."""
+    """Finds messages by their keys, for remoting requests and the console; several searches take turns."""
 
     def __init__(self, store: MessageStore, background: Background, scheduler: Scheduler) -> None:
         self._store = store

@@ -192,7 +192,7 @@ class Deliverer:
         last = self._unit(queue_id, end - 1)
         assert last is not None
         if last[0] < self._began_at:
-            level.was_there(end)
+            level.loaded_at_start(end)
         else:
             stored_here = self._running and last[0] >= self._own_from
             level.arrived(end, due_ms, self._steady_ms(), stored_here=stored_here)
@@ -271,7 +271,7 @@ class Deliverer:
         due: list[_Due] = []
         room = _Room(1 if self._one_by_one else self._settings.batch_messages, self._settings.batch_bytes)
         for queue_id in self._waiting():
-            if room.is_left and self._blocked.get(queue_id, 0) <= now_ms:
+            if room.has_room and self._blocked.get(queue_id, 0) <= now_ms:
                 try:
                     self._collect_level(queue_id, now_ms, room, due, late_ms)
                 except LogboomError as error:
@@ -293,7 +293,7 @@ class Deliverer:
                 SCHEDULE_TOPIC, queue_id, before, min(_UNITS, end - before)
             ):
                 release_ms = level.release_ms(level.position, due_ms, now_ms, self._wall_ms())
-                if release_ms > now_ms or not room.is_left:
+                if release_ms > now_ms or not room.has_room:
                     return
                 if size == BLANK_SIZE:
                     self.counters.lost += 1
@@ -370,7 +370,7 @@ class _Room:
         self.bytes = size_bytes
 
     @property
-    def is_left(self) -> bool:
+    def has_room(self) -> bool:
         return self.messages > 0 and self.bytes > 0
 
     def take(self, size_bytes: int) -> None:

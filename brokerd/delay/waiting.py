@@ -53,7 +53,7 @@ class WaitingLevel:
         """How many messages wait."""
         return max(0, self.end - self.position)
 
-    def was_there(self, end: int) -> None:
+    def loaded_at_start(self, end: int) -> None:
         """The messages up to queue offset `end` were in the log when this process began."""
         if not self._arrivals:
             self._known_from = max(self._known_from, end)
@@ -121,11 +121,11 @@ class WaitingLevel:
             del self._arrivals[:done]
         span_ms = max(1, 2 * self.delay_ms // MAX_ARRIVALS)  # what waits came within its delay, when it is not late
         while len(self._arrivals) > MAX_ARRIVALS * 3 // 4 and span_ms < _FOR_EVER_MS:
-            self._arrivals = _together(self._arrivals, span_ms)
+            self._arrivals = _merge_close(self._arrivals, span_ms)
             span_ms *= 2
 
 
-def _together(arrivals: list[_Arrival], span_ms: int) -> list[_Arrival]:
+def _merge_close(arrivals: list[_Arrival], span_ms: int) -> list[_Arrival]:
     """Neighbours that came within the span as one."""
     result = [arrivals[0]]
     for each in arrivals[1:]:

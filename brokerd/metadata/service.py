@@ -239,24 +239,24 @@ class MetadataService:
     def dispatched(self, _arrivals: Sequence[Arrival]) -> None:
         """Apply the records that are new here."""
         if self.journal.begins_later:
-            self._quietly(self.journal.follow)
+            self._rebuild_muted(self.journal.follow)
         else:
             self.journal.follow()
 
     def truncated(self, end_offset: int) -> None:
         """Rebuild if that took away something that is applied here."""
-        self._quietly(lambda: self.journal.truncated(end_offset))
+        self._rebuild_muted(lambda: self.journal.truncated(end_offset))
 
     def rolled(self) -> None:
         self.journal.want_snapshot()
         self._scheduler.call_soon(self.journal.maintain)
 
     def rebuild(self) -> None:
-        self._quietly(self.journal.rebuild)
+        self._rebuild_muted(self.journal.rebuild)
 
     def catch_up(self) -> None:
         if self.journal.begins_later:
-            self._quietly(self.journal.catch_up)
+            self._rebuild_muted(self.journal.catch_up)
         else:
             self.journal.catch_up()
 
@@ -279,7 +279,7 @@ class MetadataService:
         if self._preface is not None:
             self._preface.record(self)
 
-    def _quietly(self, rebuild: Callable[[], None]) -> None:
+    def _rebuild_muted(self, rebuild: Callable[[], None]) -> None:
         """Old records are not told one by one: who derives from the tables compares afresh."""
         self._notifying.muted = True
         try:

@@ -40,7 +40,7 @@ class StartOffsets:
         self._log_end = log_end
         self._recent_bytes = recent_bytes
 
-    def is_young(self, topic: str, queue_id: int) -> bool:
+    def begins_recently(self, topic: str, queue_id: int) -> bool:
         """Whether the queue is there from its first message on, and that one is recent (or not sent yet)."""
         if self._reads.min_offset(topic, queue_id) > 0:
             return False
@@ -52,6 +52,6 @@ class StartOffsets:
         low = self._reads.min_offset(topic, queue_id)
         if init_mode == InitMode.MIN or topic.startswith(RETRY_PREFIX):
             return low
-        if self.is_young(topic, queue_id):
+        if self.begins_recently(topic, queue_id):
             return 0
         return max(low, self._reads.max_offset(topic, queue_id) - 1)

@@ -95,13 +95,13 @@ class Claims:
             [batch.queue.group, batch.queue.topic, batch.queue.queue_id, batch.pop_time_ms, mask]
             for batch, mask in self._finished.items()
         ]
-        for entries in _portions(finished):
+        for entries in _chunks_for_records(finished):
             yield records.ACKED, records.finished(entries)
-        for entries in _portions(self._changed):
+        for entries in _chunks_for_records(self._changed):
             yield records.CHANGED, records.changed(entries)
 
 
-def _portions(entries: list[list[Any]]) -> Iterator[list[list[Any]]]:
+def _chunks_for_records(entries: list[list[Any]]) -> Iterator[list[list[Any]]]:
     """A record is one message of the log, which is bounded."""
     for start in range(0, len(entries), records.MAX_ENTRIES):
         yield entries[start : start + records.MAX_ENTRIES]

@@ -109,12 +109,12 @@ class Reviver:
         copied = copied_bytes = 0
         for index, batch in enumerate(due):
             if copied > self._settings.revive_messages or copied_bytes > _MAX_COPIED_BYTES:
-                self._put_off(due[index:], now_ms)
+                self._postpone(due[index:], now_ms)
                 break
             if batch.client_id and self._renew(batch, now_ms):
                 continue
             if not self._is_readable(batch):
-                self._put_off([batch], now_ms + _UNCONFIRMED_RETRY_MS)
+                self._postpone([batch], now_ms + _UNCONFIRMED_RETRY_MS)
                 continue
             try:
                 departure = self._departure(batch)
@@ -161,9 +161,9 @@ class Reviver:
     def _failed(self, batches: Sequence[Batch], error: LogboomError, again_ms: int) -> None:
         log.warning("%d batches of messages come back later: %s", len(batches), error)
         self._counters.revive_failures += 1
-        self._put_off(batches, again_ms)
+        self._postpone(batches, again_ms)
 
-    def _put_off(self, batches: Sequence[Batch], timer_ms: int) -> None:
+    def _postpone(self, batches: Sequence[Batch], timer_ms: int) -> None:
         for batch in batches:
             self._ledger.defer(batch, timer_ms)
 

@@ -118,7 +118,7 @@ class PopService:
             metadata,
             reads,
             is_alive,
-            self._came_back,
+            self._redelivered,
             scheduler,
             now_ms,
             self.settings,
@@ -459,7 +459,7 @@ class PopService:
         self.counters.empty_pops += 1
         waiter.payload.done(PopOutcome(PopStatus.NOTHING))
 
-    def _came_back(self, topic: str, queue_id: int, group: str) -> None:
+    def _redelivered(self, topic: str, queue_id: int, group: str) -> None:
         """An ordered group may take messages of the queue again."""
         self._wake(topic, queue_id, None, group)
 
@@ -467,7 +467,7 @@ class PopService:
         """Messages were finished or postponed: timers may be earlier, ordered queues may be free."""
         self._reviver.arm()
         for queue in claims.ordered_queues():
-            self._came_back(queue.topic, queue.queue_id, queue.group)
+            self._redelivered(queue.topic, queue.queue_id, queue.group)
 
     def _drop(self, group: str | None, topic: str | None) -> None:
         queues = [each for each in self.ledger.queues() if group in (None, each.group) and topic in (None, each.topic)]

@@ -72,25 +72,25 @@ class CleanupProcessor:
         self._is_master = is_master
         self._now_ms = now_ms
         self._tasks = TaskOwner("cleanup")
-        self._one_at_a_time = asyncio.Lock()
+        self._busy = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
         return {
-            codes.CLEAN_EXPIRED_CONSUMEQUEUE: spawned(self._tasks, self._alone(self._expired_queues)),
-            codes.CLEAN_UNUSED_TOPIC: spawned(self._tasks, self._alone(self._unused_topics)),
-            codes.DELETE_EXPIRED_COMMITLOG: spawned(self._tasks, self._alone(self._expired_log)),
+            codes.CLEAN_EXPIRED_CONSUMEQUEUE: spawned(self._tasks, self._one_at_a_time(self._expired_queues)),
+            codes.CLEAN_UNUSED_TOPIC: spawned(self._tasks, self._one_at_a_time(self._unused_topics)),
+            codes.DELETE_EXPIRED_COMMITLOG: spawned(self._tasks, self._one_at_a_time(self._expired_log)),
         }
 
     async def close(self) -> None:
         await self._tasks.close()
 
-    def _alone(
+    def _one_at_a_time(
         self, clean: Callable[[], Coroutine[None, None, str]]
     ) -> Callable[[RemotingConnection, Command], Coroutine[None, None, None]]:
         """One cleaning at a time; its sentence is the answer's remark."""
 
         async def handle(connection: RemotingConnection, request: Command) -> None:
-            async with self._one_at_a_time:
+            async with self._busy:
                 done = await clean()
             log.info("%s asked to clean up: %s", connection.peer, done)
             connection.respond(request, remark=done)

@@ -99,9 +99,9 @@ def _subscriptions(document: dict[str, Any]) -> list[dict[str, Any]] | None:
         return None
     return [
         {
-            "expression": _short(each, "expression", "*"),
-            "expressionType": _short(each, "expressionType", "TAG"),
-            "topic": _short(each, "topic", ""),
+            "expression": _bounded_text(each, "expression", "*"),
+            "expressionType": _bounded_text(each, "expressionType", "TAG"),
+            "topic": _bounded_text(each, "topic", ""),
             "version": bodies.integer(each, "version"),
         }
         for each in bodies.objects(document, "subscriptionDataSet", MAX_SUBSCRIPTIONS)
@@ -113,7 +113,7 @@ def _attributes(document: dict[str, Any], present: Mapping[str, str]) -> dict[st
     changes = _member(document, "attributes") or {}
     found = dict(present)
     for name in changes:
-        value = _short(changes, name, "")
+        value = _bounded_text(changes, name, "")
         if name.startswith("-"):
             found.pop(name[1:], None)
         else:
@@ -130,7 +130,7 @@ def _member(document: dict[str, Any], name: str) -> dict[str, Any] | None:
     return value
 
 
-def _short(document: dict[str, Any], name: str, default: str) -> str:
+def _bounded_text(document: dict[str, Any], name: str, default: str) -> str:
     found = bodies.text(document, name, default)
     if len(found) > _MAX_TEXT:
         raise InvalidParameter(f"{name[:80]} is longer than {_MAX_TEXT} characters")

@@ -73,7 +73,7 @@ class MessageProcessor:
             if found.records:
                 connection.respond(request, codes.SUCCESS, ext, b"".join(found.records))
             else:
-                connection.respond(request, codes.QUERY_NOT_FOUND, ext, remark=_why_nothing(found))
+                connection.respond(request, codes.QUERY_NOT_FOUND, ext, remark=_not_found_text(found))
 
         self._queries.find(question, done)
 
@@ -83,7 +83,7 @@ def _progress(timestamp_ms: int, offset: int) -> dict[str, str]:
     return {"indexLastUpdateTimestamp": str(timestamp_ms), "indexLastUpdatePhyoffset": str(offset)}
 
 
-def _why_nothing(found: Found) -> str:
+def _not_found_text(found: Found) -> str:
     if found.unread_bytes:
         return f"no message found so far; the index has still to read {found.unread_bytes} bytes, so try again"
     if found.gave_up:

@@ -66,7 +66,9 @@ class OffsetProcessor:
         topic, queue_id = _queue(request)
         offset = self._consumer_offset(group, topic, queue_id)
         if offset is None:
-            if not fields.flag(request.ext, "setZeroIfNotFound", True) or not self._starts.is_young(topic, queue_id):
+            if not fields.flag(request.ext, "setZeroIfNotFound", True) or not self._starts.begins_recently(
+                topic, queue_id
+            ):
                 raise RequestError(codes.QUERY_NOT_FOUND, f"{group} has no offset in queue {queue_id} of {topic}")
             offset = 0
         connection.respond(request, ext={"offset": str(offset)})

@@ -113,7 +113,7 @@ class PopProcessor:
 
         waiting = self._popper.pop(pop, done)
         if waiting is not None:
-            request.let_go()
+            request.drop_content()
             tickets.append(self._parked.add(connection, waiting))
 
     def _popped(self, connection: RemotingConnection, request: Command, outcome: PopOutcome, *, ordered: bool) -> None:

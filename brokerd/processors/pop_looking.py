@@ -75,7 +75,7 @@ class PopLookingProcessor:
 
         waiting = self._looking.notify(self._asked(request, 1, deadline_ms=now_ms + wait_ms), done)
         if waiting is not None:
-            request.let_go()
+            request.drop_content()
             tickets.append(self._parked.add(connection, waiting))
 
     def polling_info(self, connection: RemotingConnection, request: Command) -> None:

@@ -165,7 +165,7 @@ class PullProcessor:
         if waiter is None:
             self._answer(pull, hold=False)
         else:
-            request.let_go()
+            request.drop_content()
             pull.ticket = self._parked.add(connection, waiter)
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:

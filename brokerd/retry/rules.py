@@ -30,7 +30,7 @@ def limit_of(group: GroupConfig, asked: int | None, version: int) -> int:
     return group.retry_max_times if asked is None or version < _TELLS_LIMIT else asked
 
 
-def came_back(group: str, encoded: bytes, level: int, limit: int) -> Draft | None:
+def decide_copy(group: str, encoded: bytes, level: int, limit: int) -> Draft | None:
     """What is stored for a message that was sent back: its copy in the group's retry topic, or a dead letter. None for a dead
     letter that fails again: it has its place.
 

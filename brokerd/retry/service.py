@@ -15,7 +15,7 @@ from brokerd.journal.record_log import RecordLog
 from brokerd.metadata.configs import Metadata, TopicConfig
 from brokerd.metadata.groups import ensure_group
 from brokerd.retry.counters import RetryCounters
-from brokerd.retry.rules import came_back, limit_of, sent_again
+from brokerd.retry.rules import decide_copy, limit_of, sent_again
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting import codes
@@ -99,7 +99,7 @@ class RetryService:
                 codes.SYSTEM_ERROR,
                 f"no message that consumers can read starts at offset {request.physical_offset} of this broker's log",
             )
-        draft = came_back(group.name, encoded, request.level, limit_of(group, request.limit, request.version))
+        draft = decide_copy(group.name, encoded, request.level, limit_of(group, request.limit, request.version))
         if draft is None:
             done(None)
             return

@@ -86,7 +86,11 @@ def prepare(
     ordinary = (
         _find_unique_key(draft.properties) is not None and len(draft.properties) + len(STAMP) <= MAX_PROPERTIES_BYTES
     )
-    properties = draft.properties + STAMP if ordinary else _stamp(draft.properties, unique_id, cluster, delay_levels)
+    properties = (
+        draft.properties + STAMP
+        if ordinary
+        else _complete_properties(draft.properties, unique_id, cluster, delay_levels)
+    )
     return draft._replace(queue_id=queue_id, properties=properties)
 
 
@@ -143,7 +147,7 @@ def pattern_of(properties: bytes) -> Pattern | None:
     return Pattern(properties[:key_at], key_at, key_end, properties[key_end:], code)
 
 
-def _stamp(encoded: bytes, unique_id: Callable[[], str], cluster: str, delay_levels: int) -> bytes:
+def _complete_properties(encoded: bytes, unique_id: Callable[[], str], cluster: str, delay_levels: int) -> bytes:
     if b"\0" in encoded:
         raise RequestError(codes.MESSAGE_ILLEGAL, "a property holds a NUL character; send it in the body or encode it")
     properties = decode_properties(encoded)

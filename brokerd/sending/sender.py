@@ -43,7 +43,7 @@ class Store(Protocol):
 class HalfMessages(Protocol):
     """What sending needs of transactions."""
 
-    def divert(self, draft: Draft) -> Draft:
+    def to_stored_draft(self, draft: Draft) -> Draft:
         """The half message of a draft that begins a transaction, any other draft as it is. Raises RequestError."""
 
     def stored(self, draft: Draft, place: AppendResult) -> None:
@@ -115,7 +115,7 @@ class MessageSender:
             try:
                 topic, turn = self.topic(draft.topic), self.turn_of(draft.topic)
                 prepared = prepare(draft, topic, turn, self._unique_id, self._cluster, len(self._delays))
-                stored = schedule(self._halves.divert(prepared), self._delays)
+                stored = schedule(self._halves.to_stored_draft(prepared), self._delays)
                 self._store.check_draft(stored)
                 ready.append((len(outcomes), stored))
                 outcomes.append(SendOutcome(PutStatus.PUT_OK, prepared.queue_id))

@@ -71,7 +71,7 @@ class Housekeeper:
     def start(self) -> None:
         self._tasks = [
             asyncio.create_task(self._repeat(self.make_checkpoint, _every(self._settings.checkpoint_interval_ms))),
-            asyncio.create_task(self._repeat(self.remove_old_files, self._until_room_is_looked_at)),
+            asyncio.create_task(self._repeat(self.remove_old_files, self._wait_for_disk_check)),
             asyncio.create_task(self._repeat(self.write_config, _every(self._settings.config_interval_ms))),
         ]
 
@@ -139,7 +139,7 @@ class Housekeeper:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-    async def _until_room_is_looked_at(self) -> None:
+    async def _wait_for_disk_check(self) -> None:
         """A full disk is looked at soon, and then often: sends are refused meanwhile."""
         if not self._store.is_full:
             self._room_changed.clear()

@@ -57,7 +57,10 @@ _NO_ROOM = (
 
 
 class MessageStore(StoreReads):
-    """See the module. Make it, `load()` it, `close()` it; a loaded store refuses appends until `set_appendable(True)`."""
+    """Appends, dispatches, reads and checkpoints as one.
+
+    Make it, `load()` it, `close()` it; a loaded store refuses appends until `set_appendable(True)`.
+    """
 
     def __init__(
         self,

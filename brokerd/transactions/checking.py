@@ -125,13 +125,13 @@ class CheckBack:
         self._look += 1
         self._left = [half.first for half in self._transactions.table]
         self._left.reverse()
-        self._go_on(self._look)
+        self._continue_look(self._look)
 
-    def _go_on(self, look: int) -> None:
+    def _continue_look(self, look: int) -> None:
         """A part of a look; the next one follows when what this one wrote is acknowledged."""
 
         def go_on(_status: PutStatus) -> None:
-            self._scheduler.call_soon(self._go_on, look)
+            self._scheduler.call_soon(self._continue_look, look)
 
         if look != self._look:
             return
@@ -143,7 +143,7 @@ class CheckBack:
                 half = self._transactions.table.get(self._left.pop())
                 if half is None:
                     continue
-                place = self._take_care_of(half)
+                place = self._handle_half(half)
                 if place is not None:
                     end_offset = place.end_offset
                     records += 1
@@ -155,11 +155,11 @@ class CheckBack:
             self._transactions.commit_progress()
             self._arm()
         elif end_offset is None:
-            self._scheduler.call_soon(self._go_on, look)
+            self._scheduler.call_soon(self._continue_look, look)
         else:
             self._transactions.when_acknowledged(end_offset, go_on)
 
-    def _take_care_of(self, half: Half) -> Place | None:
+    def _handle_half(self, half: Half) -> Place | None:
         due = decide_due(half, self._now_ms(), self._transactions.log_end, self._move_up_bytes, self._settings.value)
         if due is Due.NOTHING:
             return None

@@ -128,7 +128,7 @@ def given_up_draft(record: Record) -> Draft:
 
 def commit_draft(record: Record) -> Draft:
     """The message of a half message, for its own topic and queue."""
-    topic, queue_id = real_place(record.property_map())
+    topic, queue_id = target_queue(record.property_map())
     draft = _again(record, topic, queue_id, record.properties)
     return draft._replace(
         sys_flag=draft.sys_flag & ~SYS_TRANSACTION_MASK | SYS_TRANSACTION_COMMIT,
@@ -141,7 +141,7 @@ def op_draft(queue_offsets: Iterable[int], now_ms: int, host: bytes) -> Draft:
     return _op_draft(queue_offsets, now_ms, host, {"TAGS": _DONE_TAG})
 
 
-def moved_draft(queue_offset: int, now_ms: int, host: bytes) -> Draft:
+def successor_noted_draft(queue_offset: int, now_ms: int, host: bytes) -> Draft:
     """The op record that says that a half message has a successor which was checked: brokers of the original, which do not know
     which one that is, pass over the half message when they read the topic."""
     return _op_draft([queue_offset], now_ms, host, {"TAGS": _DONE_TAG, _MOVED: "true"})
@@ -172,7 +172,7 @@ def half_of_draft(draft: Draft, queue_offset: int, physical_offset: int, size: i
     return _half(decode_properties(draft.properties), queue_offset, physical_offset, size, since_ms)
 
 
-def real_place(properties: Mapping[str, str]) -> tuple[str, int]:
+def target_queue(properties: Mapping[str, str]) -> tuple[str, int]:
     """Topic and queue that a half message is meant for. Raises RequestError when it does not say."""
     topic, queue_id = properties.get(REAL_TOPIC, ""), _integer(properties.get(REAL_QUEUE_ID), -1)
     if not topic or queue_id < 0:
@@ -182,7 +182,7 @@ def real_place(properties: Mapping[str, str]) -> tuple[str, int]:
 
 def check_body(record: Record) -> bytes:
     """The message as its producer is asked about it: the half message under its own topic and queue."""
-    topic, queue_id = real_place(record.property_map())
+    topic, queue_id = target_queue(record.property_map())
     return record._replace(topic=topic, queue_id=queue_id).encode()
 
 

@@ -102,7 +102,7 @@ class TransactionService:
 
     # ---- half messages (`send.HalfMessages`)
 
-    def divert(self, draft: Draft) -> Draft:
+    def to_stored_draft(self, draft: Draft) -> Draft:
         """The half message of a draft that begins a transaction; any other draft as it is. Raises RequestError."""
         if not records.is_half(draft):
             return records.ordinary_draft(draft)
@@ -227,7 +227,7 @@ class TransactionService:
         draft = records.successor_draft(record, first, checks)
         drafts = [draft]
         if half is not None and checks is not None:
-            drafts.append(records.moved_draft(half.queue_offset, self._now_ms(), self._host))
+            drafts.append(records.successor_noted_draft(half.queue_offset, self._now_ms(), self._host))
         place, *others = self._log.append_placed(drafts)
         self._apply(draft, place)
         if others:

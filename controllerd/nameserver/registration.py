@@ -36,7 +36,7 @@ def decode_registration(ext: Mapping[str, str], body: Bytes) -> Registration:
         broker_id = int(ext["brokerId"])
         timeout_ms = int(ext.get("heartbeatTimeoutMillis") or DEFAULT_TIMEOUT_MS)
         checksum = int(ext.get("bodyCrc32") or 0)
-        cluster, name, address = (_short(ext[field]) for field in ("clusterName", "brokerName", "brokerAddr"))
+        cluster, name, address = (_bounded_text(ext[field]) for field in ("clusterName", "brokerName", "brokerAddr"))
     except (KeyError, ValueError) as error:
         raise InvalidParameter(f"the registration lacks or garbles a field: {error}") from error
     if checksum and zlib.crc32(body) & 0x7FFFFFFF != checksum:
@@ -53,9 +53,9 @@ def decode_registration(ext: Mapping[str, str], body: Bytes) -> Registration:
         broker_name=name,
         broker_id=broker_id,
         address=address,
-        ha_address=_short(ext.get("haServerAddr", "")),
-        grpc_address=_short(ext.get("grpcAddress", "")),
-        zone=_short(ext.get("__ZONE_NAME", "")),
+        ha_address=_bounded_text(ext.get("haServerAddr", "")),
+        grpc_address=_bounded_text(ext.get("grpcAddress", "")),
+        zone=_bounded_text(ext.get("__ZONE_NAME", "")),
         timeout_ms=timeout_ms,
         data_version=version,
         topics=topics,
@@ -75,7 +75,7 @@ def decode_topic_queues(body: Bytes) -> dict[str, QueueData]:
     if not isinstance(entries, list) or len(entries) > MAX_GROUPS:
         raise InvalidParameter(f"queueDatas must be a list of at most {MAX_GROUPS} broker groups")
     try:
-        return {_short(entry["brokerName"]): _queue_data("of the route", entry) for entry in entries}
+        return {_bounded_text(entry["brokerName"]): _queue_data("of the route", entry) for entry in entries}
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidParameter(f"an entry of queueDatas lacks or garbles a field: {error}") from error
 
@@ -142,7 +142,7 @@ def _decode_topic_line(line: str) -> tuple[str, QueueData]:
         raise ProtocolError(f"undecodable topic {line!r}: {error}") from error
 
 
-def _short(text: str) -> str:
+def _bounded_text(text: str) -> str:
     if len(text) > _MAX_TEXT:
         raise InvalidParameter(f"names and addresses have at most {_MAX_TEXT} characters")
     return text

@@ -41,7 +41,7 @@ class _Broker:
 
 
 class RouteTable:
-    """See the module. Times are milliseconds on one monotonic clock."""
+    """Which broker has which topic, as the brokers last said. Times are milliseconds on one monotonic clock."""
 
     def __init__(self, committed_epoch: Callable[[str], int] | None = None) -> None:
         """`committed_epoch(broker_name)`: the master epoch that the controllers committed for a group, 0 when unknown."""

@@ -115,7 +115,7 @@ class AccessProcessor:
             codes.AUTH_LIST_USERS: self._query,
             codes.AUTH_GET_ACL: self._query,
             codes.AUTH_LIST_ACLS: self._query,
-            codes.ACCESS_STATE: self._whole,
+            codes.ACCESS_STATE: self._get_state,
         }
 
     async def create_first(self, name: str, password: str) -> bool:
@@ -123,7 +123,7 @@ class AccessProcessor:
         wanted = CreateUser(name, self._sealer.seal(name, password), SUPER, ENABLE, by_super=True, only_first=True)
         return (await self._propose(wanted)).reply.remark is None
 
-    async def seal_anew(self) -> None:
+    async def reseal(self) -> None:
         """While the cluster's secret is being changed: seal what was sealed under an earlier one. Raises as proposals do."""
         for user in list(self._machine.access.users.values()):
             if (sealed := self._sealer.sealed_anew(user)) is not None:
@@ -201,7 +201,7 @@ class AccessProcessor:
         document = answer_query(self._machine.access, request.code, request.ext, password)
         connection.respond(request, body=b"" if document is None else orjson.dumps(document))
 
-    async def _whole(self, connection: RemotingConnection, request: Command) -> None:
+    async def _get_state(self, connection: RemotingConnection, request: Command) -> None:
         await self._driver.read_barrier(self._timeout_ms)
         connection.respond(
             request,

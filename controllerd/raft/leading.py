@@ -238,7 +238,7 @@ class Leading:
                 progress.become_probe()
                 progress.become_replicate()
         else:
-            progress.inflights.free_to(message.index)
+            progress.inflights.release_up_to(message.index)
         if self._try_commit():
             self.broadcast_append()
         while self._try_send_append(message.sender, progress, even_if_empty=progress.needs_commit(self.log.committed)):

@@ -41,7 +41,7 @@ class Inflights:
         self._sent.append((last_index, size_bytes))
         self._size_bytes += size_bytes
 
-    def free_to(self, index: int) -> None:
+    def release_up_to(self, index: int) -> None:
         """Everything up to `index` was answered."""
         while self._sent and self._sent[0][0] <= index:
             self._size_bytes -= self._sent.popleft()[1]

@@ -170,12 +170,12 @@ def _elect_master(state: ReplicasState, request: ElectMaster) -> Decided:
     elected = next(each for each in request.observed if each.broker_id == choice.broker_id)
     unclean = None
     if not is_clean(group, elected):
-        unclean = _price(group, elected, request, epoch)
+        unclean = _describe_unclean_election(group, elected, request, epoch)
     record = MasterElected(group.broker_name, elected.broker_id, epoch, elected.incarnation, unclean)
     return Decision((record,), Reply(remark=unclean.sentence if unclean else None))
 
 
-def _price(group: Group, elected: Observation, request: ElectMaster, epoch: int) -> UncleanElection:
+def _describe_unclean_election(group: Group, elected: Observation, request: ElectMaster, epoch: int) -> UncleanElection:
     said = [each for each in (*request.observed, *request.last_known) if each.broker_id in group.sync_state_set]
     known = max(((each.epoch, each.max_offset) for each in said), default=(-1, -1))
     return UncleanElection(

@@ -98,11 +98,11 @@ class HeartbeatTable:
         elif beat.connection < known.connection and not (known.is_closed and beat.incarnation == known.incarnation):
             return False  # what an older connection still had under way, or the last words of a life that is over
         was_alive = known is not None and self._in_time(known, now_ms)
-        self._hear(beat, now_ms)
+        self._note_heard(beat, now_ms)
         timeout_ms = min(max(beat.timeout_ms, _MIN_TIMEOUT_MS), _MAX_TIMEOUT_MS)
         taken = replace(beat, timeout_ms=timeout_ms, received_ms=now_ms, is_closed=False)
         if beat.incarnation == 0 and known is not None:
-            taken = _grown(taken, known)
+            taken = _monotone(taken, known)
         elif known is not None:
             taken = _compared(taken, known)
         self._beats[beat.key] = taken
@@ -124,7 +124,7 @@ class HeartbeatTable:
         """To be called every `scan_ms`. How long this process stood still since the last one: its silence is not the brokers'."""
         pause_ms = self.awake.tick(now_ms, self._scan_ms)
         if pause_ms:
-            self._forgive(pause_ms, now_ms)
+            self._discount_pause(pause_ms, now_ms)
             self.grace_until_ms += pause_ms
         if self._forget_at_ms is None or now_ms >= self._forget_at_ms:
             self._forget_at_ms = now_ms + _FORGET_EVERY_MS
@@ -200,16 +200,16 @@ class HeartbeatTable:
         """The moment at which silence is looked at: it stops soon after the last voice."""
         return now_ms if self._voice_ms is None else min(now_ms, self._voice_ms + self._deaf_ms)
 
-    def _hear(self, beat: Heartbeat, now_ms: int) -> None:
+    def _note_heard(self, beat: Heartbeat, now_ms: int) -> None:
         """Somebody spoke. If nobody had for a while, that time says nothing about those who are still to come."""
         if self._voice_ms is not None and now_ms - self._voice_ms > self._deaf_ms:
-            self._forgive(now_ms - self._voice_ms, now_ms)
+            self._discount_pause(now_ms - self._voice_ms, now_ms)
         self._voice_ms = now_ms
         self._deaf_ms = _DEAF_INTERVALS * (beat.interval_ms if beat.interval_ms > 0 else _USUAL_INTERVAL_MS)
 
-    def _forgive(self, pause_ms: int, now_ms: int) -> None:
+    def _discount_pause(self, pause_ms: int, now_ms: int) -> None:
         for silence in self._silences.values():
-            silence.forgive(pause_ms, now_ms)
+            silence.discount_pause(pause_ms, now_ms)
         if self._voice_ms is not None:
             self._voice_ms = min(now_ms, self._voice_ms + pause_ms)
 
@@ -229,7 +229,7 @@ class HeartbeatTable:
             del self._beats[key], self._silences[key]
 
 
-def _grown(beat: Heartbeat, known: Heartbeat) -> Heartbeat:
+def _monotone(beat: Heartbeat, known: Heartbeat) -> Heartbeat:
     """Without an incarnation a late heartbeat cannot be told from a restart: progress then only grows, as (epoch, offset)."""
     if (beat.epoch, beat.max_offset) >= (known.epoch, known.max_offset):
         return beat

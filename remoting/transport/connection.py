@@ -214,7 +214,7 @@ class RemotingConnection(asyncio.Protocol):
         self._write_paused = False
         if self._on_slow is not None:
             self._on_slow(self, False)
-        self._work_off()
+        self._handle_backlog()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -323,7 +323,7 @@ class RemotingConnection(asyncio.Protocol):
                 self._resolve(command)
             else:
                 self._backlog.append(command)
-        self._work_off()
+        self._handle_backlog()
 
     def _can_take_one(self, command: Command) -> bool:
         """Whether this is a request that nothing is before: it needs no backlog."""
@@ -338,7 +338,7 @@ class RemotingConnection(asyncio.Protocol):
             self._send_out()
         self._regulate_reading()
 
-    def _work_off(self) -> None:
+    def _handle_backlog(self) -> None:
         """Hand requests to their handlers in runs, until none is left, the peer has to read or wait first, or others are to be
         served before this connection goes on."""
         backlog = self._backlog
@@ -357,7 +357,7 @@ class RemotingConnection(asyncio.Protocol):
         self._note_backlog()
         if backlog and served >= _MAX_REQUESTS_OF_TURN and not self._work_scheduled:
             self._work_scheduled = True
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._resume_backlog)
         self._regulate_reading()
 
     def _note_backlog(self) -> None:
@@ -379,9 +379,9 @@ class RemotingConnection(asyncio.Protocol):
                 self._in_flight += 1
                 self.respond(request, codes.SYSTEM_BUSY, remark=remark)
 
-    def _go_on(self) -> None:
+    def _resume_backlog(self) -> None:
         self._work_scheduled = False
-        self._work_off()
+        self._handle_backlog()
 
     def _is_congested(self) -> bool:
         return self._write_paused or self._out_bytes > _HIGH_WATER_BYTES or self._in_flight > self._limits.max_in_flight
@@ -424,7 +424,7 @@ class RemotingConnection(asyncio.Protocol):
     def _flush(self) -> None:
         self._write_scheduled = False
         if self._out and self._send_out() and (self._backlog or self._reading_paused):
-            self._work_off()
+            self._handle_backlog()
 
     def _send_out(self) -> bool:
         """Hand what is to be sent to the transport; False on a connection that is closed or given up."""

@@ -330,10 +330,10 @@ class TlsAcceptor(asyncio.Protocol):
             log.info("dropping the connection of %s: it speaks plaintext, and tls.mode is enforcing", self._peer())
             self._transport.abort()
             return False
-        self._step_aside(data)
+        self._hand_over_transport(data)
         return False
 
-    def _step_aside(self, data: bytes) -> None:
+    def _hand_over_transport(self, data: bytes) -> None:
         """Plaintext: the protocol gets the transport itself."""
         transport = self._transport
         assert transport is not None
@@ -351,7 +351,7 @@ class TlsAcceptor(asyncio.Protocol):
             return
         if self._layer is None and not self._tls.enforcing:
             self._tls.undecided -= 1
-            self._step_aside(b"")  # who says nothing may be idle in plaintext
+            self._hand_over_transport(b"")  # who says nothing may be idle in plaintext
             return
         log.info("dropping the connection of %s: no TLS handshake within %d s", self._peer(), _HANDSHAKE_S)
         self._tls.undecided -= 1

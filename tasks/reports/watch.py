@@ -106,9 +106,9 @@ class Watch:
         if tick % CLAIM_EVERY_TICKS == 0 and not self._extend_claim():
             log.warning("the claim of this run was lost")
         if self._stop.event.is_set():
-            self._press()
+            self._insist_on_end()
 
-    def _press(self) -> None:
+    def _insist_on_end(self) -> None:
         """The end was asked for: make the job notice, or end without it."""
         self._stopping_for += 1
         if self._stopping_for == END_WITHOUT_JOB_TICKS:

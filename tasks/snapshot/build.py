@@ -50,10 +50,10 @@ def recall(stored: ClusterSnapshot | None) -> Memory:
 
 def differs(snapshot: ClusterSnapshot, previous: ClusterSnapshot | None) -> bool:
     """Whether something changed that a person waits for: who leads, who is master, who is in sync, who is alive."""
-    return previous is None or _essence(snapshot) != _essence(previous)
+    return previous is None or _significant_parts(snapshot) != _significant_parts(previous)
 
 
-def _essence(snapshot: ClusterSnapshot) -> object:
+def _significant_parts(snapshot: ClusterSnapshot) -> object:
     return (
         [(each.id, each.role, each.term) for each in snapshot.controllers],
         [

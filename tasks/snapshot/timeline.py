@@ -55,13 +55,13 @@ def _leader(snapshot: ClusterSnapshot) -> tuple[str, int | None] | None:
 def _group(before: Group | None, group: Group) -> Iterator[tuple[str, str]]:
     name = group.name
     if before is None:
-        yield "election", f"{name} is there, {_mastered(group)}"
+        yield "election", f"{name} is there, {_master_text(group)}"
         return
     if (before.master_id, before.master_epoch) != (group.master_id, group.master_epoch):
         if group.master_id is None:
             yield "election", f"{name} has no master; replica {before.master_id} was it"
         else:
-            yield "election", f"{name}: {_mastered(group)}"
+            yield "election", f"{name}: {_master_text(group)}"
     if before.sync_state_set != group.sync_state_set:
         left = sorted(set(before.sync_state_set) - set(group.sync_state_set))
         joined = sorted(set(group.sync_state_set) - set(before.sync_state_set))
@@ -89,7 +89,7 @@ def _replicas(ids: Sequence[int]) -> str:
     return f"replica {numbers}" if len(ids) == 1 else f"replicas {numbers}"
 
 
-def _mastered(group: Group) -> str:
+def _master_text(group: Group) -> str:
     if group.master_id is None:
         return "without a master"
     return f"replica {group.master_id} is the master in epoch {group.master_epoch}"

@@ -168,11 +168,11 @@ def test_each_process_that_is_killed_comes_back_and_is_counted(appliance: Applia
     for name, before in appliance.children().items():
         os.kill(before["pid"], signal.SIGKILL)
 
-        def came_back(name: str = name, before: dict[str, Any] = before) -> bool:
+        def decide_copy(name: str = name, before: dict[str, Any] = before) -> bool:
             now = appliance.children()[name]
             return bool(now["state"] == "running" and now["restarts"] == before["restarts"] + 1)
 
-        eventually(f"{name} is back", came_back, START_S)
+        eventually(f"{name} is back", decide_copy, START_S)
         after = appliance.children()[name]
         assert after["last_exit"]["text"] == "was killed by SIGKILL"
         assert f"{name} was killed by SIGKILL; starting it again in 0.2 s" in appliance.said

@@ -48,7 +48,7 @@ class Story:
 
 
 class SimCluster:
-    """See the module."""
+    """Controllers, brokers and clients in one process, on one clock and from one seed."""
 
     def __init__(self, story: Story | int, *, settings: ReplicationSettings | None = None) -> None:
         self.story = story = Story(story) if isinstance(story, int) else story

@@ -105,7 +105,7 @@ class Supervisor:
         """Start everything and keep it running; return when all is stopped after `stop` was called."""
         async with asyncio.TaskGroup() as tasks:
             for process in self._processes.values():
-                tasks.create_task(self._tend(process), name=process.spec.name)
+                tasks.create_task(self._keep_running(process), name=process.spec.name)
             rotating = tasks.create_task(self._rotate_logs(), name="rotate logs")
             await self._stopping.wait()
             self._state = "stopping"
@@ -150,7 +150,7 @@ class Supervisor:
 
     # ---- one process
 
-    async def _tend(self, process: _Process) -> None:
+    async def _keep_running(self, process: _Process) -> None:
         if await self._unless_stopping(self._wait_for(process.spec.after)):
             while not self.is_stopping():
                 delay_ms = await self._live(process)
@@ -219,7 +219,7 @@ class Supervisor:
         process.life.retired(code)
         self._changed(process)
         self._listener.retired(process.spec.name, log_files.last_line(process.log_file))
-        self._pass_gate(process)
+        self._mark_ready(process)
 
     async def _await_ready(self, process: _Process) -> None:
         while True:
@@ -231,9 +231,9 @@ class Supervisor:
         process.life.ready()
         self._changed(process)
         self._listener.ready(process.spec.name, process.life.restarts)
-        self._pass_gate(process)
+        self._mark_ready(process)
 
-    def _pass_gate(self, process: _Process) -> None:
+    def _mark_ready(self, process: _Process) -> None:
         """Nobody has to wait for this one any more."""
         self._gates[process.spec.name].set()
         if all(self._gates[name].is_set() for name in self._processes):

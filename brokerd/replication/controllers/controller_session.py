@@ -302,7 +302,7 @@ class ControllerSession:
             case codes.CONTROLLER_ELECT_MASTER:
                 self._elected(code, ext, body, now_ms)
             case codes.CONTROLLER_GET_REPLICA_INFO:
-                self._informed(code, ext, body, now_ms)
+                self._on_replica_info(code, ext, body, now_ms)
             case codes.CONTROLLER_GET_SYNC_STATE_DATA:
                 if code == codes.SUCCESS:
                     self._observer.members_known(*answers.members(body, self._names.broker_name), now_ms)
@@ -366,7 +366,7 @@ class ControllerSession:
         self._poll_at_ms = now_ms + self._settings.controller_poll_ms
         self._observer.observed(view, now_ms)
 
-    def _informed(self, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
+    def _on_replica_info(self, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         if code == codes.CONTROLLER_BROKER_METADATA_NOT_EXIST:
             self.registration.unregistered()
             self._step_at_ms = now_ms + _STEP_RETRY_MS

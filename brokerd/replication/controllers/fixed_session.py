@@ -146,7 +146,7 @@ class FixedSession:
     def disconnected(self, address: str, now_ms: int) -> None:
         self._group_at_ms = now_ms
         if self._groups.pop(address, None) is not None:
-            self._judge()
+            self._decide_acting()
 
     def notified(self, now_ms: int) -> None:
         """Somebody says that roles changed: a reason to ask, nothing more."""
@@ -164,7 +164,7 @@ class FixedSession:
                 address = self._group_asked.pop(token)
                 if code == codes.SUCCESS:
                     self._groups[address] = _ids_of(body)
-                    self._judge()
+                    self._decide_acting()
             elif token == self._pending:
                 self._pending = None
                 self._master_answered(code, ext, now_ms)
@@ -259,7 +259,7 @@ class FixedSession:
             if address not in self._group_asked.values():
                 self._group_asked[self._send(address, codes.GET_BROKER_MEMBER_GROUP, fields)] = address
 
-    def _judge(self) -> None:
+    def _decide_acting(self) -> None:
         """It stands in only while every name server that answers misses the master; without one, clients find nobody anyway."""
         present = frozenset().union(*self._groups.values())
         acts = bool(present) and MASTER_ID not in present and min(present) == self._settings.broker_id

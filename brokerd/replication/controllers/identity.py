@@ -63,10 +63,10 @@ class IdentityFiles:
             return None, Choice(_broker_id(TEMPORARY_FILE, chosen[2]), chosen[3])
         return None, None
 
-    def save_choice(self, choice: Choice) -> None:
+    def save_applied_id(self, choice: Choice) -> None:
         self._write(TEMPORARY_FILE, f"{choice.broker_id}#{choice.check_code}")
 
-    def drop_choice(self) -> None:
+    def remove_applied_id(self) -> None:
         self._disk.remove(TEMPORARY_FILE)
 
     def save_id(self, broker_id: int) -> None:
@@ -124,7 +124,7 @@ class Registration:
         """The controllers offered an id: remember it, then apply for it."""
         if self.step is Step.UNKNOWN:
             self.choice = Choice(broker_id, self._check_code)
-            self._files.save_choice(self.choice)
+            self._files.save_applied_id(self.choice)
             self.step = Step.CHOSEN
 
     def applied(self) -> None:
@@ -138,7 +138,7 @@ class Registration:
     def taken(self) -> None:
         """Another broker has the id that was applied for."""
         if self.step is Step.CHOSEN and self.broker_id is None:
-            self._files.drop_choice()
+            self._files.remove_applied_id()
             self.choice = None
             self.step = Step.UNKNOWN
         elif self.step is Step.CHOSEN:
@@ -153,7 +153,7 @@ class Registration:
         if self.step in (Step.KNOWN, Step.REGISTERED):
             assert self.broker_id is not None
             self.choice = Choice(self.broker_id, self._check_code)
-            self._files.save_choice(self.choice)
+            self._files.save_applied_id(self.choice)
             self.step = Step.CHOSEN
 
     def unregistered(self) -> None:

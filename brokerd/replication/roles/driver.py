@@ -213,12 +213,12 @@ class ReplicationDriver:
         channels = self.channels
         try:
             if channels.is_accepted(connection):
-                from_replica, said = channels.replica_said(connection, data)
+                from_replica, said = channels.receive_from_replica(connection, data)
                 if said:
                     self._outlet.send(connection, said)
                 self._from_replica(connection, from_replica, now_ms)
             elif channels.is_dialled(connection):
-                from_master, said = channels.master_said(connection, data)
+                from_master, said = channels.receive_from_master(connection, data)
                 if said:
                     self._outlet.send(connection, said)
                 self._from_master(connection, from_master, now_ms)

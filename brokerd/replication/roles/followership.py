@@ -205,7 +205,7 @@ class Followership:
     def reconfigure(self, settings: ReplicationSettings) -> None:
         self._settings = settings
 
-    def forgive(self, pause_ms: int) -> None:
+    def discount_pause(self, pause_ms: int) -> None:
         """This process stood still: the master was not silent in that time."""
         self._received_ms += pause_ms
 

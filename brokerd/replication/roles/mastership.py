@@ -349,10 +349,10 @@ class Mastership:
         self._settings = settings
         self.advance()
 
-    def forgive(self, pause_ms: int, now_ms: int) -> None:
+    def discount_pause(self, pause_ms: int, now_ms: int) -> None:
         """This process stood still: nobody else was slow in that time."""
         for follower in self._followers.values():
-            follower.silence.forgive(pause_ms, now_ms)
+            follower.silence.discount_pause(pause_ms, now_ms)
         for progress in self._progress.values():
             progress.caught_up_ms += pause_ms
             progress.mark_ms += pause_ms

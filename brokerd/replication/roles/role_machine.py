@@ -334,12 +334,12 @@ class RoleMachine:
         pause_ms = self.awake.tick(now_ms, interval_ms)
         if self.mastership is not None:
             if pause_ms:
-                self.mastership.forgive(pause_ms, now_ms)
+                self.mastership.discount_pause(pause_ms, now_ms)
                 self._outbox.append(RequestSync())  # the group may have gone on without us
             self.mastership.tick(now_ms)
         elif self.followership is not None:
             if pause_ms:
-                self.followership.forgive(pause_ms)
+                self.followership.discount_pause(pause_ms)
             self.followership.tick(now_ms)
 
     def reconfigure(self, settings: ReplicationSettings) -> None:

@@ -86,24 +86,24 @@ class Channels:
         """This broker connected to a master; what it says first. Raises NotProven."""
         self._hosts[connection] = host
         end = self._replicas[connection] = DialledEnd(self._credentials, handshake)
-        return _said(end)
+        return _take_output(end)
 
     def forget(self, connection: int) -> None:
         """The connection is gone."""
         for table in (self._hosts, self._masters, self._replicas, self._budgets):
             table.pop(connection, None)
 
-    def replica_said(self, connection: int, data: Bytes) -> tuple[list[FromReplica], Sequence[bytes]]:
+    def receive_from_replica(self, connection: int, data: Bytes) -> tuple[list[FromReplica], Sequence[bytes]]:
         """A replica's frames, and what to send it at once. Raises ProtocolError: close the connection."""
         end = self._masters[connection]
         frames = end.receive(data)
-        return frames, _said(end)
+        return frames, _take_output(end)
 
-    def master_said(self, connection: int, data: Bytes) -> tuple[list[FromMaster], Sequence[bytes]]:
+    def receive_from_master(self, connection: int, data: Bytes) -> tuple[list[FromMaster], Sequence[bytes]]:
         """A master's frames, and what to send it at once. Raises ProtocolError: close the connection."""
         end = self._replicas[connection]
         frames = end.receive(data)
-        return frames, _said(end)
+        return frames, _take_output(end)
 
     def is_accepted(self, connection: int) -> bool:
         """This broker is the master there."""
@@ -136,6 +136,6 @@ class Channels:
         return f"refused a replication connection with {host}: {error}" if count == 1 else ""
 
 
-def _said(end: AcceptedEnd | DialledEnd) -> Sequence[bytes]:
+def _take_output(end: AcceptedEnd | DialledEnd) -> Sequence[bytes]:
     said, end.output = end.output, []
     return said

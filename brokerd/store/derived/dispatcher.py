@@ -78,7 +78,10 @@ class EntryApplication(Protocol):
 
 
 class Dispatcher:
-    """See the module. `listeners` are called with the arrivals of a round, after all of them are visible."""
+    """Makes messages visible up to the confirm offset.
+
+    `listeners` are called with the arrivals of a round, after all of them are visible.
+    """
 
     def __init__(self, commitlog: CommitLog, queues: EntryApplication, chunk_bytes: int, rules: CodeRules) -> None:
         self._commitlog = commitlog

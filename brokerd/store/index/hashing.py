@@ -27,10 +27,10 @@ Hashed = Callable[[bytes], int]
 
 def key_hash(topic: str, key: str) -> int:
     """The hash under which a message of the topic is found by the key."""
-    return fold(java_hash_bits(f"{topic}#{key}".encode("utf-8", "surrogatepass")))
+    return absolute_hash(java_hash_bits(f"{topic}#{key}".encode("utf-8", "surrogatepass")))
 
 
-def fold(bits: int) -> int:
+def absolute_hash(bits: int) -> int:
     """The absolute value of a 32-bit integer, and 0 for the one that has none."""
     if bits <= 0x7FFFFFFF:
         return bits
@@ -59,13 +59,13 @@ def _hasher(prefix: bytes) -> Hashed:
 
     def hashed(key: bytes) -> int:
         if len(key) < _LEAST_SPLIT:
-            return fold(java_hash_bits(prefix + key))
+            return absolute_hash(java_hash_bits(prefix + key))
         try:
             bits = heads[key[:-_TAIL]] + tails[key[-_TAIL:]] & 0xFFFFFFFF
         except KeyError:
             head, tail = key[:-_TAIL], key[-_TAIL:]
             if not tail.isascii():
-                return fold(java_hash_bits(prefix + key))
+                return absolute_hash(java_hash_bits(prefix + key))
             if len(heads) >= _MOST_HEADS:
                 heads.clear()
             if len(tails) >= _MOST_TAILS:

@@ -64,7 +64,7 @@ class FileWrite(NamedTuple):
 
 
 class IndexFile:
-    """See the module. The header's fields are attributes; `next_item` is the number of the next one put."""
+    """One file of the index of keys. The header's fields are attributes; `next_item` is the number of the next one put."""
 
     def __init__(self, disk: Disk, name: str, shape: IndexShape, header: Header, *, on_disk: bool) -> None:
         self.name = name

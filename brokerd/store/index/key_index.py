@@ -57,7 +57,7 @@ class IndexWrite:
 
 
 class KeyIndex:
-    """See the module. `files` are the open files, oldest first."""
+    """All files of the index, and the part of it that is not in files yet. `files` are the open files, oldest first."""
 
     def __init__(self, disk: Disk, commitlog: CommitLog, shape: IndexShape) -> None:
         self._disk = disk

@@ -32,7 +32,10 @@ class Question(NamedTuple):
 
 
 class Search:
-    """See the module. `is_complete` tells whether everything was looked at that could answer the question."""
+    """One question to the index, answered in slices.
+
+    `is_complete` tells whether everything was looked at that could answer the question.
+    """
 
     def __init__(self, index: KeyIndex, read: Callable[[int], bytes | None], question: Question) -> None:
         """`read(physical_offset)` gives the record that starts there, if consumers may see it."""

@@ -51,7 +51,7 @@ class SyncMark(NamedTuple):
 
 
 class CommitLog:
-    """See the module. The offsets are plain attributes: read them as often as needed."""
+    """The files of one log as one range of offsets. These are plain attributes: read them as often as needed."""
 
     def __init__(self, disk: Disk, settings: StoreSettings, *, is_ours: bool = True) -> None:
         """Open the files that are there; in a log that is not ours, none was left unfinished. The end is provisional (that of the

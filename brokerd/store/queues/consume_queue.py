@@ -102,7 +102,7 @@ class QueueFiles:
             numbers.append(start // self.file_bytes)
         return numbers
 
-    def fit_together(self, directory: str) -> bool:
+    def files_are_contiguous(self, directory: str) -> bool:
         """Whether a queue's files are all of this size and without a hole between them."""
         files = self.list(directory)
         if (

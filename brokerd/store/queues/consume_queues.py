@@ -381,8 +381,8 @@ class ConsumeQueues:
                 if not (name.isascii() and name.isdigit()):
                     continue
                 queue = ConsumeQueue(topic, int(name), self._files, 0)
-                if self._files.fit_together(queue.directory):
-                    first, low, _ = self._borne_out(queue, commitlog, end)
+                if self._files.files_are_contiguous(queue.directory):
+                    first, low, _ = self._find_confirmed_end(queue, commitlog, end)
                     if low > first and _last_physical(queue, low) < commitlog.min_offset:
                         ends[(topic, int(name))] = low
                     self._files.forget(queue.directory)
@@ -392,9 +392,9 @@ class ConsumeQueues:
         queue = ConsumeQueue(topic, queue_id, self._files, 0)
         if not self._disk.names(queue.directory):
             return True
-        if not self._files.fit_together(queue.directory):
+        if not self._files.files_are_contiguous(queue.directory):
             return False
-        first, low, end = self._borne_out(queue, commitlog, trusted)
+        first, low, end = self._find_confirmed_end(queue, commitlog, trusted)
         if low == first:
             self._files.forget(queue.directory)
             self._disk.remove(queue_ends.PATH)  # it may list what goes now
@@ -414,7 +414,7 @@ class ConsumeQueues:
         self.table[(topic, queue_id)] = queue
         return True
 
-    def _borne_out(self, queue: ConsumeQueue, commitlog: CommitLog, trusted: int) -> tuple[int, int, int]:
+    def _find_confirmed_end(self, queue: ConsumeQueue, commitlog: CommitLog, trusted: int) -> tuple[int, int, int]:
         """Where a queue's files begin, where the units that the log bears out end, and where the files end.
 
         What was durable comes first and is borne out; what a crash or an old cut left behind it is not. So: binary search.
@@ -425,7 +425,7 @@ class ConsumeQueues:
         low, high = first, end
         while low < high:
             middle = (low + high) // 2
-            if _is_borne_out(queue, middle, commitlog, trusted):
+            if _matches_log(queue, middle, commitlog, trusted):
                 low = middle + 1
             else:
                 high = middle
@@ -457,7 +457,7 @@ def _last_physical(queue: ConsumeQueue, end: int) -> int:
     return -1 if size == BLANK_SIZE else physical_offset
 
 
-def _is_borne_out(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted: int) -> bool:
+def _matches_log(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted: int) -> bool:
     """Whether the log has, before the trusted offset, the record that the unit names, as that message of that queue."""
     physical_offset, size, _ = queue.unit(offset)
     if size == BLANK_SIZE:

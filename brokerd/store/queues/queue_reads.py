@@ -69,10 +69,10 @@ def read_messages(
     With `tags_codes` only messages whose tags code is among them (hashes collide: the reader compares the tags themselves).
     """
     min_offset, max_offset = queue.min_offset(commitlog.min_offset), queue.max_offset
-    beside = _beside(queue_offset, min_offset, max_offset)
+    beside = _answer_out_of_range(queue_offset, min_offset, max_offset)
     if beside is not None:
         return GetResult(*beside, min_offset, max_offset, [])
-    units, looked_at, encoded, total = _wanted(queue, queue_offset, max_count, max_bytes, tags_codes)
+    units, looked_at, encoded, total = _select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
     records = commitlog.reads.records(units, encoded, total)
     return GetResult(_status(units, records), looked_at, min_offset, max_offset, records)
 
@@ -87,10 +87,10 @@ def read_joined(
 ) -> JoinedResult:
     """The same messages as `read_messages` gives, in one piece: as an answer has them."""
     min_offset, max_offset = queue.min_offset(commitlog.min_offset), queue.max_offset
-    beside = _beside(queue_offset, min_offset, max_offset)
+    beside = _answer_out_of_range(queue_offset, min_offset, max_offset)
     if beside is not None:
         return JoinedResult(*beside, min_offset, max_offset)
-    units, looked_at, encoded, total = _wanted(queue, queue_offset, max_count, max_bytes, tags_codes)
+    units, looked_at, encoded, total = _select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
     body = commitlog.reads.joined(units, encoded, total) if units else None
     if body is None:
         records = commitlog.reads.records(units, encoded, total)
@@ -114,7 +114,7 @@ def joined(result: GetResult) -> JoinedResult:
     return JoinedResult(*result[:4], b"".join(records), len(records), physical_offset_of(last) + len(last))
 
 
-def _wanted(
+def _select_units(
     queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int, tags_codes: Collection[int] | None
 ) -> tuple[list[Unit], int, bytes, int]:
     """The wanted ones of the next units, where to go on, their bytes unless others are between them, and the sum of their sizes.
@@ -155,7 +155,7 @@ def _chosen_units(
     return wanted, looked_at
 
 
-def _beside(queue_offset: int, min_offset: int, max_offset: int) -> tuple[GetStatus, int] | None:
+def _answer_out_of_range(queue_offset: int, min_offset: int, max_offset: int) -> tuple[GetStatus, int] | None:
     """The status and next offset of a read outside of `[min_offset, max_offset)`."""
     if max_offset == 0:
         return GetStatus.NO_MESSAGE_IN_QUEUE, 0

@@ -112,4 +112,4 @@ async def test_a_taken_port_is_logged_and_no_error(caplog: pytest.LogCaptureFixt
     ("port", "own", "expected"), [(0, 9876, 19876), (0, 60000, 50000), (5557, 9876, 5557), (-1, 9876, None)]
 )
 def test_where_it_listens(port: int, own: int, expected: int | None) -> None:
-    assert MetricsSettings(port=port).port_beside(own) == expected
+    assert MetricsSettings(port=port).scrape_port(own) == expected

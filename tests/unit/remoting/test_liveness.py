@@ -80,11 +80,11 @@ def test_a_peer_that_talks_all_the_time_is_not_expected_to_go_on_with_it() -> No
 def test_what_the_watcher_slept_through_is_no_silence() -> None:
     silence, now_ms = spoken([250] * 50)
     woke_ms = now_ms + 100 + 20_000
-    silence.forgive(20_000, woke_ms)
+    silence.discount_pause(20_000, woke_ms)
     assert silence.silent_ms(woke_ms) == 100
     silence.heard(woke_ms + 50)
     assert silence.limit_ms == 1000, "and no gap to learn from"
-    silence.forgive(10**9, woke_ms + 60)
+    silence.discount_pause(10**9, woke_ms + 60)
     assert silence.silent_ms(woke_ms + 60) == 0
 
 

@@ -95,7 +95,7 @@ def test_what_was_there_before_this_process_is_due_by_its_entry_but_not_later_th
 
 def test_messages_that_a_start_finds_behind_its_queues_were_there_before() -> None:
     level = WaitingLevel(DELAY_MS, 3, 1000)
-    level.was_there(5)
+    level.loaded_at_start(5)
     assert level.count == 5
     assert level.release_ms(4, START_MS + 5000, 2000, START_MS) == 7000
 

@@ -72,7 +72,7 @@ class Halves:
     def __init__(self) -> None:
         self.offsets: list[int] = []
 
-    def divert(self, draft: Draft) -> Draft:
+    def to_stored_draft(self, draft: Draft) -> Draft:
         return half_draft(draft) if is_half(draft) else ordinary_draft(draft)
 
     def stored(self, draft: Draft, place: AppendResult) -> None:

@@ -25,7 +25,7 @@ class Gate:
     def __init__(self) -> None:
         self.end_offset = 0
         self.entered = threading.Semaphore(0)
-        self.let_go = threading.Semaphore(0)
+        self.drop_content = threading.Semaphore(0)
         self.syncs = 0
         self.noted: list[int] = []
         self.prepared = 0
@@ -37,7 +37,7 @@ class Gate:
         mark = SyncMark(self.end_offset, self.end_offset, 0)
         self.syncs += 1
         self.entered.release()
-        assert self.let_go.acquire(timeout=DEADLINE_S)
+        assert self.drop_content.acquire(timeout=DEADLINE_S)
         if self.error is not None:
             raise self.error
         return mark
@@ -96,7 +96,7 @@ async def flusher(gate: Gate, heard: Heard) -> AsyncIterator[Flusher]:
     flusher.start()
     yield flusher
     for _ in range(10):
-        gate.let_go.release()
+        gate.drop_content.release()
     await flusher.stop()
 
 
@@ -111,9 +111,9 @@ async def test_requests_during_a_sync_are_answered_by_one_more(gate: Gate, heard
     for _ in range(50):
         gate.end_offset += 10
         flusher.request()
-    gate.let_go.release()
+    gate.drop_content.release()
     await entered(gate)
-    gate.let_go.release()
+    gate.drop_content.release()
     await heard.until(lambda: heard.flushed == [100, 600])
     assert gate.syncs == 2
     assert gate.prepared >= 1
@@ -123,7 +123,7 @@ async def test_requests_during_a_sync_are_answered_by_one_more(gate: Gate, heard
 async def test_a_request_while_it_sleeps_wakes_it_every_time(gate: Gate, heard: Heard, flusher: Flusher) -> None:
     for n in range(1, 30):
         gate.end_offset = n
-        gate.let_go.release()
+        gate.drop_content.release()
         flusher.request()
         await heard.until(lambda n=n: heard.flushed[-1:] == [n])
     assert gate.syncs == 29
@@ -131,7 +131,7 @@ async def test_a_request_while_it_sleeps_wakes_it_every_time(gate: Gate, heard: 
 
 async def test_nothing_is_synced_that_nobody_asked_for(gate: Gate, heard: Heard, flusher: Flusher) -> None:
     gate.end_offset = 5
-    gate.let_go.release()
+    gate.drop_content.release()
     flusher.request()
     await heard.until(lambda: heard.flushed == [5])
     gate.end_offset = 9
@@ -142,7 +142,7 @@ async def test_nothing_is_synced_that_nobody_asked_for(gate: Gate, heard: Heard,
 async def test_a_stop_finishes_what_was_asked_for(gate: Gate, heard: Heard, flusher: Flusher) -> None:
     gate.end_offset = 7
     flusher.request()
-    gate.let_go.release()
+    gate.drop_content.release()
     await flusher.stop()
     assert heard.flushed == [7]
     assert flusher.syncs == 1
@@ -152,7 +152,7 @@ async def test_a_stop_finishes_what_was_asked_for(gate: Gate, heard: Heard, flus
 async def test_a_failed_sync_is_told_once_and_ends_the_thread(gate: Gate, heard: Heard, flusher: Flusher) -> None:
     gate.error = StorageError("cannot sync")
     flusher.request()
-    gate.let_go.release()
+    gate.drop_content.release()
     await heard.until(lambda: bool(heard.failures))
     flusher.request()
     await flusher.stop()
@@ -167,7 +167,7 @@ async def test_a_bug_in_the_thread_is_a_failure_too(
 ) -> None:
     gate.error = ValueError("a bug")
     flusher.request()
-    gate.let_go.release()
+    gate.drop_content.release()
     await heard.until(lambda: bool(heard.failures))
     assert "a bug" in str(heard.failures[0])
     assert "Traceback" in caplog.text
@@ -179,7 +179,7 @@ async def test_a_file_that_cannot_be_made_ahead_is_only_mentioned(
     gate.prepare_error = StorageError("no space")
     for n in (1, 2):
         gate.end_offset = n
-        gate.let_go.release()
+        gate.drop_content.release()
         flusher.request()
         await heard.until(lambda n=n: heard.flushed[-1:] == [n])
     assert heard.failures == []

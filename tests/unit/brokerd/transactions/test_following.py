@@ -55,7 +55,7 @@ class Follower:
 
 def begin(master: Follower, properties: dict[str, str]) -> tuple[int, int]:
     encoded = encode_properties({"TRAN_MSG": "true", "PGROUP": "pg", **properties})
-    draft = master.service.divert(Draft("T", 0, b"x", encoded, master.turns.wall_ms(), HOST, sys_flag=4))
+    draft = master.service.to_stored_draft(Draft("T", 0, b"x", encoded, master.turns.wall_ms(), HOST, sys_flag=4))
     [place] = master.log.append_placed([draft])
     master.service.stored(draft, place)
     return place.queue_offset, place.physical_offset

@@ -17,10 +17,10 @@ from brokerd.transactions.records import (
     half_of,
     half_of_draft,
     is_half,
-    moved_draft,
     op_draft,
     ordinary_draft,
     successor_draft,
+    successor_noted_draft,
 )
 from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.table import OpenTransactions
@@ -123,7 +123,7 @@ def test_op_records_of_all_versions_are_read(body: bytes, tag: str, offsets: lis
 
 
 def test_an_op_record_of_a_successor_decides_nothing() -> None:
-    moved = moved_draft(3, 5, HOST)
+    moved = successor_noted_draft(3, 5, HOST)
     assert (moved.topic, moved.body) == (OP_TOPIC, b"3,")
     assert done_offsets(stored(moved)) == []
 

@@ -293,7 +293,7 @@ def test_a_silent_master_is_left_and_an_idle_replica_says_that_it_lives() -> Non
 
 def test_a_pause_of_this_process_is_not_the_masters_silence() -> None:
     replica = streaming()
-    replica.followership.forgive(5000)
+    replica.followership.discount_pause(5000)
     replica.followership.tick(5100)
     assert not replica.all(CloseConnection)
 

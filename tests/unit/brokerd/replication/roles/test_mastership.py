@@ -382,7 +382,7 @@ def test_a_pause_of_the_master_is_not_held_against_the_replicas() -> None:
     master = Master(2)
     two = master.join(2, 100)
     master.tick(50)
-    master.mastership.forgive(14_000, 14_100)
+    master.mastership.discount_pause(14_000, 14_100)
     master.tick(14_100)
     assert master.proposed == []
     assert two not in master.closed
