@@ -44,11 +44,14 @@ def test_nesting_is_bounded(content: bytes) -> None:
 
 
 def tables(inner: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, object]]:
-    return st.dictionaries(st.text() | st.integers(-9, 99).map(str), inner)
+    return st.dictionaries(texts | st.integers(-9, 99).map(str), inner, max_size=4)
 
 
+texts = st.text(max_size=8)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-99, 99) | st.text(), lambda inner: st.lists(inner) | tables(inner)
+    st.none() | st.booleans() | st.integers(-99, 99) | texts,
+    lambda inner: st.lists(inner, max_size=4) | tables(inner),
+    max_leaves=12,
 )
 
 
