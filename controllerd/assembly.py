@@ -114,7 +114,6 @@ class Controller:
         self._peers = Peers(
             settings.raft.group, self._members, events, self._tasks, identity, self._machine.highest_level
         )
-        self._driver = self._make_driver(disk)
         self._raising = Raising(
             self._driver, self._machine, self._peers.level, settings.raft.decide_timeout_ms, self._tasks
         )
