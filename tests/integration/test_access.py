@@ -12,9 +12,9 @@ import pytest
 from remoting import codes
 from remoting.access.signature import Credentials
 from remoting.client.access_admin import AccessAdmin
-from remoting.client.blocking import CONFIRMED, UNCHANGED
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import RequestError
+from remoting.facts.words import Outcome
 from remoting.transport.client import NOBODY, Identity
 from tests.support.cluster import Cluster, eventually
 
@@ -75,8 +75,8 @@ def test_who_does_not_sign_is_refused_by_controllers_and_brokers(cluster: Cluste
 
 def test_a_user_may_do_what_the_permissions_say_on_every_broker(cluster: Cluster) -> None:
     admin = AccessAdmin(cluster.admin)
-    assert admin.create_user("alice", PASSWORD, "Normal", "enable").outcome == CONFIRMED
-    assert admin.create_user("alice", PASSWORD, "Normal", "enable").outcome == UNCHANGED
+    assert admin.create_user("alice", PASSWORD, "Normal", "enable").outcome is Outcome.CONFIRMED
+    assert admin.create_user("alice", PASSWORD, "Normal", "enable").outcome is Outcome.UNCHANGED
     eventually("the broker knows alice", lambda: "no permission" in refusal(cluster, "alice", PASSWORD))
     admin.put_permission("alice", {"resource": "Topic:order*", "actions": ["Pub"], "decision": "Allow"})
 
