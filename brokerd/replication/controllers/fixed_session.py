@@ -239,6 +239,10 @@ class FixedSession:
             ext["masterHaAddress"],
             ext.get("masterGrpcAddress", ""),
         )
+        if not self.lineage:
+            self._lineage_file.keep(lineage)
+            self.lineage = lineage
+            self._observer.lineage_known(lineage)
         if epoch < self._epoch:
             self.last_error = (
                 f"the master is in epoch {epoch}, but this replica has seen {self._epoch}: the master has an older copy of its "
@@ -246,10 +250,6 @@ class FixedSession:
             )
         else:
             self._epoch, self.last_error, self.answered_ms = epoch, "", now_ms
-        if not self.lineage:
-            self._lineage_file.keep(lineage)
-            self.lineage = lineage
-            self._observer.lineage_known(lineage)
         self._observer.observed(view, now_ms)
 
     def _ask_for_the_group(self, now_ms: int) -> None:

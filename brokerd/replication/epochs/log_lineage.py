@@ -7,7 +7,7 @@ import secrets
 from typing import Final
 
 from remoting.disk import Disk
-from remoting.errors import CorruptedFile
+from remoting.errors import CorruptedFile, ProtocolError
 
 LINEAGE_FILE: Final = "logLineage"
 _NAME: Final = re.compile(r"[0-9a-f]{32}")
@@ -36,7 +36,7 @@ class LogLineage:
         return name
 
     def keep(self, name: str) -> None:
-        """Durable when it returns. Raises CorruptedFile for what cannot be a name."""
+        """Durable when it returns. Raises ProtocolError for what cannot be a name."""
         if not _NAME.fullmatch(name):
-            raise CorruptedFile(f"the master names its log {name[:60]!r}, which cannot be a name")
+            raise ProtocolError(f"the master names its log {name[:60]!r}, which cannot be a name")
         self._disk.replace_bytes(LINEAGE_FILE, f"{name}\n".encode())

@@ -18,7 +18,7 @@ from brokerd.replication.roles.effects import Role, RoleView
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.put_status import PutStatus
 from remoting import codes
-from remoting.errors import CorruptedFile, RequestError, SettingsError
+from remoting.errors import CorruptedFile, ProtocolError, RequestError, SettingsError
 from remoting.frame import Command
 from remoting.transport.client import RemotingClient
 from remoting.transport.connection import RemotingConnection
@@ -86,7 +86,8 @@ class Talk:
             roles="fixed", broker_id=broker_id, total_replicas=total, acting_master=acting,
             fixed_master="" if broker_id == 0 else MASTER,
         )  # fmt: skip
-        self.lineage = Lineage(LINEAGE if broker_id == 0 or highest else "")
+        self.lineage: Any = Lineage(LINEAGE if broker_id == 0 or highest else "")
+        self.settings, self.names = settings, names
         self.session = FixedSession(settings, names, [NS], self.observer, self.lineage, highest)
         self.waiting: list[SessionRequest] = []
 
@@ -342,8 +343,21 @@ def test_a_lineage_is_drawn_once_and_a_damaged_one_is_refused() -> None:
     disk.replace_bytes(LINEAGE_FILE, b"x")
     with pytest.raises(CorruptedFile, match="copy the file"):
         LogLineage(disk).load(draw=True)
-    with pytest.raises(CorruptedFile, match="cannot be a name"):
+    with pytest.raises(ProtocolError, match="cannot be a name"):
         LogLineage(disk).keep("../x")
+
+
+def test_a_master_that_names_its_log_as_no_log_is_named_ends_no_replica() -> None:
+    talk = Talk(1)
+    talk.lineage = LogLineage(MemoryDisk())
+    session = talk.session = FixedSession(talk.settings, talk.names, [NS], talk.observer, talk.lineage, 0)
+    talk.tick()
+    talk.answer(ASK_MASTER, {**told(3, 0), "lineage": "../x"})
+    assert "cannot be a name" in session.last_error
+    assert (talk.observer.views, talk.observer.lineages) == ([], [])
+    talk.tick(1000)
+    talk.answer(ASK_MASTER, told(2, 0))
+    assert [view.master_epoch for view in talk.observer.views] == [2], "nothing of the refused answer was taken over"
 
 
 async def test_a_replica_names_its_topics_to_stand_in_and_clients_requests_are_answered() -> None:
