@@ -156,8 +156,9 @@ class _Turn:
         """The kernel laid out requests of a connection in the present run."""
         if taken.opaques:
             self._parts.append((connection, taken))
-        assert self.run is not None
-        if self.run.size >= _MAX_RUN_BYTES:
+        run = self.run
+        assert run is not None
+        if run.end_offset - run.start >= _MAX_RUN_BYTES:
             self.append()
 
     def append(self, least_bytes: int = 0) -> None:
@@ -171,10 +172,10 @@ class _Turn:
         except LogboomError as error:
             _refuse(parts, as_request_error(error, codes.SERVICE_NOT_AVAILABLE))
             return
-        counters = self._counters
-        counters.in_messages += run.message_count
-        counters.in_bytes += run.size
-        counters.statistics.stored(run.entries, run.message_count, run.size)
+        counters, count, size = self._counters, run.message_count, run.size
+        counters.in_messages += count
+        counters.in_bytes += size
+        counters.statistics.stored(run.entries, count, size)
         self._acknowledger.appended(run.end_offset)
         if parts:
             answers = _Answers(parts, counters.puts, len(run.entries))

@@ -87,6 +87,7 @@ class MessageStore(StoreReads):
         self.durable = DurablePositions(page, self.commitlog)
         self.queues = ConsumeQueues(disk, settings)
         self.queue_offsets = QueueOffsets()
+        self._most_run_bytes = self.commitlog.segment_size_bytes - FILLER_BYTES
         self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes, rules)
         self.index: KeyIndex | None = None
         self.followers = Followers()
@@ -257,16 +258,16 @@ class MessageStore(StoreReads):
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)
         commitlog = self.commitlog
-        if must_roll(size, commitlog.segment_remaining()):
+        room = commitlog.segment_remaining() - FILLER_BYTES
+        if size > room:
             try:
                 commitlog.roll()
             except StorageError as error:
                 self._note_append_error(error)
                 raise
+            room = commitlog.segment_remaining() - FILLER_BYTES
         start = commitlog.end_offset
-        limit = start + commitlog.segment_remaining() - FILLER_BYTES
-        most_bytes = commitlog.segment_size_bytes - FILLER_BYTES
-        return Run(start, limit, most_bytes, self.next_timestamp(), self.queue_offsets.taking())
+        return Run(start, start + room, self._most_run_bytes, self.next_timestamp(), self.queue_offsets.taking())
 
     def append_laid_out(self, run: Run) -> None:
         """Append all of a run, which nobody adds to any more: its records in one write, its numbers, its entries for dispatch.
@@ -422,6 +423,7 @@ class MessageStore(StoreReads):
         self.durable.reset(offset)
         self.queues.clear()
         self.queue_offsets = QueueOffsets()
+        self._most_run_bytes = self.commitlog.segment_size_bytes - FILLER_BYTES
         self.dispatcher.restart(offset)
         self.followers.restart(offset)
         for listener in self.truncate_listeners:
