@@ -102,13 +102,6 @@ def dash(value: Any) -> Any:
     return DASH if value is None or value == "" else value
 
 
-@register.filter
-def yes_no(value: Any) -> str:
-    if value is None:
-        return DASH
-    return "yes" if value else "no"
-
-
 # ---- times
 
 

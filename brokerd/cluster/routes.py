@@ -40,7 +40,7 @@ class OwnGroup:
 
 
 class Routes:
-    """Implements `services.RouteSource`. `now_ms` is monotonic."""
+    """Implements `broker_route.RouteSource`. `now_ms` is monotonic."""
 
     def __init__(
         self, metadata: Metadata, own_group: Callable[[], OwnGroup], query: QueryRoute, now_ms: Callable[[], int]
@@ -53,7 +53,7 @@ class Routes:
         self._asking: dict[str, list[Routed]] = {}
 
     def route(self, topic: str, done: Routed) -> None:
-        """The routes of a topic, at once or when a name server answered; see services.RouteSource."""
+        """The routes of a topic, at once or when a name server answered; see broker_route.RouteSource."""
         cached = self._cached.get(topic)
         if cached is not None and self._now_ms() - cached[0] < _FRESH_MS:
             self._answer(topic, cached[1], done)

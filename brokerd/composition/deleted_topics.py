@@ -33,7 +33,7 @@ class DeletedTopics:
             self._statistics.forget_group(group)
         for topic in change.topics_deleted:
             self._statistics.forget_topic(topic)
-            self._store.queue_offsets.forget(topic)
+            self._store.forget_queue_offsets(topic)
             self._waiting.append((change.position, topic))
         self.remove_queues()
 

@@ -67,7 +67,6 @@ class Deliverer:
         settings: DelaySettings | None = None,
     ) -> None:
         self.counters = ScheduleCounters()
-        self._delays = delays
         self._metadata = metadata
         self._log = record_log
         self._began_at = self._own_from = record_log.end_offset

@@ -31,7 +31,7 @@ T = TypeVar("T", bound=Payload)
 
 
 class Waiter(Generic[T]):
-    """One parked request; `services.Parked`."""
+    """One parked request; `pop.requests.Parked`."""
 
     __slots__ = ("_table", "deadline_ms", "group", "is_parked", "number", "payload", "queue_id", "topic")
 

@@ -24,7 +24,7 @@ _Place = tuple[bool, str, Hashable]  # (is consumer, group, key of the member)
 
 
 class ClientRegistry:
-    """Implements `services.Clients`. `now_ms` is monotonic, `wall_ms` tells the time of day."""
+    """Implements `client_info.Clients`. `now_ms` is monotonic, `wall_ms` tells the time of day."""
 
     def __init__(self, now_ms: Callable[[], int], wall_ms: Callable[[], int]) -> None:
         self.group_listeners: list[Callable[[str], None]] = []
@@ -39,7 +39,7 @@ class ClientRegistry:
         self._fingerprints: dict[object, int] = {}
         self._member_count = 0
 
-    # ---- services.Clients
+    # ---- client_info.Clients
 
     def heartbeat(self, info: ClientInfo, connection: object) -> None:
         """A gRPC client lives. Raises RequestError when there is no room for it."""

@@ -65,10 +65,6 @@ class MetadataTables:
         """Topic -> queue -> offset."""
         return {topic: queues for (name, topic), queues in self.offsets.items() if name == group}
 
-    def offsets_of_topic(self, topic: str) -> Mapping[str, Mapping[int, int]]:
-        """Group -> queue -> offset."""
-        return {group: queues for (group, name), queues in self.offsets.items() if name == topic}
-
     def clear(self) -> None:
         self.topics = {}
         self.groups = {}

@@ -77,7 +77,7 @@ class _Waiting:
 
 
 class PopService:
-    """Implements `services.Popper`; a `journal.resident.Resident`.
+    """Implements `requests.Popper`; a `journal.resident.Resident`.
 
     `is_alive(client_id)` says whether a client that leases messages is there.
     """
@@ -146,10 +146,10 @@ class PopService:
             share=True,
         )
 
-    # ---- services.Popper
+    # ---- requests.Popper
 
     def pop(self, request: PopRequest, done: PopDone) -> Parked | None:
-        """Take messages now, or wait for some; see services.Popper."""
+        """Take messages now, or wait for some; see requests.Popper."""
         self.counters.pops += 1
         try:
             if not self._serving:
@@ -181,7 +181,7 @@ class PopService:
         return waiter
 
     def ack(self, group: str, topic: str, handles: Sequence[str], done: Callable[[Sequence[AckStatus]], None]) -> None:
-        """Finish messages; see services.Popper."""
+        """Finish messages; see requests.Popper."""
         if not self._serving:
             done([AckStatus.FAILED] * len(handles))
             return
@@ -190,14 +190,14 @@ class PopService:
     def change_invisible_time(
         self, group: str, topic: str, handle: str, invisible_time_ms: int, done: Callable[[InvisibleTimeOutcome], None]
     ) -> None:
-        """Postpone a message, or return it at once; see services.Popper."""
+        """Postpone a message, or return it at once; see requests.Popper."""
         if not self._serving:
             done(InvisibleTimeOutcome(AckStatus.FAILED, handle))
             return
         self._finishing.change(group, topic, handle, invisible_time_ms, done)
 
     def forward_to_dead_letter(self, group: str, topic: str, handle: str, done: Callable[[AckStatus], None]) -> None:
-        """Give a message up; see services.Popper."""
+        """Give a message up; see requests.Popper."""
         if not self._serving:
             done(AckStatus.FAILED)
             return

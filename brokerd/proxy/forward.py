@@ -60,7 +60,6 @@ LOCAL: Final = frozenset({"EndTransaction", "RecallMessage", "QueryOffset", "Pul
 
 _RETRY_S: Final = 0.02
 _WATCH_S: Final = 0.1
-_DIAL_TIMEOUT_MS: Final = 1000
 _ANSWER_RESERVE_MS: Final = 200
 _ROUTE_HOLD_MS: Final = 1000
 _MAX_SETTINGS_BYTES: Final = 64 * 1024

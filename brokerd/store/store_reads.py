@@ -45,7 +45,7 @@ class StoreReads:
         max_bytes: int,
         tags_codes: Collection[int] | None = None,
     ) -> GetResult:
-        """Messages of a queue that consumers may see; see `reading.read_messages`."""
+        """Messages of a queue that consumers may see; see `queue_reads.read_messages`."""
         queue = self.queues.table.get((topic, queue_id))
         if queue is None:
             return NO_QUEUE
@@ -60,7 +60,7 @@ class StoreReads:
         max_bytes: int,
         tags_codes: Collection[int] | None = None,
     ) -> JoinedResult:
-        """The same messages in one piece; see `reading.read_joined`."""
+        """The same messages in one piece; see `queue_reads.read_joined`."""
         queue = self.queues.table.get((topic, queue_id))
         if queue is None:
             return joined(NO_QUEUE)
@@ -102,7 +102,7 @@ class StoreReads:
         return 0 if queue is None else queue.max_offset
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
-        """The queue offset for a store time; see `reading.offset_by_time`."""
+        """The queue offset for a store time; see `queue_reads.offset_by_time`."""
         queue = self.queues.table.get((topic, queue_id))
         return 0 if queue is None else offset_by_time(self.commitlog, queue, timestamp_ms, boundary)
 

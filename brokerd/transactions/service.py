@@ -100,7 +100,7 @@ class TransactionService:
         )
         self.checks = CheckBack(self, producers, broker_name, scheduler, now_ms, move_up_bytes, self._settings)
 
-    # ---- half messages (`send.HalfMessages`)
+    # ---- half messages (`sending.sender.HalfMessages`)
 
     def to_stored_draft(self, draft: Draft) -> Draft:
         """The half message of a draft that begins a transaction; any other draft as it is. Raises RequestError."""

@@ -174,7 +174,7 @@ class ReplicasProcessor:
             fields.number(request, "maxOffset", -1),
         )
         await self._driver.read_barrier(self._timeout_ms)
-        state = self._groups.machine.replicas
+        state = self._machine.replicas
         decision = decide(state, wanted)
         applied = Applied(decision.records, decision.reply, state)
         if decision.records:

@@ -24,7 +24,6 @@ from tasks.spark.settings import SparkSettings
 log = logging.getLogger(__name__)
 
 USER = "logboom"
-READY_TIMEOUT_S = 60.0
 _PROJECT_DIR = Path(__file__).resolve().parents[2]
 _SHIPPED_PACKAGES = ("remoting", "tasks/spark")
 _SHIPPED_FILES = ("tasks/__init__.py",)

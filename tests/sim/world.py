@@ -120,7 +120,7 @@ class Node:
     def wall_ms(self) -> int:
         return self.wall_offset_ms + int(self.world.now_ms)
 
-    # the `brokerd.scheduler.Scheduler` of this node
+    # the `brokerd.loop.scheduler.Scheduler` of this node
 
     def time(self) -> float:
         return (self._origin_ms + self.world.now_ms * self._rate) / 1000

@@ -24,7 +24,7 @@ class Turn:
 
 
 class Turns:
-    """`brokerd.scheduler.Scheduler`. `wall_ms` follows the same clock, until somebody sets it."""
+    """`brokerd.loop.scheduler.Scheduler`. `wall_ms` follows the same clock, until somebody sets it."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._start_ms = start_ms

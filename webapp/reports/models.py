@@ -4,7 +4,7 @@ A **schedule** is mirrored to django-celery-beat by `webapp.reports.schedules` a
 `report-schedule-<id>` that sends `tasks.reports.run_schedule` with `[schedule id]`. The worker applies the overlap policy and
 makes the run.
 
-A **run** is made queued, by the console (`webapp.reports.services`, which then sends `tasks.reports.run` with `[run id]`) or by
+A **run** is made queued, by the console (`webapp.reports.changes`, which then sends `tasks.reports.run` with `[run id]`) or by
 the worker for a schedule. It moves as `webapp.lifecycle` allows. The worker calls `webapp.reports.stream` for each step; that
 module stores first and announces afterwards, so whoever arrives late or misses an announcement reads the same from the
 tables. `spark_session_id` and `spark_tag` are stored before the first job starts: with them any process can interrupt the

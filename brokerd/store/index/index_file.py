@@ -21,8 +21,7 @@ from brokerd.store.index.postings import Postings
 from remoting.disk import Disk, FileSegment
 from remoting.errors import CorruptedFile
 
-_PAGE_BITS: Final = 10
-_PAGE_SLOTS: Final = 1 << _PAGE_BITS  # written together: 4 KiB
+_PAGE_BITS: Final = 10  # of the number of slots that are written together: 4 KiB
 _READ_BYTES: Final = 1 << 18
 _NEWEST_FIRST_ITEMS: Final = 1024
 
