@@ -56,7 +56,6 @@ class ControllerSession:
         self.registration = speaker.registration
         self.leader: str | None = None
         self.last_error = ""
-        self.answered_ms: int | None = None  # when the leader last answered anything
         self._settings = settings
         self._speaker = speaker
         self._names = speaker.names
@@ -152,8 +151,6 @@ class ControllerSession:
             return
         if code == codes.CONTROLLER_NOT_LEADER:
             self._lose_leader(now_ms)
-        else:
-            self.answered_ms = now_ms
         try:
             self._digest(request, code, ext, body, now_ms)
         except (ProtocolError, ValueError, KeyError, TypeError, AttributeError) as error:

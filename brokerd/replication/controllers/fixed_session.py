@@ -53,7 +53,6 @@ class FixedSession:
         _check(settings)
         self.is_master = settings.broker_id == MASTER_ID
         self.last_error = ""
-        self.answered_ms: int | None = None
         self.acts_as_master = False  # this replica stands in for its master
         self.name_servers = tuple(name_servers)
         self._lineage_file = lineage
@@ -80,11 +79,6 @@ class FixedSession:
         observer.identified(settings.broker_id)
         if self.lineage:
             observer.lineage_known(self.lineage)
-
-    @property
-    def leader(self) -> str | None:
-        """Whom a person would look at: the master."""
-        return self._names.address if self.is_master else self._settings.fixed_master
 
     def take_requests(self) -> list[SessionRequest]:
         requests, self._requests = self._requests, []
@@ -249,7 +243,7 @@ class FixedSession:
                 "data directory; put the newer one back, or remove this replica's to copy the older one"
             )
         else:
-            self._epoch, self.last_error, self.answered_ms = epoch, "", now_ms
+            self._epoch, self.last_error = epoch, ""
         self._observer.observed(view, now_ms)
 
     def _ask_for_the_group(self, now_ms: int) -> None:

@@ -57,10 +57,6 @@ class Session(Protocol):
 
     addresses: tuple[str, ...]
     last_error: str
-    answered_ms: int | None
-
-    @property
-    def leader(self) -> str | None: ...
 
     def reconfigure(self, settings: ReplicationSettings) -> None: ...
 

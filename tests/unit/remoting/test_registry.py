@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from remoting import codes
@@ -38,8 +40,8 @@ def test_handlers_are_exactly_those_of_the_rows(side: By) -> None:
 
 
 def test_a_declined_code_says_why() -> None:
-    peer = Peer()
-    bind(BROKERS, handlers(BROKERS))[codes.RECALL_MESSAGE](peer, [Command(codes.RECALL_MESSAGE, 5)])  # type: ignore[arg-type]
+    peer: Any = Peer()
+    bind(BROKERS, handlers(BROKERS))[codes.RECALL_MESSAGE](peer, [Command(codes.RECALL_MESSAGE, 5)])
     assert peer.answers[5].code == codes.REQUEST_CODE_NOT_SUPPORTED
     assert (peer.answers[5].remark or "").startswith(" request type 370 not supported: messages are delayed by levels")
 
