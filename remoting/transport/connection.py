@@ -5,14 +5,14 @@ batch and no Task is made. Those of one kind may be taken undecoded, buffer by b
 are written during a loop turn leave in one write.
 
 What a peer can make us hold is bounded: a frame by its size limit, unanswered requests by `max_in_flight` (reading stops until
-answers are given), unsent answers by the transport's high-water mark (reading stops until the peer reads).
+answers are given), what waits for a taker by `max_held_bytes` (likewise), unsent answers by the transport's high-water mark
+(reading stops until the peer reads).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,12 +43,13 @@ _READS_AFTER_VAIN_OFFER: Final = 16  # that are not offered: what a peer sends i
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one peer may make us hold: bytes of a frame, requests that were not answered yet, and bytes of answers that it does
-    not read. `wait_ms`, by request code: how long a request that was read may wait before it is handled; `other_wait_ms` for the
-    codes that are not in it. `large_answers` are the codes whose answers may be large."""
+    """What one peer may make us hold: bytes of a frame, requests that were not answered yet, bytes that wait for a taker, and
+    bytes of answers that it does not read. `wait_ms`, by request code: how long a request that was read may wait before it is
+    handled; `other_wait_ms` for the codes that are not in it. `large_answers` are the codes whose answers may be large."""
 
     max_frame_bytes: int = frame.MAX_FRAME_BYTES
     max_in_flight: int = 16384
+    max_held_bytes: int = 1024 * 1024
     max_unsent_bytes: int = 32 * 1024 * 1024
     wait_ms: Mapping[int, int] = field(default_factory=dict)
     other_wait_ms: int = 60_000
@@ -149,6 +150,9 @@ class RemotingConnection(asyncio.Protocol):
             self._received_bytes += len(data)
             if self._received_bytes < self._wanted_bytes:
                 return
+            if self._is_offered:
+                self._regulate_reading()
+                return
             data = b"".join(self._received)
             self._received.clear()
         self._read(data)
@@ -165,8 +169,9 @@ class RemotingConnection(asyncio.Protocol):
             and self._taker.offer(self, data)
         ):
             self._is_offered = True
-            self._received.append(data)
-            self._wanted_bytes = sys.maxsize  # what comes meanwhile waits behind it
+            self._received.append(data)  # what comes meanwhile waits behind it
+            self._received_bytes = len(data)
+            self._wanted_bytes = self._limits.max_held_bytes
         else:
             self._decode(data)
 
@@ -188,21 +193,25 @@ class RemotingConnection(asyncio.Protocol):
 
     @property
     def offered(self) -> bytes:
-        """What the taker said that it will take from; nothing when the connection closed meanwhile."""
-        return self._received[0] if self._is_offered else b""
+        """What the taker may take from, with all that came since it said so; nothing when the connection closed meanwhile."""
+        if not self._is_offered:
+            return b""
+        if len(self._received) > 1:
+            self._received = [b"".join(self._received)]
+        return self._received[0]
 
     def go_on(self, position: int, requests: int, *, decoding: bool) -> None:
         """The taker took what is before `position`, with so many two-way requests; what follows is decoded, or offered again."""
-        received, self._received = self._received, []
+        data = self.offered
+        self._received.clear()
         self._is_offered = False
         self._in_flight += requests
-        data = received[0]
-        if len(received) > 1:
-            data = b"".join(received)
         if decoding and not position:
             self._reads_to_decode = _READS_AFTER_VAIN_OFFER
         if position < len(data):
             (self._decode if decoding else self._read)(data[position:])
+        if self._reading_paused:
+            self._regulate_reading()
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -447,8 +456,9 @@ class RemotingConnection(asyncio.Protocol):
         return True
 
     def _regulate_reading(self) -> None:
-        """Read only while the peer reads our answers and has not too many requests open."""
-        pause = bool(self._backlog) or self._is_congested()
+        """Read only while the peer reads our answers, has not too many requests open, and not too much waits for the taker."""
+        is_much_held = self._is_offered and self._received_bytes >= self._wanted_bytes
+        pause = is_much_held or bool(self._backlog) or self._is_congested()
         if self._transport is None or pause == self._reading_paused or self._transport.is_closing():
             return
         self._reading_paused = pause

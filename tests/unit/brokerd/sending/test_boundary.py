@@ -293,3 +293,36 @@ async def test_after_an_offer_in_vain_some_reads_are_decoded_at_once() -> None:
         broker.next_turn()
     assert offered == [True, True, *[False] * 16, True, True, True]
     assert broker.store.queue_offsets.next("T", 1) == 23
+
+
+async def test_what_comes_while_sends_are_offered_is_taken_with_them() -> None:
+    broker = Broker()
+    peer = Peer(broker)
+    data = b"".join(encoded(request(n)) for n in range(9))
+    for piece in (data[:500], data[500:1500], data[1500:]):
+        peer.connection.data_received(piece)
+    broker.turn.pop(0)()
+    assert broker.store.queue_offsets.next("T", 1) == 9
+    assert not broker.turn
+    assert [answer.opaque for answer in await peer.finish()] == list(range(9))
+
+
+async def test_a_peer_that_sends_faster_than_it_is_served_is_not_read_from_meanwhile() -> None:
+    broker = Broker(segment_size_bytes=64 << 20)
+    peer = Peer(broker, limits=ConnectionLimits(max_held_bytes=100_000))
+    piece = b"".join(encoded(request(n)) for n in range(300))
+    sent = 0
+    while peer.transport.is_reading:
+        peer.connection.data_received(piece)
+        sent += 1
+    assert (sent - 1) * len(piece) < 100_000 <= sent * len(piece)
+    broker.turn.pop(0)()
+    was_reading = [peer.transport.is_reading]
+    while broker.turn:
+        broker.turn.pop(0)()
+        was_reading.append(peer.transport.is_reading)
+    assert was_reading == sorted(was_reading)  # once it reads again, it does until more comes
+    assert not was_reading[0]
+    assert was_reading[-1]
+    assert broker.store.queue_offsets.next("T", 1) == sent * 300
+    assert len(await peer.finish()) == sent * 300
