@@ -24,7 +24,6 @@ class TakenOffsets(dict[QueueKey, int]):
     __slots__ = ("_table",)
 
     def __init__(self, table: Mapping[QueueKey, int]) -> None:
-        super().__init__()
         self._table = table
 
     def __missing__(self, key: QueueKey) -> int:
