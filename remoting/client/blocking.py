@@ -260,8 +260,6 @@ class AdminClient:
         }
         return self._change(lambda each: each.call(codes.UPDATE_AND_CREATE_TOPIC, ext), group)
 
-    update_topic = create_topic
-
     def delete_topic(self, name: str) -> list[NodeOutcome]:
         """Delete a topic on every group and forget its route; one outcome per group."""
         outcomes = self._change(lambda each: each.call(codes.DELETE_TOPIC_IN_BROKER, {"topic": name}))
