@@ -27,8 +27,9 @@ from controllerd.processors.replicas import ReplicasProcessor
 from controllerd.processors.serving import Serving
 from controllerd.processors.views import ViewsProcessor
 from controllerd.pushes import Pushes
-from controllerd.raft.core import CoreSettings, RaftCore
-from controllerd.raft.driver import MemberRemoved, RaftDriver
+from controllerd.raft.core import RaftCore
+from controllerd.raft.driver import DriverEvents, MemberRemoved, RaftDriver
+from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.raft.members import Members
 from controllerd.raft.messages import Message, SoftState
@@ -105,7 +106,7 @@ class Controller:
         self._driver = driver = self._make_driver(disk)
         events = PeerEvents(
             self._received,
-            driver.report_unreachable,
+            driver.node.core.report_unreachable,
             lambda node, delivered: driver.report_snapshot(node, delivered=delivered),
             driver.peer_lost,
             lambda: driver.fail(MemberRemoved()),
@@ -203,10 +204,8 @@ class Controller:
         return RaftDriver(
             node,
             file,
-            self._send,
-            self._raft_changed,
+            DriverEvents(self._send, self._raft_changed, self._configured),
             settings.tick_ms,
-            configured=self._configured,
             founding=(secrets.token_hex(8), self._settings.peers),
         )
 

@@ -59,7 +59,7 @@ class MembershipProcessor:
         if not force:
             check_reachable(core.configuration, after, core.active)
         self._counters.proposals += 1
-        await self._driver.change_membership(changes, Transition.AUTO, addresses, _CHANGE_TIMEOUT_MS)
+        await self._driver.change_membership(changes, addresses, _CHANGE_TIMEOUT_MS)
         connection.respond(request, body=self._listing())
 
     async def _transfer(self, connection: RemotingConnection, request: Command) -> None:

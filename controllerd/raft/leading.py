@@ -7,11 +7,11 @@ nothing of one term can be mistaken for another's. It appends to the core's log 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from controllerd.raft.log import RaftLog
 from controllerd.raft.messages import Entry, EntryKind, Message, MessageKind, ReadState
+from controllerd.raft.outbox import Outbox
 from controllerd.raft.progress import Progress, ProgressState
 from controllerd.raft.quorum import Configuration, NodeId
 
@@ -48,7 +48,7 @@ class _PendingRead:
 
 
 class Leading:
-    """One term of one leader. `send` takes a message that may leave at once, `confirmed` a read that was confirmed."""
+    """One term of one leader."""
 
     def __init__(
         self,
@@ -57,8 +57,7 @@ class Leading:
         log: RaftLog,
         configuration: Configuration,
         settings: CoreSettings,
-        send: Callable[[Message], None],
-        confirmed: Callable[[ReadState], None],
+        outbox: Outbox,
     ) -> None:
         self.id = node_id
         self.term = term
@@ -69,8 +68,8 @@ class Leading:
         self.log = log
         self.configuration = configuration
         self.settings = settings
-        self._send = send
-        self._confirmed = confirmed
+        self._outbox = outbox
+        self._send = outbox.send
         self._pending_reads: list[_PendingRead] = []
         self._ticks = 0
         self._heartbeat_ticks = 0
@@ -344,5 +343,5 @@ class Leading:
         done = [earlier for earlier in self._pending_reads if earlier.context <= read.context]
         self._pending_reads = self._pending_reads[len(done) :]
         for earlier in done:
-            self._confirmed(ReadState(earlier.context, earlier.index))
+            self._outbox.confirm(ReadState(earlier.context, earlier.index))
         return True

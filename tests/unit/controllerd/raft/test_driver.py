@@ -9,12 +9,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from controllerd.raft.core import CoreSettings, ProposalRefused, RaftCore, TransferRefused
-from controllerd.raft.driver import MemberRemoved, RaftDriver
+from controllerd.raft.core import RaftCore
+from controllerd.raft.driver import DriverEvents, MemberRemoved, RaftDriver
+from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log_file import RaftLogFile
-from controllerd.raft.membership import ChangeKind, MemberChange, Transition
+from controllerd.raft.membership import ChangeKind, MemberChange
 from controllerd.raft.messages import Message, MessageKind, Role, SoftState
 from controllerd.raft.node import OutcomeUnknown, RaftNode
+from controllerd.raft.proposals import ProposalRefused, TransferRefused
 from controllerd.raft.quorum import Configuration
 from remoting.errors import LogboomError, NotLeader, RequestTimeout, StorageError
 from tests.support.disks import FaultyDisk, MemoryDisk
@@ -42,8 +44,8 @@ def make_driver(
     machine, sent = Recorder(), []
     node = RaftNode(core, machine, compact_after_entries=20, keep_entries=2)
     states = [] if changed is None else changed
-    configured = None if seen is None else seen.append
-    driver = RaftDriver(node, file, sent.append, states.append, 5, configured=configured, founding=founding)
+    events = DriverEvents(sent.append, states.append, ([] if seen is None else seen).append)
+    driver = RaftDriver(node, file, events, 5, founding=founding)
     return driver, machine, sent
 
 
@@ -193,9 +195,7 @@ async def test_a_removed_node_answers_tells_the_others_and_ends_when_they_know()
     driver, _, sent = make_driver(MemoryDisk(), ("n0", "n1"))
     async with running(driver) as task:
         await _lead_with(driver, "n1")
-        removal = asyncio.ensure_future(
-            driver.change_membership([MemberChange(ChangeKind.REMOVE, "n0")], Transition.AUTO, {}, 5000)
-        )
+        removal = asyncio.ensure_future(driver.change_membership([MemberChange(ChangeKind.REMOVE, "n0")], {}, 5000))
         await until("the removal is logged", lambda: driver.node.core.log.last_index == 2)
         driver.receive(Message(MessageKind.APPEND_RESPONSE, "n1", "n0", 1, index=2))
         assert (await removal).voters == ("n1",)
