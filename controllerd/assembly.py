@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from controllerd.access.first_user import FirstUser, load_first_user
-from controllerd.elections import Elections, Notifier
+from controllerd.elections import Elections, tell_of_master
 from controllerd.exposition import Exposition
 from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
@@ -53,7 +53,7 @@ from remoting.guarding.guard import Guard
 from remoting.registry import CONTROLLERS, bind
 from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import RemotingServer
+from remoting.transport.server import Place, RemotingServer
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import dialling_context, tls_server
 
@@ -118,17 +118,14 @@ class Controller:
         self._raising = Raising(
             self._driver, self._machine, self._peers.level, settings.raft.decide_timeout_ms, self._tasks
         )
-        self._groups = BrokerGroups(self._machine, self._table, _now_ms, _wall_ms)
-        self._notifier = Notifier(self._pushes, self._groups)
+        self._groups = BrokerGroups(self._decided, self._table, _now_ms, _wall_ms)
         self._elections = Elections(live, self._driver, self._groups, self._counters, self._tasks)
         self._heartbeats = HeartbeatProcessor(self._table, self._elections, self._name_server, _now_ms, self._counters)
         host, port = split_address(settings.address)
         self._server = RemotingServer(
-            host,
-            port,
+            Place(host, port, tls=tls_server(settings.tls)),
             self._guard.protect(self._handlers()),
             closed=self._connection_closed,
-            tls=tls_server(settings.tls),
         )
         self._exporter = self._make_exporter(port)
         self._expiry: asyncio.TimerHandle | None = None
@@ -269,6 +266,9 @@ class Controller:
         group = self._machine.replicas.groups.get(broker_name)
         return group.master_epoch if group else 0
 
+    def _decided(self) -> ReplicasState:
+        return self._machine.replicas
+
     def _access_changed(self, _record: object, state: AccessState) -> None:
         self._guard.update(state)
 
@@ -288,7 +288,7 @@ class Controller:
                 self._counters.unclean_elections += 1
                 log.error("%s: unclean election: %s", record.broker_name, record.unclean.sentence)
             if self._live.election.value.notify:
-                self._notifier.master_elected(group)
+                tell_of_master(self._pushes, self._groups, group)
         elif isinstance(record, MasterLost):
             self._counters.masters_lost += 1
             log.warning("%s: no master in epoch %d", record.broker_name, record.master_epoch)

@@ -62,9 +62,6 @@ class ReplicasProcessor:
         self._election = election
         self._driver = driver
         self._groups = groups
-        self._machine = groups.machine
-        self._table = groups.table
-        self._now_ms = groups.now_ms
         self._counters = counters
         self._hand_over = hand_over
         self._timeout_ms = timeout_ms
@@ -88,7 +85,7 @@ class ReplicasProcessor:
         broker_name = fields.name(request, "brokerName")
         proposed, set_epoch = _decode_sync_state_set(request.body)
         group = self._groups.get(broker_name)
-        not_alive = self._table.not_alive(group, proposed, self._now_ms()) if group else ()
+        not_alive = self._groups.table.not_alive(group, proposed, self._groups.now_ms()) if group else ()
         applied = await self._propose(
             AlterSyncStateSet(
                 broker_name,
@@ -130,13 +127,13 @@ class ReplicasProcessor:
 
     def _with_observations(self, wanted: ElectMaster) -> ElectMaster:
         """The request with what is known of the group's replicas now."""
-        group, now_ms = self._groups.get(wanted.broker_name), self._now_ms()
+        group, now_ms = self._groups.get(wanted.broker_name), self._groups.now_ms()
         if group is None:
             return wanted
         return replace(
             wanted,
-            observed=observe_for_request(group, self._table, now_ms),
-            last_known=self._table.last_words(group, now_ms) if wanted.unclean else (),
+            observed=observe_for_request(group, self._groups.table, now_ms),
+            last_known=self._groups.table.last_words(group, now_ms) if wanted.unclean else (),
             at_ms=self._groups.wall_ms(),
         )
 
@@ -145,7 +142,7 @@ class ReplicasProcessor:
         group = self._groups.get(wanted.broker_name)
         if group is None or group.master_broker_id is None or not self._groups.is_alive(group, group.master_broker_id):
             return None
-        if group.master_broker_id == wanted.broker_id or not decide(self._machine.replicas, wanted).records:
+        if group.master_broker_id == wanted.broker_id or not decide(self._groups.decided(), wanted).records:
             return None
         return group
 
@@ -174,7 +171,7 @@ class ReplicasProcessor:
             fields.number(request, "maxOffset", -1),
         )
         await self._driver.read_barrier(self._timeout_ms)
-        state = self._machine.replicas
+        state = self._groups.decided()
         decision = decide(state, wanted)
         applied = Applied(decision.records, decision.reply, state)
         if decision.records:
@@ -190,14 +187,14 @@ class ReplicasProcessor:
     def _lost_tail(self, request: frame.Command) -> bool:
         """Whether the broker lost what it had acknowledged: it says so, or its log ends before what it was known to have."""
         group = self._groups.get(request.ext["brokerName"])
-        beat = self._table.get(group, fields.number(request, "brokerId")) if group is not None else None
+        beat = self._groups.table.get(group, fields.number(request, "brokerId")) if group is not None else None
         return request.ext.get("tailKept") == "false" or (beat is not None and beat.lost_tail)
 
     async def _clean_broker_data(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")
         group = self._groups.get(broker_name)
-        now_ms = self._now_ms()
-        alive = [each.broker_id for each in self._table.observe(group, now_ms)] if group else []
+        now_ms = self._groups.now_ms()
+        alive = [each.broker_id for each in self._groups.table.observe(group, now_ms)] if group else []
         await self._propose(
             CleanBroker(
                 request.ext.get("clusterName", ""),
@@ -239,7 +236,7 @@ class ReplicasProcessor:
     async def _get_next_broker_id(self, connection: RemotingConnection, request: frame.Command) -> None:
         cluster_name, broker_name = fields.name(request, "clusterName"), fields.name(request, "brokerName")
         await self._driver.read_barrier(self._timeout_ms)
-        next_id = self._machine.replicas.next_broker_id(broker_name)
+        next_id = self._groups.decided().next_broker_id(broker_name)
         ext = {"clusterName": cluster_name, "brokerName": broker_name, "nextBrokerId": str(next_id)}
         connection.respond(request, ext=ext)
 

@@ -41,11 +41,8 @@ class ViewsProcessor:
     ) -> None:
         self._settings = settings
         self._controllers = controllers
-        self._machine = groups.machine
-        self._table = groups.table
-        self._now_ms = groups.now_ms
-        self._wall_ms = groups.wall_ms
         self._routes = routes
+        self._groups = groups
         self._counters = counters
         self._access_version = access_version
 
@@ -86,9 +83,9 @@ class ViewsProcessor:
         connection.respond(request)
 
     def _cluster_view(self, connection: RemotingConnection, request: Command) -> None:
-        groups = self._machine.replicas.groups
+        groups = self._groups.decided().groups
         view = ClusterView(
-            as_of_ms=self._wall_ms(),
+            as_of_ms=self._groups.wall_ms(),
             leader_id=self._controllers.known_leader(),
             cluster=self._controllers.members.configuration.cluster,
             access_version=self._access_version(),
@@ -96,14 +93,14 @@ class ViewsProcessor:
             groups=(*(self._group(groups[name]) for name in sorted(groups)), *self._fixed_groups()),
             unclean_election=self._settings.election.value.unclean,
             metrics=self._counters.as_json(),
-            loop=self._table.awake.state(),
+            loop=self._groups.table.awake.state(),
         )
         connection.respond(request, body=encode(view))
 
     def _group(self, group: Group) -> GroupView:
-        now_ms = self._now_ms()
+        now_ms = self._groups.now_ms()
         reasons = explain_eligibility(
-            group, observe_for_request(group, self._table, now_ms), self._settings.election.value.unclean
+            group, observe_for_request(group, self._groups.table, now_ms), self._settings.election.value.unclean
         )
         return GroupView(
             cluster_name=group.cluster_name,
@@ -118,20 +115,20 @@ class ViewsProcessor:
 
     def _fixed_groups(self) -> list[GroupView]:
         """Groups that only the name server knows: nobody elects there, and who is not registered is not seen."""
-        names = [name for name in self._routes.groups() if name not in self._machine.replicas.groups]
+        names = [name for name in self._routes.groups() if name not in self._groups.decided().groups]
         return [_fixed_group(name, members) for name in names if (members := self._routes.members(name))]
 
     def _replica(self, group: Group, eligibility: Eligibility, now_ms: int) -> ReplicaView:
         broker_id = eligibility.broker_id
         replica = group.replicas[broker_id]
-        beat = self._table.get(group, broker_id)
-        silence = self._table.silence(group, broker_id)
+        beat = self._groups.table.get(group, broker_id)
+        silence = self._groups.table.silence(group, broker_id)
         return ReplicaView(
             broker_id=broker_id,
             address=replica.address,
             ha_address=replica.ha_address or None,
             grpc_address=replica.grpc_address or None,
-            alive=self._table.is_alive(group, broker_id, now_ms),
+            alive=self._groups.table.is_alive(group, broker_id, now_ms),
             in_sync=broker_id in group.sync_state_set,
             role=_role(broker_id == group.master_broker_id),
             epoch=beat.epoch if beat else None,

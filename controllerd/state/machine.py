@@ -114,8 +114,8 @@ class ControllerMachine:
         if request is not None:  # written when everybody decided for itself, so nobody else has decided it
             subject = self._by_request[type(request)]
             return subject, subject.decide(self._states[subject.name], request)
-        entry = decode_entry(data, self._subjects)
-        return self._subjects[entry.subject], entry.decision
+        name, decision = decode_entry(data, self._subjects)
+        return self._subjects[name], decision
 
     def _take(self, name: str, state: Any, record: Any) -> None:
         if name == FEATURES.name and state.level > self.highest_level:

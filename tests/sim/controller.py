@@ -182,7 +182,7 @@ class SimController(Node):
         replicas = ReplicasProcessor(
             Live(self.settings.election),
             self,  # type: ignore[arg-type]
-            BrokerGroups(self.machine, self.table, self.monotonic_ms, lambda: 0),
+            BrokerGroups(lambda: self.machine.replicas, self.table, self.monotonic_ms, lambda: 0),
             counters,
             raft.decide_timeout_ms,
         )
