@@ -14,8 +14,7 @@ from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.state import Group
 from controllerd.settings import ControllerSettings
 from remoting.exposition import Family, render
-from remoting.guarding.exposition import access_families
-from remoting.guarding.guard import Guard
+from remoting.guarding.guard import Guard, access_families
 
 _ROLES: Final = {Role.PRE_CANDIDATE: 1, Role.CANDIDATE: 1, Role.FOLLOWER: 2, Role.LEADER: 3}
 _LEADER: Final = _ROLES[Role.LEADER]

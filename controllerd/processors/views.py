@@ -7,6 +7,7 @@ of themselves what they are, and of the rest only what they know.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
@@ -51,9 +52,9 @@ class ViewsProcessor:
         return {
             codes.CONTROLLER_GET_METADATA_INFO: self._metadata_info,
             codes.GET_CONTROLLER_CONFIG: self._config,
-            codes.UPDATE_CONTROLLER_CONFIG: self._update_config,
+            codes.UPDATE_CONTROLLER_CONFIG: partial(self._update_config, "election"),
             codes.GET_NAMESRV_CONFIG: self._config,
-            codes.UPDATE_NAMESRV_CONFIG: self._update_name_server_config,
+            codes.UPDATE_NAMESRV_CONFIG: partial(self._update_config, "nameserver"),
             codes.CLUSTER_VIEW: self._cluster_view,
         }
 
@@ -74,12 +75,8 @@ class ViewsProcessor:
     def _config(self, connection: RemotingConnection, request: Command) -> None:
         connection.respond(request, body=self._settings.as_properties().encode())
 
-    def _update_config(self, connection: RemotingConnection, request: Command) -> None:
-        self._settings.update_controller(request.body, connection.peer)
-        connection.respond(request)
-
-    def _update_name_server_config(self, connection: RemotingConnection, request: Command) -> None:
-        self._settings.update_name_server(request.body, connection.peer)
+    def _update_config(self, part: str, connection: RemotingConnection, request: Command) -> None:
+        self._settings.update(part, request.body, connection.peer)
         connection.respond(request)
 
     def _cluster_view(self, connection: RemotingConnection, request: Command) -> None:

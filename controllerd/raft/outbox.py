@@ -52,7 +52,6 @@ class Outbox:
         assert self._outstanding is None, "the previous Ready was not finished"
         snapshot = self._log.pending_snapshot
         ready = Ready(
-            soft_state=soft_state,
             send_now=tuple(self._send_now),
             persist=Persist(hard_state, snapshot, self._log.unstable_entries()) if hard_state is not None else None,
             send_after_persist=tuple(message for message in self.send_after_persist if message.to != self._id),

@@ -68,18 +68,9 @@ class Configuration:
             raise ValueError(f"no possible membership: {fault}")
 
     @classmethod
-    def of(
-        cls,
-        voters: Iterable[NodeId],
-        learners: Iterable[NodeId] = (),
-        addresses: Mapping[NodeId, str] | None = None,
-    ) -> Configuration:
+    def of(cls, voters: Iterable[NodeId]) -> Configuration:
         """A configuration that is not in a change, from names in any order."""
-        return cls(
-            voters=tuple(sorted(set(voters))),
-            learners=tuple(sorted(set(learners))),
-            addresses=tuple(sorted((addresses or {}).items())),
-        )
+        return cls(tuple(sorted(set(voters))))
 
     @property
     def is_joint(self) -> bool:

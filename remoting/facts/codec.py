@@ -1,8 +1,8 @@
 """Facts as JSON and back: the one encoder and the one decoder of frozen dataclasses (pure)
 
-A fact's keys are its fields' names, in camelCase for a class that derives from `CamelCase`; a field whose key follows neither
-rule names it (`key`). What a fact may be made of: int, float, bool, str, a `StrEnum`, another fact, `X | None`, `tuple[X, ...]`,
-`tuple[X, Y]` and `Mapping[str, X]`.
+A fact's keys are its fields' names, in camelCase in a document whose class derives from `CamelCase`; a field whose key follows
+neither rule names it (`key`). What a fact may be made of: int, float, bool, str, a `StrEnum`, another fact, `X | None`,
+`tuple[X, ...]`, `tuple[X, Y]` and `Mapping[str, X]`.
 
 The decoder is for documents of peers, which may be newer or broken: keys it does not know are left out, an absent key or a null
 takes the field's default, and a value of another type is refused with the path of its field. So what was decoded needs no second
@@ -31,7 +31,7 @@ _KEY: Final = "key"
 
 
 class CamelCase:
-    """Base of facts whose keys are their fields' names in camelCase."""
+    """Base of documents whose keys, at every depth, are fields' names in camelCase."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ def key(name: str) -> Mapping[str, str]:
 
 def encode(fact: object) -> bytes:
     """A fact as a JSON document."""
-    return orjson.dumps(fact, _members, orjson.OPT_PASSTHROUGH_DATACLASS)
+    return orjson.dumps(fact, partial(_members, isinstance(fact, CamelCase)), orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
 def decode(kind: type[Fact], document: Bytes, most_bytes: int = MOST_BYTES, *, exactly: bool = False) -> Fact:
@@ -61,7 +61,7 @@ def read(kind: type[Fact], value: object, *, exactly: bool = False) -> Fact:
     """The same of a part of a document. `exactly`: every field is there, or has a default, and there is none besides."""
     hint: Any = kind
     try:
-        found: Fact = _reader(hint, exactly)(value)
+        found: Fact = _reader(hint, issubclass(kind, CamelCase), exactly)(value)
     except _OtherType as error:
         raise ProtocolError(f"{'.'.join([kind.__name__, *error.path])} is not {error.wanted}") from None
     return found
@@ -82,48 +82,48 @@ class _Field(NamedTuple):
     required: bool
 
 
-def _key(kind: type, field: Field[Any]) -> str:
+def _key(field: Field[Any], camel: bool) -> str:
     if _KEY in field.metadata:
         return str(field.metadata[_KEY])
-    if not issubclass(kind, CamelCase):
+    if not camel:
         return field.name
     first, *rest = field.name.split("_")
     return first + "".join(each.capitalize() for each in rest)
 
 
 @cache
-def _keys(kind: Any) -> Mapping[str, str]:
+def _keys(kind: Any, camel: bool) -> Mapping[str, str]:
     """Field -> its key."""
-    return {each.name: _key(kind, each) for each in fields(kind)}
+    return {each.name: _key(each, camel) for each in fields(kind)}
 
 
-def _members(fact: Any) -> dict[str, Any]:
+def _members(camel: bool, fact: Any) -> dict[str, Any]:
     """What orjson asks for what it does not know itself."""
     kind: Any = type(fact)
-    return {key: getattr(fact, name) for name, key in _keys(kind).items()}
+    return {key: getattr(fact, name) for name, key in _keys(kind, camel).items()}
 
 
 # ---- reading: one function for each type, made once
 
 
 @cache
-def _reader(kind: Any, exactly: bool) -> Read:
+def _reader(kind: Any, camel: bool, exactly: bool) -> Read:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind in _PLAIN:
         return partial(_plain, *_PLAIN[kind])
     if origin is types.UnionType:
         (inner,) = (each for each in arguments if each is not types.NoneType)
-        return partial(_optional, _reader(inner, exactly))
+        return partial(_optional, _reader(inner, camel, exactly))
     if origin is tuple:
         if arguments[-1] is Ellipsis:
-            return partial(_list, _reader(arguments[0], exactly))
-        return partial(_row, tuple(_reader(each, exactly) for each in arguments))
+            return partial(_list, _reader(arguments[0], camel, exactly))
+        return partial(_row, tuple(_reader(each, camel, exactly) for each in arguments))
     if origin is not None:
-        return partial(_mapping, _reader(arguments[1], exactly))
+        return partial(_mapping, _reader(arguments[1], camel, exactly))
     if issubclass(kind, StrEnum):
         return partial(_word, kind)
     hints = get_type_hints(kind)
-    known = {_key(kind, each): _field(each, _reader(hints[each.name], exactly)) for each in fields(kind)}
+    known = {_key(each, camel): _field(each, _reader(hints[each.name], camel, exactly)) for each in fields(kind)}
     return partial(_fact_of_just if exactly else _fact, kind, known)
 
 
