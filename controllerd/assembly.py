@@ -141,7 +141,7 @@ class Controller:
         )
         if self._exporter is not None:
             await self._exporter.start()
-        self._elections.start()
+        self._elections.scan()
         self._expire()
         driving = asyncio.get_running_loop().create_task(self._driver.run())
         try:

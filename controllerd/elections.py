@@ -49,10 +49,6 @@ class Elections:
         self._timer: asyncio.TimerHandle | None = None
         self._term = 0
 
-    def start(self) -> None:
-        """Begin to scan."""
-        self._scan()
-
     def close(self) -> None:
         """Scan no more."""
         if self._timer is not None:
@@ -109,8 +105,9 @@ class Elections:
         self._counters.last_election_us = int(took_ms * 1000)
         self._counters.longest_election_us = max(self._counters.longest_election_us, int(took_ms * 1000))
 
-    def _scan(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._settings.start.liveness.scan_ms / 1000, self._scan)
+    def scan(self) -> None:
+        """Look at all groups from now on, time and again."""
+        self._timer = asyncio.get_running_loop().call_later(self._settings.start.liveness.scan_ms / 1000, self.scan)
         pause_ms = self._groups.table.scan(self._groups.now_ms())
         if pause_ms:
             self._counters.pauses += 1

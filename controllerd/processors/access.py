@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import orjson
 
-from controllerd.access.records import Record
 from controllerd.access.requests import CreateUser, DeleteUser, PutEntries, RemoveEntries, Request, UpdateUser
 from controllerd.metrics import Counters
 from controllerd.processors.serving import Handles
@@ -187,9 +186,9 @@ class AccessProcessor:
         log.info("%s: %s %s (version %d)", who, type(wanted).__name__, wanted.name, version)
         connection.respond(request, ext={"accessVersion": str(version)}, remark=reply.remark)
 
-    async def _propose(self, wanted: Request) -> Applied[AccessState, Record]:
+    async def _propose(self, wanted: Request) -> Applied[AccessState]:
         self._counters.proposals += 1
-        applied: Applied[AccessState, Record] = await self._driver.propose(wanted, self._timeout_ms)
+        applied: Applied[AccessState] = await self._driver.propose(wanted, self._timeout_ms)
         return applied
 
     # ---- questions

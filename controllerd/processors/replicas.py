@@ -22,7 +22,6 @@ from controllerd.records.decision import Applied
 from controllerd.replicas.answers import election_body, master_fields, replicas_info, sync_state_set_body
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.decide import decide
-from controllerd.replicas.records import Record
 from controllerd.replicas.requests import (
     AlterSyncStateSet,
     ApplyBrokerId,
@@ -44,7 +43,7 @@ from remoting.transport.connection import RemotingConnection
 log = logging.getLogger(__name__)
 
 _MAX_NAMES: Final = 4096
-_Applied: TypeAlias = Applied[ReplicasState, Record]
+_Applied: TypeAlias = Applied[ReplicasState]
 
 
 class ReplicasProcessor:
@@ -173,7 +172,7 @@ class ReplicasProcessor:
         await self._driver.read_barrier(self._timeout_ms)
         state = self._groups.decided()
         decision = decide(state, wanted)
-        applied = Applied(decision.records, decision.reply, state)
+        applied = Applied(decision.reply, state)
         if decision.records:
             applied = await self._propose(wanted)
         group = _group_of(_accepted(applied), wanted.broker_name)

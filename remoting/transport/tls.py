@@ -86,7 +86,9 @@ class TlsServer:
 
     def _load(self) -> ssl.SSLContext:
         settings = self._settings
-        context = server_context(settings.certificate_path, settings.key_path)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        _show(context, settings.certificate_path, settings.key_path)
         if self._protocols:
             context.set_alpn_protocols(self._protocols)
         if settings.client_auth != "none":
@@ -108,14 +110,6 @@ class TlsServer:
 def tls_server(settings: TlsSettings, protocols: Sequence[str] = ()) -> TlsServer | None:
     """None when the settings do without TLS. Raises SettingsError."""
     return None if settings.mode == DISABLED else TlsServer(settings, protocols)
-
-
-def server_context(certificate_path: str, key_path: str) -> ssl.SSLContext:
-    """A context with a certificate. Raises SettingsError when the files are not a certificate and its key."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _show(context, certificate_path, key_path)
-    return context
 
 
 def client_context(
