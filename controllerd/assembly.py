@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 
 from controllerd.access.first_user import FirstUser, load_first_user
 from controllerd.elections import Elections, tell_of_master
@@ -20,7 +21,7 @@ from controllerd.nameserver.kv_config import KvConfig
 from controllerd.nameserver.routes import RouteTable
 from controllerd.processors.access import AccessProcessor, Sealer
 from controllerd.processors.controllers_view import ControllersView
-from controllerd.processors.hand_over import HandOver
+from controllerd.processors.hand_over import ask_to_hand_over
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
@@ -215,7 +216,7 @@ class Controller:
 
     def _handlers(self) -> Mapping[int, Handler]:
         timeout_ms = self._settings.raft.decide_timeout_ms
-        hand_over = HandOver(self._client, timeout_ms)
+        hand_over = partial(ask_to_hand_over, self._client, timeout_ms)
         replicas = ReplicasProcessor(
             self._live.election, self._driver, self._groups, self._counters, timeout_ms, hand_over
         )

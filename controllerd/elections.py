@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 
 
 class Elections:
-    """Scans while the controller runs."""
-
     def __init__(
         self,
         settings: LiveSettings,
@@ -50,7 +48,6 @@ class Elections:
         self._term = 0
 
     def close(self) -> None:
-        """Scan no more."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -54,7 +54,6 @@ class ChangedSettings:
         return len(self._changed)
 
     def groups(self) -> dict[str, Any]:
-        """All groups, as they are now."""
         return {**self._groups, **{part: cell.value for part, cell in self.live.items()}}
 
     def update(self, body: Bytes, who: str, parts: Collection[str]) -> None:

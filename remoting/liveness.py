@@ -178,7 +178,6 @@ class Awake:
         return self.delay_ms
 
     def state(self) -> LoopState:
-        """For a person."""
         return LoopState(
             delay_ms=self.delay_ms,
             worst_delay_ms=self.worst_delay_ms,

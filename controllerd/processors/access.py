@@ -83,8 +83,6 @@ class Sealer:
 
 
 class AccessProcessor:
-    """The handlers."""
-
     def __init__(
         self,
         guard: Guard,
@@ -102,7 +100,6 @@ class AccessProcessor:
         self._counters = counters
 
     def handles(self) -> Handles:
-        """Request code -> method."""
         return {
             codes.AUTH_CREATE_USER: self._create_user,
             codes.AUTH_UPDATE_USER: self._update_user,

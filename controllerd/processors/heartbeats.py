@@ -40,7 +40,6 @@ class HeartbeatProcessor:
         self._next_number = 1
 
     def handles(self) -> Handles:
-        """Request code -> method."""
         return {codes.BROKER_HEARTBEAT: self._heartbeat}
 
     def connection_closed(self, connection: RemotingConnection) -> None:

@@ -40,7 +40,6 @@ class MembershipProcessor:
         self._counters = counters
 
     def handles(self) -> Handles:
-        """Request code -> method."""
         return {
             codes.CONTROLLER_MEMBERS: self._list,
             codes.CHANGE_CONTROLLER_MEMBERS: self._change,

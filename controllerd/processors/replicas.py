@@ -7,6 +7,7 @@ confirmed that this controller still leads, so that a replaced leader tells nobo
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -15,7 +16,6 @@ import orjson
 
 from controllerd.metrics import Counters, election_result
 from controllerd.processors import fields
-from controllerd.processors.hand_over import HandOver
 from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
 from controllerd.records.decision import Applied
@@ -43,11 +43,12 @@ from remoting.transport.connection import RemotingConnection
 log = logging.getLogger(__name__)
 
 _MAX_NAMES: Final = 4096
+HandOver: TypeAlias = Callable[[Group, int], Awaitable[str | None]]
 _Applied: TypeAlias = Applied[ReplicasState]
 
 
 class ReplicasProcessor:
-    """Handlers over the replicated state. Without `hand_over`, a designated election asks nobody before it."""
+    """Handlers over the replicated state. `hand_over` asks the master before a designated election; without it nobody does."""
 
     def __init__(
         self,
@@ -66,7 +67,6 @@ class ReplicasProcessor:
         self._timeout_ms = timeout_ms
 
     def handles(self) -> Handles:
-        """Request code -> method."""
         return {
             codes.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter_sync_state_set,
             codes.CONTROLLER_ELECT_MASTER: self._elect_master,
@@ -117,7 +117,7 @@ class ReplicasProcessor:
         wanted = self._with_observations(wanted)
         remark = None
         if designate and self._hand_over is not None and (group := self._switch_of(wanted)) is not None:
-            remark = await self._hand_over.ask(group, broker_id)
+            remark = await self._hand_over(group, broker_id)
             wanted = replace(self._with_observations(wanted), seen_master_epoch=group.master_epoch)
         applied = await self._propose(wanted, codes.CONTROLLER_MASTER_STILL_EXIST)
         elected = _group_of(applied, broker_name)

@@ -48,7 +48,6 @@ class ViewsProcessor:
         self._access_version = access_version
 
     def handles(self) -> Handles:
-        """Request code -> method."""
         return {
             codes.CONTROLLER_GET_METADATA_INFO: self._metadata_info,
             codes.GET_CONTROLLER_CONFIG: self._config,

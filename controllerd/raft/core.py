@@ -195,7 +195,6 @@ class RaftCore:
         return HardState(self.term, self.vote, self.log.committed)
 
     def has_ready(self) -> bool:
-        """Whether `ready` would return something to do."""
         if self._outbox.is_outstanding:
             return False
         return self._outbox.has_something(self.soft_state) or self._must_persist()

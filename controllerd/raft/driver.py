@@ -54,8 +54,6 @@ class DriverEvents:
 
 
 class RaftDriver:
-    """Runs one node."""
-
     def __init__(
         self,
         node: RaftNode,
@@ -87,7 +85,6 @@ class RaftDriver:
 
     @property
     def log_bytes(self) -> int:
-        """Length of the log on disk."""
         return self._file.size_bytes
 
     @property
@@ -114,7 +111,6 @@ class RaftDriver:
             self._file.close()
 
     def receive(self, message: Message) -> None:
-        """A message from another node."""
         if self.disk_error is not None:
             return  # what it would answer could not be kept
         try:
@@ -129,7 +125,6 @@ class RaftDriver:
         self._wake.set()
 
     def report_snapshot(self, node: NodeId, *, delivered: bool) -> None:
-        """What became of a snapshot message."""
         self.node.core.report_snapshot(node, delivered=delivered)
         self._wake.set()
 

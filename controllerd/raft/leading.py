@@ -48,8 +48,6 @@ class _PendingRead:
 
 
 class Leading:
-    """One term of one leader."""
-
     def __init__(
         self,
         node_id: NodeId,
@@ -129,7 +127,6 @@ class Leading:
             self.last_change_index = self.log.last_index
 
     def applied(self, size_bytes: int) -> None:
-        """Entries of this size were applied."""
         self.uncommitted_bytes = max(0, self.uncommitted_bytes - size_bytes)
 
     def count_own_entries(self) -> None:
@@ -248,13 +245,11 @@ class Leading:
     # Reports of the shell
 
     def report_unreachable(self, node: NodeId) -> None:
-        """Messages to the node get lost: stop sending ahead."""
         progress = self.progress.get(node)
         if progress is not None and progress.state is ProgressState.REPLICATE:
             progress.become_probe()
 
     def report_snapshot(self, node: NodeId, *, delivered: bool) -> None:
-        """What became of the snapshot that was sent to the node."""
         progress = self.progress.get(node)
         if progress is None or progress.state is not ProgressState.SNAPSHOT:
             return

@@ -84,7 +84,6 @@ class RaftNode:
         return self.core.is_serving
 
     def tick(self) -> None:
-        """One unit of time passed."""
         self.core.tick()
         self._answer_transfers()
 

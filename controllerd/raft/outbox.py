@@ -29,12 +29,10 @@ class Outbox:
         self._send_now.append(message)
 
     def confirm(self, read: ReadState) -> None:
-        """A read that was confirmed."""
         self._reads.append(read)
 
     @property
     def is_outstanding(self) -> bool:
-        """Whether a `Ready` is being carried out."""
         return self._outstanding is not None
 
     def has_something(self, soft_state: SoftState) -> bool:

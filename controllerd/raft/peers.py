@@ -88,8 +88,6 @@ class _Introduced:
 
 
 class Peers:
-    """All other controllers of the group."""
-
     def __init__(
         self,
         group: str,
@@ -110,7 +108,6 @@ class Peers:
         self._introduced: dict[RemotingConnection, _Introduced] = {}
 
     def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
         return {
             codes.RAFT_HELLO: each(self._hello),
             codes.RAFT_MESSAGE: self._messages,

@@ -50,8 +50,6 @@ class Inflights:
 
 
 class Progress:
-    """One follower as the leader sees it."""
-
     def __init__(self, next_index: int, max_inflight_messages: int, max_inflight_bytes: int) -> None:
         self.match = 0
         self.next_index = next_index

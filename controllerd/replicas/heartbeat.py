@@ -144,7 +144,6 @@ class HeartbeatTable:
         return pause_ms
 
     def get(self, group: Group, broker_id: int) -> Heartbeat | None:
-        """The last heartbeat of a replica."""
         return self._beats.get((group.cluster_name, group.broker_name, broker_id))
 
     def silence(self, group: Group, broker_id: int) -> Silence | None:

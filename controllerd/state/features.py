@@ -15,8 +15,6 @@ from controllerd.records.subject import FIRST_LEVEL, Format, plain
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The level in force."""
-
     level: int = FIRST_LEVEL
 
 
@@ -44,5 +42,4 @@ def decide(state: Features, request: RaiseLevel) -> Decision[LevelRaised]:
 
 
 def apply(_state: Features, record: LevelRaised) -> Features:
-    """The state after one record."""
     return Features(record.level)

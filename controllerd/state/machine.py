@@ -95,7 +95,6 @@ class ControllerMachine:
         return Applied(decision.reply, self._states[subject.name])
 
     def snapshot(self) -> bytes:
-        """All committed states."""
         return encode_snapshot(self._states, self._subjects)
 
     def restore(self, data: bytes) -> None:

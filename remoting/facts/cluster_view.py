@@ -101,5 +101,4 @@ class ClusterView(CamelCase):
     loop: LoopState = field(default_factory=LoopState)
 
     def controller(self, address: str) -> ControllerView | None:
-        """The controller at an address."""
         return next((each for each in self.controllers if each.address == address), None)

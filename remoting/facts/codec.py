@@ -93,7 +93,6 @@ def _key(field: Field[Any], camel: bool) -> str:
 
 @cache
 def _keys(kind: Any, camel: bool) -> Mapping[str, str]:
-    """Field -> its key."""
     return {each.name: _key(each, camel) for each in fields(kind)}
 
 

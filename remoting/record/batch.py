@@ -19,8 +19,6 @@ ITEM_OVERHEAD_BYTES: Final = ITEM_HEAD_BYTES + LENGTH_BYTES
 
 
 class BatchItem(NamedTuple):
-    """One message inside a batch body."""
-
     flag: int
     body: memoryview
     properties: bytes

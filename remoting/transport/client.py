@@ -108,7 +108,6 @@ class RemotingClient:
         return response
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

@@ -153,8 +153,6 @@ def _trust(context: ssl.SSLContext, ca_path: str) -> None:
 
 
 class TlsLayer:
-    """The server side of one TLS connection."""
-
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
