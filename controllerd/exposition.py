@@ -62,7 +62,7 @@ class Exposition:
         return render(families, self._common)
 
     def _role(self) -> int:
-        role = _ROLES.get(self._driver.soft_state.role, 0)
+        role = _ROLES.get(self._driver.node.core.role, 0)
         return 0 if role == _LEADER and not self._driver.is_serving else role
 
     def _active_brokers(self) -> Family:

@@ -87,10 +87,6 @@ class RaftDriver:
     def log_bytes(self) -> int:
         return self._file.size_bytes
 
-    @property
-    def soft_state(self) -> SoftState:
-        return self.node.core.soft_state
-
     async def run(self) -> None:
         """Work until cancelled. Raises StorageError (also LostLog), MemberRemoved, and what the state machine raises at an entry
         that it cannot apply, when this node must stop."""

@@ -119,11 +119,11 @@ async def test_a_full_disk_takes_a_leader_out_of_service_until_there_is_room() -
     driver, machine, _ = make_driver(disk)
     async with running(driver):
         await until("leading", lambda: driver.is_serving)
-        term = driver.soft_state.term
+        term = driver.node.core.soft_state.term
         disk.capacity_bytes = disk.used_bytes
         with pytest.raises(OutcomeUnknown):
             await driver.propose(b"x", 5000)
-        assert driver.soft_state.role is Role.FOLLOWER
+        assert driver.node.core.soft_state.role is Role.FOLLOWER
         assert not driver.is_serving
         assert "No space left" in str(driver.disk_error)
         with pytest.raises(NotLeader, match=r"out of service.*No space left"):
@@ -131,7 +131,7 @@ async def test_a_full_disk_takes_a_leader_out_of_service_until_there_is_room() -
         with pytest.raises(NotLeader):
             await driver.read_barrier(1000)
         driver.receive(Message(MessageKind.HEARTBEAT, "n1", "n0", 99, commit=0))
-        assert driver.soft_state.term == term, "it hears nothing that it could not remember"
+        assert driver.node.core.soft_state.term == term, "it hears nothing that it could not remember"
         disk.capacity_bytes = 1 << 40
         await until("serving again", lambda: driver.is_serving)
         assert driver.disk_error is None
@@ -199,7 +199,7 @@ async def test_a_removed_node_answers_tells_the_others_and_ends_when_they_know()
         await until("the removal is logged", lambda: driver.node.core.log.last_index == 2)
         driver.receive(Message(MessageKind.APPEND_RESPONSE, "n1", "n0", 1, index=2))
         assert (await removal).voters == ("n1",)
-        assert driver.soft_state.role is Role.FOLLOWER
+        assert driver.node.core.soft_state.role is Role.FOLLOWER
         told = [MessageKind.TIMEOUT_NOW, MessageKind.PRE_VOTE_RESPONSE, MessageKind.PRE_VOTE_RESPONSE]
         await until("it told the other one", lambda: [message.kind for message in sent if message.kind in told] == told)
         assert (sent[-1].to, sent[-1].commit, sent[-1].reject) == ("n1", 2, True)
@@ -229,7 +229,7 @@ async def test_a_transfer_is_answered_when_the_target_leads_or_does_not() -> Non
         driver.receive(Message(MessageKind.VOTE, "n1", "n0", 2, index=1, log_term=1, forced=True))
         driver.receive(Message(MessageKind.HEARTBEAT, "n1", "n0", 2))
         await transfer
-        assert driver.soft_state.leader == "n1"
+        assert driver.node.core.soft_state.leader == "n1"
 
 
 async def _lead_with(driver: RaftDriver, other: str) -> None:
