@@ -57,7 +57,7 @@ from remoting.record.hosts import pack_host
 from remoting.registry import BROKERS, bind
 from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import RemotingConnection
-from remoting.transport.server import RemotingServer, each
+from remoting.transport.server import Place, RemotingServer, each
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import dialling_context, tls_server
 
@@ -219,14 +219,10 @@ class Broker:
         )
         pass_on = PassOn(self._client, lambda: self.replica.master_address, self._tasks)
         self._server = RemotingServer(
-            host,
-            port,
+            Place(host, port, settings.remoting.vip_port(port), tls),
             self._guard.protect(on_master(handlers, lambda: self.replica.is_master, pass_on)),
             limits=settings.flow.limits(),
             closed=self._connection_closed,
-            tls=tls,
-            max_slow_readers=settings.flow.max_slow_readers,
-            second_port=settings.remoting.vip_port(port),
             taker=None if self._guard.is_on else self._sends,
             connections=self._connections,
         )

@@ -9,9 +9,10 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 
 from controllerd.access.first_user import FirstUser, load_first_user
-from controllerd.elections import Elections, Notifier
+from controllerd.elections import Elections, tell_of_master
 from controllerd.exposition import Exposition
 from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
@@ -20,15 +21,16 @@ from controllerd.nameserver.kv_config import KvConfig
 from controllerd.nameserver.routes import RouteTable
 from controllerd.processors.access import AccessProcessor, Sealer
 from controllerd.processors.controllers_view import ControllersView
-from controllerd.processors.hand_over import HandOver
+from controllerd.processors.hand_over import ask_to_hand_over
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
 from controllerd.processors.serving import Serving
 from controllerd.processors.views import ViewsProcessor
 from controllerd.pushes import Pushes
-from controllerd.raft.core import CoreSettings, RaftCore
-from controllerd.raft.driver import MemberRemoved, RaftDriver
+from controllerd.raft.core import RaftCore
+from controllerd.raft.driver import DriverEvents, MemberRemoved, RaftDriver
+from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.raft.members import Members
 from controllerd.raft.messages import Message, SoftState
@@ -52,7 +54,7 @@ from remoting.guarding.guard import Guard
 from remoting.registry import CONTROLLERS, bind
 from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import RemotingServer
+from remoting.transport.server import Place, RemotingServer
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import dialling_context, tls_server
 
@@ -105,7 +107,7 @@ class Controller:
         self._driver = driver = self._make_driver(disk)
         events = PeerEvents(
             self._received,
-            driver.report_unreachable,
+            driver.node.core.report_unreachable,
             lambda node, delivered: driver.report_snapshot(node, delivered=delivered),
             driver.peer_lost,
             lambda: driver.fail(MemberRemoved()),
@@ -117,17 +119,14 @@ class Controller:
         self._raising = Raising(
             self._driver, self._machine, self._peers.level, settings.raft.decide_timeout_ms, self._tasks
         )
-        self._groups = BrokerGroups(self._machine, self._table, _now_ms, _wall_ms)
-        self._notifier = Notifier(self._pushes, self._groups)
+        self._groups = BrokerGroups(self._decided, self._table, _now_ms, _wall_ms)
         self._elections = Elections(live, self._driver, self._groups, self._counters, self._tasks)
         self._heartbeats = HeartbeatProcessor(self._table, self._elections, self._name_server, _now_ms, self._counters)
         host, port = split_address(settings.address)
         self._server = RemotingServer(
-            host,
-            port,
+            Place(host, port, tls=tls_server(settings.tls)),
             self._guard.protect(self._handlers()),
             closed=self._connection_closed,
-            tls=tls_server(settings.tls),
         )
         self._exporter = self._make_exporter(port)
         self._expiry: asyncio.TimerHandle | None = None
@@ -143,7 +142,7 @@ class Controller:
         )
         if self._exporter is not None:
             await self._exporter.start()
-        self._elections.start()
+        self._elections.scan()
         self._expire()
         driving = asyncio.get_running_loop().create_task(self._driver.run())
         try:
@@ -203,10 +202,8 @@ class Controller:
         return RaftDriver(
             node,
             file,
-            self._send,
-            self._raft_changed,
+            DriverEvents(self._send, self._raft_changed, self._configured),
             settings.tick_ms,
-            configured=self._configured,
             founding=(secrets.token_hex(8), self._settings.peers),
         )
 
@@ -219,7 +216,7 @@ class Controller:
 
     def _handlers(self) -> Mapping[int, Handler]:
         timeout_ms = self._settings.raft.decide_timeout_ms
-        hand_over = HandOver(self._client, timeout_ms)
+        hand_over = partial(ask_to_hand_over, self._client, timeout_ms)
         replicas = ReplicasProcessor(
             self._live.election, self._driver, self._groups, self._counters, timeout_ms, hand_over
         )
@@ -270,6 +267,9 @@ class Controller:
         group = self._machine.replicas.groups.get(broker_name)
         return group.master_epoch if group else 0
 
+    def _decided(self) -> ReplicasState:
+        return self._machine.replicas
+
     def _access_changed(self, _record: object, state: AccessState) -> None:
         self._guard.update(state)
 
@@ -289,7 +289,7 @@ class Controller:
                 self._counters.unclean_elections += 1
                 log.error("%s: unclean election: %s", record.broker_name, record.unclean.sentence)
             if self._live.election.value.notify:
-                self._notifier.master_elected(group)
+                tell_of_master(self._pushes, self._groups, group)
         elif isinstance(record, MasterLost):
             self._counters.masters_lost += 1
             log.warning("%s: no master in epoch %d", record.broker_name, record.master_epoch)

@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 
 
 class Elections:
-    """Scans while the controller runs."""
-
     def __init__(
         self,
         settings: LiveSettings,
@@ -42,22 +40,14 @@ class Elections:
     ) -> None:
         self._settings = settings
         self._driver = driver
-        self._machine = groups.machine
-        self._table = groups.table
-        self._now_ms = groups.now_ms
-        self._wall_ms = groups.wall_ms
+        self._groups = groups
         self._counters = counters
         self._owner = owner
         self._under_way: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._term = 0
 
-    def start(self) -> None:
-        """Begin to scan."""
-        self._scan()
-
     def close(self) -> None:
-        """Scan no more."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -66,15 +56,15 @@ class Elections:
         if state.role is Role.LEADER and state.term != self._term:
             self._term = state.term
             self._counters.leader_changes += 1
-            self._table.lead(self._now_ms())
+            self._groups.table.lead(self._groups.now_ms())
 
     def look(self, names: Iterable[str] | None = None) -> None:
         """Start the elections that are due, over all groups or the named ones."""
         if not self._driver.is_serving:
             return
-        unclean = self._settings.election.value.unclean
+        groups, unclean = self._groups, self._settings.election.value.unclean
         due = due_elections(
-            self._machine.replicas, self._table, self._now_ms(), unclean=unclean, names=names, at_ms=self._wall_ms()
+            groups.decided(), groups.table, groups.now_ms(), unclean=unclean, names=names, at_ms=groups.wall_ms()
         )
         for request in due:
             if request.broker_name not in self._under_way:
@@ -83,12 +73,12 @@ class Elections:
                 self._owner.spawn(self._elect(request, time.monotonic()), f"election for {request.broker_name}")
 
     def _reason(self, broker_name: str) -> str:
-        group = self._machine.replicas.groups[broker_name]
-        master_id, now_ms = group.master_broker_id, self._now_ms()
+        group = self._groups.decided().groups[broker_name]
+        master_id, now_ms = group.master_broker_id, self._groups.now_ms()
         if master_id is None:
             return "it has none, and a replica that may lead is there"
-        if self._table.is_dead(group, master_id, now_ms):
-            return f"broker {master_id} is dead ({self._table.why_dead(group, master_id, now_ms)})"
+        if self._groups.table.is_dead(group, master_id, now_ms):
+            return f"broker {master_id} is dead ({self._groups.table.why_dead(group, master_id, now_ms)})"
         return f"broker {master_id} restarted"
 
     async def _elect(self, request: ElectMaster, found_s: float) -> None:
@@ -112,25 +102,19 @@ class Elections:
         self._counters.last_election_us = int(took_ms * 1000)
         self._counters.longest_election_us = max(self._counters.longest_election_us, int(took_ms * 1000))
 
-    def _scan(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._settings.start.liveness.scan_ms / 1000, self._scan)
-        pause_ms = self._table.scan(self._now_ms())
+    def scan(self) -> None:
+        """Look at all groups from now on, time and again."""
+        self._timer = asyncio.get_running_loop().call_later(self._settings.start.liveness.scan_ms / 1000, self.scan)
+        pause_ms = self._groups.table.scan(self._groups.now_ms())
         if pause_ms:
             self._counters.pauses += 1
             log.warning("this process stood still for %d ms: that is not held against brokers", pause_ms)
         self.look()
 
 
-class Notifier:
-    """Tells the live replicas of a group who leads them now; best effort, as they also ask."""
-
-    def __init__(self, pushes: Pushes, groups: BrokerGroups) -> None:
-        self._pushes = pushes
-        self._groups = groups
-
-    def master_elected(self, group: Group) -> None:
-        """Push the new roles."""
-        ext, body = master_fields(group), sync_state_set_body(group)
-        for broker_id, replica in group.replicas.items():
-            if self._groups.is_alive(group, broker_id):
-                self._pushes.push(replica.address, codes.NOTIFY_BROKER_ROLE_CHANGED, ext, body)
+def tell_of_master(pushes: Pushes, groups: BrokerGroups, group: Group) -> None:
+    """Push the new roles to the live replicas of a group; best effort, as they also ask."""
+    ext, body = master_fields(group), sync_state_set_body(group)
+    for broker_id, replica in group.replicas.items():
+        if groups.is_alive(group, broker_id):
+            pushes.push(replica.address, codes.NOTIFY_BROKER_ROLE_CHANGED, ext, body)

@@ -14,8 +14,7 @@ from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.state import Group
 from controllerd.settings import ControllerSettings
 from remoting.exposition import Family, render
-from remoting.guarding.exposition import access_families
-from remoting.guarding.guard import Guard
+from remoting.guarding.guard import Guard, access_families
 
 _ROLES: Final = {Role.PRE_CANDIDATE: 1, Role.CANDIDATE: 1, Role.FOLLOWER: 2, Role.LEADER: 3}
 _LEADER: Final = _ROLES[Role.LEADER]
@@ -35,9 +34,7 @@ class Exposition:
     ) -> None:
         self._common = {"address": settings.address, "group": settings.raft.group, "peer_id": settings.node_id}
         self._driver = driver
-        self._machine = groups.machine
-        self._table = groups.table
-        self._now_ms = groups.now_ms
+        self._groups = groups
         self._counters = counters
         self._access = access
 
@@ -57,7 +54,7 @@ class Exposition:
                 "appends to the consensus log",
             ),
             self._elections(),
-            *self._groups(),
+            *self._group_families(),
             *self._silences(),
             *self._own(),
             *access_families(self._access),
@@ -65,14 +62,14 @@ class Exposition:
         return render(families, self._common)
 
     def _role(self) -> int:
-        role = _ROLES.get(self._driver.soft_state.role, 0)
+        role = _ROLES.get(self._driver.node.core.role, 0)
         return 0 if role == _LEADER and not self._driver.is_serving else role
 
     def _active_brokers(self) -> Family:
         family = Family("active_broker_num", "gauge", "live replicas of each broker set")
-        now_ms = self._now_ms()
-        for group in self._machine.replicas.groups.values():
-            alive = sum(self._table.is_alive(group, broker_id, now_ms) for broker_id in group.replicas)
+        now_ms = self._groups.now_ms()
+        for group in self._groups.decided().groups.values():
+            alive = sum(self._groups.table.is_alive(group, broker_id, now_ms) for broker_id in group.replicas)
             family.add(alive, **_labels(group))
         return family
 
@@ -82,13 +79,13 @@ class Exposition:
             family.add(count, cluster=cluster, broker_set=broker_set, election_result=result)
         return family
 
-    def _groups(self) -> list[Family]:
+    def _group_families(self) -> list[Family]:
         epoch = Family("logboom_controller_master_epoch", "gauge", "master epoch of each broker set")
         members = Family(
             "logboom_controller_sync_state_set_size", "gauge", "replicas that hold every acknowledged message"
         )
         masterless = Family("logboom_controller_without_master", "gauge", "1 for broker sets that have no master")
-        for group in self._machine.replicas.groups.values():
+        for group in self._groups.decided().groups.values():
             epoch.add(group.master_epoch, **_labels(group))
             members.add(len(group.sync_state_set), **_labels(group))
             masterless.add(int(group.master_broker_id is None), **_labels(group))
@@ -105,17 +102,17 @@ class Exposition:
             "gauge",
             "phi: 10^-phi is the chance that a living broker is so silent",
         )
-        now_ms = self._now_ms()
-        for group in self._machine.replicas.groups.values():
+        now_ms = self._groups.now_ms()
+        for group in self._groups.decided().groups.values():
             for broker_id in group.replicas:
-                silence = self._table.silence(group, broker_id)
+                silence = self._groups.table.silence(group, broker_id)
                 if silence is not None:
                     labels = _labels(group) | {"broker_id": str(broker_id)}
                     silent.add(silence.silent_ms(now_ms) / 1000, **labels)
                     limit.add(silence.limit_ms / 1000, **labels)
                     suspicion.add(round(silence.suspicion(now_ms), 2), **labels)
         delay = Family("logboom_controller_event_loop_worst_delay_seconds", "gauge", "of the last one to two minutes")
-        return [silent, limit, suspicion, delay.add(self._table.awake.worst_delay_ms / 1000)]
+        return [silent, limit, suspicion, delay.add(self._groups.table.awake.worst_delay_ms / 1000)]
 
     def _own(self) -> list[Family]:
         core, families = self._driver.node.core, []

@@ -31,10 +31,6 @@ class LiveSettings:
         shown = {"id": self.start.node_id, "peers": peers} | settings.shown(self._changed.groups())
         return "".join(f"{key}={value}\n" for key, value in shown.items())
 
-    def update_controller(self, body: Bytes, who: str) -> None:
-        """Take `key=value` lines for the controller; see `ChangedSettings.update`."""
-        self._changed.update(body, who, ("election",))
-
-    def update_name_server(self, body: Bytes, who: str) -> None:
-        """Take `key=value` lines for the name server; see `ChangedSettings.update`."""
-        self._changed.update(body, who, ("nameserver",))
+    def update(self, part: str, body: Bytes, who: str) -> None:
+        """Take `key=value` lines for a group; see `ChangedSettings.update`."""
+        self._changed.update(body, who, (part,))

@@ -78,7 +78,6 @@ class Counters:
     elections: dict[tuple[str, str, str], int] = field(default_factory=dict)  # (cluster, broker name, result) -> count
 
     def elected(self, cluster: str, broker_name: str, result: str) -> None:
-        """An election ended."""
         key = cluster, broker_name, result
         self.elections[key] = self.elections.get(key, 0) + 1
 

@@ -25,8 +25,6 @@ NODE_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 
 @dataclass(frozen=True, slots=True)
 class RaftSettings:
-    """The consensus among the controllers."""
-
     group: str = setting("logboom", "name of the controller group; nodes of another group are refused")
     tick_ms: int = setting(50, "unit of time of the consensus", minimum=5, maximum=1000)
     heartbeat_ticks: int = setting(1, "ticks between a leader's heartbeats", minimum=1, maximum=20)
@@ -50,8 +48,6 @@ class LivenessSettings:
 
 @dataclass(frozen=True, slots=True)
 class ElectionSettings:
-    """Elections of broker masters."""
-
     unclean: bool = setting(
         False,
         "elect a replica that may lack acknowledged messages when nobody else lives",

@@ -12,7 +12,7 @@
     │   └── CorruptedFile
     └── SettingsError          start-up refused; the text says what to set
 
-A caller asks `retriable` and `refresh_route` instead of listing types.
+A caller asks `retriable` instead of listing types.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ class LogboomError(Exception):
 
     code: int = codes.SYSTEM_ERROR
     retriable: bool = False
-    refresh_route: bool = False
 
 
 class ProtocolError(LogboomError):
@@ -41,7 +40,6 @@ class RequestError(LogboomError):
         super().__init__(message)
         self.code = code
         self.retriable = code in codes.RETRIABLE
-        self.refresh_route = code in codes.REFRESH_ROUTE
 
     @property
     def message(self) -> str:
@@ -96,14 +94,12 @@ class ConnectionLost(LogboomError):
     """The connection went away; the outcome of every request in flight on it is unknown."""
 
     retriable = True
-    refresh_route = True
 
 
 class RequestTimeout(LogboomError):
     """No answer within the deadline; the outcome is unknown."""
 
     retriable = True
-    refresh_route = True
 
 
 class StorageError(LogboomError):

@@ -27,8 +27,6 @@ _MAX_PORT: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Where a daemon shows its metrics."""
-
     host: str = setting("127.0.0.1", "address of the metrics listener")
     port: int = setting(
         0, "port of GET /metrics; 0: the daemon's own port + 10000, -1: none", minimum=-1, maximum=_MAX_PORT

@@ -30,9 +30,6 @@ _COMPACT_FIXED = struct.Struct(">hBhiii")
 _LENGTH16 = struct.Struct(">h")
 _LENGTH32 = struct.Struct(">i")
 _STRINGS = {str}
-_LANGUAGE_ORDINALS = {name: ordinal for ordinal, name in enumerate(codes.LANGUAGES)}
-
-
 _LOOKED_UP: Final = {"version": int, "language": str, "remark": str}
 _DEFAULTS: Final = {"version": 0, "language": "OTHER", "remark": None}
 
@@ -251,20 +248,6 @@ def _response_header(code: int, opaque: int, ext: Mapping[str, str] | None, rema
     if remark is not None:
         fields["remark"] = remark
     return orjson.dumps(fields)
-
-
-def encode_compact(command: Command) -> bytes:
-    """The frame of a command with the compact header; for clients that are started in that mode, and for tests."""
-    remark = (command.remark or "").encode()
-    entries = bytearray()
-    for key, value in command.ext.items():
-        encoded_key, encoded_value = key.encode(), value.encode()
-        entries += _LENGTH16.pack(len(encoded_key)) + encoded_key + _LENGTH32.pack(len(encoded_value)) + encoded_value
-    language = _LANGUAGE_ORDINALS.get(command.language, _LANGUAGE_ORDINALS["OTHER"])
-    code = (command.code + 0x8000) % 0x10000 - 0x8000
-    fixed = _COMPACT_FIXED.pack(code, language, command.version, command.opaque, command.flag, len(remark))
-    header = b"".join((fixed, remark, _LENGTH32.pack(len(entries)), entries))
-    return b"".join((_PREFIX.pack(4 + len(header) + len(command.body), 1 << 24 | len(header)), header, command.body))
 
 
 def _frame(header: bytes, body: Bytes) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import fields
 from typing import Any, Final
 
 import orjson
@@ -36,10 +35,7 @@ class ChangedSettings:
         self._given = given
         self._disk = disk
         self._units = {
-            f"{part}.{each.name}": each.metadata["unit"]
-            for part, group in groups.items()
-            for each in fields(group)
-            if each.metadata["live"]
+            name: each.metadata["unit"] for name, _, each in settings.each_of(groups) if each.metadata["live"]
         }
         self._changed = self._load()
         if unknown := self._changed.keys() - self._units.keys():
@@ -58,7 +54,6 @@ class ChangedSettings:
         return len(self._changed)
 
     def groups(self) -> dict[str, Any]:
-        """All groups, as they are now."""
         return {**self._groups, **{part: cell.value for part, cell in self.live.items()}}
 
     def update(self, body: Bytes, who: str, parts: Collection[str]) -> None:

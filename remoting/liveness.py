@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Final
 
 from remoting.facts.loop import LoopState
@@ -31,14 +32,7 @@ _HIGHEST_PHI: Final = 99.0
 
 def deviations(phi: float) -> float:
     """How many standard deviations above the mean a gap lies whose probability to be exceeded is 10^-phi."""
-    low, high, wanted = 0.0, 20.0, 10.0**-phi
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _tail(middle) > wanted:
-            low = middle
-        else:
-            high = middle
-    return high
+    return -NormalDist().inv_cdf(10.0**-phi)
 
 
 def _tail(z: float) -> float:
@@ -58,11 +52,6 @@ class Patience:
 
 class Silence:
     """The gaps of one peer. `limit_ms` is how long it may be silent now."""
-
-    __slots__ = (
-        "_earlier_worst_ms", "_gaps", "_longest_ms", "_patience", "_sampled_ms", "_samples", "_squares", "_sum",
-        "_worst_ms", "heard_ms", "limit_ms",
-    )  # fmt: skip
 
     def __init__(self, patience: Patience, now_ms: int) -> None:
         """The peer spoke for the first time just now."""
@@ -189,7 +178,6 @@ class Awake:
         return self.delay_ms
 
     def state(self) -> LoopState:
-        """For a person."""
         return LoopState(
             delay_ms=self.delay_ms,
             worst_delay_ms=self.worst_delay_ms,

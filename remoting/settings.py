@@ -6,8 +6,8 @@ part.key=value`) and help text, what may change while it runs, and what it tells
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, field, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields, replace
 from typing import Any, Final, Generic, TypeVar
 
 from remoting.errors import SettingsError
@@ -79,12 +79,18 @@ def groups_of(daemon: Any) -> dict[str, Any]:
     return {each.name: getattr(daemon, each.name) for each in fields(daemon) if "group" in each.metadata}
 
 
+def each_of(groups: Mapping[str, Any]) -> Iterator[tuple[str, Any, Field[Any]]]:
+    """`part.key`, value and field of every setting."""
+    for part, group in groups.items():
+        for each in fields(group):
+            yield f"{part}.{each.name}", getattr(group, each.name), each
+
+
 def names_of(groups: Mapping[str, Any], *, live: bool = False) -> dict[str, str]:
     """The original's name -> `part.key`, of all settings that have one, or of those that may change."""
     return {
-        each.metadata["original"]: f"{part}.{each.name}"
-        for part, group in groups.items()
-        for each in fields(group)
+        each.metadata["original"]: name
+        for name, _, each in each_of(groups)
         if each.metadata["original"] and (each.metadata["live"] or not live)
     }
 
@@ -92,12 +98,10 @@ def names_of(groups: Mapping[str, Any], *, live: bool = False) -> dict[str, str]
 def shown(groups: Mapping[str, Any]) -> dict[str, str]:
     """All settings that are no path, under our names and the original's."""
     texts: dict[str, str] = {}
-    for part, group in groups.items():
-        for each in fields(group):
-            value, there = getattr(group, each.name), each.metadata
-            if there["path"]:
-                continue
-            texts[f"{part}.{each.name}"] = as_text(value)
+    for name, value, each in each_of(groups):
+        there = each.metadata
+        if not there["path"]:
+            texts[name] = as_text(value)
             if there["original"]:
                 texts[there["original"]] = as_text(value) if there["unit"] == 1 else f"{value / there['unit']:g}"
     return texts
@@ -117,7 +121,7 @@ def override(parts: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, 
                 f"--set {assignment!r}: write part.key=value, for example --set store.retention_hours=48"
             )
         if part not in changed or key not in {each.name for each in fields(changed[part])}:
-            known = ", ".join(f"{part}.{each.name}" for part, group in parts.items() for each in fields(group))
+            known = ", ".join(name for name, _, _ in each_of(parts))
             raise SettingsError(f"--set {assignment!r}: there is no setting {name}; there are {known}")
         changed[part] = replace(changed[part], **{key: _parse(name, text, getattr(changed[part], key))})
     for part, group in changed.items():
@@ -127,15 +131,14 @@ def override(parts: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, 
 
 def check(part: str, group: Any) -> None:
     """Raise SettingsError when a field of the group breaks its bounds."""
-    for each in fields(group):
-        value = getattr(group, each.name)
+    for name, value, each in each_of({part: group}):
         minimum, maximum, choices = (each.metadata.get(key) for key in ("minimum", "maximum", "choices"))
         if minimum is not None and value < minimum:
-            raise SettingsError(f"{part}.{each.name} is {value}; it must be at least {minimum}")
+            raise SettingsError(f"{name} is {value}; it must be at least {minimum}")
         if maximum is not None and value > maximum:
-            raise SettingsError(f"{part}.{each.name} is {value}; it must be at most {maximum}")
+            raise SettingsError(f"{name} is {value}; it must be at most {maximum}")
         if choices and value not in choices:
-            raise SettingsError(f"{part}.{each.name} is {value!r}; it must be one of {', '.join(choices)}")
+            raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
 
 
 def as_text(value: Any) -> str:
@@ -145,11 +148,7 @@ def as_text(value: Any) -> str:
 
 def describe(parts: Mapping[str, Any]) -> str:
     """A line per setting, for the help text of a command line."""
-    return "\n".join(
-        f"  {part}.{each.name}={getattr(group, each.name)}: {each.metadata.get('help', '')}"
-        for part, group in parts.items()
-        for each in fields(group)
-    )
+    return "\n".join(f"  {name}={value}: {each.metadata.get('help', '')}" for name, value, each in each_of(parts))
 
 
 def _parse(name: str, text: str, present: Any) -> Any:

@@ -16,8 +16,7 @@ from brokerd.replication.roles.followership import CopyStage
 from remoting.disk import DiskUsage
 from remoting.exposition import Family, Histogram, render
 from remoting.facts.loop import LoopState
-from remoting.guarding.exposition import access_families
-from remoting.guarding.guard import Guard
+from remoting.guarding.guard import Guard, access_families
 
 _POP: Final = {
     "pops": "receive requests",

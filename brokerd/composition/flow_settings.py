@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from remoting import codes
 from remoting.settings import check, setting
 from remoting.transport.connection import ConnectionLimits
+from remoting.transport.server import ServerLimits
 
 _SENDS = (
     codes.SEND_MESSAGE,
@@ -50,7 +51,7 @@ class FlowSettings:
     def __post_init__(self) -> None:
         check("flow", self)
 
-    def limits(self) -> ConnectionLimits:
+    def limits(self) -> ServerLimits:
         """The same for the transport."""
         wait_ms: Mapping[int, int] = {
             **dict.fromkeys(_SENDS, self.send_wait_ms),
@@ -58,10 +59,11 @@ class FlowSettings:
             **dict.fromkeys((*_ACKS, codes.END_TRANSACTION), self.ack_wait_ms),
             codes.HEART_BEAT: self.heartbeat_wait_ms,
         }
-        return ConnectionLimits(
+        connection = ConnectionLimits(
             max_in_flight=self.max_in_flight,
             max_unsent_bytes=self.max_unsent_bytes,
             wait_ms=wait_ms,
             other_wait_ms=self.other_wait_ms,
             large_answers=frozenset(_PULLS),
         )
+        return ServerLimits(connection, self.max_slow_readers)

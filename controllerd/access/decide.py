@@ -21,7 +21,6 @@ Decided: TypeAlias = Decision[Record]
 
 
 def decide(state: AccessState, request: Request) -> Decided:
-    """Decide one request."""
     if isinstance(request, CreateUser):
         return _create(state, request)
     if isinstance(request, UpdateUser):

@@ -49,7 +49,6 @@ Record = UserPut | UserDeleted | EntriesPut | EntriesRemoved
 
 
 def apply(state: AccessState, record: Record) -> AccessState:
-    """The state after one record."""
     if isinstance(record, UserPut):
         return state.with_user(record.user)
     if isinstance(record, UserDeleted):

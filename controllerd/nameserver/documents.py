@@ -50,7 +50,6 @@ def cluster_info(table: RouteTable) -> dict[str, Any]:
 
 
 def member_group(table: RouteTable, broker_name: str, cluster: str) -> dict[str, Any]:
-    """The live members of one group."""
     members = table.members(broker_name)
     group = {
         "brokerAddrs": {str(each): registration.address for each, registration in members.items()},

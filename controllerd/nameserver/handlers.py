@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -54,13 +55,15 @@ class NameServer:
             codes.REGISTER_BROKER: each(self._register),
             codes.UNREGISTER_BROKER: each(self._unregister),
             codes.GET_ROUTEINFO_BY_TOPIC: each(self._route),
-            codes.GET_BROKER_CLUSTER_INFO: each(self._cluster_info),
-            codes.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: each(self._topics),
+            codes.GET_BROKER_CLUSTER_INFO: self._shown(documents.cluster_info),
+            codes.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._shown(documents.topic_list),
             codes.GET_TOPICS_BY_CLUSTER: each(self._topics_of_cluster),
-            codes.GET_SYSTEM_TOPIC_LIST_FROM_NS: each(self._system_topics),
-            codes.GET_UNIT_TOPIC_LIST: each(self._unit_topics),
-            codes.GET_HAS_UNIT_SUB_TOPIC_LIST: each(self._unit_subscribed_topics),
-            codes.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: each(self._ununited_subscribed_topics),
+            codes.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._shown(documents.system_topics),
+            codes.GET_UNIT_TOPIC_LIST: self._shown(partial(documents.unit_topics, subscribed=False)),
+            codes.GET_HAS_UNIT_SUB_TOPIC_LIST: self._shown(partial(documents.unit_topics, subscribed=True)),
+            codes.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._shown(
+                partial(documents.unit_topics, subscribed=True, ununited_only=True)
+            ),
             codes.DELETE_TOPIC_IN_NAMESRV: each(self._delete_topic),
             codes.REGISTER_TOPIC_IN_NAMESRV: each(self._register_topic),
             codes.WIPE_WRITE_PERM_OF_BROKER: each(self._wipe_write_permission),
@@ -165,26 +168,12 @@ class NameServer:
             route["orderTopicConf"] = order
         _respond_json(connection, request, route)
 
-    def _cluster_info(self, connection: RemotingConnection, request: Command) -> None:
-        _respond_json(connection, request, documents.cluster_info(self._routes))
-
-    def _topics(self, connection: RemotingConnection, request: Command) -> None:
-        _respond_json(connection, request, documents.topic_list(self._routes))
+    def _shown(self, document: Callable[[RouteTable], dict[str, Any]]) -> Handler:
+        """Answers with what a document shows of the routes, whatever the request says."""
+        return each(lambda connection, request: _respond_json(connection, request, document(self._routes)))
 
     def _topics_of_cluster(self, connection: RemotingConnection, request: Command) -> None:
         _respond_json(connection, request, documents.topic_list(self._routes, cluster=_field(request, "cluster")))
-
-    def _system_topics(self, connection: RemotingConnection, request: Command) -> None:
-        _respond_json(connection, request, documents.system_topics(self._routes))
-
-    def _unit_topics(self, connection: RemotingConnection, request: Command) -> None:
-        _respond_json(connection, request, documents.unit_topics(self._routes, subscribed=False))
-
-    def _unit_subscribed_topics(self, connection: RemotingConnection, request: Command) -> None:
-        _respond_json(connection, request, documents.unit_topics(self._routes, subscribed=True))
-
-    def _ununited_subscribed_topics(self, connection: RemotingConnection, request: Command) -> None:
-        _respond_json(connection, request, documents.unit_topics(self._routes, subscribed=True, ununited_only=True))
 
     def _delete_topic(self, connection: RemotingConnection, request: Command) -> None:
         self._routes.delete_topic(_field(request, "topic"), request.ext.get("clusterName") or None)

@@ -65,7 +65,6 @@ def decode_registration(ext: Mapping[str, str], body: Bytes) -> Registration:
 
 
 def decode_data_version(encoded: Bytes) -> DataVersion:
-    """A JSON data version."""
     return _data_version(_load(encoded))
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import orjson
 
-from controllerd.access.records import Record
 from controllerd.access.requests import CreateUser, DeleteUser, PutEntries, RemoveEntries, Request, UpdateUser
 from controllerd.metrics import Counters
 from controllerd.processors.serving import Handles
@@ -84,8 +83,6 @@ class Sealer:
 
 
 class AccessProcessor:
-    """The handlers."""
-
     def __init__(
         self,
         guard: Guard,
@@ -103,7 +100,6 @@ class AccessProcessor:
         self._counters = counters
 
     def handles(self) -> Handles:
-        """Request code -> method."""
         return {
             codes.AUTH_CREATE_USER: self._create_user,
             codes.AUTH_UPDATE_USER: self._update_user,
@@ -187,9 +183,9 @@ class AccessProcessor:
         log.info("%s: %s %s (version %d)", who, type(wanted).__name__, wanted.name, version)
         connection.respond(request, ext={"accessVersion": str(version)}, remark=reply.remark)
 
-    async def _propose(self, wanted: Request) -> Applied[AccessState, Record]:
+    async def _propose(self, wanted: Request) -> Applied[AccessState]:
         self._counters.proposals += 1
-        applied: Applied[AccessState, Record] = await self._driver.propose(wanted, self._timeout_ms)
+        applied: Applied[AccessState] = await self._driver.propose(wanted, self._timeout_ms)
         return applied
 
     # ---- questions

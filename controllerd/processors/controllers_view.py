@@ -22,10 +22,8 @@ class ControllersView:
 
     def known_leader(self) -> NodeId | None:
         """None while this controller was elected and does not serve yet, too."""
-        state = self._driver.soft_state
-        if state.role is Role.LEADER and not self._driver.is_serving:
-            return None
-        return state.leader
+        core = self._driver.node.core
+        return None if core.role is Role.LEADER and not self._driver.is_serving else core.leader
 
     def listed(self) -> tuple[ControllerView, ...]:
         """One entry for each member."""

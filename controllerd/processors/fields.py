@@ -33,17 +33,12 @@ def text(request: Command, key: str, default: str | None = None) -> str:
 
 
 def number(request: Command, key: str, default: int | None = None) -> int:
-    """A whole number; an empty one counts as absent."""
+    """A whole number of 64 bits; an empty one counts as absent."""
     value = request.ext.get(key)
     if not value:
         if default is None:
             raise InvalidParameter(f"request {request.code} needs the field {key}")
         return default
-    return to_number(value, key)
-
-
-def to_number(value: str, key: str) -> int:
-    """A whole number of 64 bits out of a text."""
     try:
         found = int(value)
     except ValueError:

@@ -20,35 +20,29 @@ _WAIT_MS: Final = 1200
 _ANSWER_MS: Final = _WAIT_MS + 300
 
 
-class HandOver:
-    """Asks masters to hand over. `hold_ms` is how long one then waits for the election before it goes on."""
+async def ask_to_hand_over(client: RemotingClient, hold_ms: int, group: Group, broker_id: int) -> str | None:
+    """Have the group's master wait for `broker_id`, and then up to `hold_ms` for the election before it goes on.
 
-    def __init__(self, client: RemotingClient, hold_ms: int) -> None:
-        self._client = client
-        self._hold_ms = hold_ms
-
-    async def ask(self, group: Group, broker_id: int) -> str | None:
-        """Have the group's master wait for `broker_id`; a sentence when the switch will cut what that one lacks.
-
-        Raises RequestError ELECT_MASTER_FAILED when the master says that the switch should not be made now.
-        """
-        assert group.master is not None
-        ext = {
-            "brokerName": group.broker_name,
-            "masterEpoch": str(group.master_epoch),
-            "brokerId": str(broker_id),
-            "waitMs": str(_WAIT_MS),
-            "holdMs": str(self._hold_ms),
-        }
-        try:
-            await self._client.call(group.master.address, codes.HAND_OVER_MASTER, ext, timeout_ms=_ANSWER_MS)
-        except (ConnectionLost, RequestTimeout) as error:
-            reason = f"the master did not answer ({error})"
-        except RequestError as error:
-            if error.code != codes.REQUEST_CODE_NOT_SUPPORTED:
-                raise RequestError(codes.CONTROLLER_ELECT_MASTER_FAILED, f"no switch now: {error.message}") from error
-            reason = "the master cannot hand over"
-        else:
-            return None
-        log.warning("%s: switching to broker %d without a hand-over: %s", group.broker_name, broker_id, reason)
-        return f"{reason}: what broker {broker_id} lacks, which was not acknowledged by all of the set, is cut"
+    A sentence when the switch will cut what that one lacks. Raises RequestError ELECT_MASTER_FAILED when the master says that the
+    switch should not be made now.
+    """
+    assert group.master is not None
+    ext = {
+        "brokerName": group.broker_name,
+        "masterEpoch": str(group.master_epoch),
+        "brokerId": str(broker_id),
+        "waitMs": str(_WAIT_MS),
+        "holdMs": str(hold_ms),
+    }
+    try:
+        await client.call(group.master.address, codes.HAND_OVER_MASTER, ext, timeout_ms=_ANSWER_MS)
+    except (ConnectionLost, RequestTimeout) as error:
+        reason = f"the master did not answer ({error})"
+    except RequestError as error:
+        if error.code != codes.REQUEST_CODE_NOT_SUPPORTED:
+            raise RequestError(codes.CONTROLLER_ELECT_MASTER_FAILED, f"no switch now: {error.message}") from error
+        reason = "the master cannot hand over"
+    else:
+        return None
+    log.warning("%s: switching to broker %d without a hand-over: %s", group.broker_name, broker_id, reason)
+    return f"{reason}: what broker {broker_id} lacks, which was not acknowledged by all of the set, is cut"

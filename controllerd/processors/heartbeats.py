@@ -13,13 +13,11 @@ from controllerd.metrics import Counters
 from controllerd.nameserver.handlers import NameServer
 from controllerd.processors import fields
 from controllerd.processors.serving import Handles
-from controllerd.replicas.heartbeat import DEFAULT_TIMEOUT_MS, Heartbeat, HeartbeatTable
+from controllerd.replicas.heartbeat import DEFAULT_TIMEOUT_MS, LOWEST_PRIORITY, Heartbeat, HeartbeatTable
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
-
-_LOWEST_PRIORITY = 2**31 - 1
 
 
 class HeartbeatProcessor:
@@ -42,7 +40,6 @@ class HeartbeatProcessor:
         self._next_number = 1
 
     def handles(self) -> Handles:
-        """Request code -> method."""
         return {codes.BROKER_HEARTBEAT: self._heartbeat}
 
     def connection_closed(self, connection: RemotingConnection) -> None:
@@ -79,7 +76,7 @@ class HeartbeatProcessor:
             fields.number(request, "epoch", -1),
             fields.number(request, "maxOffset", -1),
             fields.number(request, "confirmOffset", -1),
-            fields.number(request, "electionPriority", _LOWEST_PRIORITY),
+            fields.number(request, "electionPriority", LOWEST_PRIORITY),
             fields.number(request, "incarnation", 0),
             fields.flag(request, "learner"),
             request.ext.get("tailKept") == "false",

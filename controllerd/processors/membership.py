@@ -40,7 +40,6 @@ class MembershipProcessor:
         self._counters = counters
 
     def handles(self) -> Handles:
-        """Request code -> method."""
         return {
             codes.CONTROLLER_MEMBERS: self._list,
             codes.CHANGE_CONTROLLER_MEMBERS: self._change,
@@ -59,7 +58,7 @@ class MembershipProcessor:
         if not force:
             check_reachable(core.configuration, after, core.active)
         self._counters.proposals += 1
-        await self._driver.change_membership(changes, Transition.AUTO, addresses, _CHANGE_TIMEOUT_MS)
+        await self._driver.change_membership(changes, addresses, _CHANGE_TIMEOUT_MS)
         connection.respond(request, body=self._listing())
 
     async def _transfer(self, connection: RemotingConnection, request: Command) -> None:

@@ -7,6 +7,7 @@ confirmed that this controller still leads, so that a replaced leader tells nobo
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -15,14 +16,12 @@ import orjson
 
 from controllerd.metrics import Counters, election_result
 from controllerd.processors import fields
-from controllerd.processors.hand_over import HandOver
 from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
 from controllerd.records.decision import Applied
 from controllerd.replicas.answers import election_body, master_fields, replicas_info, sync_state_set_body
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.decide import decide
-from controllerd.replicas.records import Record
 from controllerd.replicas.requests import (
     AlterSyncStateSet,
     ApplyBrokerId,
@@ -44,11 +43,12 @@ from remoting.transport.connection import RemotingConnection
 log = logging.getLogger(__name__)
 
 _MAX_NAMES: Final = 4096
-_Applied: TypeAlias = Applied[ReplicasState, Record]
+HandOver: TypeAlias = Callable[[Group, int], Awaitable[str | None]]
+_Applied: TypeAlias = Applied[ReplicasState]
 
 
 class ReplicasProcessor:
-    """Handlers over the replicated state. Without `hand_over`, a designated election asks nobody before it."""
+    """Handlers over the replicated state. `hand_over` asks the master before a designated election; without it nobody does."""
 
     def __init__(
         self,
@@ -62,15 +62,11 @@ class ReplicasProcessor:
         self._election = election
         self._driver = driver
         self._groups = groups
-        self._machine = groups.machine
-        self._table = groups.table
-        self._now_ms = groups.now_ms
         self._counters = counters
         self._hand_over = hand_over
         self._timeout_ms = timeout_ms
 
     def handles(self) -> Handles:
-        """Request code -> method."""
         return {
             codes.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter_sync_state_set,
             codes.CONTROLLER_ELECT_MASTER: self._elect_master,
@@ -88,7 +84,7 @@ class ReplicasProcessor:
         broker_name = fields.name(request, "brokerName")
         proposed, set_epoch = _decode_sync_state_set(request.body)
         group = self._groups.get(broker_name)
-        not_alive = self._table.not_alive(group, proposed, self._now_ms()) if group else ()
+        not_alive = self._groups.table.not_alive(group, proposed, self._groups.now_ms()) if group else ()
         applied = await self._propose(
             AlterSyncStateSet(
                 broker_name,
@@ -121,7 +117,7 @@ class ReplicasProcessor:
         wanted = self._with_observations(wanted)
         remark = None
         if designate and self._hand_over is not None and (group := self._switch_of(wanted)) is not None:
-            remark = await self._hand_over.ask(group, broker_id)
+            remark = await self._hand_over(group, broker_id)
             wanted = replace(self._with_observations(wanted), seen_master_epoch=group.master_epoch)
         applied = await self._propose(wanted, codes.CONTROLLER_MASTER_STILL_EXIST)
         elected = _group_of(applied, broker_name)
@@ -130,13 +126,13 @@ class ReplicasProcessor:
 
     def _with_observations(self, wanted: ElectMaster) -> ElectMaster:
         """The request with what is known of the group's replicas now."""
-        group, now_ms = self._groups.get(wanted.broker_name), self._now_ms()
+        group, now_ms = self._groups.get(wanted.broker_name), self._groups.now_ms()
         if group is None:
             return wanted
         return replace(
             wanted,
-            observed=observe_for_request(group, self._table, now_ms),
-            last_known=self._table.last_words(group, now_ms) if wanted.unclean else (),
+            observed=observe_for_request(group, self._groups.table, now_ms),
+            last_known=self._groups.table.last_words(group, now_ms) if wanted.unclean else (),
             at_ms=self._groups.wall_ms(),
         )
 
@@ -145,7 +141,7 @@ class ReplicasProcessor:
         group = self._groups.get(wanted.broker_name)
         if group is None or group.master_broker_id is None or not self._groups.is_alive(group, group.master_broker_id):
             return None
-        if group.master_broker_id == wanted.broker_id or not decide(self._machine.replicas, wanted).records:
+        if group.master_broker_id == wanted.broker_id or not decide(self._groups.decided(), wanted).records:
             return None
         return group
 
@@ -174,9 +170,9 @@ class ReplicasProcessor:
             fields.number(request, "maxOffset", -1),
         )
         await self._driver.read_barrier(self._timeout_ms)
-        state = self._machine.replicas
+        state = self._groups.decided()
         decision = decide(state, wanted)
-        applied = Applied(decision.records, decision.reply, state)
+        applied = Applied(decision.reply, state)
         if decision.records:
             applied = await self._propose(wanted)
         group = _group_of(_accepted(applied), wanted.broker_name)
@@ -190,14 +186,14 @@ class ReplicasProcessor:
     def _lost_tail(self, request: frame.Command) -> bool:
         """Whether the broker lost what it had acknowledged: it says so, or its log ends before what it was known to have."""
         group = self._groups.get(request.ext["brokerName"])
-        beat = self._table.get(group, fields.number(request, "brokerId")) if group is not None else None
+        beat = self._groups.table.get(group, fields.number(request, "brokerId")) if group is not None else None
         return request.ext.get("tailKept") == "false" or (beat is not None and beat.lost_tail)
 
     async def _clean_broker_data(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")
         group = self._groups.get(broker_name)
-        now_ms = self._now_ms()
-        alive = [each.broker_id for each in self._table.observe(group, now_ms)] if group else []
+        now_ms = self._groups.now_ms()
+        alive = [each.broker_id for each in self._groups.table.observe(group, now_ms)] if group else []
         await self._propose(
             CleanBroker(
                 request.ext.get("clusterName", ""),
@@ -239,7 +235,7 @@ class ReplicasProcessor:
     async def _get_next_broker_id(self, connection: RemotingConnection, request: frame.Command) -> None:
         cluster_name, broker_name = fields.name(request, "clusterName"), fields.name(request, "brokerName")
         await self._driver.read_barrier(self._timeout_ms)
-        next_id = self._machine.replicas.next_broker_id(broker_name)
+        next_id = self._groups.decided().next_broker_id(broker_name)
         ext = {"clusterName": cluster_name, "brokerName": broker_name, "nextBrokerId": str(next_id)}
         connection.respond(request, ext=ext)
 

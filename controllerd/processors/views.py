@@ -7,6 +7,7 @@ of themselves what they are, and of the rest only what they know.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
@@ -41,22 +42,18 @@ class ViewsProcessor:
     ) -> None:
         self._settings = settings
         self._controllers = controllers
-        self._machine = groups.machine
-        self._table = groups.table
-        self._now_ms = groups.now_ms
-        self._wall_ms = groups.wall_ms
         self._routes = routes
+        self._groups = groups
         self._counters = counters
         self._access_version = access_version
 
     def handles(self) -> Handles:
-        """Request code -> method."""
         return {
             codes.CONTROLLER_GET_METADATA_INFO: self._metadata_info,
             codes.GET_CONTROLLER_CONFIG: self._config,
-            codes.UPDATE_CONTROLLER_CONFIG: self._update_config,
+            codes.UPDATE_CONTROLLER_CONFIG: partial(self._update_config, "election"),
             codes.GET_NAMESRV_CONFIG: self._config,
-            codes.UPDATE_NAMESRV_CONFIG: self._update_name_server_config,
+            codes.UPDATE_NAMESRV_CONFIG: partial(self._update_config, "nameserver"),
             codes.CLUSTER_VIEW: self._cluster_view,
         }
 
@@ -77,18 +74,14 @@ class ViewsProcessor:
     def _config(self, connection: RemotingConnection, request: Command) -> None:
         connection.respond(request, body=self._settings.as_properties().encode())
 
-    def _update_config(self, connection: RemotingConnection, request: Command) -> None:
-        self._settings.update_controller(request.body, connection.peer)
-        connection.respond(request)
-
-    def _update_name_server_config(self, connection: RemotingConnection, request: Command) -> None:
-        self._settings.update_name_server(request.body, connection.peer)
+    def _update_config(self, part: str, connection: RemotingConnection, request: Command) -> None:
+        self._settings.update(part, request.body, connection.peer)
         connection.respond(request)
 
     def _cluster_view(self, connection: RemotingConnection, request: Command) -> None:
-        groups = self._machine.replicas.groups
+        groups = self._groups.decided().groups
         view = ClusterView(
-            as_of_ms=self._wall_ms(),
+            as_of_ms=self._groups.wall_ms(),
             leader_id=self._controllers.known_leader(),
             cluster=self._controllers.members.configuration.cluster,
             access_version=self._access_version(),
@@ -96,14 +89,14 @@ class ViewsProcessor:
             groups=(*(self._group(groups[name]) for name in sorted(groups)), *self._fixed_groups()),
             unclean_election=self._settings.election.value.unclean,
             metrics=self._counters.as_json(),
-            loop=self._table.awake.state(),
+            loop=self._groups.table.awake.state(),
         )
         connection.respond(request, body=encode(view))
 
     def _group(self, group: Group) -> GroupView:
-        now_ms = self._now_ms()
+        now_ms = self._groups.now_ms()
         reasons = explain_eligibility(
-            group, observe_for_request(group, self._table, now_ms), self._settings.election.value.unclean
+            group, observe_for_request(group, self._groups.table, now_ms), self._settings.election.value.unclean
         )
         return GroupView(
             cluster_name=group.cluster_name,
@@ -118,20 +111,20 @@ class ViewsProcessor:
 
     def _fixed_groups(self) -> list[GroupView]:
         """Groups that only the name server knows: nobody elects there, and who is not registered is not seen."""
-        names = [name for name in self._routes.groups() if name not in self._machine.replicas.groups]
+        names = [name for name in self._routes.groups() if name not in self._groups.decided().groups]
         return [_fixed_group(name, members) for name in names if (members := self._routes.members(name))]
 
     def _replica(self, group: Group, eligibility: Eligibility, now_ms: int) -> ReplicaView:
         broker_id = eligibility.broker_id
         replica = group.replicas[broker_id]
-        beat = self._table.get(group, broker_id)
-        silence = self._table.silence(group, broker_id)
+        beat = self._groups.table.get(group, broker_id)
+        silence = self._groups.table.silence(group, broker_id)
         return ReplicaView(
             broker_id=broker_id,
             address=replica.address,
             ha_address=replica.ha_address or None,
             grpc_address=replica.grpc_address or None,
-            alive=self._table.is_alive(group, broker_id, now_ms),
+            alive=self._groups.table.is_alive(group, broker_id, now_ms),
             in_sync=broker_id in group.sync_state_set,
             role=_role(broker_id == group.master_broker_id),
             epoch=beat.epoch if beat else None,

@@ -108,7 +108,6 @@ def decode_entries(reader: Reader) -> tuple[Entry, ...]:
 
 
 def encode_snapshot(snapshot: Snapshot) -> list[bytes]:
-    """A snapshot as buffers."""
     return [
         _SNAPSHOT.pack(snapshot.index, snapshot.term),
         encode_configuration(snapshot.configuration),
@@ -118,7 +117,6 @@ def encode_snapshot(snapshot: Snapshot) -> list[bytes]:
 
 
 def decode_snapshot(reader: Reader) -> Snapshot:
-    """A snapshot as written by `encode_snapshot`."""
     index, term = reader.unpack(_SNAPSHOT)
     if index < 1 or term < 1:
         raise ProtocolError(f"a raft snapshot of index {index} and term {term}")
@@ -181,12 +179,10 @@ def _read_names(reader: Reader) -> tuple[NodeId, ...]:
 
 
 def encode_hard_state(hard_state: HardState) -> bytes:
-    """Term, commit index and vote."""
     return _HARD_STATE.pack(hard_state.term, hard_state.commit) + encode_name(hard_state.vote or "")
 
 
 def decode_hard_state(reader: Reader) -> HardState:
-    """Hard state as written by `encode_hard_state`."""
     term, commit = reader.unpack(_HARD_STATE)
     return HardState(term, reader.name() or None, commit)
 

@@ -1,7 +1,7 @@
 """The Raft state machine: messages and ticks go in, `Ready` comes out (pure)
 
-A shell calls `step`, `tick`, `propose` and `read_index` whenever something happens, and carries out one `Ready` at a time, in the
-order of its fields, then calls `advance`. Input may go on while a `Ready` is being carried out.
+A shell calls `step`, `tick` and `read_index` whenever something happens, and `proposals` with what it gets from `serving`. It
+carries out one `Ready` at a time, in the order of its fields, then calls `advance`. Input may go on meanwhile.
 
 Rules beyond the paper's: elections are preceded by a pre-vote that changes no term; a voter that heard its leader within the
 minimum election timeout ignores candidates, except those that the leader itself chose; a leader that does not hear a majority for
@@ -21,7 +21,6 @@ from controllerd.raft import proposals
 from controllerd.raft.codec import decode_configuration
 from controllerd.raft.leading import CoreSettings, Leading
 from controllerd.raft.log import RaftLog
-from controllerd.raft.membership import MemberChange, Transition
 from controllerd.raft.messages import (
     LEADER_TRAFFIC,
     Entry,
@@ -29,7 +28,6 @@ from controllerd.raft.messages import (
     HardState,
     Message,
     MessageKind,
-    Proposed,
     Ready,
     Role,
     Snapshot,
@@ -37,14 +35,11 @@ from controllerd.raft.messages import (
 )
 from controllerd.raft.outbox import Outbox
 from controllerd.raft.progress import Progress
-from controllerd.raft.proposals import ProposalRefused, TransferRefused
 from controllerd.raft.quorum import Configuration, NodeId, VoteResult
 from remoting.errors import NotLeader
 
 if TYPE_CHECKING:
     from random import Random
-
-__all__ = ["Compaction", "CoreSettings", "ProposalRefused", "RaftCore", "TransferRefused"]
 
 _VOTES = frozenset({MessageKind.VOTE, MessageKind.PRE_VOTE})
 
@@ -149,49 +144,15 @@ class RaftCore:
         elif message.kind is MessageKind.HEARTBEAT_RESPONSE:
             self._leading.on_heartbeat_response(message)
 
-    def propose(self, data: bytes) -> Proposed:
-        """Append what was decided to the log.
-
-        Raises NotLeader (also before the empty entry of the own term is applied) and ProposalRefused.
-        """
-        return proposals.propose(self._serving(), data)
-
-    def propose_change(
-        self,
-        changes: Sequence[MemberChange],
-        transition: Transition = Transition.AUTO,
-        addresses: Mapping[NodeId, str] | None = None,
-    ) -> Proposed:
-        """Append a change of the membership. `addresses` are those of present members that the membership does not name yet.
-
-        Raises NotLeader, ProposalRefused and ChangeRefused.
-        """
-        return proposals.propose_change(self._serving(), changes, transition, addresses or {})
-
-    def propose_leave_joint(self) -> Proposed:
-        """End a joint configuration that does not end by itself. Raises as `propose_change` does."""
-        return proposals.propose_leave_joint(self._serving())
-
-    def propose_founding(self, cluster: str, addresses: Mapping[NodeId, str]) -> Proposed:
-        """Put the first configuration into the log: the cluster's id, and where its founders are. Raises as `propose_change`."""
-        return proposals.propose_founding(self._serving(), cluster, addresses)
-
     def read_index(self) -> int:
         """Start to confirm that this node still leads; the answer is a `ReadState` with the returned context.
 
-        Raises NotLeader as `propose` does. A read whose leader steps down is never confirmed.
+        Raises NotLeader as `serving` does. A read whose leader steps down is never confirmed.
         """
-        leading = self._serving()
+        leading = self.serving()
         self._read_context += 1
         leading.read(self._read_context)
         return self._read_context
-
-    def transfer_leader(self, target: NodeId) -> None:
-        """Hand leadership to another voter: proposals are refused until it leads, or for an election timeout.
-
-        Raises NotLeader, and TransferRefused when the target cannot lead.
-        """
-        proposals.transfer(self._serving(), target)
 
     def report_unreachable(self, node: NodeId) -> None:
         """Messages to the node get lost: stop sending ahead."""
@@ -234,7 +195,6 @@ class RaftCore:
         return HardState(self.term, self.vote, self.log.committed)
 
     def has_ready(self) -> bool:
-        """Whether `ready` would return something to do."""
         if self._outbox.is_outstanding:
             return False
         return self._outbox.has_something(self.soft_state) or self._must_persist()
@@ -361,8 +321,7 @@ class RaftCore:
             self.log,
             self.configuration,
             self.settings,
-            self._outbox.send,
-            self._outbox.confirm,
+            self._outbox,
         )
         self._leading.append(EntryKind.EMPTY, b"")
         self._leading.broadcast_append()
@@ -383,7 +342,8 @@ class RaftCore:
         decided = self.log.slice(index + 1, self.log.committed + 1, 1 << 62)
         return any(entry.kind is EntryKind.MEMBERSHIP for entry in decided)
 
-    def _serving(self) -> Leading:
+    def serving(self) -> Leading:
+        """What takes proposals (see `proposals`). Raises NotLeader, also before the empty entry of the own term is applied."""
         if self._leading is None or not self.is_serving:
             raise NotLeader()
         return self._leading

@@ -14,10 +14,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final
 
 from controllerd.raft.log_file import RaftLogFile, WriteRefused
-from controllerd.raft.membership import MemberChange, Transition
+from controllerd.raft.membership import MemberChange
 from controllerd.raft.messages import Message, Persist, SoftState
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration, NodeId
@@ -38,27 +39,34 @@ class MemberRemoved(LogboomError):
         )
 
 
-class RaftDriver:
-    """Runs one node. `send` must not block; `changed` is told of every new role, leader or term."""
+def _nobody(_: Configuration) -> None:
+    """Who has no use for the membership."""
 
+
+@dataclass(frozen=True, slots=True)
+class DriverEvents:
+    """Who hears of what happens here. `send` must not block; `changed` is told of every new role, leader or term, `configured`
+    of every new membership."""
+
+    send: Callable[[Message], None]
+    changed: Callable[[SoftState], None]
+    configured: Callable[[Configuration], None] = _nobody
+
+
+class RaftDriver:
     def __init__(
         self,
         node: RaftNode,
         file: RaftLogFile,
-        send: Callable[[Message], None],
-        changed: Callable[[SoftState], None],
+        events: DriverEvents,
         tick_ms: int,
         *,
-        configured: Callable[[Configuration], None] | None = None,
         founding: tuple[str, Mapping[NodeId, str]] | None = None,
     ) -> None:
-        """`configured` is told of every new membership; `founding` is the id and the addresses with which this node founds the
-        group if nobody did."""
+        """`founding` is the id and the addresses with which this node founds the group if nobody did."""
         self.node = node
         self._file = file
-        self._send = send
-        self._changed = changed
-        self._configured = configured
+        self._events = events
         self._founding = founding
         self._tick_ms = tick_ms
         self._wake = asyncio.Event()
@@ -77,12 +85,7 @@ class RaftDriver:
 
     @property
     def log_bytes(self) -> int:
-        """Length of the log on disk."""
         return self._file.size_bytes
-
-    @property
-    def soft_state(self) -> SoftState:
-        return self.node.core.soft_state
 
     async def run(self) -> None:
         """Work until cancelled. Raises StorageError (also LostLog), MemberRemoved, and what the state machine raises at an entry
@@ -104,7 +107,6 @@ class RaftDriver:
             self._file.close()
 
     def receive(self, message: Message) -> None:
-        """A message from another node."""
         if self.disk_error is not None:
             return  # what it would answer could not be kept
         try:
@@ -118,12 +120,7 @@ class RaftDriver:
         self._failure = self._failure or error
         self._wake.set()
 
-    def report_unreachable(self, node: NodeId) -> None:
-        """Messages to the node get lost."""
-        self.node.core.report_unreachable(node)
-
     def report_snapshot(self, node: NodeId, *, delivered: bool) -> None:
-        """What became of a snapshot message."""
         self.node.core.report_snapshot(node, delivered=delivered)
         self._wake.set()
 
@@ -151,7 +148,6 @@ class RaftDriver:
     async def change_membership(
         self,
         changes: Sequence[MemberChange],
-        transition: Transition,
         addresses: Mapping[NodeId, str],
         timeout_ms: int,
     ) -> Configuration:
@@ -160,7 +156,7 @@ class RaftDriver:
         Raises NotLeader, ProposalRefused and ChangeRefused (nothing happened), OutcomeUnknown and RequestTimeout (it may have).
         """
         found = await self._wait(
-            lambda answered: self.node.change_membership(changes, transition, addresses, answered),
+            lambda answered: self.node.change_membership(changes, addresses, answered),
             timeout_ms,
             "change the membership",
         )
@@ -208,11 +204,11 @@ class RaftDriver:
     async def _carry_out(self) -> None:
         while (ready := self.node.ready()) is not None:
             for message in ready.send_now:
-                self._send(message)
+                self._events.send(message)
             if ready.persist is not None:
                 await self._persist(ready.persist)
             for message in ready.send_after_persist:
-                self._send(message)
+                self._events.send(message)
             self.node.finish()
             if ready.restore is not None:
                 log.info("restored the leader's snapshot of entry %d", ready.restore.index)
@@ -256,7 +252,7 @@ class RaftDriver:
         if state != self._soft_state:
             self._soft_state = state
             log.info("raft: %s in term %d, leader %s", state.role, state.term, state.leader or "unknown")
-            self._changed(state)
+            self._events.changed(state)
         configuration = self.node.core.configuration
         if configuration is not self._configuration:
             self._configuration = configuration
@@ -273,8 +269,7 @@ class RaftDriver:
             ", ".join(configuration.all_voters) or "not known yet",
             ", ".join(configuration.learners) or "none",
         )
-        if self._configured is not None:
-            self._configured(configuration)
+        self._events.configured(configuration)
         if self.node.core.id in configuration.retired:
             log.warning(
                 "this controller was removed; it ends when another member confirms that it is not needed any more"

@@ -7,11 +7,11 @@ nothing of one term can be mistaken for another's. It appends to the core's log 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from controllerd.raft.log import RaftLog
 from controllerd.raft.messages import Entry, EntryKind, Message, MessageKind, ReadState
+from controllerd.raft.outbox import Outbox
 from controllerd.raft.progress import Progress, ProgressState
 from controllerd.raft.quorum import Configuration, NodeId
 
@@ -48,8 +48,6 @@ class _PendingRead:
 
 
 class Leading:
-    """One term of one leader. `send` takes a message that may leave at once, `confirmed` a read that was confirmed."""
-
     def __init__(
         self,
         node_id: NodeId,
@@ -57,8 +55,7 @@ class Leading:
         log: RaftLog,
         configuration: Configuration,
         settings: CoreSettings,
-        send: Callable[[Message], None],
-        confirmed: Callable[[ReadState], None],
+        outbox: Outbox,
     ) -> None:
         self.id = node_id
         self.term = term
@@ -69,8 +66,8 @@ class Leading:
         self.log = log
         self.configuration = configuration
         self.settings = settings
-        self._send = send
-        self._confirmed = confirmed
+        self._outbox = outbox
+        self._send = outbox.send
         self._pending_reads: list[_PendingRead] = []
         self._ticks = 0
         self._heartbeat_ticks = 0
@@ -130,7 +127,6 @@ class Leading:
             self.last_change_index = self.log.last_index
 
     def applied(self, size_bytes: int) -> None:
-        """Entries of this size were applied."""
         self.uncommitted_bytes = max(0, self.uncommitted_bytes - size_bytes)
 
     def count_own_entries(self) -> None:
@@ -249,13 +245,11 @@ class Leading:
     # Reports of the shell
 
     def report_unreachable(self, node: NodeId) -> None:
-        """Messages to the node get lost: stop sending ahead."""
         progress = self.progress.get(node)
         if progress is not None and progress.state is ProgressState.REPLICATE:
             progress.become_probe()
 
     def report_snapshot(self, node: NodeId, *, delivered: bool) -> None:
-        """What became of the snapshot that was sent to the node."""
         progress = self.progress.get(node)
         if progress is None or progress.state is not ProgressState.SNAPSHOT:
             return
@@ -344,5 +338,5 @@ class Leading:
         done = [earlier for earlier in self._pending_reads if earlier.context <= read.context]
         self._pending_reads = self._pending_reads[len(done) :]
         for earlier in done:
-            self._confirmed(ReadState(earlier.context, earlier.index))
+            self._outbox.confirm(ReadState(earlier.context, earlier.index))
         return True

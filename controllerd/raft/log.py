@@ -22,17 +22,6 @@ class LostLog(StorageError):
 class RaftLog:
     """Entries, the newest snapshot, and how far they are stable, committed and applied."""
 
-    __slots__ = (
-        "_entries",
-        "applied",
-        "committed",
-        "compacted_index",
-        "compacted_term",
-        "pending_snapshot",
-        "snapshot",
-        "stable_index",
-    )
-
     def __init__(
         self,
         snapshot: Snapshot | None = None,

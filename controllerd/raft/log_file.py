@@ -149,7 +149,6 @@ class RaftLogFile:
         )
 
     def close(self) -> None:
-        """Release the log file."""
         if self._segment is not None:
             self._segment.close()
             self._segment = None

@@ -24,7 +24,6 @@ class Members:
         self._met: dict[NodeId, str] = {}
 
     def configured(self, configuration: Configuration) -> None:
-        """Another membership is in effect."""
         self.configuration = configuration
 
     def met(self, node: NodeId, address: str) -> None:

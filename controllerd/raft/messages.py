@@ -139,7 +139,6 @@ class ReadState:
 class Ready:
     """One batch of effects, to be carried out in the order of the fields; then the core is told by `advance`."""
 
-    soft_state: SoftState
     send_now: tuple[Message, ...]
     persist: Persist | None
     send_after_persist: tuple[Message, ...]

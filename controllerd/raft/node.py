@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from controllerd.raft.core import Compaction, RaftCore, TransferRefused
-from controllerd.raft.membership import MemberChange, Transition
+from controllerd.raft import proposals
+from controllerd.raft.core import Compaction, RaftCore
+from controllerd.raft.membership import MemberChange
 from controllerd.raft.messages import EntryKind, Message, Proposed, ReadState, Ready, Role
+from controllerd.raft.proposals import TransferRefused
 from controllerd.raft.quorum import NodeId
 from remoting import codes
 from remoting.errors import LogboomError, NotLeader
@@ -82,7 +84,6 @@ class RaftNode:
         return self.core.is_serving
 
     def tick(self) -> None:
-        """One unit of time passed."""
         self.core.tick()
         self._answer_transfers()
 
@@ -99,14 +100,13 @@ class RaftNode:
             raise NotLeader()
         self._waits_in(self.core.term)  # the tail state of an earlier term is gone before this one decides
         data = self.machine.decide(request)
-        proposed = self.core.propose(data)
+        proposed = proposals.propose(self.core.serving(), data)
         self.machine.appended(data)
         self._wait_for(proposed, answered)
 
     def change_membership(
         self,
         changes: Sequence[MemberChange],
-        transition: Transition,
         addresses: Mapping[NodeId, str],
         answered: Answered,
     ) -> None:
@@ -114,15 +114,15 @@ class RaftNode:
 
         Raises NotLeader, ProposalRefused and ChangeRefused, and then `answered` is not called.
         """
-        self._wait_for(self.core.propose_change(changes, transition, addresses), answered)
+        self._wait_for(proposals.propose_change(self.core.serving(), changes, addresses=addresses), answered)
 
     def found(self, cluster: str, addresses: Mapping[NodeId, str], answered: Answered) -> None:
         """Give the group its id. Raises as `change_membership` does."""
-        self._wait_for(self.core.propose_founding(cluster, addresses), answered)
+        self._wait_for(proposals.propose_founding(self.core.serving(), cluster, addresses), answered)
 
     def transfer_leader(self, target: NodeId, answered: Answered) -> None:
         """`answered(None)` when the target leads, or a TransferRefused when it does not. Raises NotLeader and TransferRefused."""
-        self.core.transfer_leader(target)
+        proposals.transfer(self.core.serving(), target)
         self._transfers.append((target, answered))
 
     def read(self, answered: Answered) -> None:

@@ -29,12 +29,10 @@ class Outbox:
         self._send_now.append(message)
 
     def confirm(self, read: ReadState) -> None:
-        """A read that was confirmed."""
         self._reads.append(read)
 
     @property
     def is_outstanding(self) -> bool:
-        """Whether a `Ready` is being carried out."""
         return self._outstanding is not None
 
     def has_something(self, soft_state: SoftState) -> bool:
@@ -52,7 +50,6 @@ class Outbox:
         assert self._outstanding is None, "the previous Ready was not finished"
         snapshot = self._log.pending_snapshot
         ready = Ready(
-            soft_state=soft_state,
             send_now=tuple(self._send_now),
             persist=Persist(hard_state, snapshot, self._log.unstable_entries()) if hard_state is not None else None,
             send_after_persist=tuple(message for message in self.send_after_persist if message.to != self._id),

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from controllerd.raft.chunks import Assembly, cut
@@ -58,31 +58,19 @@ class PeerEvents:
     has_log: Callable[[], bool]  # asked: whether this node's log holds anything
 
 
+@dataclass(slots=True)
 class _Peer:
     """The outgoing side to one peer."""
 
-    __slots__ = (
-        "address",
-        "connected_at",
-        "connection",
-        "is_dialling",
-        "is_sending_snapshot",
-        "level",
-        "queue",
-        "refusal",
-        "retry_ms",
-    )
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.connection: RemotingConnection | None = None
-        self.connected_at = 0.0
-        self.is_dialling = False
-        self.is_sending_snapshot = False
-        self.level = 0
-        self.refusal = ""
-        self.retry_ms = 0
-        self.queue: deque[Message] = deque(maxlen=_QUEUE_MESSAGES)
+    address: str
+    connection: RemotingConnection | None = None
+    connected_at: float = 0.0
+    is_dialling: bool = False
+    is_sending_snapshot: bool = False
+    level: int = 0
+    refusal: str = ""
+    retry_ms: int = 0
+    queue: deque[Message] = field(default_factory=lambda: deque(maxlen=_QUEUE_MESSAGES))
 
     def close(self) -> None:
         self.queue.clear()
@@ -100,8 +88,6 @@ class _Introduced:
 
 
 class Peers:
-    """All other controllers of the group."""
-
     def __init__(
         self,
         group: str,
@@ -122,7 +108,6 @@ class Peers:
         self._introduced: dict[RemotingConnection, _Introduced] = {}
 
     def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
         return {
             codes.RAFT_HELLO: each(self._hello),
             codes.RAFT_MESSAGE: self._messages,

@@ -20,8 +20,6 @@ class ProgressState(StrEnum):
 class Inflights:
     """The window of unanswered appends: (last index, bytes) in order, bounded by count and by bytes."""
 
-    __slots__ = ("_max_bytes", "_max_count", "_sent", "_size_bytes")
-
     def __init__(self, max_count: int, max_bytes: int) -> None:
         self._max_count = max_count
         self._max_bytes = max_bytes
@@ -52,21 +50,6 @@ class Inflights:
 
 
 class Progress:
-    """One follower as the leader sees it."""
-
-    __slots__ = (
-        "inflights",
-        "is_recently_active",
-        "match",
-        "next_index",
-        "paused",
-        "pending_snapshot",
-        "sent_commit",
-        "state",
-        "waited_ticks",
-        "was_active",
-    )
-
     def __init__(self, next_index: int, max_inflight_messages: int, max_inflight_bytes: int) -> None:
         self.match = 0
         self.next_index = next_index

@@ -1,6 +1,6 @@
 """What a leader may be asked to put into the log, or to give away, and when it refuses (pure)
 
-All functions take the serving leader's state; the core has made sure that there is one. What is refused was not logged.
+All functions take the serving leader's state (`RaftCore.serving`). What is refused was not logged.
 """
 
 from __future__ import annotations
@@ -43,9 +43,15 @@ def propose(leading: Leading, data: bytes) -> Proposed:
 
 
 def propose_change(
-    leading: Leading, changes: Sequence[MemberChange], transition: Transition, addresses: Mapping[NodeId, str]
+    leading: Leading,
+    changes: Sequence[MemberChange],
+    transition: Transition = Transition.AUTO,
+    addresses: Mapping[NodeId, str] | None = None,
 ) -> Proposed:
-    """Append a change of the membership. Raises ProposalRefused and ChangeRefused."""
+    """Append a change of the membership. `addresses` are those of present members that the membership does not name yet.
+
+    Raises ProposalRefused and ChangeRefused.
+    """
     _require_no_change(leading)
     after = membership.change(leading.configuration, changes, transition, addresses)
     for each in changes:

@@ -68,18 +68,9 @@ class Configuration:
             raise ValueError(f"no possible membership: {fault}")
 
     @classmethod
-    def of(
-        cls,
-        voters: Iterable[NodeId],
-        learners: Iterable[NodeId] = (),
-        addresses: Mapping[NodeId, str] | None = None,
-    ) -> Configuration:
+    def of(cls, voters: Iterable[NodeId]) -> Configuration:
         """A configuration that is not in a change, from names in any order."""
-        return cls(
-            voters=tuple(sorted(set(voters))),
-            learners=tuple(sorted(set(learners))),
-            addresses=tuple(sorted((addresses or {}).items())),
-        )
+        return cls(tuple(sorted(set(voters))))
 
     @property
     def is_joint(self) -> bool:
@@ -100,21 +91,18 @@ class Configuration:
         """Where the member is reached, as far as the membership says so."""
         return next((address for member, address in self.addresses if member == node), None)
 
+    @property
+    def _majorities(self) -> list[tuple[NodeId, ...]]:
+        """Of whom a majority each has to agree; none before the membership is known."""
+        return [voters for voters in (self.voters, self.outgoing) if voters]
+
     def committed_index(self, matched: Mapping[NodeId, int]) -> int:
         """The highest index that a majority of the voters holds, and one of the outgoing voters if there are any."""
-        if not self.voters:
-            return 0
-        index = majority_index(self.voters, matched)
-        return min(index, majority_index(self.outgoing, matched)) if self.outgoing else index
+        return min((majority_index(voters, matched) for voters in self._majorities), default=0)
 
     def vote_result(self, votes: Mapping[NodeId, bool]) -> VoteResult:
         """How the ballot stands: won with all the majorities it needs, lost as soon as one of them is out of reach."""
-        if not self.voters:
-            return VoteResult.PENDING
-        result = majority_vote(self.voters, votes)
-        if not self.outgoing:
-            return result
-        results = {result, majority_vote(self.outgoing, votes)}
+        results = {majority_vote(voters, votes) for voters in self._majorities}
         if VoteResult.LOST in results:
             return VoteResult.LOST
         return VoteResult.WON if results == {VoteResult.WON} else VoteResult.PENDING

@@ -31,10 +31,9 @@ class Decision(Generic[Record]):
 
 
 @dataclass(frozen=True, slots=True)
-class Applied(Generic[State, Record]):
+class Applied(Generic[State]):
     """A committed decision, with the state as it was right after it."""
 
-    records: tuple[Record, ...]
     reply: Reply
     state: State
 

@@ -9,7 +9,6 @@ here is an UnknownFormat, which ends the program: it is never skipped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -24,14 +23,6 @@ MAX_ENTRY_BYTES: Final = 1 << 20
 MAX_RECORDS: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """A decision about one subject."""
-
-    subject: str
-    decision: Decision[Any]
-
-
 def encode_entry(subject: Subject[Any, Any, Any], decision: Decision[Any], level: int) -> bytes:
     """A decision as bytes. Raises RequestError when a record cannot be written at this feature level."""
     records = [_encode(_newest(subject.formats, type(record), level), record) for record in decision.records]
@@ -39,8 +30,8 @@ def encode_entry(subject: Subject[Any, Any, Any], decision: Decision[Any], level
     return orjson.dumps({"format": FORMAT, "subject": subject.name, "records": records, "reply": reply})
 
 
-def decode_entry(content: bytes, subjects: Subjects) -> LogEntry:
-    """What `encode_entry` wrote. Raises UnknownFormat for what a later version wrote, ProtocolError for anything else."""
+def decode_entry(content: bytes, subjects: Subjects) -> tuple[str, Decision[Any]]:
+    """The subject and the decision. Raises UnknownFormat for what a later version wrote, ProtocolError for anything else."""
     if len(content) > MAX_ENTRY_BYTES:
         raise ProtocolError(f"an entry of {len(content)} bytes, where {MAX_ENTRY_BYTES} are the limit")
     try:
@@ -59,7 +50,7 @@ def decode_entry(content: bytes, subjects: Subjects) -> LogEntry:
             if name not in subjects:
                 raise UnknownFormat(f"the subject {name[:80]!r}")
             found = tuple(_decode(subjects[name], each) for each in records)
-            return LogEntry(name, Decision(found, Reply(code, remark)))
+            return name, Decision(found, Reply(code, remark))
     raise ProtocolError(f"an entry has format, subject, records and reply, and is not {content[:80]!r}")
 
 

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from controllerd.records.decision import Decision
-from controllerd.records.fields import read_fields
 from remoting.errors import LogboomError
+from remoting.facts.codec import read
 
 FIRST_LEVEL: Final = 1
 
@@ -50,7 +50,7 @@ class Format(Generic[Record]):
 
 def plain(kind: str, record: type[Record]) -> Format[Record]:
     """Version 1 of a record whose fields are JSON as they are."""
-    return Format(kind, record, _itself, partial(read_fields, record))
+    return Format(kind, record, _itself, partial(read, record, exactly=True))
 
 
 def _itself(record: Record) -> Record:

@@ -26,7 +26,6 @@ from controllerd.replicas.state import MAX_UNCLEAN_ELECTIONS, Group, ReplicasSta
 
 
 def apply(state: ReplicasState, record: Record) -> ReplicasState:
-    """The state after one record."""
     if isinstance(record, GroupRemoved):
         return _retire(state, state.groups[record.broker_name])
     if isinstance(record, ReplicaAdded):

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.state import Group, ReplicasState
 
 
-class Machine(Protocol):
-    """What the controllers' log drives."""
-
-    @property
-    def replicas(self) -> ReplicasState: ...
-
-
 @dataclass(frozen=True, slots=True)
 class BrokerGroups:
-    """`now_ms` is monotonic, as the table needs it; `wall_ms` is for what people read."""
+    """`decided` gives what the controllers agreed on. `now_ms` is monotonic, as the table needs it; `wall_ms` is for people."""
 
-    machine: Machine
+    decided: Callable[[], ReplicasState]
     table: HeartbeatTable
     now_ms: Callable[[], int]
     wall_ms: Callable[[], int]
 
     def get(self, broker_name: str) -> Group | None:
-        return self.machine.replicas.groups.get(broker_name)
+        return self.decided().groups.get(broker_name)
 
     def is_alive(self, group: Group, broker_id: int) -> bool:
         return self.table.is_alive(group, broker_id, self.now_ms())

@@ -47,7 +47,6 @@ Decided: TypeAlias = Decision[Record]
 
 
 def decide(state: ReplicasState, request: Request) -> Decided:
-    """Decide one request."""
     if isinstance(request, ApplyBrokerId):
         return _apply_broker_id(state, request)
     if isinstance(request, RegisterBroker):

@@ -30,11 +30,10 @@ _MIN_TIMEOUT_MS: Final = 200
 _MAX_TIMEOUT_MS: Final = 60_000
 _FORGET_MS: Final = 3_600_000
 _FORGET_EVERY_MS: Final = 60_000
-_DEAF_INTERVALS: Final = (
-    2  # when who spoke last did not speak again for so many of its intervals, nobody's silence grows
-)
+# When who spoke last did not speak again for so many of its intervals, nobody's silence grows.
+_DEAF_INTERVALS: Final = 2
 _USUAL_INTERVAL_MS: Final = 1000  # of brokers that do not say theirs
-_LOWEST_PRIORITY: Final = 2**31 - 1
+LOWEST_PRIORITY: Final = 2**31 - 1
 
 ReplicaKey = tuple[str, str, int]
 
@@ -57,7 +56,7 @@ class Heartbeat:
     epoch: int = -1
     max_offset: int = -1
     confirm_offset: int = -1
-    election_priority: int = _LOWEST_PRIORITY
+    election_priority: int = LOWEST_PRIORITY
     incarnation: int = 0
     is_learner: bool = False
     lost_tail: bool = False
@@ -68,6 +67,19 @@ class Heartbeat:
     @property
     def key(self) -> ReplicaKey:
         return self.cluster_name, self.broker_name, self.broker_id
+
+    @property
+    def observation(self) -> Observation:
+        """What an election goes by."""
+        return Observation(
+            self.broker_id,
+            self.epoch,
+            self.max_offset,
+            self.election_priority,
+            self.incarnation,
+            self.is_learner,
+            self.lost_tail,
+        )
 
 
 class HeartbeatTable:
@@ -132,7 +144,6 @@ class HeartbeatTable:
         return pause_ms
 
     def get(self, group: Group, broker_id: int) -> Heartbeat | None:
-        """The last heartbeat of a replica."""
         return self._beats.get((group.cluster_name, group.broker_name, broker_id))
 
     def silence(self, group: Group, broker_id: int) -> Silence | None:
@@ -153,30 +164,18 @@ class HeartbeatTable:
 
     def observe(self, group: Group, now_ms: int) -> tuple[Observation, ...]:
         """The live replicas of a group, for a request."""
-        found = []
-        for broker_id in sorted(group.replicas):
-            beat = self.get(group, broker_id)
-            if beat is not None and self._in_time(beat, now_ms):
-                found.append(
-                    Observation(
-                        broker_id,
-                        beat.epoch,
-                        beat.max_offset,
-                        beat.election_priority,
-                        beat.incarnation,
-                        beat.is_learner,
-                        beat.lost_tail,
-                    )
-                )
-        return tuple(found)
+        return tuple(
+            beat.observation
+            for broker_id in sorted(group.replicas)
+            if (beat := self.get(group, broker_id)) is not None and self._in_time(beat, now_ms)
+        )
 
     def last_words(self, group: Group, now_ms: int) -> tuple[Observation, ...]:
         """What members of the sync-state set that are not alive said last, as far as this controller heard it."""
-        beats = [self.get(group, broker_id) for broker_id in group.sync_state_set]
         return tuple(
-            Observation(beat.broker_id, beat.epoch, beat.max_offset, beat.election_priority, beat.incarnation)
-            for beat in beats
-            if beat is not None and not self._in_time(beat, now_ms)
+            beat.observation
+            for broker_id in group.sync_state_set
+            if (beat := self.get(group, broker_id)) is not None and not self._in_time(beat, now_ms)
         )
 
     def not_alive(self, group: Group, broker_ids: Iterable[int], now_ms: int) -> tuple[int, ...]:

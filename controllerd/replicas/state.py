@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import orjson
 
-from controllerd.records.fields import read_fields
 from controllerd.records.subject import UnknownFormat
 from remoting.errors import ProtocolError
+from remoting.facts.codec import read
 
 MAX_EPOCH: Final = 2**31 - 1
 MAX_GROUPS: Final = 4096
@@ -153,12 +153,12 @@ def decode_state(content: bytes) -> ReplicasState:
         if fields["format"] != _FORMAT:
             raise UnknownFormat(f"a state of the replicas in format {fields['format']}")
         groups = [_decode_group(group) for group in fields["groups"]]
-        retired = {name: read_fields(Retired, floor) for name, floor in fields["retired"].items()}
+        retired = {name: read(Retired, floor, exactly=True) for name, floor in fields["retired"].items()}
         return ReplicasState({group.broker_name: group for group in groups}, retired)
     except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(f"undecodable snapshot of the replicas state: {error}") from error
 
 
 def _decode_group(fields: dict[str, Any]) -> Group:
-    replicas = [read_fields(Replica, each) for each in fields.pop("replicas")]
-    return replace(read_fields(Group, fields), replicas={each.broker_id: each for each in replicas})
+    replicas = [read(Replica, each, exactly=True) for each in fields.pop("replicas")]
+    return replace(read(Group, fields, exactly=True), replicas={each.broker_id: each for each in replicas})

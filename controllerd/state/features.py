@@ -6,21 +6,15 @@ The level is itself a record: what is behind it in the log was written at it, wh
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
-
 from controllerd.records.decision import Decision, answered
-from controllerd.records.fields import read_fields
 from controllerd.records.subject import FIRST_LEVEL, Format, plain
-from remoting.errors import ProtocolError
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The level in force."""
-
     level: int = FIRST_LEVEL
 
 
@@ -48,18 +42,4 @@ def decide(state: Features, request: RaiseLevel) -> Decision[LevelRaised]:
 
 
 def apply(_state: Features, record: LevelRaised) -> Features:
-    """The state after one record."""
     return Features(record.level)
-
-
-def encode_state(state: Features) -> bytes:
-    """As a part of a snapshot."""
-    return orjson.dumps(asdict(state))
-
-
-def decode_state(content: bytes) -> Features:
-    """As written by `encode_state`. Raises ProtocolError for anything else."""
-    try:
-        return read_fields(Features, orjson.loads(content))
-    except ValueError as error:
-        raise ProtocolError(f"an undecodable feature level: {error}") from error

@@ -11,20 +11,22 @@ from typing import Any, Final
 import orjson
 
 from controllerd.access.requests import CreateUser, DeleteUser, PutEntries, RemoveEntries, UpdateUser
-from controllerd.records.fields import read_fields
 from controllerd.replicas import requests as replicas
 from controllerd.replicas.state import decode_state as decode_replicas
 from remoting.access.model import decode_state as decode_access
 from remoting.access.model import read_policies, resource
 from remoting.errors import InvalidParameter, ProtocolError
+from remoting.facts.codec import read
 
 _ACCESS_MARK: Final = b"\x01"
 _REPLICAS_MARK: Final = b'{"format":1,'
 _BOTH: Final = b"LBM1"
 _LENGTH_BYTES: Final = 4
 _ZLIB: Final = b"\x78"
-_ACCESS: Final = {"CreateUser": CreateUser, "UpdateUser": UpdateUser, "DeleteUser": DeleteUser}
-_REPLICAS: Final = {
+_KINDS: Final = {
+    "CreateUser": CreateUser,
+    "UpdateUser": UpdateUser,
+    "DeleteUser": DeleteUser,
     "apply_broker_id": replicas.ApplyBrokerId,
     "register_broker": replicas.RegisterBroker,
     "alter_sync_state_set": replicas.AlterSyncStateSet,
@@ -46,7 +48,7 @@ def former_request(content: bytes) -> Any:
         if kind == "RemoveEntries":
             wanted = fields["resource"]
             return RemoveEntries(fields["name"], fields["policy"], None if wanted is None else resource(wanted))
-        return read_fields({**_REPLICAS, **_ACCESS}[kind], fields)
+        return read(_KINDS[kind], fields, exactly=True)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidParameter) as error:
         raise ProtocolError(f"an undecodable request in the log: {error}") from error
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from controllerd.records.decision import Applied, Decision
 from controllerd.records.entry import decode_entry, encode_entry
 from controllerd.records.snapshot import decode_snapshot, encode_snapshot
-from controllerd.records.subject import Subject, Subjects, UnknownFormat, highest_level
+from controllerd.records.subject import State, Subject, Subjects, UnknownFormat, highest_level
 from controllerd.replicas.state import ReplicasState
 from controllerd.state.features import Features
 from controllerd.state.former import former_request, former_states
@@ -45,22 +45,20 @@ class ControllerMachine:
     @property
     def replicas(self) -> ReplicasState:
         """What is committed about the brokers' replicas."""
-        state = self._states[REPLICAS.name]
-        assert isinstance(state, ReplicasState)
-        return state
+        return self._committed(REPLICAS)
 
     @property
     def access(self) -> AccessState:
         """What is committed about users and permissions."""
-        state = self._states[ACCESS.name]
-        assert isinstance(state, AccessState)
-        return state
+        return self._committed(ACCESS)
 
     @property
     def features(self) -> Features:
         """What is committed about the formats that may be written."""
-        state = self._states[FEATURES.name]
-        assert isinstance(state, Features)
+        return self._committed(FEATURES)
+
+    def _committed(self, subject: Subject[State, Any, Any]) -> State:
+        state: State = self._states[subject.name]
         return state
 
     # The leader
@@ -89,15 +87,14 @@ class ControllerMachine:
 
     # Everybody
 
-    def apply(self, data: bytes) -> Applied[Any, Any]:
+    def apply(self, data: bytes) -> Applied[Any]:
         """Take the records of a committed entry. Raises UnknownFormat, and ProtocolError for what no controller writes."""
         subject, decision = self._read(data)
         for record in decision.records:
             self._take(subject.name, subject.apply(self._states[subject.name], record), record)
-        return Applied(decision.records, decision.reply, self._states[subject.name])
+        return Applied(decision.reply, self._states[subject.name])
 
     def snapshot(self) -> bytes:
-        """All committed states."""
         return encode_snapshot(self._states, self._subjects)
 
     def restore(self, data: bytes) -> None:
@@ -114,8 +111,8 @@ class ControllerMachine:
         if request is not None:  # written when everybody decided for itself, so nobody else has decided it
             subject = self._by_request[type(request)]
             return subject, subject.decide(self._states[subject.name], request)
-        entry = decode_entry(data, self._subjects)
-        return self._subjects[entry.subject], entry.decision
+        name, decision = decode_entry(data, self._subjects)
+        return self._subjects[name], decision
 
     def _take(self, name: str, state: Any, record: Any) -> None:
         if name == FEATURES.name and state.level > self.highest_level:

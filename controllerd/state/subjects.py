@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, get_args
 
 from controllerd.access import decide as access_decide
@@ -11,6 +12,7 @@ from controllerd.records.subject import Subject, Subjects
 from controllerd.replicas import apply, decide, records, requests, state
 from controllerd.state import features
 from remoting.access import model
+from remoting.facts import codec
 
 REPLICAS: Final = Subject(
     "replicas",
@@ -39,8 +41,8 @@ FEATURES: Final = Subject(
     features.decide,
     features.apply,
     features.FORMATS,
-    features.encode_state,
-    features.decode_state,
+    codec.encode,
+    partial(codec.decode, features.Features, exactly=True),
 )
 
 SUBJECTS: Final[Subjects] = {each.name: each for each in (REPLICAS, ACCESS, FEATURES)}

@@ -34,6 +34,11 @@ class Need:
     super_user: bool = False
 
 
+def _need(text: str) -> Callable[[Callable[[Command, str], list[Demand]]], Need]:
+    """The need that a function reads."""
+    return lambda demands: Need(text, demands)
+
+
 def group_demand(name: str, *actions: str) -> Demand:
     return Demand(GROUP, name.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX), actions)
 
@@ -84,27 +89,33 @@ def send(topic: str, group: str) -> Need:
     return Need(f"Topic `{topic}`: Pub; of a retry topic Group `{group}`: Sub", demands)
 
 
-def _pull(request: Command, cluster: str) -> list[Demand]:
+@_need("Topic `topic` (unless a retry topic), Group `consumerGroup`: Sub")
+def pull(request: Command, cluster: str) -> list[Demand]:
     topic, group = request.ext.get("topic", ""), request.ext.get("consumerGroup", "")
     found = [group_demand(group, SUB)]
     return found if topic.startswith(RETRY_PREFIX) else [topic_demand(topic, SUB), *found]
 
 
-def _route(request: Command, cluster: str) -> list[Demand]:
+@_need("Topic `topic`: Pub or Sub or Get")
+def route(request: Command, cluster: str) -> list[Demand]:
     return [topic_demand(request.ext.get("topic", ""), PUB, SUB, GET)]
 
 
-def _end_transaction(request: Command, cluster: str) -> list[Demand]:
+# Clients up to 4.9 do not say the topic; the half message they name is proof of having sent it.
+@_need("Topic `topic`, when it is said: Pub")
+def end_transaction(request: Command, cluster: str) -> list[Demand]:
     topic = request.ext.get("topic")
     return [topic_demand(topic, PUB)] if topic else []
 
 
-def _unregister(request: Command, cluster: str) -> list[Demand]:
+@_need("Group `consumerGroup`, when it is said: Sub")
+def unregister(request: Command, cluster: str) -> list[Demand]:
     group = request.ext.get("consumerGroup")
     return [group_demand(group, SUB)] if group else []
 
 
-def _clone_offset(request: Command, cluster: str) -> list[Demand]:
+@_need("Group `srcGroup`: Get; Group `destGroup`, Topic `topic`: Update")
+def clone_offset(request: Command, cluster: str) -> list[Demand]:
     ext = request.ext
     found = [group_demand(ext.get("srcGroup", ""), GET), group_demand(ext.get("destGroup", ""), UPDATE)]
     return [*found, topic_demand(ext["topic"], UPDATE)] if ext.get("topic") else found
@@ -113,7 +124,8 @@ def _clone_offset(request: Command, cluster: str) -> list[Demand]:
 # ---- needs that are read from bodies
 
 
-def _heartbeat(request: Command, cluster: str) -> list[Demand]:
+@_need("every Group and Topic that the body subscribes to: Sub")
+def heartbeat(request: Command, cluster: str) -> list[Demand]:
     found = []
     for consumer in _objects(_body(request), "consumerDataSet"):
         found.append(group_demand(_text(consumer, "groupName"), SUB))
@@ -125,21 +137,24 @@ def _heartbeat(request: Command, cluster: str) -> list[Demand]:
     return found
 
 
-def _locks(request: Command, cluster: str) -> list[Demand]:
+@_need("Group, Topics of the body: Sub")
+def locks(request: Command, cluster: str) -> list[Demand]:
     body = _body(request)
     topics = {_text(each, "topic") for each in _objects(body, "mqSet")}
     found = [topic_demand(each, SUB) for each in sorted(topics) if not each.startswith(RETRY_PREFIX)]
     return [group_demand(_text(body, "consumerGroup"), SUB), *_bound(found)]
 
 
-def _batch_ack(request: Command, cluster: str) -> list[Demand]:
+@_need("every Group and Topic of the body: Sub")
+def batch_ack(request: Command, cluster: str) -> list[Demand]:
     named = {(_text(each, "c"), _text(each, "t")) for each in _objects(_body(request), "acks")}
     return _bound(
         [demand for group, topic in sorted(named) for demand in (group_demand(group, SUB), topic_demand(topic, SUB))]
     )
 
 
-def _client_config(request: Command, cluster: str) -> list[Demand]:
+@_need("Group, Topic of the body: Sub")
+def client_config(request: Command, cluster: str) -> list[Demand]:
     body = _body(request)
     found = [group_demand(_text(body, "group"), SUB)]
     subscription = body.get("subscriptionData")
@@ -156,17 +171,20 @@ def body_names(*actions: str) -> Need:
     return Need(f"Topic, Group of the body: {_any_of(actions)}", demands)
 
 
-def _one_group(request: Command, cluster: str) -> list[Demand]:
+@_need("Group of the body: Create or Update")
+def put_group(request: Command, cluster: str) -> list[Demand]:
     return [group_demand(_text(_body(request), "groupName"), CREATE, UPDATE)]
 
 
-def _groups(request: Command, cluster: str) -> list[Demand]:
+@_need("every Group of the body: Create or Update")
+def put_groups(request: Command, cluster: str) -> list[Demand]:
     return _bound(
         [group_demand(_text(each, "groupName"), CREATE, UPDATE) for each in _objects(_body(request), "groupConfigList")]
     )
 
 
-def _topics(request: Command, cluster: str) -> list[Demand]:
+@_need("every Topic of the body: Create")
+def put_topics(request: Command, cluster: str) -> list[Demand]:
     return _bound(
         [topic_demand(_text(each, "topicName"), CREATE) for each in _objects(_body(request), "topicConfigList")]
     )
@@ -221,17 +239,3 @@ COMPONENT: Final = replace(CHANGE_CLUSTER, text="a component of this cluster")
 INTRODUCED: Final = replace(CHANGE_CLUSTER, text="a connection that RAFT_HELLO introduced; no signature")
 # What brokers ask of their clients; were it asked of a daemon, it would change the cluster.
 OF_CLIENT: Final = replace(CHANGE_CLUSTER, text="brokers send it")
-
-PULL: Final = Need("Topic `topic` (unless a retry topic), Group `consumerGroup`: Sub", _pull)
-ROUTE: Final = Need("Topic `topic`: Pub or Sub or Get", _route)
-# Clients up to 4.9 do not say the topic; the half message they name is proof of having sent it.
-END_TRANSACTION: Final = Need("Topic `topic`, when it is said: Pub", _end_transaction)
-UNREGISTER: Final = Need("Group `consumerGroup`, when it is said: Sub", _unregister)
-CLONE_OFFSET: Final = Need("Group `srcGroup`: Get; Group `destGroup`, Topic `topic`: Update", _clone_offset)
-HEARTBEAT: Final = Need("every Group and Topic that the body subscribes to: Sub", _heartbeat)
-LOCKS: Final = Need("Group, Topics of the body: Sub", _locks)
-BATCH_ACK: Final = Need("every Group and Topic of the body: Sub", _batch_ack)
-CLIENT_CONFIG: Final = Need("Group, Topic of the body: Sub", _client_config)
-PUT_GROUP: Final = Need("Group of the body: Create or Update", _one_group)
-PUT_GROUPS: Final = Need("every Group of the body: Create or Update", _groups)
-PUT_TOPICS: Final = Need("every Topic of the body: Create", _topics)

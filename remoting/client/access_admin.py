@@ -13,8 +13,7 @@ import orjson
 
 from remoting import codes
 from remoting.access.model import CUSTOM, subject
-from remoting.client.blocking import AdminClient, NodeOutcome
-from remoting.facts.words import Outcome
+from remoting.client.blocking import AdminClient, NodeOutcome, outcome_of
 
 _TIMEOUT_MS = 8000
 
@@ -58,12 +57,9 @@ class AccessAdmin:
         return self._change(codes.AUTH_DELETE_ACL, ext)
 
     def _ask(self, code: int, ext: Mapping[str, str]) -> Any:
-        with self._admin.controller_leader() as connection:
-            body = connection.call(code, ext, timeout_ms=_TIMEOUT_MS).body
+        body = self._admin.ask_leader(code, ext, timeout_ms=_TIMEOUT_MS).body
         return orjson.loads(body) if body else None
 
     def _change(self, code: int, ext: Mapping[str, str], fields: Mapping[str, Any] | None = None) -> NodeOutcome:
         body = b"" if fields is None else orjson.dumps(fields)
-        with self._admin.controller_leader() as connection:
-            answer = connection.call(code, ext, body, timeout_ms=_TIMEOUT_MS)
-        return NodeOutcome("controllers", Outcome.UNCHANGED if answer.remark == "unchanged" else Outcome.CONFIRMED)
+        return outcome_of("controllers", self._admin.ask_leader(code, ext, body, timeout_ms=_TIMEOUT_MS))

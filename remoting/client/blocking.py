@@ -7,8 +7,8 @@ cluster facts come from the controllers' view. Every call names its deadline; an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,14 +43,9 @@ class NodeOutcome:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerChange:
-    """What becomes of one controller: `kind` is add-learner, add-voter, promote, demote, remove or move; additions and moves need
-    the address."""
-
-    kind: str
-    controller_id: str
-    address: str = ""
+def outcome_of(node: str, answer: Command) -> NodeOutcome:
+    """What became of a change that a node answered with success."""
+    return NodeOutcome(node, Outcome.UNCHANGED if answer.remark == "unchanged" else Outcome.CONFIRMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,26 +92,22 @@ class AdminClient:
 
         Raises ConnectionLost when no controller answers.
         """
-        fallback: ClusterView | None = None
-        last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
-        addresses = list(self._controllers)
-        for address in addresses:
-            try:
-                with self._connect(address) as connection:
-                    answer = connection.call(codes.CLUSTER_VIEW, timeout_ms=self._timeout_ms)
-            except LogboomError as error:
-                last_error = error
-                continue
+        views = []
+        joined: str | None = None  # a leader that came after this client was given its addresses
+        for address, answer in self._answers(codes.CLUSTER_VIEW):
             view = decode(ClusterView, answer.body)
             leader = next((each.address for each in view.controllers if each.leader), None)
             if leader == address:
                 return view
-            fallback = fallback or view
-            if leader and leader not in addresses and len(addresses) == len(self._controllers):
-                addresses.append(leader)  # it joined after this client was given its addresses
-        if fallback is None:
-            raise last_error
-        return fallback
+            views.append(view)
+            if leader not in self._controllers:
+                joined = joined or leader
+        if joined:
+            with suppress(LogboomError):
+                view = decode(ClusterView, self._ask(joined, codes.CLUSTER_VIEW).body)
+                if any(each.leader and each.address == joined for each in view.controllers):
+                    return view
+        return views[0]
 
     def masters(self) -> dict[str, str]:
         """Broker name -> remoting address of its master; groups without a master are left out."""
@@ -128,8 +119,7 @@ class AdminClient:
 
     def broker_state(self, address: str) -> BrokerState:
         """What one broker says about itself."""
-        with self._connect(address) as connection:
-            return decode(BrokerState, connection.call(codes.BROKER_STATE, timeout_ms=self._timeout_ms).body)
+        return decode(BrokerState, self._ask(address, codes.BROKER_STATE).body)
 
     def elect_master(self, cluster: str, group: str, broker_id: int) -> dict[str, str]:
         """Make `broker_id` the master of its group; returns masterBrokerId, masterAddress, masterEpoch.
@@ -143,14 +133,8 @@ class AdminClient:
             "designateElect": "true",
             "invokeTime": str(_wall_ms()),
         }
-        with self.controller_leader() as connection:
-            answer = connection.call(
-                codes.CONTROLLER_ELECT_MASTER,
-                ext,
-                timeout_ms=10_000,
-                accept=(codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST),
-            )
-        return answer.ext
+        accept = (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST)
+        return self.ask_leader(codes.CONTROLLER_ELECT_MASTER, ext, accept=accept).ext
 
     # ---- the controllers themselves
 
@@ -160,85 +144,62 @@ class AdminClient:
         `members` lists id, address, role (voter, learner, leaving), leader, alive and behind (entries); ids in `retired` are used
         up. Raises ConnectionLost when no controller answers.
         """
-        last_error: LogboomError
-        try:
-            with self.controller_leader() as connection:
-                listing: dict[str, Any] = orjson.loads(
-                    connection.call(codes.CONTROLLER_MEMBERS, timeout_ms=self._timeout_ms).body
-                )
-            return listing
-        except LogboomError as error:
-            last_error = error
-        listings = []
-        for address in self._controllers:
-            try:
-                with self._connect(address) as connection:
-                    answer = connection.call(codes.CONTROLLER_MEMBERS, timeout_ms=self._timeout_ms)
-            except LogboomError as error:
-                last_error = error
-            else:
-                listings.append(orjson.loads(answer.body))
-        if not listings:
-            raise last_error
+        with suppress(LogboomError):
+            return _listing(self.ask_leader(codes.CONTROLLER_MEMBERS, timeout_ms=self._timeout_ms))
+        listings = [_listing(answer) for _, answer in self._answers(codes.CONTROLLER_MEMBERS)]
         # Without a leader's word, the one that knows of most decisions.
-        newest: dict[str, Any] = max(listings, key=lambda each: (each["isLeader"], each["commitIndex"]))
-        return newest
-
-    def change_controller_members(self, changes: Sequence[ControllerChange], *, force: bool = False) -> dict[str, Any]:
-        """Change who belongs to the group of controllers, all of it at once; returns the members after it.
-
-        `force` makes changes after which the voters that are there now are no majority. Raises RequestError with the reason when
-        the leader refuses; RequestTimeout and ConnectionLost when the outcome is unknown (`controller_members` tells it).
-        """
-        wanted = [{"kind": each.kind, "id": each.controller_id, "address": each.address} for each in changes]
-        body = orjson.dumps({"changes": wanted, "force": force})
-        with self.controller_leader() as connection:
-            answer = connection.call(codes.CHANGE_CONTROLLER_MEMBERS, body=body, timeout_ms=_CHANGE_TIMEOUT_MS)
-        listing: dict[str, Any] = orjson.loads(answer.body)
-        return listing
+        return max(listings, key=lambda each: (each["isLeader"], each["commitIndex"]))
 
     def add_controller(self, controller_id: str, address: str) -> dict[str, Any]:
-        """Bring a new controller in as a learner: it receives everything and has no vote yet."""
-        return self.change_controller_members([ControllerChange("add-learner", controller_id, address)])
+        """Bring a new controller in as a learner: it receives everything and has no vote yet.
+
+        Returns the members after it, as do the other changes, each when it is complete. Raises RequestError with the reason when
+        the leader refuses; RequestTimeout and ConnectionLost when the outcome is unknown (`controller_members` tells it).
+        """
+        return self._change_controller("add-learner", controller_id, address)
 
     def promote_controller(self, controller_id: str) -> dict[str, Any]:
         """Give a learner that has caught up its vote."""
-        return self.change_controller_members([ControllerChange("promote", controller_id)])
+        return self._change_controller("promote", controller_id)
 
     def remove_controller(self, controller_id: str) -> dict[str, Any]:
         """Take a controller out for good: its process ends, and its id is never used again."""
-        return self.change_controller_members([ControllerChange("remove", controller_id)])
+        return self._change_controller("remove", controller_id)
+
+    def _change_controller(self, kind: str, controller_id: str, address: str = "") -> dict[str, Any]:
+        body = orjson.dumps({"changes": [{"kind": kind, "id": controller_id, "address": address}]})
+        return _listing(self.ask_leader(codes.CHANGE_CONTROLLER_MEMBERS, body=body))
 
     def transfer_controller_leader(self, controller_id: str) -> dict[str, str]:
         """Let this controller lead; returns controllerLeaderId and controllerLeaderAddress when it does.
 
         Raises RequestError with the reason when it cannot, or did not take over in time.
         """
-        with self.controller_leader() as connection:
-            return connection.call(
-                codes.TRANSFER_CONTROLLER_LEADER, {"controllerId": controller_id}, timeout_ms=_CHANGE_TIMEOUT_MS
-            ).ext
+        return self.ask_leader(codes.TRANSFER_CONTROLLER_LEADER, {"controllerId": controller_id}).ext
 
-    @contextmanager
-    def controller_leader(self) -> Iterator[SocketConnection]:
-        """A connection to the controllers' leader. Raises ConnectionLost or RequestError when there is none."""
-        last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
-        for address in self._controllers:
-            try:
-                with self._connect(address) as connection:
-                    leader = connection.call(codes.CONTROLLER_GET_METADATA_INFO).ext.get("controllerLeaderAddress")
-                if not leader:
-                    last_error = RequestError(
-                        codes.CONTROLLER_NOT_LEADER, "the controllers have no leader at the moment"
-                    )
-                    continue
-                leading = self._connect(leader)
-            except LogboomError as error:
-                last_error = error
-                continue
-            with leading:
-                yield leading
-            return
+    def ask_leader(
+        self,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int = _CHANGE_TIMEOUT_MS,
+        accept: tuple[int, ...] = (codes.SUCCESS,),
+    ) -> Command:
+        """Ask the controllers' leader. Raises ConnectionLost or RequestError when there is none, or as a connection's `call`."""
+        with self._leader() as connection:
+            return connection.call(code, ext, body, timeout_ms=timeout_ms, accept=accept)
+
+    def _leader(self) -> SocketConnection:
+        last_error: LogboomError = RequestError(
+            codes.CONTROLLER_NOT_LEADER, "the controllers have no leader at the moment"
+        )
+        for _, answer in self._answers(codes.CONTROLLER_GET_METADATA_INFO):
+            if leader := answer.ext.get("controllerLeaderAddress"):
+                try:
+                    return self._connect(leader)
+                except LogboomError as error:
+                    last_error = error
         raise last_error
 
     # ---- topics and groups
@@ -258,17 +219,14 @@ class AdminClient:
             "order": "false",
             "attributes": f"+message.type={message_type}",
         }
-        return self._change(lambda each: each.call(codes.UPDATE_AND_CREATE_TOPIC, ext), group)
-
-    update_topic = create_topic
+        return self._change(codes.UPDATE_AND_CREATE_TOPIC, ext, only=group)
 
     def delete_topic(self, name: str) -> list[NodeOutcome]:
         """Delete a topic on every group and forget its route; one outcome per group."""
-        outcomes = self._change(lambda each: each.call(codes.DELETE_TOPIC_IN_BROKER, {"topic": name}))
+        outcomes = self._change(codes.DELETE_TOPIC_IN_BROKER, {"topic": name})
         for address in self._controllers:
             try:
-                with self._connect(address) as connection:
-                    connection.call(codes.DELETE_TOPIC_IN_NAMESRV, {"topic": name})
+                self._ask(address, codes.DELETE_TOPIC_IN_NAMESRV, {"topic": name})
             except LogboomError as error:
                 outcomes.append(NodeOutcome(address, Outcome.UNKNOWN, f"its route may linger: {error}"))
         return outcomes
@@ -277,8 +235,7 @@ class AdminClient:
         """Broker name -> the topic's configuration there; groups without it are left out."""
         found = {}
         for broker_name, address in self.masters().items():
-            with self._connect(address) as connection:
-                tables = orjson.loads(connection.call(codes.GET_ALL_TOPIC_CONFIG, timeout_ms=self._timeout_ms).body)
+            tables = orjson.loads(self._ask(address, codes.GET_ALL_TOPIC_CONFIG).body)
             config = tables["topicConfigTable"].get(name)
             if config is not None:
                 found[broker_name] = config
@@ -289,12 +246,12 @@ class AdminClient:
         body = orjson.dumps(
             {"groupName": name, "consumeMessageOrderly": fifo, "retryMaxTimes": retry_max_times, "consumeEnable": True}
         )
-        return self._change(lambda each: each.call(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body))
+        return self._change(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     def delete_group(self, name: str) -> list[NodeOutcome]:
         """Delete a consumer group and its offsets; one outcome per broker group."""
         ext = {"groupName": name, "cleanOffset": "true"}
-        return self._change(lambda each: each.call(codes.DELETE_SUBSCRIPTIONGROUP, ext))
+        return self._change(codes.DELETE_SUBSCRIPTIONGROUP, ext)
 
     # ---- messages
 
@@ -326,8 +283,7 @@ class AdminClient:
             "expressionType": "TAG",
         }
         accept = (codes.SUCCESS, codes.PULL_NOT_FOUND, codes.PULL_RETRY_IMMEDIATELY, codes.PULL_OFFSET_MOVED)
-        with self._master(group) as connection:
-            answer = connection.call(codes.PULL_MESSAGE, ext, timeout_ms=self._timeout_ms, accept=accept)
+        answer = self._ask(self._master(group), codes.PULL_MESSAGE, ext, accept=accept)
         records = list(decode_records(answer.body)) if answer.code == codes.SUCCESS else []
         return PulledMessages(
             records, int(answer.ext["nextBeginOffset"]), int(answer.ext["minOffset"]), int(answer.ext["maxOffset"])
@@ -336,10 +292,7 @@ class AdminClient:
     def search_offset(self, topic: str, group: str, queue_id: int, timestamp_ms: int) -> int:
         """The first queue offset stored at or after the time (milliseconds since the epoch)."""
         ext = {"topic": topic, "queueId": str(queue_id), "timestamp": str(timestamp_ms)}
-        with self._master(group) as connection:
-            return int(
-                connection.call(codes.SEARCH_OFFSET_BY_TIMESTAMP, ext, timeout_ms=self._timeout_ms).ext["offset"]
-            )
+        return int(self._ask(self._master(group), codes.SEARCH_OFFSET_BY_TIMESTAMP, ext).ext["offset"])
 
     def find(self, topic: str, key: str, count: int = 32) -> list[FoundMessage]:
         """The newest messages of a topic with a key or unique id: up to `count` of each group's master, oldest first.
@@ -349,10 +302,8 @@ class AdminClient:
         ext = {"topic": topic, "key": key, "maxNum": str(count), "beginTimestamp": "0", "endTimestamp": str(_MAX_LONG)}
         found = []
         for broker_name, (address, _) in self._topic_queues(topic).items():
-            with self._connect(address) as connection:
-                answer = connection.call(
-                    codes.QUERY_MESSAGE, ext, timeout_ms=_FIND_TIMEOUT_MS, accept=(codes.SUCCESS, codes.QUERY_NOT_FOUND)
-                )
+            accept = (codes.SUCCESS, codes.QUERY_NOT_FOUND)
+            answer = self._ask(address, codes.QUERY_MESSAGE, ext, timeout_ms=_FIND_TIMEOUT_MS, accept=accept)
             if answer.code == codes.SUCCESS:
                 found += [FoundMessage(broker_name, record) for record in decode_records(answer.body)]
         found.sort(key=lambda each: each.record.store_timestamp_ms)
@@ -386,8 +337,7 @@ class AdminClient:
             "k": "false",
             "m": "false",
         }
-        with self._connect(address) as connection:
-            answer = connection.call(codes.SEND_MESSAGE_V2, ext, body, timeout_ms=10_000)
+        answer = self._ask(address, codes.SEND_MESSAGE_V2, ext, body, timeout_ms=_CHANGE_TIMEOUT_MS)
         return {**answer.ext, "brokerName": broker_name}
 
     # ---- inside
@@ -395,17 +345,48 @@ class AdminClient:
     def _connect(self, address: str) -> SocketConnection:
         return SocketConnection(address, timeout_ms=self._timeout_ms, identity=self._identity)
 
-    @contextmanager
-    def _master(self, group: str) -> Iterator[SocketConnection]:
+    def _ask(
+        self,
+        address: str,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int | None = None,
+        accept: tuple[int, ...] = (codes.SUCCESS,),
+    ) -> Command:
+        with self._connect(address) as connection:
+            return connection.call(code, ext, body, timeout_ms=timeout_ms or self._timeout_ms, accept=accept)
+
+    def _answers(
+        self, code: int, ext: Mapping[str, str] | None = None, missed: tuple[type[LogboomError], ...] = (LogboomError,)
+    ) -> Iterator[tuple[str, Command]]:
+        """What one controller after the other answers, with its address. Raises the last error when they all fail with `missed`,
+        any other error at once."""
+        last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
+        is_answered = False
+        for address in self._controllers:
+            try:
+                answer = self._ask(address, code, ext)
+            except missed as error:
+                last_error = error
+                continue
+            is_answered = True
+            yield address, answer
+        if not is_answered:
+            raise last_error
+
+    def _master(self, group: str) -> str:
         address = self.masters().get(group)
         if address is None:
             raise RequestError(codes.SERVICE_NOT_AVAILABLE, f"broker group {group} has no master at the moment")
-        with self._connect(address) as connection:
-            yield connection
+        return address
 
     def _topic_queues(self, topic: str) -> dict[str, tuple[str, int]]:
         """Broker name -> (master's address, number of readable queues) of a topic's route."""
-        route = orjson.loads(self._ask_any_controller(codes.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).body)
+        missed = (ConnectionLost, RequestTimeout)
+        _, answer = next(self._answers(codes.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, missed))
+        route = orjson.loads(answer.body)
         addresses = {each["brokerName"]: each["brokerAddrs"].get("0") for each in route["brokerDatas"]}
         return {
             each["brokerName"]: (addresses[each["brokerName"]], each["readQueueNums"])
@@ -413,39 +394,31 @@ class AdminClient:
             if addresses.get(each["brokerName"])
         }
 
-    def _ask_any_controller(self, code: int, ext: Mapping[str, str]) -> Command:
-        last_error: LogboomError = ConnectionLost("no controller is configured; set the controllers' addresses")
-        for address in self._controllers:
-            try:
-                with self._connect(address) as connection:
-                    return connection.call(code, ext, timeout_ms=self._timeout_ms)
-            except (ConnectionLost, RequestTimeout) as error:
-                last_error = error
-        raise last_error
-
-    def _change(self, change: Callable[[SocketConnection], Command], only: str | None = None) -> list[NodeOutcome]:
+    def _change(
+        self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", only: str | None = None
+    ) -> list[NodeOutcome]:
+        """Ask the masters of all groups, or of one, for a change."""
         outcomes = []
-        names = sorted(each.broker_name for each in self.cluster_view().groups)
-        if not names:
+        groups = {each.broker_name: each for each in self.cluster_view().groups}
+        if not groups:
             raise RequestError(codes.SERVICE_NOT_AVAILABLE, "no broker has registered yet; start one and try again")
-        masters = self.masters()
-        for name in names:
-            if only is not None and name != only:
-                continue
-            if name not in masters:
+        for name in sorted(groups) if only is None else groups.keys() & {only}:
+            master = groups[name].master
+            if master is None or master.address is None:
                 outcomes.append(NodeOutcome(name, Outcome.NOT_ATTEMPTED, "the group has no master at the moment"))
                 continue
             try:
-                with self._connect(masters[name]) as connection:
-                    answer = change(connection)
-                outcomes.append(
-                    NodeOutcome(name, Outcome.UNCHANGED if answer.remark == "unchanged" else Outcome.CONFIRMED)
-                )
+                outcomes.append(outcome_of(name, self._ask(master.address, code, ext, body)))
             except RequestError as error:
                 outcomes.append(NodeOutcome(name, Outcome.REFUSED, error.message))
             except (ConnectionLost, RequestTimeout) as error:
                 outcomes.append(NodeOutcome(name, Outcome.UNKNOWN, str(error)))
         return outcomes
+
+
+def _listing(answer: Command) -> dict[str, Any]:
+    listing: dict[str, Any] = orjson.loads(answer.body)
+    return listing
 
 
 def _wall_ms() -> int:

@@ -16,7 +16,7 @@ from remoting.facts.words import BrokerRole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochState(CamelCase):
+class EpochState:
     """A master epoch and the physical offset at which its records begin."""
 
     epoch: int
@@ -24,7 +24,7 @@ class EpochState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals(CamelCase):
+class Totals:
     """Traffic: what producers stored here and what was given out; None = not told."""
 
     in_messages: int | None = None
@@ -34,7 +34,7 @@ class Totals(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueState(CamelCase):
+class QueueState:
     """A queue's extent. `last_store_ms`: when its newest message was stored."""
 
     queue_id: int
@@ -44,7 +44,7 @@ class QueueState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicState(CamelCase):
+class TopicState:
     name: str
     type: str = "NORMAL"
     perm: int = -1
@@ -55,7 +55,7 @@ class TopicState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumedQueueState(CamelCase):
+class ConsumedQueueState:
     """How far a consumer group is; None = it has no offset. `in_flight` messages are popped and neither acked nor back.
 
     `pending_reset`: where the group goes on as soon as a consumer asks, while it was not told yet.
@@ -68,13 +68,13 @@ class ConsumedQueueState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumedTopicState(CamelCase):
+class ConsumedTopicState:
     topic: str
     queues: tuple[ConsumedQueueState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberState(CamelCase):
+class MemberState:
     """A connected consumer, as it described itself."""
 
     client_id: str
@@ -84,7 +84,7 @@ class MemberState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupState(CamelCase):
+class GroupState:
     """A consumer group. `forbidden` are topics that it may not read."""
 
     name: str
@@ -97,7 +97,7 @@ class GroupState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionState(CamelCase):
+class TransactionState:
     """`oldest_*` are of the transaction that is open longest; 0, and no `since`, when none is."""
 
     open: int
@@ -117,7 +117,7 @@ class TransactionState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelState(CamelCase):
+class LevelState:
     """A delay level. `late_ms`: how late its last message was delivered, -1 when none was since the start."""
 
     level: int
@@ -127,7 +127,7 @@ class LevelState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleState(CamelCase):
+class ScheduleState:
     """Delayed messages, and those that come back.
 
     The last delivery of whichever level was `last_late_ms` late, `last_ago_ms` ago; -1 before the first. `overdue_ms`: for how
@@ -146,7 +146,7 @@ class ScheduleState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MissingState(CamelCase):
+class MissingState:
     """A copy that a group is without. `stalls`: sends wait for it. `since_ms` is to the second."""
 
     broker_id: int
@@ -156,7 +156,7 @@ class MissingState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumState(CamelCase):
+class QuorumState:
     """What an acknowledgement of this master means now.
 
     `kind` says who decides the roles. `all`: the whole required set must have a message. `copies` are what it has now,
@@ -175,7 +175,7 @@ class QuorumState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerState(CamelCase):
+class PeerState:
     """A replica that copies this master's log: which layout of frames it speaks, and how far the handshake is."""
 
     broker_id: int
@@ -187,7 +187,7 @@ class PeerState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FollowingState(CamelCase):
+class FollowingState:
     """The master whose log this broker copies; how often it cut a diverged tail, and copied the whole log anew."""
 
     master_id: int
@@ -199,7 +199,7 @@ class FollowingState(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelState(CamelCase):
+class ChannelState:
     """Who replicates with this broker, and how many connections of which peer were refused."""
 
     replicas: tuple[PeerState, ...] = ()

@@ -15,7 +15,7 @@ from remoting.facts.words import BrokerRole, ControllerRole, GroupKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerView(CamelCase):
+class ControllerView:
     """A controller. `member`: voter, learner, leaving or unknown. `problem`: what is wrong with its disk; only itself tells."""
 
     id: str
@@ -31,7 +31,7 @@ class ControllerView(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaView(CamelCase):
+class ReplicaView:
     """A broker, by its heartbeats. `suspicion` is phi: 10^-phi is the chance that a living broker is so silent."""
 
     broker_id: int
@@ -53,7 +53,7 @@ class ReplicaView(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UncleanElectionView(CamelCase):
+class UncleanElectionView:
     """A master that was elected from outside the sync-state set, and what was lost by it. `at_ms` since 1970."""
 
     master_epoch: int
@@ -65,7 +65,7 @@ class UncleanElectionView(CamelCase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupView(CamelCase):
+class GroupView:
     """A broker group. Of one with fixed roles only the name server knows."""
 
     cluster_name: str
@@ -101,5 +101,4 @@ class ClusterView(CamelCase):
     loop: LoopState = field(default_factory=LoopState)
 
     def controller(self, address: str) -> ControllerView | None:
-        """The controller at an address."""
         return next((each for each in self.controllers if each.address == address), None)

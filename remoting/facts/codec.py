@@ -1,22 +1,21 @@
 """Facts as JSON and back: the one encoder and the one decoder of frozen dataclasses (pure)
 
-A fact's keys are its fields' names, in camelCase for a class that derives from `CamelCase`; a field whose key follows neither
-rule names it (`key`). What a fact may be made of: int, float, bool, str, a `StrEnum`, another fact, `X | None`, `tuple[X, ...]`,
-`tuple[X, Y]` and `Mapping[str, X]`.
+A fact's keys are its fields' names, in camelCase in a document whose class derives from `CamelCase`; a field whose key follows
+neither rule names it (`key`). What a fact may be made of: int, float, bool, str, a `StrEnum`, another fact, `X | None`,
+`tuple[X, ...]`, `tuple[X, Y]` and `Mapping[str, X]`.
 
 The decoder is for documents of peers, which may be newer or broken: keys it does not know are left out, an absent key or a null
 takes the field's default, and a value of another type is refused with the path of its field. So what was decoded needs no second
-look. Its size is bounded before it is parsed.
+look. Its size is bounded before it is parsed. What the controllers keep was written by themselves, and is read `exactly`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields
 from enum import StrEnum
 from functools import cache, partial
-from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import orjson
@@ -32,7 +31,7 @@ _KEY: Final = "key"
 
 
 class CamelCase:
-    """Base of facts whose keys are their fields' names in camelCase."""
+    """Base of documents whose keys, at every depth, are fields' names in camelCase."""
 
     __slots__ = ()
 
@@ -44,18 +43,25 @@ def key(name: str) -> Mapping[str, str]:
 
 def encode(fact: object) -> bytes:
     """A fact as a JSON document."""
-    return orjson.dumps(fact, _members, orjson.OPT_PASSTHROUGH_DATACLASS)
+    return orjson.dumps(fact, partial(_members, isinstance(fact, CamelCase)), orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
-def decode(kind: type[Fact], document: Bytes, most_bytes: int = MOST_BYTES) -> Fact:
+def decode(kind: type[Fact], document: Bytes, most_bytes: int = MOST_BYTES, *, exactly: bool = False) -> Fact:
     """The fact that a document tells. Raises ProtocolError when it is none of this kind, or larger than `most_bytes`."""
     if len(document) > most_bytes:
         raise ProtocolError(f"{kind.__name__}: {len(document)} bytes, more than {most_bytes}")
-    hint: Any = kind
     try:
-        found: Fact = _reader(hint)(orjson.loads(document))
+        value = orjson.loads(document)
     except orjson.JSONDecodeError as error:
         raise ProtocolError(f"{kind.__name__}: not JSON: {error}") from error
+    return read(kind, value, exactly=exactly)
+
+
+def read(kind: type[Fact], value: object, *, exactly: bool = False) -> Fact:
+    """The same of a part of a document. `exactly`: every field is there, or has a default, and there is none besides."""
+    hint: Any = kind
+    try:
+        found: Fact = _reader(hint, issubclass(kind, CamelCase), exactly)(value)
     except _OtherType as error:
         raise ProtocolError(f"{'.'.join([kind.__name__, *error.path])} is not {error.wanted}") from None
     return found
@@ -72,77 +78,56 @@ class _OtherType(Exception):
 
 class _Field(NamedTuple):
     name: str
-    key: str
     read: Read
     required: bool
 
 
-class _Shape(NamedTuple):
-    """How a class stands in a document."""
-
-    keys: tuple[str, ...]
-    values: Callable[[object], tuple[Any, ...]]
-
-
-@cache
-def _shape(kind: type) -> _Shape:
-    fields = _fields(kind)
-    names = [each.name for each in fields]
-    return _Shape(tuple(_key(kind, each) for each in fields), _getter(names))
-
-
-def _fields(kind: type) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(kind)
-
-
-def _getter(names: list[str]) -> Callable[[object], tuple[Any, ...]]:
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda fact: tuple(getattr(fact, name) for name in names)
-
-
-def _key(kind: type, field: dataclasses.Field[Any]) -> str:
+def _key(field: Field[Any], camel: bool) -> str:
     if _KEY in field.metadata:
         return str(field.metadata[_KEY])
-    if not issubclass(kind, CamelCase):
+    if not camel:
         return field.name
     first, *rest = field.name.split("_")
     return first + "".join(each.capitalize() for each in rest)
 
 
-def _members(fact: Any) -> dict[str, Any]:
+@cache
+def _keys(kind: Any, camel: bool) -> Mapping[str, str]:
+    return {each.name: _key(each, camel) for each in fields(kind)}
+
+
+def _members(camel: bool, fact: Any) -> dict[str, Any]:
     """What orjson asks for what it does not know itself."""
     kind: Any = type(fact)
-    shape = _shape(kind)
-    return dict(zip(shape.keys, shape.values(fact), strict=True))
+    return {key: getattr(fact, name) for name, key in _keys(kind, camel).items()}
 
 
 # ---- reading: one function for each type, made once
 
 
 @cache
-def _reader(kind: Any) -> Read:
+def _reader(kind: Any, camel: bool, exactly: bool) -> Read:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind in _PLAIN:
         return partial(_plain, *_PLAIN[kind])
     if origin is types.UnionType:
         (inner,) = (each for each in arguments if each is not types.NoneType)
-        return partial(_optional, _reader(inner))
+        return partial(_optional, _reader(inner, camel, exactly))
     if origin is tuple:
         if arguments[-1] is Ellipsis:
-            return partial(_list, _reader(arguments[0]))
-        return partial(_row, tuple(_reader(each) for each in arguments))
+            return partial(_list, _reader(arguments[0], camel, exactly))
+        return partial(_row, tuple(_reader(each, camel, exactly) for each in arguments))
     if origin is not None:
-        return partial(_mapping, _reader(arguments[1]))
+        return partial(_mapping, _reader(arguments[1], camel, exactly))
     if issubclass(kind, StrEnum):
         return partial(_word, kind)
     hints = get_type_hints(kind)
-    return partial(_fact, kind, tuple(_field(kind, each, hints[each.name]) for each in _fields(kind)))
+    known = {_key(each, camel): _field(each, _reader(hints[each.name], camel, exactly)) for each in fields(kind)}
+    return partial(_fact_of_just if exactly else _fact, kind, known)
 
 
-def _field(kind: type, field: dataclasses.Field[Any], hint: Any) -> _Field:
-    required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    return _Field(field.name, _key(kind, field), _reader(hint), required)
+def _field(field: Field[Any], read: Read) -> _Field:
+    return _Field(field.name, read, field.default is MISSING and field.default_factory is MISSING)
 
 
 _PLAIN: Final[Mapping[Any, tuple[tuple[type, ...], str]]] = {
@@ -188,16 +173,26 @@ def _word(kind: type[StrEnum], value: Any) -> StrEnum:
         raise _OtherType(f"one of {', '.join(kind)}") from None
 
 
-def _fact(kind: type, fields: tuple[_Field, ...], value: Any) -> Any:
+def _fact(kind: type, known: Mapping[str, _Field], value: Any) -> Any:
+    """Of a peer's value: what is not known is left out, and null counts as absent."""
     if type(value) is not dict:
         raise _OtherType("an object")
+    told = {key: given for key in known if (given := value.get(key)) is not None or known[key].required}
+    return _made(kind, known, told)
+
+
+def _fact_of_just(kind: type, known: Mapping[str, _Field], value: Any) -> Any:
+    if type(value) is not dict or not {key for key in known if known[key].required} <= value.keys() <= known.keys():
+        raise _OtherType(f"an object of {', '.join(known)}")
+    return _made(kind, known, value)
+
+
+def _made(kind: type, known: Mapping[str, _Field], told: Mapping[str, Any]) -> Any:
     found = {}
-    for name, key, read, required in fields:
-        given = value.get(key)
-        if given is not None or required:
-            try:
-                found[name] = read(given)
-            except _OtherType as error:
-                error.path.insert(0, key)
-                raise
+    for key, given in told.items():
+        try:
+            found[known[key].name] = known[key].read(given)
+        except _OtherType as error:
+            error.path.insert(0, key)
+            raise
     return kind(**found)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from remoting.facts.codec import CamelCase
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoopState(CamelCase):
+class LoopState:
     """In milliseconds: the last tick's delay, the worst of the last one to two minutes, and the longest since the start.
 
     `pauses` counts how often the process stood still.

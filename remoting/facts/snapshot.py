@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from remoting.facts.broker_state import EpochState, MemberState
 from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, Severity
 
 VERSION: Final = 1
@@ -49,12 +50,6 @@ class Controller:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Epoch:
-    epoch: int | None = None
-    start_offset: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """A broker of a group. `gap_bytes`: what it lacks of its master's log. `last_heartbeat_ms`: how long ago that was."""
 
@@ -74,7 +69,7 @@ class Replica:
     eligible: bool = False
     eligibility_reason: str = ""
     last_heartbeat_ms: int | None = None
-    epochs: tuple[Epoch, ...] = ()
+    epochs: tuple[EpochState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,16 +255,6 @@ class ConsumedTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """A connected consumer."""
-
-    client_id: str
-    address: str | None = None
-    language: str | None = None
-    version: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroup:
     """`forbidden` are topics that it may not read."""
 
@@ -278,7 +263,7 @@ class ConsumerGroup:
     retry_max_times: int | None = None
     topics: tuple[ConsumedTopic, ...] = ()
     forbidden: tuple[str, ...] = ()
-    members: tuple[Member, ...] = ()
+    members: tuple[MemberState, ...] = ()
     lag: int | None = None
     in_flight: int | None = None
 

@@ -29,6 +29,7 @@ from remoting.access.signature import (
     read_authorization,
 )
 from remoting.errors import RequestError, SettingsError
+from remoting.exposition import Family
 from remoting.frame import Command
 from remoting.registry import ROWS, demands_of
 from remoting.settings import setting
@@ -220,3 +221,17 @@ class Guard:
 
 def _refusal(text: str) -> RequestError:
     return RequestError(codes.NO_PERMISSION, text)
+
+
+def access_families(guard: Guard | None) -> list[Family]:
+    """What access control shows to metrics, the same on brokers and controllers; nothing without a guard."""
+    if guard is None:
+        return []
+    return [
+        Family("logboom_access_authentication", "gauge", "1 when only signed requests are taken").add(int(guard.is_on)),
+        Family("logboom_access_authorization", "gauge", "1 when permissions are checked").add(
+            int(guard.settings.authorization)
+        ),
+        Family("logboom_access_version", "gauge", "version of users and permissions here").add(guard.state.version),
+        Family("logboom_access_refused_total", "counter", "requests refused for who sent them").add(guard.refused),
+    ]

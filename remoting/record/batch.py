@@ -12,7 +12,6 @@ from remoting.disk import Bytes
 from remoting.errors import ProtocolError
 from remoting.record.layout import LENGTH, LENGTH_BYTES
 
-_ITEM: Final = struct.Struct(">iIIii")
 ITEM_HEAD: Final = struct.Struct(">i8xii")  # what of an item's head counts: size, flag, body length
 ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
 ITEM_COLUMNS: Final = "i8x8s"  # for items that are alike: size; flag and body length
@@ -20,8 +19,6 @@ ITEM_OVERHEAD_BYTES: Final = ITEM_HEAD_BYTES + LENGTH_BYTES
 
 
 class BatchItem(NamedTuple):
-    """One message inside a batch body."""
-
     flag: int
     body: memoryview
     properties: bytes
@@ -52,12 +49,3 @@ def decode_batch_body(body: Bytes, max_count: int = 32767) -> list[BatchItem]:
     except struct.error as error:
         raise ProtocolError(f"undecodable batch body: {error}") from error
     return items
-
-
-def encode_batch_body(items: list[tuple[int, bytes, bytes]]) -> bytes:
-    """A batch body of (flag, body, properties) triples."""
-    parts = []
-    for flag, body, properties in items:
-        size = ITEM_OVERHEAD_BYTES + len(body) + len(properties)
-        parts += [_ITEM.pack(size, 0, 0, flag, len(body)), body, LENGTH.pack(len(properties)), properties]
-    return b"".join(parts)

@@ -69,20 +69,10 @@ async def connect(
 
 
 class RemotingClient:
-    """Requests to any number of addresses over one connection each; `handlers` answer what the peers ask us.
+    """Requests to any number of addresses over one connection each. `unreachable_ms`: see `connect`."""
 
-    `unreachable_ms`: see `connect`.
-    """
-
-    def __init__(
-        self,
-        handlers: Mapping[int, Handler] | None = None,
-        *,
-        unreachable_ms: int = 0,
-        identity: Identity = NOBODY,
-    ) -> None:
+    def __init__(self, *, unreachable_ms: int = 0, identity: Identity = NOBODY) -> None:
         self._identity = identity
-        self._handlers = handlers or {}
         self._unreachable_ms = unreachable_ms
         self._connections: dict[str, RemotingConnection] = {}
         self._dialling: dict[str, asyncio.Lock] = {}
@@ -96,10 +86,7 @@ class RemotingClient:
             connection = self._connections.get(address)
             if connection is None or not connection.is_open:
                 connection = self._connections[address] = await connect(
-                    address,
-                    handlers=self._handlers,
-                    unreachable_ms=self._unreachable_ms,
-                    identity=self._identity,
+                    address, unreachable_ms=self._unreachable_ms, identity=self._identity
                 )
         return connection
 
@@ -121,7 +108,6 @@ class RemotingClient:
         return response
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from remoting import codes
@@ -18,44 +19,50 @@ from remoting.transport.tls import ENFORCING, TlsServer, TlsSettings, accepting
 
 log = logging.getLogger(__name__)
 
+_MAX_CONNECTIONS = 10_000
 _IDLE_S = 120.0
 _SWEEP_S = 10.0
 _DRAIN_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server listens, and with which TLS. `second_port` is served as well, if it is free."""
+
+    host: str
+    port: int
+    second_port: int | None = None
+    tls: TlsServer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """What a server bears: of each connection, and how many peers that do not read their answers; of more, those that began first
+    are closed."""
+
+    connection: ConnectionLimits = field(default_factory=ConnectionLimits)
+    max_slow_readers: int = 256
+
+
 class RemotingServer:
-    """The listener of one address. `handlers` may be filled until `start`."""
+    """The listener of one place. `handlers` may be filled until `start`."""
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        place: Place,
         handlers: Mapping[int, Handler],
         *,
-        limits: ConnectionLimits | None = None,
-        max_connections: int = 10000,
+        limits: ServerLimits | None = None,
         closed: Callable[[RemotingConnection], None] | None = None,
-        tls: TlsServer | None = None,
-        max_slow_readers: int = 256,
-        second_port: int | None = None,
         taker: BufferTaker | None = None,
         connections: set[RemotingConnection] | None = None,
     ) -> None:
-        """Of peers that do not read their answers, `max_slow_readers` are borne; then those that began first are closed.
-
-        `second_port` is served as well, if it is free. The taker is offered what connections read. The open ones
-        are kept in `connections`.
-        """
-        self._taker = taker
-        self._second_port = second_port
-        self._max_slow_readers = max_slow_readers
-        self._slow: dict[RemotingConnection, None] = {}  # in the order in which they became so
-        self._tls = tls
-        self._host = host
-        self._port = port
+        """The taker is offered what connections read. The open ones are kept in `connections`."""
+        self._place = place
         self._handlers = handlers
-        self._limits = limits or ConnectionLimits()
-        self._max_connections = max_connections
+        self._limits = limits or ServerLimits()
+        self._taker = taker
+        self._slow: dict[RemotingConnection, None] = {}  # in the order in which they became so
         self._on_closed = closed
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -70,23 +77,24 @@ class RemotingServer:
 
     async def start(self) -> None:
         """Bind and serve. Raises SettingsError when the address cannot be bound."""
+        place = self._place
         try:
-            await self._listen(self._port)
+            await self._listen(place.port)
         except OSError as error:
             raise SettingsError(
-                f"cannot listen on {self._host}:{self._port}: {error.strerror}; free the port or choose another one"
+                f"cannot listen on {place.host}:{place.port}: {error.strerror}; free the port or choose another one"
             ) from error
-        if self._second_port is not None:
+        if place.second_port is not None:
             try:
-                await self._listen(self._second_port)
+                await self._listen(place.second_port)
             except OSError as error:
-                log.warning("not listening on %s:%d as well: %s", self._host, self._second_port, error.strerror)
+                log.warning("not listening on %s:%d as well: %s", place.host, place.second_port, error.strerror)
         self._sweep()
 
     async def _listen(self, port: int) -> None:
         loop = asyncio.get_running_loop()
-        accept = accepting(self._tls, self._accept)
-        self._servers.append(await loop.create_server(accept, self._host, port, backlog=1024))
+        accept = accepting(self._place.tls, self._accept)
+        self._servers.append(await loop.create_server(accept, self._place.host, port, backlog=1024))
 
     async def close(self) -> None:
         """Stop listening, send what is queued, close every connection and wait for it."""
@@ -108,11 +116,11 @@ class RemotingServer:
 
     def _accept(self) -> RemotingConnection:
         return RemotingConnection(
-            self._handlers, self._limits, self._connection_opened, self._connection_closed, taker=self._taker
+            self._handlers, self._limits.connection, self._connection_opened, self._connection_closed, taker=self._taker
         )
 
     def _connection_opened(self, connection: RemotingConnection) -> None:
-        if len(self.connections) >= self._max_connections:
+        if len(self.connections) >= _MAX_CONNECTIONS:
             log.warning("refusing %s: %d connections are open already", connection.peer, len(self.connections))
             connection.abort()
         self.connections.add(connection)
@@ -123,7 +131,7 @@ class RemotingServer:
             self._slow.pop(connection, None)
             return
         self._slow[connection] = None
-        while len(self._slow) > self._max_slow_readers:
+        while len(self._slow) > self._limits.max_slow_readers:
             oldest = next(iter(self._slow))
             del self._slow[oldest]
             log.warning("closing the connection of %s: too many peers do not read their answers", oldest.peer)

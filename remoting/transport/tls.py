@@ -86,7 +86,9 @@ class TlsServer:
 
     def _load(self) -> ssl.SSLContext:
         settings = self._settings
-        context = server_context(settings.certificate_path, settings.key_path)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        _show(context, settings.certificate_path, settings.key_path)
         if self._protocols:
             context.set_alpn_protocols(self._protocols)
         if settings.client_auth != "none":
@@ -108,14 +110,6 @@ class TlsServer:
 def tls_server(settings: TlsSettings, protocols: Sequence[str] = ()) -> TlsServer | None:
     """None when the settings do without TLS. Raises SettingsError."""
     return None if settings.mode == DISABLED else TlsServer(settings, protocols)
-
-
-def server_context(certificate_path: str, key_path: str) -> ssl.SSLContext:
-    """A context with a certificate. Raises SettingsError when the files are not a certificate and its key."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _show(context, certificate_path, key_path)
-    return context
 
 
 def client_context(
@@ -159,8 +153,6 @@ def _trust(context: ssl.SSLContext, ca_path: str) -> None:
 
 
 class TlsLayer:
-    """The server side of one TLS connection."""
-
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -219,45 +211,26 @@ class TlsLayer:
         return self.take_output()
 
 
-class TlsTransport(asyncio.Transport):
-    """What a protocol writes to while a layer encrypts it."""
+class TlsTransport:
+    """What a protocol writes to while a layer encrypts it; everything else is the socket's own transport's."""
 
     def __init__(self, transport: asyncio.Transport, layer: TlsLayer) -> None:
-        super().__init__()
         self._transport = transport
         self._layer = layer
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: Bytes) -> None:
         self._transport.write(self._layer.send(data))
 
-    def writelines(self, list_of_data: Iterable[Any]) -> None:
+    def writelines(self, list_of_data: Iterable[Bytes]) -> None:
         self.write(b"".join(list_of_data))
 
     def close(self) -> None:
         if not self._transport.is_closing():
             self._transport.write(self._layer.close())
             self._transport.close()
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._transport.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
 
 
 class TlsAcceptor(asyncio.Protocol):
@@ -324,7 +297,7 @@ class TlsAcceptor(asyncio.Protocol):
         if data[0] == FIRST_BYTE:
             self._layer = self._tls.layer()
             self._protocol = self._make()
-            self._protocol.connection_made(TlsTransport(self._transport, self._layer))
+            self._protocol.connection_made(cast(asyncio.Transport, TlsTransport(self._transport, self._layer)))
             return True
         if self._tls.enforcing:
             log.info("dropping the connection of %s: it speaks plaintext, and tls.mode is enforcing", self._peer())

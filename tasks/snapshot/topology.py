@@ -8,7 +8,7 @@ from typing import Final
 
 from remoting.facts.broker_state import BrokerState, QuorumState
 from remoting.facts.cluster_view import GroupView, ReplicaView
-from remoting.facts.snapshot import ClusterSnapshot, Controller, Epoch, Group, MissingCopy, Quorum, Replica
+from remoting.facts.snapshot import ClusterSnapshot, Controller, Group, MissingCopy, Quorum, Replica
 from remoting.facts.words import BrokerRole, ControllerRole, GroupKind
 from tasks.snapshot.inputs import Look, known
 from tasks.snapshot.waiting import delays, index, transactions
@@ -142,7 +142,7 @@ def _replica(told: ReplicaView, state: BrokerState | None, in_sync: Sequence[int
         max_offset=_first(state.end_offset, told.max_offset),
         flushed_offset=known(state.flushed_offset),
         confirm_offset=_first(state.confirm_offset, told.confirm_offset),
-        epochs=tuple(Epoch(epoch=known(each.epoch), start_offset=known(each.start_offset)) for each in state.epochs),
+        epochs=state.epochs,
     )
 
 

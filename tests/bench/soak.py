@@ -30,12 +30,12 @@ import orjson
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
-from remoting.record.batch import encode_batch_body
 from remoting.record.codec import decode_records
 from remoting.record.properties import encode_properties
 from remoting.transport.client import RemotingClient, connect
 from tests.bench.harness import Row
 from tests.bench.processes import Memory, memory_of
+from tests.support.client_bytes import encode_batch_body
 from tests.support.cluster import Cluster, Process
 from tests.support.workload import call_until
 

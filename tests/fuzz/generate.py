@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from remoting import codes, frame
 from remoting.frame import Command
-from remoting.record.batch import encode_batch_body
 from remoting.record.properties import encode_properties
+from tests.support.client_bytes import encode_batch_body, encode_compact
 
 TOPIC: Final = "Fuzzed"
 GROUP: Final = "fuzzed"
@@ -170,7 +170,7 @@ class Generator:
         body = self._body(code)
         if rng.random() < 0.1 and code < 0x8000:
             encoded = {name: value.encode("utf-8", "replace").decode()[:30_000] for name, value in ext.items()}
-            return Thrown(frame.encode_compact(Command(code, self._opaque, encoded, body, 0)), self._opaque)
+            return Thrown(encode_compact(Command(code, self._opaque, encoded, body, 0)), self._opaque)
         encoded = {name: value.encode("utf-8", "replace").decode() for name, value in ext.items()}
         return Thrown(frame.encode_request(code, self._opaque, encoded, body), self._opaque)
 

@@ -19,7 +19,7 @@ from brokerd.metadata.configs import GroupConfig
 from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from remoting import codes
 from remoting.transport.client import RemotingClient
-from remoting.transport.server import RemotingServer
+from remoting.transport.server import Place, RemotingServer
 from tests import h2spec
 from tests.support.cluster import Cluster
 from tests.support.workload import call_until
@@ -120,7 +120,7 @@ class Node:
             ProxyOptions(),
         )
         self.server = RemotingServer(
-            "127.0.0.1", 0, {codes.PROXY_CALL: self.proxy.handle_forwarded}, closed=self.proxy.remoting_closed
+            Place("127.0.0.1", 0), {codes.PROXY_CALL: self.proxy.handle_forwarded}, closed=self.proxy.remoting_closed
         )
 
     @property

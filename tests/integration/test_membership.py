@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from remoting import codes, exit_codes
-from remoting.client.blocking import ControllerChange
+from remoting.client.blocking import AdminClient
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.transport.client import RemotingClient
 from tests.support.cluster import Cluster, Process, eventually, free_ports
@@ -133,6 +134,11 @@ async def blocking(function: Any, *arguments: Any, **options: Any) -> Any:
     return await asyncio.to_thread(function, *arguments, **options)
 
 
+def change(admin: AdminClient, changes: list[dict[str, str]]) -> None:
+    """Several changes of the membership at once."""
+    admin.ask_leader(codes.CHANGE_CONTROLLER_MEMBERS, body=orjson.dumps({"changes": changes}))
+
+
 async def test_a_controller_is_replaced_under_load(tmp_path: Path) -> None:
     with Cluster(tmp_path, controllers=3, replicas=1) as cluster:
         await blocking(cluster.start)
@@ -210,18 +216,20 @@ async def test_changes_that_would_stop_the_group_are_refused(tmp_path: Path) -> 
         await blocking(eventually, "it is missed", lambda: not member(cluster, f"n{others[0]}")["alive"])
         with pytest.raises(RequestError, match=f"would lose its majority.*does not hear n{others[0]}"):
             await blocking(admin.remove_controller, f"n{others[1]}")
-        two = [ControllerChange("add-voter", f"m{n}", f"127.0.0.1:{port}") for n, port in enumerate(free_ports(2))]
+        two = [
+            {"kind": "add-voter", "id": f"m{n}", "address": f"127.0.0.1:{port}"} for n, port in enumerate(free_ports(2))
+        ]
         with pytest.raises(RequestError, match="as a learner first"):
-            await blocking(admin.change_controller_members, two)
+            await blocking(change, admin, two)
         for bad, sentence in (
-            ([ControllerChange("explode", "n1")], "kind must be one of"),
-            ([ControllerChange("add-learner", "n 9", "127.0.0.1:1")], "1 to 32 letters"),
-            ([ControllerChange("add-learner", "n9")], "needs the address"),
-            ([ControllerChange("add-learner", "n9", "nowhere")], "is not an address"),
+            ([{"kind": "explode", "id": "n1"}], "kind must be one of"),
+            ([{"kind": "add-learner", "id": "n 9", "address": "127.0.0.1:1"}], "1 to 32 letters"),
+            ([{"kind": "add-learner", "id": "n9"}], "needs the address"),
+            ([{"kind": "add-learner", "id": "n9", "address": "nowhere"}], "is not an address"),
             ([], "1 to 9 changes"),
         ):
             with pytest.raises(RequestError, match=sentence):
-                await blocking(admin.change_controller_members, bad)
+                await blocking(change, admin, bad)
         with pytest.raises(RequestError, match="is not heard at the moment"):
             await blocking(admin.transfer_controller_leader, f"n{others[0]}")
         # The dead one may go: the two that are left decide.

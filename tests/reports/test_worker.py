@@ -24,9 +24,9 @@ from celery import Celery
 
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
-from remoting.record.batch import encode_batch_body
 from remoting.record.properties import encode_properties
 from tests.reports.conftest import ROOT, SparkProcess
+from tests.support.client_bytes import encode_batch_body
 from tests.support.cluster import Cluster, eventually, free_ports
 from webapp.appliance.processes import dying_with_this_process
 

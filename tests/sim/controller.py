@@ -16,11 +16,12 @@ from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
 from controllerd.processors.serving import Serving
-from controllerd.raft.core import CoreSettings, RaftCore
+from controllerd.raft.core import RaftCore
+from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log import LostLog
 from controllerd.raft.log_file import RaftLogFile, WriteRefused
 from controllerd.raft.members import Members
-from controllerd.raft.membership import MemberChange, Transition
+from controllerd.raft.membership import MemberChange
 from controllerd.raft.messages import EntryKind, Message, MessageKind, Ready, Role
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration
@@ -181,7 +182,7 @@ class SimController(Node):
         replicas = ReplicasProcessor(
             Live(self.settings.election),
             self,  # type: ignore[arg-type]
-            BrokerGroups(self.machine, self.table, self.monotonic_ms, lambda: 0),
+            BrokerGroups(lambda: self.machine.replicas, self.table, self.monotonic_ms, lambda: 0),
             counters,
             raft.decide_timeout_ms,
         )
@@ -249,12 +250,11 @@ class SimController(Node):
     async def change_membership(
         self,
         changes: Sequence[MemberChange],
-        transition: Transition,
         addresses: Mapping[str, str],
         timeout_ms: int,
     ) -> Configuration:
         decision = Decision()
-        self.node.change_membership(changes, transition, addresses, decision.answered)
+        self.node.change_membership(changes, addresses, decision.answered)
         self._carry_out_soon()
         configuration: Configuration = await decision
         return configuration

@@ -14,7 +14,7 @@ from remoting.errors import ConnectionLost, LogboomError
 from remoting.frame import Command
 from remoting.transport.client import RemotingClient, connect
 from remoting.transport.connection import RemotingConnection
-from remoting.transport.server import RemotingServer, each
+from remoting.transport.server import Place, RemotingServer, each
 from remoting.transport.tasks import TaskOwner
 
 CLUSTER = "DefaultCluster"
@@ -49,7 +49,7 @@ class FakeBroker:
         self.roles: list[dict[str, str]] = []
         self.is_silent = False
         self._timeout_ms = timeout_ms
-        self._server = RemotingServer("127.0.0.1", 0, {codes.NOTIFY_BROKER_ROLE_CHANGED: each(self._told)})
+        self._server = RemotingServer(Place("127.0.0.1", 0), {codes.NOTIFY_BROKER_ROLE_CHANGED: each(self._told)})
         self._client = RemotingClient()
         self._beating: dict[str, RemotingConnection] = {}
         self._tasks = TaskOwner("fake broker")

@@ -17,6 +17,7 @@ from remoting.access.model import read_policies, resource, subject_name
 from remoting.client.access_admin import AccessAdmin
 from remoting.client.blocking import AdminClient, FoundMessage, NodeOutcome, PulledMessages, QueueOffsets
 from remoting.errors import RequestError
+from remoting.facts.broker_state import EpochState, MemberState
 from remoting.facts.snapshot import (
     VERSION,
     ClusterSnapshot,
@@ -26,11 +27,9 @@ from remoting.facts.snapshot import (
     Controller,
     DelayLevel,
     Delays,
-    Epoch,
     Event,
     Group,
     KeyIndex,
-    Member,
     Process,
     Queue,
     Quorum,
@@ -253,7 +252,7 @@ def _replica(broker_id: int, role: BrokerRole, gap_bytes: int | None, eligible: 
         eligible=eligible,
         eligibility_reason=reason,
         last_heartbeat_ms=120,
-        epochs=(Epoch(epoch=1, start_offset=0), Epoch(epoch=3, start_offset=52_428_800)),
+        epochs=(EpochState(epoch=1, start_offset=0), EpochState(epoch=3, start_offset=52_428_800)),
     )
 
 
@@ -395,7 +394,7 @@ HEALTHY = ClusterSnapshot(
                     ),
                 ),
             ),
-            members=(Member(client_id="worker@1", address="127.0.0.1:50211", language="PYTHON", version="5.3.3"),),
+            members=(MemberState(client_id="worker@1", address="127.0.0.1:50211", language="PYTHON", version="5.3.3"),),
             lag=30,
             in_flight=7,
         ),

@@ -80,15 +80,9 @@ class NameServerLink:
         self._changes = 0
         self._changed_wall_ms = wall_ms()
         self._due_ms = 0
-        self._refusals: dict[str, str] = {}
         self._waiting: list[Callable[[], None]] = []  # for the next round
         self._round: list[Callable[[], None]] = []
         self._unanswered = 0
-
-    @property
-    def refusals(self) -> Mapping[str, str]:
-        """What name servers said against the last registration, by address."""
-        return self._refusals
 
     def role_changed(self, role: Role, master_epoch: int, broker_id: int | None, now_ms: int) -> None:
         """Register in the new role at once; without one, leave the routes."""
@@ -203,15 +197,11 @@ class NameServerLink:
         then: Callable[[], None] = lambda: None,
     ) -> None:
         def answered(result: Command | LogboomError) -> None:
-            if isinstance(result, LogboomError):
-                self._refusals[address] = str(result)
-            elif result.code == codes.REQUEST_CODE_NOT_SUPPORTED:
-                self._refusals.pop(address, None)  # a controller of the original, which is no name server
-            elif result.code != codes.SUCCESS:
-                self._refusals[address] = result.remark or f"code {result.code}"
-                log.warning("name server %s refuses the registration: %s", address, self._refusals[address])
-            else:
-                self._refusals.pop(address, None)
+            # a controller of the original does not support it: it is no name server
+            fine = (codes.SUCCESS, codes.REQUEST_CODE_NOT_SUPPORTED)
+            if not isinstance(result, LogboomError) and result.code not in fine:
+                remark = result.remark or f"code {result.code}"
+                log.warning("name server %s refuses the registration: %s", address, remark)
             then()
 
         self._sender.request(address, codes.REGISTER_BROKER, ext, body, timeout_ms, answered)

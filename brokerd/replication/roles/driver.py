@@ -91,12 +91,11 @@ class ReplicationDriver:
     ) -> None:
         """`confirm_offset` is the last one known to be on disk (a lower bound is fine). Raises CorruptedFile."""
         epochs, highest_epoch = seams.epoch_file.load()
-        self._disk = DiskEffects(seams.log, seams.epoch_file, self._note)
+        self._disk = DiskEffects(seams.log, seams.epoch_file)
         self.channels = Channels(settings, credentials)
         self.machine = RoleMachine(settings, epochs, highest_epoch, self._disk.position(), confirm_offset, now_ms)
         self.acks = AckQueue(settings.max_waiting_acks)
         self._is_draining = False  # the broker is about to stop: nothing new is accepted
-        self.last_errors: list[str] = []
         self._hand_over: HandOver | None = None
         self._log = seams.log
         self._outlet = seams.outlet
@@ -186,7 +185,7 @@ class ReplicationDriver:
             return
         if self._hand_over is not None:
             self._hand_over.end("another switch was asked for", self._log.end_offset, now_ms)
-        self._note(f"handing over to broker {successor}")
+        log.info("handing over to broker %d", successor)
         self._hand_over = HandOver(successor, wait_ms, hold_ms, now_ms, told)
         self._finish(now_ms)
 
@@ -198,7 +197,7 @@ class ReplicationDriver:
         if hand_over.is_over(now_ms):
             self._hand_over = None
             if self.machine.mastership is not None:
-                self._note("not handed over: this broker goes on as master")
+                log.info("not handed over: this broker goes on as master")
 
     # From the network shells
 
@@ -492,11 +491,6 @@ class ReplicationDriver:
     def _close(self, connection: int, reason: str) -> None:
         # Whoever only connects must not fill the log; the first refusal of each peer is in it.
         level = logging.INFO if self.channels.is_open(connection) else logging.DEBUG
-        self._note(f"replication connection {connection} closed: {reason}", level)
+        log.log(level, "replication connection %d closed: %s", connection, reason)
         self.channels.forget(connection)
         self._outlet.close(connection)
-
-    def _note(self, sentence: str, level: int = logging.INFO) -> None:
-        log.log(level, "%s", sentence)
-        self.last_errors.append(sentence)
-        del self.last_errors[:-20]

@@ -6,8 +6,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+from controllerd.raft import proposals
 from controllerd.raft.codec import decode_configuration
-from controllerd.raft.core import CoreSettings, RaftCore
+from controllerd.raft.core import RaftCore
+from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.raft.membership import ChangeKind, MemberChange, Transition
 from controllerd.raft.messages import Entry, EntryKind, HardState, Message, Persist, Ready, Snapshot
@@ -94,15 +96,17 @@ class Interaction:
         name, *words = command.words
         changes = [MemberChange(ChangeKind(kind), node) for kind, node in (word.split(":") for word in words)]
         transition = Transition(command.option("transition", "auto"))
-        return self._proposed_change(name, self.nodes[name].core.propose_change(changes, transition).index)
+        return self._proposed_change(
+            name, proposals.propose_change(self.nodes[name].core.serving(), changes, transition).index
+        )
 
     def do_leave_joint(self, command: Command) -> list[str]:
         (name,) = command.words
-        return self._proposed_change(name, self.nodes[name].core.propose_leave_joint().index)
+        return self._proposed_change(name, proposals.propose_leave_joint(self.nodes[name].core.serving()).index)
 
     def do_transfer(self, command: Command) -> list[str]:
         name, target = command.words
-        self.nodes[name].core.transfer_leader(target)
+        proposals.transfer(self.nodes[name].core.serving(), target)
         return [f"{name} hands over to {self.nodes[name].core.transferee}"]
 
     def do_forget_leader(self, command: Command) -> list[str]:
@@ -128,7 +132,7 @@ class Interaction:
 
     def do_propose(self, command: Command) -> list[str]:
         name, data = command.words
-        proposed = self.nodes[name].core.propose(data.encode())
+        proposed = proposals.propose(self.nodes[name].core.serving(), data.encode())
         return [f"{name} proposed {data} at {proposed.term}/{proposed.index}"]
 
     def do_read(self, command: Command) -> list[str]:

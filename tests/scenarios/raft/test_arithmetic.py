@@ -9,6 +9,7 @@ membership:  start voters=(a,b) [learners=(c)]                   a membership to
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,8 @@ class _Changer:
 
     def execute(self, command: Command) -> str:
         if command.name == "start":
-            self.configuration = Configuration.of(command.list("voters"), command.list("learners", ""))
+            learners = tuple(sorted(set(command.list("learners", ""))))
+            self.configuration = replace(Configuration.of(command.list("voters")), learners=learners)
         elif command.name == "leave":
             self.configuration = leave_joint(self.configuration)
         else:

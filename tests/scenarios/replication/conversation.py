@@ -20,6 +20,7 @@ state [B..] / waiting              who is what; what waits at the controller
 
 from __future__ import annotations
 
+import logging
 from copy import deepcopy
 
 from brokerd.replication.settings import ReplicationSettings
@@ -27,6 +28,23 @@ from brokerd.replication.wire.frames import Ack, Handshake, Piece, Reply
 from tests.scenarios.runner import Command
 from tests.unit.brokerd.replication.group import TICK_MS, Group, Node, Wire
 from tests.unit.brokerd.replication.invariants import check_safety
+
+
+class _LastWords(logging.Handler):
+    """Why a broker closed a connection last: only its log says so."""
+
+    reason = "?"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _, closed, reason = record.getMessage().partition(" closed: ")
+        if closed:
+            self.reason = reason
+
+
+LAST_WORDS = _LastWords()
+DRIVER_LOG = logging.getLogger("brokerd.replication.roles.driver")
+DRIVER_LOG.setLevel(logging.DEBUG)
+DRIVER_LOG.addHandler(LAST_WORDS)
 
 
 class Conversation:
@@ -237,7 +255,7 @@ class Conversation:
         if wire.open_at_master and wire.open_at_replica:
             return []
         node = wire.replica if not wire.open_at_replica else wire.master
-        reason = node.driver.last_errors[-1].partition(": ")[2] if node.driver.last_errors else "?"
+        reason = LAST_WORDS.reason
         lines = [f"b{node.broker_id} closes: {reason}"]
         self.group.notice_close(wire)
         return lines

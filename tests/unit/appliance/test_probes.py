@@ -15,7 +15,7 @@ from remoting.facts.codec import encode
 from remoting.facts.words import BrokerRole
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
-from remoting.transport.server import RemotingServer, each
+from remoting.transport.server import Place, RemotingServer, each
 from webapp.appliance import probes
 from webapp.appliance.plan import BrokerProbe, ControllerProbe, HeartbeatProbe, HttpProbe, RedisProbe
 
@@ -28,7 +28,7 @@ async def remoting_server(code: int, answer: Answer) -> AsyncIterator[str]:
     def handle(connection: RemotingConnection, request: Command) -> None:
         connection.respond(request, *answer)
 
-    server = RemotingServer("127.0.0.1", 0, {code: each(handle)})
+    server = RemotingServer(Place("127.0.0.1", 0), {code: each(handle)})
     await server.start()
     try:
         yield f"127.0.0.1:{server.port}"

@@ -20,7 +20,7 @@ from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.transport.client import RemotingClient, connect
 from remoting.transport.connection import RemotingConnection
-from remoting.transport.server import RemotingServer, each
+from remoting.transport.server import Place, RemotingServer, each
 from tests.support.cluster import free_ports
 
 _TOLD = (codes.NOTIFY_BROKER_ROLE_CHANGED, codes.NOTIFY_MIN_BROKER_ID_CHANGE)
@@ -154,7 +154,7 @@ class Single:
     async def broker(self) -> AsyncIterator[Told]:
         """A listener where brokers are told things."""
         told = Told()
-        server = RemotingServer("127.0.0.1", 0, {code: each(told.take) for code in _TOLD})
+        server = RemotingServer(Place("127.0.0.1", 0), {code: each(told.take) for code in _TOLD})
         await server.start()
         told.address = f"127.0.0.1:{server.port}"
         try:

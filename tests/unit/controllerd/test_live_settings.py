@@ -21,8 +21,8 @@ def test_a_change_counts_at_once_and_after_a_restart() -> None:
     disk = MemoryDisk()
     settings = live(disk)
     assert settings.election.value.unclean is False
-    settings.update_controller(b"election.unclean=true\nnotifyBrokerRoleChanged=false", "somebody")
-    settings.update_name_server(b"nameserver.order_topics=false", "somebody")
+    settings.update("election", b"election.unclean=true\nnotifyBrokerRoleChanged=false", "somebody")
+    settings.update("nameserver", b"nameserver.order_topics=false", "somebody")
     for each in (settings, live(disk)):
         assert each.election.value.unclean is True
         assert each.election.value.notify is False
@@ -36,7 +36,7 @@ def test_the_command_line_wins_at_the_next_start(caplog: pytest.LogCaptureFixtur
     disk = MemoryDisk()
     settings = live(disk, "election.unclean=false")
     with caplog.at_level(logging.WARNING):
-        settings.update_controller(b"election.unclean=true", "10.0.0.9:4000")
+        settings.update("election", b"election.unclean=true", "10.0.0.9:4000")
     assert settings.election.value.unclean is True
     assert "10.0.0.9:4000 sets election.unclean to true; the command line sets it" in caplog.text
     assert live(disk, "election.unclean=false").election.value.unclean is False
@@ -48,7 +48,7 @@ def test_a_refused_change_leaves_nothing_behind() -> None:
     settings = live(disk)
     for body in (b"election.unclean=true\nraft.tick_ms=5", b"election.unclean=true\nelection.notify=2"):
         with pytest.raises(RequestError):
-            settings.update_controller(body, "somebody")
+            settings.update("election", body, "somebody")
     assert settings.election.value.unclean is False
     assert disk.read_bytes(SETTINGS_FILE) is None
 

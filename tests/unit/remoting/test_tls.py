@@ -15,7 +15,7 @@ from remoting.errors import ConnectionLost, SettingsError
 from remoting.frame import Command
 from remoting.transport.client import NOBODY, Identity, RemotingClient, connect
 from remoting.transport.connection import RemotingConnection
-from remoting.transport.server import RemotingServer, check_reach, each
+from remoting.transport.server import Place, RemotingServer, check_reach, each
 from remoting.transport.tls import TlsSettings, client_context, dialling_context, tls_server
 from tests.support.certificates import Authority, Certificate
 
@@ -40,7 +40,7 @@ def echo(connection: RemotingConnection, request: Command) -> None:
 
 @asynccontextmanager
 async def serving(tls: TlsSettings) -> AsyncIterator[str]:
-    server = RemotingServer("127.0.0.1", 0, {7: each(echo)}, tls=tls_server(tls))
+    server = RemotingServer(Place("127.0.0.1", 0, tls=tls_server(tls)), {7: each(echo)})
     await server.start()
     try:
         yield f"127.0.0.1:{server.port}"

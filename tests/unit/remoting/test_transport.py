@@ -18,7 +18,7 @@ from remoting.frame import Command
 from remoting.transport import client as transport_client
 from remoting.transport.client import RemotingClient, split_address
 from remoting.transport.connection import ConnectionLimits, RemotingConnection
-from remoting.transport.server import RemotingServer, check_loopback, each, spawned
+from remoting.transport.server import Place, RemotingServer, ServerLimits, check_loopback, each, spawned
 from remoting.transport.tasks import TaskOwner
 from tests.support.cluster import free_ports
 
@@ -77,7 +77,7 @@ async def server(service: Service) -> AsyncIterator[RemotingServer]:
         AWAITING: spawned(service.owner, service.later),
         BIG: each(service.big),
     }
-    server = RemotingServer("127.0.0.1", 0, handlers, limits=ConnectionLimits(1 << 20, 64))
+    server = RemotingServer(Place("127.0.0.1", 0), handlers, limits=ServerLimits(ConnectionLimits(1 << 20, 64)))
     await server.start()
     yield server
     await server.close()
@@ -235,7 +235,7 @@ async def test_the_blocking_client_speaks_the_same(server: RemotingServer) -> No
 
 async def test_a_taken_port_and_an_open_address_are_refused_with_a_sentence(server: RemotingServer) -> None:
     with pytest.raises(SettingsError, match="free the port or choose another"):
-        await RemotingServer("127.0.0.1", server.port, {}).start()
+        await RemotingServer(Place("127.0.0.1", server.port), {}).start()
     with pytest.raises(SettingsError, match="bind it to 127"):
         check_loopback("0.0.0.0", "--listen")
     check_loopback("localhost", "--listen")
@@ -328,7 +328,7 @@ async def answers(reader: asyncio.StreamReader, count: int) -> dict[int, Command
 async def test_a_request_that_waited_too_long_is_refused_and_not_served_late(service: Service) -> None:
     limits = ConnectionLimits(max_in_flight=4, wait_ms={ECHO: 50}, other_wait_ms=60_000)
     handlers = {ECHO: service.echo, SILENT: service.hold, BIG: each(service.big)}
-    server = RemotingServer("127.0.0.1", 0, handlers, limits=limits)
+    server = RemotingServer(Place("127.0.0.1", 0), handlers, limits=ServerLimits(limits))
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     held = b"".join(frame.encode_request(SILENT, number) for number in range(5))
@@ -354,7 +354,9 @@ async def test_a_request_that_waited_too_long_is_refused_and_not_served_late(ser
 
 async def test_a_peer_that_reads_nothing_is_borne_up_to_a_limit(service: Service) -> None:
     limits = ConnectionLimits(max_unsent_bytes=8 << 20)
-    server = RemotingServer("127.0.0.1", 0, {SILENT: service.hold, ECHO: service.echo}, limits=limits)
+    server = RemotingServer(
+        Place("127.0.0.1", 0), {SILENT: service.hold, ECHO: service.echo}, limits=ServerLimits(limits)
+    )
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     other_reader, other = await asyncio.open_connection("127.0.0.1", server.port)
@@ -387,7 +389,9 @@ async def test_large_answers_are_given_a_few_at_a_time(service: Service) -> None
         for request in requests:
             connection.respond(request, body=bytes(256 << 10))
 
-    server = RemotingServer("127.0.0.1", 0, {BIG: big}, limits=ConnectionLimits(large_answers=frozenset({BIG})))
+    server = RemotingServer(
+        Place("127.0.0.1", 0), {BIG: big}, limits=ServerLimits(ConnectionLimits(large_answers=frozenset({BIG})))
+    )
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     await ask(writer, BIG, 200)
@@ -409,7 +413,7 @@ async def test_long_and_short_answers_arrive_whole_and_in_order_even_if_their_bu
             connection.respond(request, codes.SUCCESS, {"n": "1"}, reused if request.opaque % 3 else content, "fine")
             reused[:] = bytes(length)
 
-    server = RemotingServer("127.0.0.1", 0, {BIG: serve})
+    server = RemotingServer(Place("127.0.0.1", 0), {BIG: serve})
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     await ask(writer, BIG, 100)
@@ -421,7 +425,9 @@ async def test_long_and_short_answers_arrive_whole_and_in_order_even_if_their_bu
 
 
 async def test_of_many_that_read_nothing_those_who_began_first_are_closed(service: Service) -> None:
-    server = RemotingServer("127.0.0.1", 0, {BIG: each(service.big), ECHO: service.echo}, max_slow_readers=3)
+    server = RemotingServer(
+        Place("127.0.0.1", 0), {BIG: each(service.big), ECHO: service.echo}, limits=ServerLimits(max_slow_readers=3)
+    )
     await server.start()
     writers = []
     for number in range(6):
@@ -448,8 +454,8 @@ async def test_a_second_port_is_served_and_one_that_is_taken_is_left_out(caplog:
     service = Service()
     handlers = {ECHO: service.echo}
     first, second = free_ports(2)
-    both = RemotingServer("127.0.0.1", first, handlers, second_port=second)
-    other = RemotingServer("127.0.0.1", 0, handlers, second_port=second)
+    both = RemotingServer(Place("127.0.0.1", first, second), handlers)
+    other = RemotingServer(Place("127.0.0.1", 0, second), handlers)
     await both.start()
     await other.start()
     assert f"not listening on 127.0.0.1:{second} as well" in caplog.text

@@ -19,7 +19,7 @@ from remoting.record.codec import encode_record
 from remoting.record.hosts import pack_host
 from remoting.record.properties import encode_properties
 from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import RemotingServer
+from remoting.transport.server import Place, RemotingServer
 
 
 def answering(answer: Callable[[Command], Any]) -> Handler:
@@ -34,7 +34,7 @@ def answering(answer: Callable[[Command], Any]) -> Handler:
 
 async def serve(handlers: dict[int, Handler]) -> RemotingServer:
     """A server on a free port."""
-    server = RemotingServer("127.0.0.1", 0, handlers)
+    server = RemotingServer(Place("127.0.0.1", 0), handlers)
     await server.start()
     return server
 

@@ -12,7 +12,7 @@ from remoting import codes
 from remoting.frame import Command
 from remoting.transport.client import RemotingClient, connect
 from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import RemotingServer, each
+from remoting.transport.server import Place, RemotingServer, each
 from remoting.transport.tasks import TaskOwner
 
 DELETE = codes.DELETE_TOPIC_IN_BROKER
@@ -33,7 +33,7 @@ class Broker:
             for request in requests:
                 pass_on(connection, request)
 
-        self._server = RemotingServer("127.0.0.1", 0, {DELETE: handler or passed})
+        self._server = RemotingServer(Place("127.0.0.1", 0), {DELETE: handler or passed})
 
     async def start(self) -> None:
         await self._server.start()

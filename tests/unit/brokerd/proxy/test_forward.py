@@ -18,7 +18,7 @@ from brokerd.proxy.status import Code
 from remoting import codes
 from remoting.errors import ProtocolError
 from remoting.transport.client import RemotingClient, connect
-from remoting.transport.server import RemotingServer
+from remoting.transport.server import Place, RemotingServer
 from tests.unit.brokerd.proxy.fakes import FakeBroker
 from tests.unit.brokerd.proxy.rawclient import RawClient
 from tests.unit.brokerd.proxy.test_methods import acking, changing, producer, resource, sending, settings_of
@@ -44,7 +44,7 @@ class Node:
             ProxyOptions(forward=group.settings),
         )
         self.server = RemotingServer(
-            "127.0.0.1", 0, {codes.PROXY_CALL: self.proxy.handle_forwarded}, closed=self.proxy.remoting_closed
+            Place("127.0.0.1", 0), {codes.PROXY_CALL: self.proxy.handle_forwarded}, closed=self.proxy.remoting_closed
         )
 
     @property

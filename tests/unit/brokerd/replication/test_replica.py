@@ -23,7 +23,7 @@ from brokerd.replication.wire.rocketmq_layouts import encode_ack, encode_handsha
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.transport.client import RemotingClient
-from remoting.transport.server import RemotingServer
+from remoting.transport.server import Place, RemotingServer
 from tests.support.disks import MemoryDisk
 from tests.support.ports import free_ports
 from tests.unit.brokerd.replication.controllers.fake_controller import FakeController
@@ -87,7 +87,7 @@ class Broker:
         self.log.flushed_callback = self.replica.on_flushed
         self.replica.add_role_listener(lambda role, epoch: self.roles.append(role))
         self.replica.add_confirm_listener(self._confirm)
-        self.server = RemotingServer(host, self.remoting_port, self.replica.handlers())
+        self.server = RemotingServer(Place(host, self.remoting_port), self.replica.handlers())
         await self.server.start()
         await self.replica.start(host, self.ha_port)
 

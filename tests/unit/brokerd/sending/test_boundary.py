@@ -16,9 +16,9 @@ from brokerd.sending.kernel import Kernel
 from remoting import codes, frame
 from remoting.disk import Bytes
 from remoting.frame import Command
-from remoting.record.batch import encode_batch_body
 from remoting.record.hosts import pack_host
 from remoting.transport.connection import MOST_TAKEN, ConnectionLimits, RemotingConnection
+from tests.support.client_bytes import encode_batch_body, encode_compact
 from tests.unit.brokerd.sending.test_send import STORE_HOST, TOPICS, Broker, batch_items, request
 
 PEER = pack_host("10.0.0.1", 40000)
@@ -95,7 +95,7 @@ class Peer:
 
 def encoded(command: Command, *, compact: bool = False) -> bytes:
     if compact:
-        return frame.encode_compact(command)
+        return encode_compact(command)
     return frame.encode_request(command.code, command.opaque, command.ext, command.body, oneway=command.is_oneway)
 
 
@@ -222,7 +222,7 @@ def test_the_kernel_tells_where_it_stopped_and_why() -> None:
 def encode_response() -> bytes:
     command = request(3)
     command.flag = codes.FLAG_RESPONSE
-    return frame.encode_compact(command)
+    return encode_compact(command)
 
 
 def test_numbers_of_a_run_that_was_dropped_are_taken_by_the_next() -> None:

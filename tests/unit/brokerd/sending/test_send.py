@@ -27,11 +27,11 @@ from brokerd.transactions.records import half_draft, is_half, ordinary_draft
 from remoting import codes, frame
 from remoting.errors import LogboomError, NotMaster, StorageError
 from remoting.frame import Command
-from remoting.record.batch import encode_batch_body
 from remoting.record.codec import body_is_intact, decode_record
 from remoting.record.hosts import pack_host
 from remoting.record.layout import MAX_BODY_BYTES
 from remoting.record.properties import encode_properties
+from tests.support.client_bytes import encode_batch_body
 from tests.support.disks import MemoryDisk
 
 STORE_HOST = ("10.0.0.2", 10911)

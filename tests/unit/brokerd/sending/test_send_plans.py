@@ -5,10 +5,10 @@ from __future__ import annotations
 from brokerd.sending.batch_kernel import BatchPlans, lay_out_batch
 from brokerd.sending.rules import MAX_KEPT_BYTES
 from remoting import codes
-from remoting.record.batch import encode_batch_body
 from remoting.record.codec import decode_record
 from remoting.record.layout import MIDDLE_V4
 from remoting.record.properties import encode_properties
+from tests.support.client_bytes import encode_batch_body
 from tests.unit.brokerd.sending.test_send import Broker, Connection, request
 
 

@@ -14,7 +14,7 @@ from brokerd.store.settings import StoreSettings
 from brokerd.store.start.checkpoint_page import Positions, decode_page, encode_page
 from brokerd.store.store import MessageStore
 from brokerd.store.unit import UNIT
-from remoting.record.batch import decode_batch_body, encode_batch_body
+from remoting.record.batch import decode_batch_body
 from remoting.record.codec import Record, body_is_intact, decode_record, encode_filler
 from remoting.record.layout import (
     MAGIC_V1,
@@ -27,6 +27,7 @@ from remoting.record.layout import (
     SYS_TRANSACTION_PREPARED,
 )
 from remoting.record.walk import Stop
+from tests.support.client_bytes import encode_batch_body
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.store.stores import STORE_HOST, Clock
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from remoting import codes
 from remoting.frame import Command
 from remoting.transport.connection import Handler, RemotingConnection
-from remoting.transport.server import RemotingServer, each
+from remoting.transport.server import Place, RemotingServer, each
 from tests.unit.controllerd.single import Single, single
 
 
 @asynccontextmanager
 async def group(directory: Path, handlers: dict[int, Handler]) -> AsyncIterator[Single]:
     """A controller, and a group whose brokers all live at one listener with these handlers."""
-    server = RemotingServer("127.0.0.1", 0, handlers)
+    server = RemotingServer(Place("127.0.0.1", 0), handlers)
     await server.start()
     try:
         async with single(directory, "election.notify=false") as one:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from controllerd.raft import proposals
 from controllerd.raft.codec import decode_configuration, decode_message, encode_message
-from controllerd.raft.core import CoreSettings, ProposalRefused, RaftCore, TransferRefused
+from controllerd.raft.core import RaftCore
+from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log import RaftLog
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.raft.membership import ChangeKind, ChangeRefused, MemberChange, Transition
 from controllerd.raft.messages import Entry, EntryKind, Message, MessageKind, Ready, Role
+from controllerd.raft.proposals import ProposalRefused, TransferRefused
 from controllerd.raft.quorum import Configuration
 from remoting.errors import NotLeader
 from tests.support.disks import FaultyDisk, PowerLost
@@ -218,7 +221,7 @@ class Chaos:
             if node.name == self.frozen:
                 continue
             try:
-                node.core.propose(f"p{self.proposed}".encode())
+                proposals.propose(node.core.serving(), f"p{self.proposed}".encode())
             except (NotLeader, ProposalRefused):
                 continue
             self.proposed += 1
@@ -241,9 +244,9 @@ class Chaos:
             return
         try:
             if configuration.is_joint and not configuration.auto_leave:
-                leader.core.propose_leave_joint()
+                proposals.propose_leave_joint(leader.core.serving())
             else:
-                leader.core.propose_change(changes, self.rng.choice(list(Transition)))
+                proposals.propose_change(leader.core.serving(), changes, self.rng.choice(list(Transition)))
         except (ChangeRefused, ProposalRefused):
             return
         self.counts.changes += 1
@@ -274,7 +277,7 @@ class Chaos:
         leader = self._serving()
         if leader is not None:
             try:
-                leader.core.transfer_leader(self.rng.choice(leader.core.configuration.voters))
+                proposals.transfer(leader.core.serving(), self.rng.choice(leader.core.configuration.voters))
             except TransferRefused:
                 return
             self.counts.transfers += 1

@@ -16,7 +16,7 @@ _NUMBER = st.integers(0, 2**63)
 _KINDS = st.sampled_from([kind for kind in MessageKind if kind is not MessageKind.SNAPSHOT])
 
 
-MEMBERS = Configuration.of(("n1", "n2", "n3"), ("n4",), {"n4": "127.0.0.1:9876"})
+MEMBERS = Configuration(("n1", "n2", "n3"), learners=("n4",), addresses=(("n4", "127.0.0.1:9876"),))
 
 
 @st.composite

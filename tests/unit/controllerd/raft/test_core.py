@@ -7,10 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from controllerd.raft.core import CoreSettings, ProposalRefused, RaftCore
+from controllerd.raft import proposals
+from controllerd.raft.core import RaftCore
+from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log import RaftLog
 from controllerd.raft.membership import ChangeKind, MemberChange
 from controllerd.raft.messages import Entry, HardState, Message, MessageKind, Role
+from controllerd.raft.proposals import ProposalRefused
 from controllerd.raft.quorum import Configuration
 from remoting.errors import NotLeader
 
@@ -87,7 +90,7 @@ def test_a_leader_serves_only_after_applying_an_entry_of_its_term() -> None:
     core = make_core()
     elect(core)
     with pytest.raises(NotLeader):
-        core.propose(b"early")
+        proposals.propose(core.serving(), b"early")
     with pytest.raises(NotLeader):
         core.read_index()
     drain(core)
@@ -95,7 +98,7 @@ def test_a_leader_serves_only_after_applying_an_entry_of_its_term() -> None:
     assert not core.is_serving
     drain(core)
     assert core.is_serving
-    assert core.propose(b"now").index == 2
+    assert proposals.propose(core.serving(), b"now").index == 2
 
 
 def test_proposals_are_bounded() -> None:
@@ -105,15 +108,15 @@ def test_proposals_are_bounded() -> None:
     acknowledge(core, 1)
     drain(core)
     with pytest.raises(ProposalRefused, match="11 bytes exceeds"):
-        core.propose(b"x" * 11)
-    core.propose(b"x" * 10)
-    core.propose(b"x" * 10)
+        proposals.propose(core.serving(), b"x" * 11)
+    proposals.propose(core.serving(), b"x" * 10)
+    proposals.propose(core.serving(), b"x" * 10)
     with pytest.raises(ProposalRefused, match="wait to be committed"):
-        core.propose(b"x" * 10)
+        proposals.propose(core.serving(), b"x" * 10)
     drain(core)
     acknowledge(core, 3)
     drain(core)
-    core.propose(b"x" * 10)
+    proposals.propose(core.serving(), b"x" * 10)
 
 
 def test_election_timeouts_are_random_within_bounds_and_redrawn() -> None:
@@ -230,7 +233,7 @@ def test_a_decided_change_is_durable_before_it_takes_effect() -> None:
     drain(core)
     acknowledge(core, 1)
     drain(core)
-    core.propose_change([MemberChange(ChangeKind.REMOVE, "n2")])
+    proposals.propose_change(core.serving(), [MemberChange(ChangeKind.REMOVE, "n2")])
     drain(core)
     acknowledge(core, 2)
     ready = core.ready()

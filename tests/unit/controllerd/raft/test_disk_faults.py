@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controllerd.raft.core import CoreSettings, RaftCore
-from controllerd.raft.driver import RaftDriver
+from controllerd.raft.core import RaftCore
+from controllerd.raft.driver import DriverEvents, RaftDriver
+from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.raft.messages import Message
 from controllerd.raft.node import RaftNode
@@ -40,7 +41,7 @@ class Group:
         core = RaftCore(name, recovered.founders, recovered.log, recovered.hard_state, settings, random.Random(name))
         machine = self.machines[name] = Recorder()
         node = RaftNode(core, machine, compact_after_entries=15, keep_entries=3)
-        self.drivers[name] = RaftDriver(node, file, self.send, lambda _: None, 5)
+        self.drivers[name] = RaftDriver(node, file, DriverEvents(self.send, lambda _: None), 5)
         self.tasks[name] = asyncio.get_running_loop().create_task(self.drivers[name].run())
 
     def send(self, message: Message) -> None:

@@ -9,12 +9,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from controllerd.raft.core import CoreSettings, ProposalRefused, RaftCore, TransferRefused
-from controllerd.raft.driver import MemberRemoved, RaftDriver
+from controllerd.raft.core import RaftCore
+from controllerd.raft.driver import DriverEvents, MemberRemoved, RaftDriver
+from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log_file import RaftLogFile
-from controllerd.raft.membership import ChangeKind, MemberChange, Transition
+from controllerd.raft.membership import ChangeKind, MemberChange
 from controllerd.raft.messages import Message, MessageKind, Role, SoftState
 from controllerd.raft.node import OutcomeUnknown, RaftNode
+from controllerd.raft.proposals import ProposalRefused, TransferRefused
 from controllerd.raft.quorum import Configuration
 from remoting.errors import LogboomError, NotLeader, RequestTimeout, StorageError
 from tests.support.disks import FaultyDisk, MemoryDisk
@@ -42,8 +44,8 @@ def make_driver(
     machine, sent = Recorder(), []
     node = RaftNode(core, machine, compact_after_entries=20, keep_entries=2)
     states = [] if changed is None else changed
-    configured = None if seen is None else seen.append
-    driver = RaftDriver(node, file, sent.append, states.append, 5, configured=configured, founding=founding)
+    events = DriverEvents(sent.append, states.append, ([] if seen is None else seen).append)
+    driver = RaftDriver(node, file, events, 5, founding=founding)
     return driver, machine, sent
 
 
@@ -117,11 +119,11 @@ async def test_a_full_disk_takes_a_leader_out_of_service_until_there_is_room() -
     driver, machine, _ = make_driver(disk)
     async with running(driver):
         await until("leading", lambda: driver.is_serving)
-        term = driver.soft_state.term
+        term = driver.node.core.soft_state.term
         disk.capacity_bytes = disk.used_bytes
         with pytest.raises(OutcomeUnknown):
             await driver.propose(b"x", 5000)
-        assert driver.soft_state.role is Role.FOLLOWER
+        assert driver.node.core.soft_state.role is Role.FOLLOWER
         assert not driver.is_serving
         assert "No space left" in str(driver.disk_error)
         with pytest.raises(NotLeader, match=r"out of service.*No space left"):
@@ -129,7 +131,7 @@ async def test_a_full_disk_takes_a_leader_out_of_service_until_there_is_room() -
         with pytest.raises(NotLeader):
             await driver.read_barrier(1000)
         driver.receive(Message(MessageKind.HEARTBEAT, "n1", "n0", 99, commit=0))
-        assert driver.soft_state.term == term, "it hears nothing that it could not remember"
+        assert driver.node.core.soft_state.term == term, "it hears nothing that it could not remember"
         disk.capacity_bytes = 1 << 40
         await until("serving again", lambda: driver.is_serving)
         assert driver.disk_error is None
@@ -193,13 +195,11 @@ async def test_a_removed_node_answers_tells_the_others_and_ends_when_they_know()
     driver, _, sent = make_driver(MemoryDisk(), ("n0", "n1"))
     async with running(driver) as task:
         await _lead_with(driver, "n1")
-        removal = asyncio.ensure_future(
-            driver.change_membership([MemberChange(ChangeKind.REMOVE, "n0")], Transition.AUTO, {}, 5000)
-        )
+        removal = asyncio.ensure_future(driver.change_membership([MemberChange(ChangeKind.REMOVE, "n0")], {}, 5000))
         await until("the removal is logged", lambda: driver.node.core.log.last_index == 2)
         driver.receive(Message(MessageKind.APPEND_RESPONSE, "n1", "n0", 1, index=2))
         assert (await removal).voters == ("n1",)
-        assert driver.soft_state.role is Role.FOLLOWER
+        assert driver.node.core.soft_state.role is Role.FOLLOWER
         told = [MessageKind.TIMEOUT_NOW, MessageKind.PRE_VOTE_RESPONSE, MessageKind.PRE_VOTE_RESPONSE]
         await until("it told the other one", lambda: [message.kind for message in sent if message.kind in told] == told)
         assert (sent[-1].to, sent[-1].commit, sent[-1].reject) == ("n1", 2, True)
@@ -229,7 +229,7 @@ async def test_a_transfer_is_answered_when_the_target_leads_or_does_not() -> Non
         driver.receive(Message(MessageKind.VOTE, "n1", "n0", 2, index=1, log_term=1, forced=True))
         driver.receive(Message(MessageKind.HEARTBEAT, "n1", "n0", 2))
         await transfer
-        assert driver.soft_state.leader == "n1"
+        assert driver.node.core.soft_state.leader == "n1"
 
 
 async def _lead_with(driver: RaftDriver, other: str) -> None:

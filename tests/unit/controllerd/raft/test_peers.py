@@ -20,7 +20,7 @@ from remoting import codes
 from remoting.errors import ProtocolError
 from remoting.transport.client import connect
 from remoting.transport.connection import RemotingConnection
-from remoting.transport.server import RemotingServer
+from remoting.transport.server import Place, RemotingServer
 from remoting.transport.tasks import TaskOwner
 from tests.unit.controllerd.raft.test_driver import until
 
@@ -39,7 +39,7 @@ class Node:
         self.node_id = node_id
         self.group = group
         self.handlers: dict[int, object] = {}
-        self.server = RemotingServer("127.0.0.1", 0, self.handlers, closed=self._closed)  # type: ignore[arg-type]
+        self.server = RemotingServer(Place("127.0.0.1", 0), self.handlers, closed=self._closed)  # type: ignore[arg-type]
 
     def _closed(self, connection: RemotingConnection) -> None:
         self.peers.connection_closed(connection)

@@ -84,7 +84,7 @@ def test_from_step_to_step_majorities_overlap(
     voters: set[str], learners: set[str], steps: list[tuple[list[MemberChange], Transition]]
 ) -> None:
     """No set of nodes can decide by one configuration while the rest decides by the next: what every step must keep."""
-    configuration = Configuration.of(voters, learners - voters)
+    configuration = Configuration(tuple(sorted(voters)), learners=tuple(sorted(learners - voters)))
     for changes, transition in steps:
         try:
             after = change(configuration, changes, transition)

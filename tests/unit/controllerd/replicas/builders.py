@@ -48,8 +48,9 @@ class Machine(ControllerMachine):
 
     def take(self, data: bytes, broker_name: str) -> Outcome:
         """Apply an entry, as everybody does."""
+        records = self._read(data)[1].records
         applied = self.apply(data)
-        return Outcome(applied.reply.code, applied.reply.remark, applied.records, applied.state.groups.get(broker_name))
+        return Outcome(applied.reply.code, applied.reply.remark, records, applied.state.groups.get(broker_name))
 
 
 def seen(

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from controllerd.raft.core import CoreSettings, RaftCore
-from controllerd.raft.driver import RaftDriver
+from controllerd.raft.core import RaftCore
+from controllerd.raft.driver import DriverEvents, RaftDriver
+from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log_file import RaftLogFile
-from controllerd.raft.membership import ChangeKind, MemberChange, Transition
+from controllerd.raft.membership import ChangeKind, MemberChange
 from controllerd.raft.node import RaftNode
 from controllerd.records.subject import Subjects, UnknownFormat
 from controllerd.state.features import RaiseLevel
@@ -36,7 +37,7 @@ def make_driver(disk: MemoryDisk, subjects: Subjects) -> tuple[RaftDriver, Contr
     core = RaftCore("n0", recovered.founders, recovered.log, recovered.hard_state, settings, random.Random(1))
     machine = ControllerMachine(subjects=subjects)
     node = RaftNode(core, machine, compact_after_entries=20, keep_entries=2)
-    return RaftDriver(node, file, ignore, ignore, 5), machine
+    return RaftDriver(node, file, DriverEvents(ignore, ignore), 5), machine
 
 
 def look(driver: RaftDriver, machine: ControllerMachine, owner: TaskOwner, levels: Mapping[str, int]) -> None:
@@ -51,7 +52,7 @@ async def test_the_leader_raises_the_level_when_all_read_it() -> None:
         assert not owner._tasks, "it does not lead yet"
         await until("leading", lambda: driver.is_serving)
         changes = [MemberChange(ChangeKind.ADD_LEARNER, "n1", "127.0.0.1:1")]
-        await driver.change_membership(changes, Transition.AUTO, {"n0": "127.0.0.1:2"}, 5000)
+        await driver.change_membership(changes, {"n0": "127.0.0.1:2"}, 5000)
         for levels in ({"n0": 2}, {"n0": 2, "n1": 1}, {"n1": 2}):
             look(driver, machine, owner, levels)
             assert not owner._tasks, "a learner applies the records too"

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from controllerd.access.requests import CreateUser
-from controllerd.raft.core import CoreSettings, ProposalRefused
+from controllerd.raft.leading import CoreSettings
 from controllerd.raft.messages import Entry, EntryKind, Message, MessageKind, Snapshot
 from controllerd.raft.node import OutcomeUnknown, RaftNode
+from controllerd.raft.proposals import ProposalRefused
 from controllerd.raft.quorum import Configuration
 from controllerd.records.decision import Applied, Reply
 from controllerd.state.features import RaiseLevel

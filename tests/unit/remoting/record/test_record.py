@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from remoting.errors import ProtocolError
 from remoting.java_hash import java_hash
-from remoting.record.batch import decode_batch_body, encode_batch_body
+from remoting.record.batch import decode_batch_body
 from remoting.record.codec import body_is_intact, decode_record, decode_records, encode_record
 from remoting.record.hosts import decode_offset_message_id, offset_message_id, pack_host, unpack_host
 from remoting.record.layout import SYS_STORE_HOST_V6, record_size
 from remoting.record.properties import decode_properties, encode_properties, tags_code
+from tests.support.client_bytes import encode_batch_body
 
 GOLDEN_RECORD = bytes.fromhex(
     "00000087daa320a73610a6860000000300000007000000000000002a0000000000001000000000000000018bcfe568000a00000100009c40"

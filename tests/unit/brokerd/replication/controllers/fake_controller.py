@@ -9,7 +9,7 @@ import orjson
 from remoting import codes
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
-from remoting.transport.server import RemotingServer, each
+from remoting.transport.server import Place, RemotingServer, each
 
 
 class FakeController:
@@ -30,7 +30,7 @@ class FakeController:
         self.hold_alters = False
         self.held: list[tuple[RemotingConnection, Command]] = []
         self.refuse_leadership = False
-        self.server = RemotingServer("127.0.0.1", 0, self._handlers(), closed=self._closed)
+        self.server = RemotingServer(Place("127.0.0.1", 0), self._handlers(), closed=self._closed)
 
     async def start(self) -> str:
         await self.server.start()

@@ -22,7 +22,7 @@ from remoting.errors import CorruptedFile, ProtocolError, RequestError, Settings
 from remoting.frame import Command
 from remoting.transport.client import RemotingClient
 from remoting.transport.connection import RemotingConnection
-from remoting.transport.server import RemotingServer, each
+from remoting.transport.server import Place, RemotingServer, each
 from tests.support.disks import MemoryDisk
 from tests.unit.brokerd.replication.test_replica import Broker, free_ports, until
 
@@ -235,7 +235,7 @@ class NameServer:
         }
         (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
-        self.server = RemotingServer("127.0.0.1", port, handlers, closed=self._closed)
+        self.server = RemotingServer(Place("127.0.0.1", port), handlers, closed=self._closed)
 
     def _register(self, connection: RemotingConnection, request: Command) -> None:
         self.brokers[int(request.ext["brokerId"])] = connection, dict(request.ext)
