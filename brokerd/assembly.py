@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from brokerd.cluster.access_copy import AccessCopy, AccessFollower
 from brokerd.cluster.directory import Directory
 from brokerd.cluster.routes import Routes
-from brokerd.composition.core import BrokerCore
+from brokerd.composition.core import BrokerCore, open_store
 from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
 from brokerd.composition.exposition import Exposition, Sources
 from brokerd.composition.handlers import build_processors, build_retry
@@ -83,64 +83,53 @@ class Broker:
         secrets = load_secrets(settings.cluster_secret) if settings.cluster_secret is not None else ()
         if not secrets:
             log.warning("no --cluster-secret: this broker can neither follow a replica of its cluster nor be followed")
-        identity = Identity(inner_credentials(secrets[0]) if secrets else None, dialling_context(settings.tls))
+        dialler = Identity(inner_credentials(secrets[0]) if secrets else None, dialling_context(settings.tls))
         tls = tls_server(settings.tls)
         self._guard = Guard(settings.access, settings.cluster, secrets, _wall_ms)
         self._tasks = TaskOwner("broker")
         self._connections: set[RemotingConnection] = set()
         self.clients = ClientRegistry(_monotonic_ms, _wall_ms)
 
-        def make_replica(replicated_log: StoreReplicatedLog, confirm_offset: int) -> Replica:
-            return Replica(
-                self._live.replication.value,
-                Surroundings(
-                    names, settings.controllers, self._disk, self._topics, secrets, identity=identity, tls=tls
-                ),
-                replicated_log,
-                confirm_offset=confirm_offset,
-                tail_kept=replicated_log.keeps_tail(acked_after_flush=settings.replication.ack_after_flush),
-            )
-
-        self.core = core = BrokerCore(
-            BrokerIdentity(
-                settings.cluster,
-                settings.name,
-                pack_host(*store_host),
-                development=settings.send.auto_create_topics,
-            ),
-            CoreSettings(
-                settings.store,
-                settings.journal,
-                settings.pop,
-                self._live.transactions,
-                settings.delay,
-                settings.store.delays,
-            ),
-            Environment(self._disk, loop, _wall_ms, random.Random(), time.process_time),
-            self.clients,
-            make_replica,
-            request_flush=lambda: self._flusher.request(),
+        identity = BrokerIdentity(
+            settings.cluster, settings.name, pack_host(*store_host), development=settings.send.auto_create_topics
         )
-        assert isinstance(core.replica, Replica)
-        self.replica = core.replica
-        self.replica.on_failure(self._fail)
-        self._live.replication.subscribe(self.replica.reconfigure)
-        core.store.position_holders.append(self.replica.held_offset)
-        core.store.failure_listeners.append(self._store_failed)
-        pause_ms = 0 if settings.replication.ack_after_flush else _BACKGROUND_FLUSH_MS
-        self._flusher = Flusher(core.store, self._flushed, self._store_failed, pause_ms=pause_ms)
+        core_settings = CoreSettings(
+            settings.store,
+            settings.journal,
+            settings.pop,
+            self._live.transactions,
+            settings.delay,
+            settings.store.delays,
+        )
+        environment = Environment(self._disk, loop, _wall_ms, random.Random(), time.process_time)
+        store = open_store(identity, core_settings, environment)
+        store.failure_listeners.append(self._store_failed)
+        ack_after_flush = settings.replication.ack_after_flush
+        self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS)
+        replicated_log = StoreReplicatedLog(store, self._flusher.request)
+        self.replica = replica = Replica(
+            self._live.replication.value,
+            Surroundings(names, settings.controllers, self._disk, self._topics, secrets, identity=dialler, tls=tls),
+            replicated_log,
+            confirm_offset=store.confirm_offset,
+            tail_kept=replicated_log.keeps_tail(acked_after_flush=ack_after_flush),
+        )
+        replica.on_failure(self._fail)
+        self._live.replication.subscribe(replica.reconfigure)
+        self._flusher.listeners.append(replica.on_flushed)
+        store.position_holders.append(replica.held_offset)
+        self.core = core = BrokerCore(identity, core_settings, environment, self.clients, replicated_log, replica)
         self._housekeeper = Housekeeper(
-            core.store,
+            store,
             self._disk,
             settings.store,
             self._live.retention,
             SteadyClock(_wall_ms, loop.time),  # who sets the clock must not make files a day old in a moment
-            self._store_failed,
             core.config,
         )
         self.clients.gone_listeners.append(core.pop.client_gone)
 
-        self._client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms, identity=identity)
+        self._client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms, identity=dialler)
         self._directory = Directory(
             self._client, settings.controllers, self.replica, settings.name, settings.listen, settings.grpc_listen
         )
@@ -195,7 +184,7 @@ class Broker:
             self._housekeeper,
             core.metadata,
             core.metadata.names.is_system_topic,
-            lambda: self.replica.is_master,
+            lambda: replica.is_master,
             _wall_ms,
         )
         self._runtime_info = RuntimeInfo(self._figures, core.counters)
@@ -217,11 +206,11 @@ class Broker:
                 codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
             },
         )
-        pass_on = PassOn(self._client, lambda: self.replica.master_address, self._tasks)
+        pass_on = PassOn(self._client, lambda: replica.master_address, self._tasks)
         self._server = RemotingServer(
             host,
             port,
-            self._guard.protect(on_master(handlers, lambda: self.replica.is_master, pass_on)),
+            self._guard.protect(on_master(handlers, lambda: replica.is_master, pass_on)),
             limits=settings.flow.limits(),
             closed=self._connection_closed,
             tls=tls,
@@ -301,9 +290,6 @@ class Broker:
         )
 
     # ---- events that concern several parts
-
-    def _flushed(self, _flushed_offset: int) -> None:
-        self.replica.on_flushed()
 
     def _topics(self) -> Mapping[str, TopicConfig]:
         return self.core.metadata.topics()

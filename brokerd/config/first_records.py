@@ -85,7 +85,7 @@ class FirstRecords:
         store, journal = self._store, metadata.journal
         ends = {key: end for key, end in store.lost_ends.items() if end > store.queue_offsets.next(*key)}
         if ends:
-            journal.append(records.QUEUES_EMPTIED, records.queues_emptied(ends, self._now_ms()))
+            journal.append(*records.queues_emptied(ends, self._now_ms()))
         if self._takeover.is_pending:
             self._take_over(metadata)
 

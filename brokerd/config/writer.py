@@ -10,7 +10,7 @@ process says that a master has done so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from brokerd.config import documents
 from brokerd.config.takeover import Takeover
@@ -18,6 +18,8 @@ from brokerd.consuming.progress import ConsumerProgress
 from brokerd.delay.levels import SCHEDULE_GROUP
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import Change
+from brokerd.pop.service import PopService
+from brokerd.store.store import MessageStore
 from remoting.disk import Disk
 from remoting.names import SCHEDULE_TOPIC
 
@@ -49,30 +51,28 @@ class ConfigWrite:
                 self._disk.remove(path + _BACKUP)
 
 
-class ConfigWriter:
-    """Knows which files are behind. `log_end` is where the log ended when this process started."""
+class Sources(NamedTuple):
+    """What the tables are derived from."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        metadata: MetadataService,
-        progress: ConsumerProgress,
-        takeover: Takeover,
-        master_epoch: Callable[[], int],
-        dispatch_offset: Callable[[], int],
-        log_end: int,
-    ) -> None:
+    store: MessageStore
+    metadata: MetadataService
+    pop: PopService
+    progress: ConsumerProgress
+
+
+class ConfigWriter:
+    """Knows which files are behind; make it before anything is appended."""
+
+    def __init__(self, disk: Disk, sources: Sources, takeover: Takeover, master_epoch: Callable[[], int]) -> None:
         self._disk = disk
-        self._metadata = metadata
-        self._progress = progress
+        self._store, self._metadata, self._pop, self._progress = sources
         self._takeover = takeover
         self._master_epoch = master_epoch
-        self._dispatch_offset = dispatch_offset
-        self._log_end = log_end
+        self._log_end = self._store.commitlog.end_offset
         self._behind = {documents.TOPICS, documents.GROUPS}
         self._offsets_shown = _NEVER
         self._forbidden: frozenset[tuple[str, str]] = frozenset()
-        metadata.listeners.append(self._changed)
+        self._metadata.listeners.append(self._changed)
 
     def begin(self) -> ConfigWrite | None:
         """What is to be written now; None when all files are up to date, or there is nothing to say yet."""
@@ -83,7 +83,7 @@ class ConfigWriter:
             return None
         if self._forbidden != self._metadata.tables.rules.forbidden:
             self._behind.add(documents.GROUPS)
-        offsets_now = (journal.applied_offset, self._progress.popped_at())
+        offsets_now = (journal.applied_offset, self._pop.journal.applied_offset)
         behind = frozenset(self._behind)
         if offsets_now != self._offsets_shown:
             behind |= _OF_OFFSETS
@@ -126,7 +126,7 @@ class ConfigWriter:
 
     def _is_taken_over(self) -> bool:
         newest = self._metadata.journal.applied_offset
-        if not self._log_end < newest <= self._dispatch_offset():
+        if not self._log_end < newest <= self._store.dispatch_offset:
             return False
         self._takeover.finished()
         return True

@@ -64,19 +64,19 @@ class OffsetCommits:
         for key, _ in wanted:
             self._commits.pop(key, None)
         parts = (wanted[start : start + MAX_PENDING_COMMITS] for start in range(0, len(wanted), MAX_PENDING_COMMITS))
-        self._journal.record(((records.OFFSETS, records.offsets(dict(part), self._now_ms())) for part in parts), done)
+        self._journal.record((records.offsets(dict(part), self._now_ms()) for part in parts), done)
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int], done: Done) -> None:
         """Let a group go on at other offsets, by queue: they are its offsets from now on, and pending until it was told."""
         for queue_id in offsets:
             self._commits.pop((group, topic, queue_id), None)
-        self._journal.record(
-            [(records.OFFSETS_RESET, records.offsets_reset(group, topic, offsets, self._now_ms()))], done
-        )
+        ends = list(map(list, offsets.items()))
+        record = records.record(records.OFFSETS_RESET, self._now_ms(), group=group, topic=topic, o=ends)
+        self._journal.record([record], done)
 
     def take_resets(self, queues: Sequence[tuple[str, str, int]], done: Done) -> None:
         """The group is told about pending resets of (group, topic, queue), and goes on from there."""
-        self._journal.record([(records.RESETS_TAKEN, records.resets_taken(queues, self._now_ms()))], done)
+        self._journal.record([records.record(records.RESETS_TAKEN, self._now_ms(), o=list(map(list, queues)))], done)
 
     def flush(self) -> None:
         """Append what was committed, and answer when it is acknowledged."""
@@ -90,7 +90,7 @@ class OffsetCommits:
         end_offset = self._journal.applied_offset
         if changed:
             try:
-                end_offset = self._journal.append(records.OFFSETS, records.offsets(changed, self._now_ms()))
+                end_offset = self._journal.append(*records.offsets(changed, self._now_ms()))
             except LogboomError as error:
                 log.info("%d consumer offsets were not committed: %s", len(changed), error)
                 for done in waiters:

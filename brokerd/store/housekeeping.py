@@ -44,7 +44,7 @@ class Config(Protocol):
 
 
 class Housekeeper:
-    """Started and stopped by its owner on the loop; `on_failure` is called when the disk failed for good."""
+    """Started and stopped by its owner on the loop."""
 
     def __init__(
         self,
@@ -53,7 +53,6 @@ class Housekeeper:
         settings: StoreSettings,
         retention: Live[RetentionSettings],
         now_ms: Callable[[], int],
-        on_failure: Callable[[StorageError], None],
         config: Config | None = None,
     ) -> None:
         self._store = store
@@ -61,7 +60,6 @@ class Housekeeper:
         self._settings = settings
         self._retention = retention
         self._now_ms = now_ms
-        self._on_failure = on_failure
         self._config = config
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeper")
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,8 +78,7 @@ class Housekeeper:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.get_running_loop().run_in_executor(self._executor, _nothing)  # what was running has ended
-        self._executor.shutdown()
+        await asyncio.to_thread(self._executor.shutdown)
 
     async def make_checkpoint(self) -> None:
         """Write and sync the consume queues and the page that says so."""
@@ -159,7 +156,6 @@ class Housekeeper:
             except StorageError as error:
                 if not error.is_out_of_space:
                     self._store.fail(error)
-                    self._on_failure(error)
                     return
                 log.warning("no room for the consume queues: %s", error)
                 self._store.set_full(True)
@@ -167,7 +163,3 @@ class Housekeeper:
 
 def _every(interval_ms: int) -> Callable[[], Coroutine[None, None, None]]:
     return lambda: asyncio.sleep(interval_ms / 1000)
-
-
-def _nothing() -> None:
-    """The helper thread reached this: nothing is running before it."""

@@ -184,11 +184,6 @@ class MessageStore(StoreReads):
         self._appendable = appendable
         self._update_refusal()
 
-    @property
-    def is_appendable(self) -> bool:
-        """Whether this broker appends messages of its own (as a master does), room on the disk aside."""
-        return self._appendable
-
     def set_full(self, full: bool, reason: str = _NO_ROOM) -> None:
         """Refuse appends for the reason, or take them again, because of the room on the disk."""
         has_changed = full != self._full

@@ -34,7 +34,8 @@ RETENTION = RetentionSettings(interval_ms=10)
 def keep_house(
     store: MessageStore, disk: MemoryDisk, clock: Clock, failures: list[StorageError], **settings: int
 ) -> Housekeeper:
-    return Housekeeper(store, disk, replace(SETTINGS, **settings), Live(RETENTION), clock, failures.append)
+    store.failure_listeners.append(failures.append)
+    return Housekeeper(store, disk, replace(SETTINGS, **settings), Live(RETENTION), clock)
 
 
 class Rounds:
@@ -198,7 +199,7 @@ async def test_a_round_that_is_wanted_goes_by_the_rules_of_now() -> None:
     disk, clock = MemoryDisk(capacity_bytes=100_000), Clock()
     store = open_store(disk, clock)
     retention = Live(RetentionSettings())
-    housekeeper = Housekeeper(store, disk, SETTINGS, retention, clock, [].append)
+    housekeeper = Housekeeper(store, disk, SETTINGS, retention, clock)
     disk.usage = lambda: DiskUsage(1000, 50)  # type: ignore[method-assign]
     await housekeeper.remove_expired_now()
     assert store.is_full
