@@ -70,7 +70,7 @@ class BrokerCore:
         self.replica = replica
         self.counters = Counters(Statistics(scheduler.time()))
         self.background = Background(
-            store.followers.all, lambda: store.dispatch_offset, scheduler, environment.cpu_s, store.fail
+            store.followers, lambda: store.dispatch_offset, scheduler, environment.cpu_s, store.fail
         )
         self.retry_counters = RetryCounters()
         self.appends = Appends(store, replica, log.request_flush)

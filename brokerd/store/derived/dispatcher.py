@@ -8,11 +8,12 @@ queues, nothing behind it is, and `dispatch_offset` is a record boundary at or b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import CodeRules, Derived, Entry, derive_range
+from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey
 from remoting.errors import CorruptedFile
 from remoting.record.walk import Stop
@@ -39,42 +40,16 @@ class _Offer(NamedTuple):
 def _split(entries: Sequence[Entry], target: int) -> tuple[list[Entry], list[Entry]]:
     """The entries of records that end at or before the target, and the others; one entry of several records may be cut in two."""
     for index, entry in enumerate(entries):
-        topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, count = entry
+        _, _, queue_offset, physical_offset, size, tags_code, timestamp, count = entry
         if physical_offset + count * size > target:
             before, behind = list(entries[:index]), list(entries[index:])
             fit = max(0, (target - physical_offset) // size)
             if fit:
                 before.append((*entry[:7], fit))
-                physical_offset += fit * size
-                behind[0] = (
-                    topic,
-                    queue_id,
-                    queue_offset + fit,
-                    physical_offset,
-                    size,
-                    tags_code,
-                    timestamp,
-                    count - fit,
-                )
+                place = (queue_offset + fit, physical_offset + fit * size)
+                behind[0] = (*entry[:2], *place, size, tags_code, timestamp, count - fit)
             return before, behind
     return list(entries), []
-
-
-class QueueEnd(Protocol):
-    """What one queue says of itself."""
-
-    @property
-    def max_offset(self) -> int: ...
-
-
-class EntryApplication(Protocol):
-    """Entries of the log into consume queues; `consume_queues.ConsumeQueues`, which a compiled twin can stand in for."""
-
-    @property
-    def table(self) -> Mapping[QueueKey, QueueEnd]: ...
-
-    def apply(self, entries: Sequence[Entry], arrivals: dict[QueueKey, list[int]]) -> None:
-        """Append the entries' units, in log order, and add to `arrivals` which queues got messages with which tags codes."""
 
 
 class Dispatcher:
@@ -83,7 +58,7 @@ class Dispatcher:
     `listeners` are called with the arrivals of a round, after all of them are visible.
     """
 
-    def __init__(self, commitlog: CommitLog, queues: EntryApplication, chunk_bytes: int, rules: CodeRules) -> None:
+    def __init__(self, commitlog: CommitLog, queues: ConsumeQueues, chunk_bytes: int, rules: CodeRules) -> None:
         self._commitlog = commitlog
         self._queues = queues
         self._chunk_bytes = chunk_bytes

@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from operator import rshift
@@ -149,14 +150,9 @@ class IndexFile:
 
     def first_at_or_behind(self, physical_offset: int) -> int:
         """The number of the first item of a message at or behind the offset; `next_item` without one."""
-        low, high = 1, self.next_item
-        while low < high:
-            middle = (low + high) // 2
-            if self.item(middle).physical_offset >= physical_offset:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return bisect_left(
+            range(self.next_item), physical_offset, 1, key=lambda number: self.item(number).physical_offset
+        )
 
     # -- writing -----------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from brokerd.store.log.boundaries import BoundaryTracker
-from brokerd.store.log.checked_reads import CheckedReads, RecordReads
+from brokerd.store.log.checked_reads import RecordReads
 from brokerd.store.log.derive import RecordShape, intact_record_at
 from brokerd.store.log.layout import (
     check_file_starts,
@@ -64,9 +64,7 @@ class CommitLog:
         self._max_record_bytes = settings.largest_record_bytes
         self.shape = RecordShape(self._size, self._max_record_bytes)
         self._segments: dict[int, Segment] = {}
-        self.reads: CheckedReads = RecordReads(
-            self._segments, self._size, self.read, has_checksums=settings.record_checksums
-        )
+        self.reads = RecordReads(self._segments, self._size, self.read, has_checksums=settings.record_checksums)
         self._current: Segment | None = None
         self._spare: Segment | None = None
         self._spare_lock = threading.Lock()

@@ -9,6 +9,7 @@ Called by the event loop's thread only; `QueueWrite` (consume_queues.py) writes 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
@@ -210,13 +211,7 @@ class ConsumeQueue:
 
     def first_where(self, is_behind: Callable[[Unit], bool], low: int, high: int) -> int:
         """The first unit in `[low, high)` that satisfies a condition which, once true, stays true; `high` without one."""
-        while low < high:
-            middle = (low + high) // 2
-            if is_behind(self.unit(middle)):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return bisect_left(range(high), True, low, key=lambda offset: is_behind(self.unit(offset)))
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import NamedTuple
@@ -331,15 +332,20 @@ class ConsumeQueues:
             if is_newest:
                 self._adopt(ends)
                 return True
+        for topic, name in self._directories():
+            if not (name.isascii() and name.isdigit()):
+                log.error("%s/%s/%s is no consume queue", DIRECTORY, topic, name)
+                return False
+            if not self._recover_queue(topic, int(name), commitlog, trusted_offset, clean):
+                log.error("the files of consume queue %s/%s do not fit together", topic, name)
+                return False
+        return True
+
+    def _directories(self) -> Iterator[tuple[str, str]]:
+        """(topic, queue id) as the directories are named."""
         for topic in self._disk.names(DIRECTORY):
             for name in self._disk.names(f"{DIRECTORY}/{topic}"):
-                if not (name.isascii() and name.isdigit()):
-                    log.error("%s/%s/%s is no consume queue", DIRECTORY, topic, name)
-                    return False
-                if not self._recover_queue(topic, int(name), commitlog, trusted_offset, clean):
-                    log.error("the files of consume queue %s/%s do not fit together", topic, name)
-                    return False
-        return True
+                yield topic, name
 
     def ends(self, queues_offset: int) -> bytes:
         """What a start after a clean end needs to know of the queues, all of which are written."""
@@ -353,14 +359,8 @@ class ConsumeQueues:
     def _are_there(self, ends: queue_ends.QueueEnds, *, in_full: bool) -> bool:
         """Whether no queue's files are missing; after a clean end `in_full`: exactly these files, and no queue more."""
         units = self._files.file_units
-        if in_full:
-            found = {
-                (topic, name)
-                for topic in self._disk.names(DIRECTORY)
-                for name in self._disk.names(f"{DIRECTORY}/{topic}")
-            }
-            if found != {(end.topic, str(end.queue_id)) for end in ends.queues}:
-                return False
+        if in_full and set(self._directories()) != {(end.topic, str(end.queue_id)) for end in ends.queues}:
+            return False
         for end in ends.queues:
             files = self._files.list(f"{DIRECTORY}/{end.topic}/{end.queue_id}")
             expected = list(range(end.first_offset // units, (end.max_offset - 1) // units + 1))
@@ -376,16 +376,16 @@ class ConsumeQueues:
     def expired_ends(self, commitlog: CommitLog, end: int) -> dict[QueueKey, int]:
         """Where queues end, by their files, whose messages are all gone from the log: nothing else knows that any more."""
         ends = {}
-        for topic in self._disk.names(DIRECTORY):
-            for name in self._disk.names(f"{DIRECTORY}/{topic}"):
-                if not (name.isascii() and name.isdigit()):
-                    continue
-                queue = ConsumeQueue(topic, int(name), self._files, 0)
-                if self._files.files_are_contiguous(queue.directory):
-                    first, low, _ = self._find_confirmed_end(queue, commitlog, end)
-                    if low > first and _last_physical(queue, low) < commitlog.min_offset:
-                        ends[(topic, int(name))] = low
-                    self._files.forget(queue.directory)
+        for topic, name in self._directories():
+            if not (name.isascii() and name.isdigit()):
+                continue
+            queue = ConsumeQueue(topic, int(name), self._files, 0)
+            if self._files.files_are_contiguous(queue.directory):
+                first, low, _ = self._find_confirmed_end(queue, commitlog, end)
+                queue.adopt(first, low)
+                if low > first and queue.last_physical < commitlog.min_offset:
+                    ends[(topic, int(name))] = low
+                self._files.forget(queue.directory)
         return ends
 
     def _recover_queue(self, topic: str, queue_id: int, commitlog: CommitLog, trusted: int, clean: bool) -> bool:
@@ -422,14 +422,8 @@ class ConsumeQueues:
         files = self._files.list(queue.directory)
         first, end = files[0] * self._files.file_units, (files[-1] + 1) * self._files.file_units
         queue.adopt(first, end)
-        low, high = first, end
-        while low < high:
-            middle = (low + high) // 2
-            if _matches_log(queue, middle, commitlog, trusted):
-                low = middle + 1
-            else:
-                high = middle
-        return first, low, end
+        known = bisect_left(range(end), True, first, key=lambda at: not _matches_log(queue, at, commitlog, trusted))
+        return first, known, end
 
 
 def is_directory_name(name: str) -> bool:
@@ -449,12 +443,6 @@ def first_behind(queue: ConsumeQueue, physical_offset: int) -> int:
 def _holds_bytes(units: bytes) -> bool:
     """Whether any byte is not zero; for thousands of queues at a start, so not byte by byte."""
     return units != bytes(len(units))
-
-
-def _last_physical(queue: ConsumeQueue, end: int) -> int:
-    """Where the record of the last unit before `end` is; -1 when that is a blank one."""
-    physical_offset, size, _ = queue.unit(end - 1)
-    return -1 if size == BLANK_SIZE else physical_offset
 
 
 def _matches_log(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted: int) -> bool:

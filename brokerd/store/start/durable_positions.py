@@ -7,8 +7,9 @@ generation of the log that its positions are of, change under one lock. So no po
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
-from brokerd.store.derived.followers import FollowersWrite
+from brokerd.store.derived.followers import Follower, FollowerWrite
 from brokerd.store.log.commitlog import CommitLog, SyncMark
 from brokerd.store.queues.consume_queues import QueueWrite
 from brokerd.store.start.checkpoint_page import Checkpoint, Positions
@@ -113,17 +114,18 @@ class StoreCheckpoint:
         self,
         durable: DurablePositions,
         write: QueueWrite,
-        followers: FollowersWrite,
+        follower_writes: Sequence[tuple[Follower, FollowerWrite]],
         positions: Positions,
         generation: int,
     ) -> None:
         self._durable = durable
         self.write = write
-        self.followers = followers
+        self.follower_writes = follower_writes
         self.positions = positions
         self.generation = generation
 
     def run(self) -> None:
         self.write.run()
-        self.followers.run()
+        for _, write in self.follower_writes:
+            write.run()
         self._durable.note_checkpoint(self.positions, self.generation)
