@@ -11,24 +11,25 @@ At most one batch is on its way: the next follows when the group acknowledged it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-from brokerd.delay.destinations import DestinationMetadata, destination_of
-from brokerd.delay.figures import LevelFigures, ScheduleCounters, schedule_state
+from brokerd.delay.destinations import destination_of
 from brokerd.delay.levels import SCHEDULE_GROUP, Delays
 from brokerd.delay.rules import Target, deliver
 from brokerd.delay.settings import DelaySettings
 from brokerd.delay.waiting import WaitingLevel
 from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler, Timer
+from brokerd.metadata.service import MetadataService
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.unit import BLANK_SIZE, Unit
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, StorageError
-from remoting.facts.broker_state import ScheduleState
+from remoting.facts.broker_state import LevelState, ScheduleState
 from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record
 
@@ -37,12 +38,15 @@ log = logging.getLogger(__name__)
 _UNITS: Final = 64  # looked at in one read
 
 
-class ScheduleMetadata(DestinationMetadata, Protocol):
-    """What is needed of the metadata service."""
+@dataclass(slots=True)
+class ScheduleCounters:
+    """Running totals since the start."""
 
-    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None: ...
-
-    def commit_now(self, offsets: Mapping[tuple[str, str, int], int]) -> int: ...
+    delivered: int = 0
+    failures: int = 0  # attempts; they are repeated
+    lost: int = 0  # their topic or group was removed while they waited, or they are gone from the log
+    last_at_ms: int = 0  # when the last delivery was, of whichever level (steady time)
+    last_late_ms: int = -1  # how late that was; -1 before the first
 
 
 class _Due(NamedTuple):
@@ -60,7 +64,7 @@ class Deliverer:
     def __init__(
         self,
         delays: Delays,
-        metadata: ScheduleMetadata,
+        metadata: MetadataService,
         record_log: RecordLog,
         scheduler: Scheduler,
         wall_ms: Callable[[], int],
@@ -73,7 +77,6 @@ class Deliverer:
         self._scheduler = scheduler
         self._wall_ms = wall_ms
         self._settings = settings or DelaySettings()
-        self._levels: list[WaitingLevel] = []
         self._late_ms: dict[int, int] = {}
         self._release: dict[int, int] = {}  # of the first waiting message of a level
         self._blocked: dict[int, int] = {}  # levels whose next message cannot be read, until when
@@ -86,9 +89,10 @@ class Deliverer:
         self._commit_failed = False
         self._life = 0
         self._running = False
-        for queue_id in range(len(delays)):
-            _, end = record_log.queue_range(SCHEDULE_TOPIC, queue_id)
-            self._levels.append(WaitingLevel(delays[queue_id], end, self._steady_ms()))
+        self._levels = [
+            WaitingLevel(delay_ms, record_log.queue_range(SCHEDULE_TOPIC, queue_id)[1], self._steady_ms())
+            for queue_id, delay_ms in enumerate(delays)
+        ]
 
     # ---- resident of the log
 
@@ -143,23 +147,27 @@ class Deliverer:
 
     # ---- for people
 
-    def levels(self) -> list[LevelFigures]:
-        """All levels."""
-        now_ms = self._steady_ms()
-        return [
-            LevelFigures(
-                queue_id + 1,
-                level.delay_ms,
-                max(0, level.end - self._position(queue_id)),
-                self._late_ms.get(queue_id, -1),
-                self._overdue_ms(queue_id, now_ms),
-            )
-            for queue_id, level in enumerate(self._levels)
-        ]
-
     def state(self) -> ScheduleState:
         """All of it, for the broker's state."""
-        return schedule_state(self.levels(), self.counters, self._steady_ms())
+        now_ms, counters = self._steady_ms(), self.counters
+        levels = tuple(
+            LevelState(
+                level=queue_id + 1,
+                delay_ms=level.delay_ms,
+                waiting=max(0, level.end - self._position(queue_id)),
+                late_ms=self._late_ms.get(queue_id, -1),
+            )
+            for queue_id, level in enumerate(self._levels)
+        )
+        return ScheduleState(
+            levels=levels,
+            last_late_ms=counters.last_late_ms,
+            last_ago_ms=max(0, now_ms - counters.last_at_ms) if counters.last_late_ms >= 0 else -1,
+            overdue_ms=max(self._overdue_ms(queue_id, now_ms) for queue_id in range(len(levels))),
+            delivered=counters.delivered,
+            failures=counters.failures,
+            lost=counters.lost,
+        )
 
     def offsets(self) -> dict[int, int]:
         """By level, up to which queue offset everything is delivered."""

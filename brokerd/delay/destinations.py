@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from brokerd.delay.rules import Target, target_of
-from brokerd.metadata.configs import GroupConfig, TopicConfig
-from remoting.errors import RequestError, raise_refusal
+from brokerd.metadata.configs import TopicConfig
+from brokerd.metadata.service import MetadataService
+from remoting.errors import raise_refusal
 from remoting.names import group_of_retry_topic
 from remoting.record.codec import Record
 
 
-class DestinationMetadata(Protocol):
-    """What is needed of the metadata service."""
-
-    def topic(self, name: str) -> TopicConfig | None: ...
-
-    def group(self, name: str) -> GroupConfig | None: ...
-
-    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None: ...
-
-    def deleted_at(self, topic: str) -> int: ...
-
-
-def destination_of(record: Record, metadata: DestinationMetadata) -> Target | None:
+def destination_of(record: Record, metadata: MetadataService) -> Target | None:
     """None when what the message was sent to is gone: a deleted topic, or a retry topic whose group is deleted.
 
     Raises RequestError when a retry topic that is needed cannot be made now.
@@ -42,7 +29,7 @@ def destination_of(record: Record, metadata: DestinationMetadata) -> Target | No
     return target._replace(queue_id=target.queue_id % max(1, topic.write_queue_nums))  # it has fewer queues now
 
 
-def _retry_topic(name: str, group_name: str, metadata: DestinationMetadata) -> TopicConfig | None:
+def _retry_topic(name: str, group_name: str, metadata: MetadataService) -> TopicConfig | None:
     group = metadata.group(group_name)
     if group is None:
         return None

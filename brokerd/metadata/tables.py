@@ -45,10 +45,14 @@ class MetadataTables:
     """Owned by the metadata service. Readers get the mappings themselves and must not change them."""
 
     def __init__(self) -> None:
+        self.rules = ConsumerRules()
+        self.clear()
+
+    def clear(self) -> None:
         self.topics: dict[str, TopicConfig] = {}
         self.groups: dict[str, GroupConfig] = {}
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}  # by (group, topic)
-        self.rules = ConsumerRules()
+        self.rules.clear()
         # The physical end of the record that deleted a topic of the name last: what lies below it belongs to no topic any more.
         self.topics_deleted_at: dict[str, int] = {}
         # Where queues go on whose messages are all gone from the log: no file says so any more.
@@ -64,17 +68,6 @@ class MetadataTables:
     def offsets_of_group(self, group: str) -> Mapping[str, Mapping[int, int]]:
         """Topic -> queue -> offset."""
         return {topic: queues for (name, topic), queues in self.offsets.items() if name == group}
-
-    def clear(self) -> None:
-        self.topics = {}
-        self.groups = {}
-        self.offsets = {}
-        self.rules.clear()
-        self.topics_deleted_at = {}
-        self.emptied_queues = {}
-        self.taken_over = ""
-        self.topic_changes = self.group_changes = 0
-        self.topics_changed_ms = self.groups_changed_ms = 0
 
     def apply(self, kind: str, body: Any, end_offset: int) -> Change:
         if kind == records.OFFSETS:
