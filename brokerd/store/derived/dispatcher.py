@@ -2,7 +2,8 @@
 
 Entries come from the appender, which made them anyway (`offer`), as long as they continue where dispatch stands; otherwise the
 log is read back and walked. Both ways give the same entries. Invariant: everything before `dispatch_offset` is in the consume
-queues, nothing behind it is, and `dispatch_offset` is a record boundary at or before `confirm_offset`.
+queues, nothing behind it is, and `dispatch_offset` is a record boundary at or before `confirm_offset`, which is one in the log.
+Both only grow, but by a cut or a restart.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from brokerd.store.log.derive import CodeRules, Derived, Entry, derive_range
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey
 from remoting.errors import CorruptedFile
+from remoting.invariants import monotonic
 from remoting.record.walk import Stop
 
 # Offered entries wait for the confirm offset; beyond this many the log is read back instead.
@@ -84,6 +86,7 @@ class Dispatcher:
         """
         target = min(confirm_offset, self._commitlog.complete_offset)
         self.confirm_offset = max(self.confirm_offset, target)
+        before = self.dispatch_offset
         arrivals: dict[QueueKey, list[int]] = {}
         read_back = 0
         while self.dispatch_offset < target:
@@ -101,6 +104,8 @@ class Dispatcher:
                 self.dispatch_offset = offer.end
             elif not self._apply_part(offer, target, arrivals):
                 break
+        dispatched = monotonic(before, self.dispatch_offset, "the dispatch offset")
+        assert dispatched <= self.confirm_offset <= self._commitlog.complete_offset, "dispatched what is not confirmed"
         return self._notify(arrivals)
 
     def restart(self, offset: int) -> None:

@@ -263,6 +263,7 @@ class CommitLog:
     def mark_flushed(self, mark: SyncMark) -> int:
         """Take note of a finished sync; returns the flushed offset."""
         if mark.generation == self.generation and mark.offset > self.flushed_offset:
+            assert mark.offset <= self.end_offset, "synced more than the log has"
             self.flushed_offset = mark.offset
         return self.flushed_offset
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from brokerd.store.log.layout import file_name, parse_file_name
 from brokerd.store.unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_BYTES, Unit
 from remoting.disk import Disk, FileSegment
+from remoting.invariants import monotonic
 
 DIRECTORY = "consumequeue"
 
@@ -134,9 +135,9 @@ class QueueFiles:
 
 
 class ConsumeQueue:
-    """The units `[first_offset, max_offset)` of one queue. `tail` holds those from `tail_start` on; those before
-    `written_offset` are in files. `last_physical` is the physical offset in the last unit, -1 without one. `generation` changes
-    when units are cut, so that a write that began before knows."""
+    """The units `[first_offset, max_offset)` of one queue. `tail` holds those from `tail_start` on; those before `written_offset`
+    are in files: both only grow, but by a cut or a restart. `last_physical` is the physical offset in the last unit, -1 without
+    one. `generation` changes when units are cut, so that a write that began before knows."""
 
     __slots__ = (
         "_files",
@@ -232,7 +233,8 @@ class ConsumeQueue:
 
     def written(self, offset: int, keep_units: int) -> None:
         """The units before `offset` are in files; keep the newest ones in memory for readers at the end."""
-        self.written_offset = offset
+        assert offset <= self.max_offset, "more is in files than the queue has"
+        self.written_offset = monotonic(self.written_offset, offset, "what is in a consume queue's files")
         keep_from = max(self.tail_start, min(offset, self.max_offset - keep_units))
         del self.tail[: (keep_from - self.tail_start) * UNIT_BYTES]
         self.tail_start = keep_from
@@ -262,7 +264,7 @@ class ConsumeQueue:
         if first >= keep:
             return []
         self._files.forget(self.directory)
-        self.first_offset = keep * units
+        self.first_offset = monotonic(self.first_offset, keep * units, "a consume queue's begin")
         return [self._files.path(self.directory, file) for file in range(first, keep)]
 
     def _last_physical(self) -> int:

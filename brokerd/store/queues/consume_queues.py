@@ -278,6 +278,7 @@ class ConsumeQueues:
             self._warm.append(queue)
             first = max(queue.written_offset, queue.first_offset)
             units = bytes(queue.tail[(first - queue.tail_start) * UNIT_BYTES :])
+            assert first + len(units) // UNIT_BYTES == queue.max_offset, "a queue's end is not that of its units"
             parts.append(QueuePart(queue, queue.generation, first, units))
         doomed, self._doomed, self._dirty = self._doomed, [], []
         if doomed:
@@ -354,6 +355,7 @@ class ConsumeQueues:
             for queue in self.table.values()
             if queue.first_offset < queue.max_offset
         ]
+        assert all(queue.written_offset == queue.max_offset for queue in self.table.values()), "a queue is not written"
         return queue_ends.encode(queues_offset, self._files.file_units, found)
 
     def _are_there(self, ends: queue_ends.QueueEnds, *, in_full: bool) -> bool:

@@ -1,7 +1,8 @@
 """How far the files of a running store are durable: the checkpoint's page, and one checkpoint on its way to disk.
 
 The flusher's thread leaves word of every sync, a helper thread of every checkpoint, the loop cuts the log: the page, and the
-generation of the log that its positions are of, change under one lock. So no position of a log that was cut meanwhile is written.
+generation of the log that its positions are of, change under one lock. So no position of a log that was cut meanwhile is written,
+and between two cuts they only grow.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from brokerd.store.derived.followers import Follower, FollowerWrite
 from brokerd.store.log.commitlog import CommitLog, SyncMark
 from brokerd.store.queues.consume_queues import QueueWrite
 from brokerd.store.start.checkpoint_page import Checkpoint, Positions
+from remoting.invariants import monotonic
 
 # A start verifies at least this much of the log before the last checkpoint, when there is that much.
 _RECHECK_BYTES = 32 << 20
@@ -49,6 +51,7 @@ class DurablePositions:
         with self._lock:
             positions = self._page.positions
             if mark.generation == self._commitlog.generation and mark.complete_offset > positions.flushed_offset:
+                assert mark.complete_offset <= self._commitlog.end_offset, "synced more than the log has"
                 positions.flushed_offset = mark.complete_offset
                 self._page.write(durable=False)
 
@@ -77,7 +80,11 @@ class DurablePositions:
         """The queues of a checkpoint are durable: say so on the page, unless the log was cut meanwhile; any thread."""
         with self._lock:
             if generation == self._commitlog.generation:
-                positions.flushed_offset = self._page.positions.flushed_offset
+                present = self._page.positions
+                positions.flushed_offset = present.flushed_offset
+                monotonic(present.confirm_offset, positions.confirm_offset, "the confirm offset of the checkpoint")
+                queues_offset = monotonic(present.queues_offset, positions.queues_offset, "what queues durably have")
+                assert queues_offset <= present.flushed_offset, "queues name records that are not durable"
                 self._page.positions = positions
                 self._page.write(durable=True)
 
