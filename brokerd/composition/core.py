@@ -132,6 +132,9 @@ class BrokerCore:
             # Queues and tables would stand still while this replica counts as a good one: a start finds out what is damaged.
             self.store.fail(error)
             return
+        except Exception as error:
+            self.store.fail(StorageError(f"dispatch broke: {error}"))
+            raise
         if self.store.dispatch_offset > before:
             self._deleted_topics.remove_queues()
             self.background.wake()

@@ -10,6 +10,7 @@ process says that a master has done so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from brokerd.config import documents
@@ -30,25 +31,21 @@ _OF_OFFSETS: Final = frozenset({documents.OFFSETS, documents.DELAYS})
 Shown = tuple[int, int]  # how far the two tables that hold offsets were applied
 
 
+@dataclass(frozen=True, slots=True)
 class ConfigWrite:
     """Files on their way to disk: what makes each one's content, by path, and up to where the logs of offsets are in it."""
 
-    def __init__(self, disk: Disk, contents: Mapping[str, Callable[[], bytes]], offsets_shown: Shown) -> None:
-        self._disk = disk
-        self._contents = contents
-        self.offsets_shown = offsets_shown
-
-    @property
-    def paths(self) -> frozenset[str]:
-        return frozenset(self._contents)
+    disk: Disk
+    contents: Mapping[str, Callable[[], bytes]]
+    offsets_shown: Shown
 
     def run(self) -> None:
         """Encode and write; blocks."""
-        for path, content in self._contents.items():
-            self._disk.replace_bytes(path, content())
+        for path, content in self.contents.items():
+            self.disk.replace_bytes(path, content())
             # One of the original's would be older than ours, and the original reads it when it does not like ours.
-            if self._disk.exists(path + _BACKUP):
-                self._disk.remove(path + _BACKUP)
+            if self.disk.exists(path + _BACKUP):
+                self.disk.remove(path + _BACKUP)
 
 
 class Sources(NamedTuple):
@@ -109,7 +106,7 @@ class ConfigWriter:
 
     def abandon(self, write: ConfigWrite) -> None:
         """The write failed, on a full disk for example: the next one does it again."""
-        self._behind |= write.paths - _OF_OFFSETS
+        self._behind |= write.contents.keys() - _OF_OFFSETS
 
     def write(self) -> None:
         """All of it in one go; blocks."""

@@ -159,6 +159,10 @@ class Housekeeper:
                     return
                 log.warning("no room for the consume queues: %s", error)
                 self._store.set_full(True)
+            except Exception as error:  # the outermost edge: the daemon must learn that nobody keeps house
+                log.exception("the housekeeper broke")
+                self._store.fail(StorageError(f"the housekeeper broke: {error}"))
+                return
 
 
 def _every(interval_ms: int) -> Callable[[], Coroutine[None, None, None]]:

@@ -77,7 +77,7 @@ class MessageStore(StoreReads):
         self._rules = rules
         self.adds_checksums = settings.record_checksums
         self._appendable = False
-        self._full = False
+        self.is_full = False
         self._full_reason = ""
         self._failure: StorageError | None = None
         page = Checkpoint(disk)
@@ -185,8 +185,8 @@ class MessageStore(StoreReads):
 
     def set_full(self, full: bool, reason: str = _NO_ROOM) -> None:
         """Refuse appends for the reason, or take them again, because of the room on the disk."""
-        has_changed = full != self._full
-        self._full, self._full_reason = full, reason
+        has_changed = full != self.is_full
+        self.is_full, self._full_reason = full, reason
         self._update_refusal()
         if has_changed:
             log.warning("%s", reason if full else "the disk has room again")
@@ -450,10 +450,6 @@ class MessageStore(StoreReads):
         own = min(self.dispatch_offset, self.commitlog.flushed_offset)
         return min([own, *(offset for offset in held if offset is not None)])
 
-    @property
-    def is_full(self) -> bool:
-        return self._full
-
     def apply_retention(self, decision: RetentionDecision, reason: str = _NO_ROOM) -> list[Callable[[], None]]:
         """Take the files out of the log; the results remove them from disk, in order, and may run in a helper thread. `reason` is
         what appends are refused with, if they are to be."""
@@ -475,7 +471,7 @@ class MessageStore(StoreReads):
             self.refusal = RequestError(codes.SERVICE_NOT_AVAILABLE, f"this broker's disk failed: {self._failure}")
         elif not self._appendable:
             self.refusal = NotMaster()
-        elif self._full:
+        elif self.is_full:
             self.refusal = RequestError(codes.SERVICE_NOT_AVAILABLE, self._full_reason)
         else:
             self.refusal = None

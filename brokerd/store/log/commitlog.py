@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import NamedTuple
 
 from brokerd.store.log.boundaries import BoundaryTracker
@@ -149,13 +150,10 @@ class CommitLog:
         while view:
             segment = self._current or self._begin_segment(self.end_offset)
             part = view[: segment.end - self.end_offset]
-            before = self._tracker.state
-            self._tracker.feed(self.end_offset, part)
-            try:
-                self._write(segment, self.end_offset, (part,), len(part))
-            except StorageError:
-                self._tracker.state = before
-                raise
+            tracker = copy(self._tracker)
+            tracker.feed(self.end_offset, part)
+            self._write(segment, self.end_offset, (part,), len(part))
+            self._tracker = tracker
             self.end_offset += len(part)
             view = view[len(part) :]
             if self.end_offset == segment.end:

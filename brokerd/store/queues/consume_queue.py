@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 from brokerd.store.log.layout import file_name, parse_file_name
 from brokerd.store.unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_BYTES, Unit
@@ -60,13 +61,11 @@ class QueueFiles:
             handle = (
                 self._disk.open(path, create=True, size_bytes=self.file_bytes) if fresh else self._open(directory, file)
             )
-            try:
+            with closing(handle):
                 if fresh and position:
                     handle.write(0, (BLANK_UNIT * (position // UNIT_BYTES),))
                 handle.write(position, (part,))
                 handle.sync()
-            finally:
-                handle.close()
             units = units[len(part) :]
             first += len(part) // UNIT_BYTES
 
@@ -82,17 +81,12 @@ class QueueFiles:
             if file * self.file_units > first:
                 self.remove_file(directory, file)
             elif first < (file + 1) * self.file_units:
-                self._zero_in_file(directory, file, (first - file * self.file_units) * UNIT_BYTES, sync=sync)
-
-    def _zero_in_file(self, directory: str, file: int, position: int, *, sync: bool) -> None:
-        handle = self._disk.open(self.path(directory, file))
-        try:
-            handle.truncate(position)
-            handle.truncate(self.file_bytes)
-            if sync:
-                handle.sync()
-        finally:
-            handle.close()
+                position = (first - file * self.file_units) * UNIT_BYTES
+                with closing(self._disk.open(self.path(directory, file))) as handle:
+                    handle.truncate(position)
+                    handle.truncate(self.file_bytes)
+                    if sync:
+                        handle.sync()
 
     def list(self, directory: str) -> list[int]:
         """The numbers of a queue's files in order; ends before a name that no file of this size can have."""

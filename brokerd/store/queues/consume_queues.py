@@ -15,6 +15,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -48,35 +49,35 @@ class QueuePart(NamedTuple):
     units: bytes
 
 
+@dataclass(frozen=True, slots=True)
 class QueueWrite:
     """A set of units to make durable. `run` blocks and belongs into a helper thread; it skips queues that were cut meanwhile."""
 
-    def __init__(self, disk: Disk, files: QueueFiles, parts: list[QueuePart], doomed: list[str], lock: threading.Lock):
-        self._disk = disk
-        self._files = files
-        self._doomed = doomed
-        self._lock = lock
-        self.parts = parts
+    disk: Disk
+    files: QueueFiles
+    parts: list[QueuePart]
+    doomed: list[str]
+    lock: threading.Lock
 
     def run(self) -> None:
-        for directory in self._doomed:
-            self._disk.remove(directory)
+        for directory in self.doomed:
+            self.disk.remove(directory)
         if len(self.parts) <= _ONE_BY_ONE:
             for part in self.parts:
-                with self._lock:
+                with self.lock:
                     self._write(part)
             return
         # Each file needs a sync of its own; the file system does many at a time for the price of one.
         with ThreadPoolExecutor(_WRITERS, "queue writer") as pool:
             for first in range(0, len(self.parts), _PARTS_UNDER_LOCK):
-                with self._lock:
+                with self.lock:
                     for _ in pool.map(self._write, self.parts[first : first + _PARTS_UNDER_LOCK]):
                         pass
 
     def _write(self, part: QueuePart) -> None:
         queue, generation, first, units = part
         if queue.generation == generation:
-            self._files.write(queue.directory, first, units)
+            self.files.write(queue.directory, first, units)
 
 
 @lru_cache(maxsize=128)
@@ -176,16 +177,14 @@ class ConsumeQueues:
                 "%s/%d lacks %d messages before queue offset %d", queue.topic, queue.queue_id, missing, queue_offset
             )
             if missing > self._files.file_units:
-                self._cut(queue, queue.first_offset)
-                queue.restart(queue_offset)
+                self._begin_again(queue, queue_offset)
             else:
                 queue.tail += BLANK_UNIT * missing
             return True
         if queue_offset < queue.first_offset:
             if queue_offset > 0 or physical_offset < queue.last_physical:
                 return False
-            self._cut(queue, queue.first_offset)
-            queue.restart(0)
+            self._begin_again(queue, 0)
             return True
         present, size, _ = queue.unit(queue_offset)
         if size != BLANK_SIZE and present == physical_offset:
@@ -194,14 +193,17 @@ class ConsumeQueues:
             self._cut(queue, queue_offset)
             return True
         if queue_offset == 0:
-            self._cut(queue, queue.first_offset)
-            queue.restart(0)
+            self._begin_again(queue, 0)
             return True
         log.error(
             "%s/%d has two messages of queue offset %d, at %d and %d of the log; the second stays unreachable",
             *(queue.topic, queue.queue_id, queue_offset, present, physical_offset),
         )
         return False
+
+    def _begin_again(self, queue: ConsumeQueue, offset: int) -> None:
+        self._cut(queue, queue.first_offset)
+        queue.restart(offset)
 
     def truncate(self, physical_offset: int) -> None:
         """Drop every unit whose record is at or behind the offset."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from brokerd.store.derived.followers import Follower, FollowerWrite
 from brokerd.store.log.commitlog import CommitLog, SyncMark
@@ -92,11 +93,10 @@ class DurablePositions:
         """Cut the log, and before it the positions behind the cut."""
         with self._lock:
             positions = self._page.positions
-            positions.flushed_offset = min(positions.flushed_offset, offset)
-            positions.queues_offset = min(positions.queues_offset, offset)
-            positions.confirm_offset = min(positions.confirm_offset, offset)
-            positions.recheck_offset = min(positions.recheck_offset, offset)
-            self._boundaries = (min(self._boundaries[0], offset), min(self._boundaries[1], offset))
+            for name in ("flushed_offset", "queues_offset", "confirm_offset", "recheck_offset"):
+                setattr(positions, name, min(getattr(positions, name), offset))
+            older, newer = self._boundaries
+            self._boundaries = (min(older, offset), min(newer, offset))
             # First on the page: the cut log must not look like one that lost durable bytes.
             self._page.write(durable=True)
             self._commitlog.truncate(offset)
@@ -113,26 +113,19 @@ class DurablePositions:
         self._page.close()
 
 
+@dataclass
 class StoreCheckpoint:
     """One checkpoint on its way to disk. `run` blocks: it writes and syncs consume queues and what the followers of the log have,
     then the page that says so."""
 
-    def __init__(
-        self,
-        durable: DurablePositions,
-        write: QueueWrite,
-        follower_writes: Sequence[tuple[Follower, FollowerWrite]],
-        positions: Positions,
-        generation: int,
-    ) -> None:
-        self._durable = durable
-        self.write = write
-        self.follower_writes = follower_writes
-        self.positions = positions
-        self.generation = generation
+    durable: DurablePositions
+    write: QueueWrite
+    follower_writes: Sequence[tuple[Follower, FollowerWrite]]
+    positions: Positions
+    generation: int
 
     def run(self) -> None:
         self.write.run()
         for _, write in self.follower_writes:
             write.run()
-        self._durable.note_checkpoint(self.positions, self.generation)
+        self.durable.note_checkpoint(self.positions, self.generation)

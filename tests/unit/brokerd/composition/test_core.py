@@ -57,6 +57,16 @@ class Broker(AloneBroker):
         return high
 
 
+def test_a_mistake_in_dispatch_fails_the_store() -> None:
+    broker = Broker()
+    failures: list[StorageError] = []
+    broker.core.store.failure_listeners.append(failures.append)
+    broker.core.store.dispatcher.confirm_offset = 1 << 40
+    with pytest.raises(AssertionError, match="not confirmed"):
+        broker.send(0)
+    assert "dispatch broke" in str(failures[0])
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["send", "send", "consume"]), st.integers(0, QUEUES - 1)), max_size=25))
 def test_wherever_the_log_is_cut_no_consumer_is_ahead_of_it_and_no_topic_is_missing(

@@ -162,6 +162,23 @@ async def test_queues_that_find_no_room_are_written_when_there_is_some() -> None
     assert failures == []
 
 
+async def test_a_mistake_of_ours_fails_the_store(caplog: pytest.LogCaptureFixture) -> None:
+    disk, clock = MemoryDisk(), Clock()
+    store = open_store(disk, clock)
+    put(store, draft(b"x"))
+    sync(store)
+    (queue,) = store.queues.table.values()
+    queue.max_offset += 1
+    failures: list[StorageError] = []
+    housekeeper = keep_house(store, disk, clock, failures, checkpoint_interval_ms=10)
+    rounds = Rounds(housekeeper)
+    housekeeper.start()
+    await rounds.until(lambda: bool(failures))
+    await housekeeper.stop()
+    assert "end is not that of its units" in str(failures[0])
+    assert "Traceback" in caplog.text
+
+
 async def test_a_stop_waits_for_the_step_that_runs_and_nothing_is_lost() -> None:
     disk, clock = FaultyDisk(Random(1)), Clock()
     store = open_store(disk, clock)
