@@ -19,12 +19,11 @@ from brokerd.cluster.access_copy import AccessCopy, AccessFollower
 from brokerd.cluster.directory import Directory
 from brokerd.cluster.routes import Routes
 from brokerd.composition.core import BrokerCore, open_store
-from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
+from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment, steady_ms, wall_ms
 from brokerd.composition.exposition import Exposition, Sources
-from brokerd.composition.handlers import build_processors, build_retry
+from brokerd.composition.handlers import build_processors, build_retry, build_sends
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
-from brokerd.composition.send_path import build_sends
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.loop.steady_clock import SteadyClock
@@ -85,10 +84,10 @@ class Broker:
             log.warning("no --cluster-secret: this broker can neither follow a replica of its cluster nor be followed")
         dialler = Identity(inner_credentials(secrets[0]) if secrets else None, dialling_context(settings.tls))
         tls = tls_server(settings.tls)
-        self._guard = Guard(settings.access, settings.cluster, secrets, _wall_ms)
+        self._guard = Guard(settings.access, settings.cluster, secrets, wall_ms)
         self._tasks = TaskOwner("broker")
         self._connections: set[RemotingConnection] = set()
-        self.clients = ClientRegistry(_monotonic_ms, _wall_ms)
+        self.clients = ClientRegistry(steady_ms, wall_ms)
 
         identity = BrokerIdentity(
             settings.cluster, settings.name, pack_host(*store_host), development=settings.send.auto_create_topics
@@ -101,9 +100,9 @@ class Broker:
             settings.delay,
             settings.store.delays,
         )
-        environment = Environment(self._disk, loop, _wall_ms, random.Random(), time.process_time)
+        environment = Environment(self._disk, loop, wall_ms, random.Random(), time.process_time)
         store = open_store(identity, core_settings, environment)
-        store.failure_listeners.append(self._store_failed)
+        store.failure_listeners.append(self._fail)
         ack_after_flush = settings.replication.ack_after_flush
         self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS)
         replicated_log = StoreReplicatedLog(store, self._flusher.request)
@@ -124,8 +123,8 @@ class Broker:
             self._disk,
             settings.store,
             self._live.retention,
-            SteadyClock(_wall_ms, loop.time),  # who sets the clock must not make files a day old in a moment
-            core.config,
+            SteadyClock(wall_ms, loop.time),  # who sets the clock must not make files a day old in a moment
+            core.config.write_behind,
         )
         self.clients.gone_listeners.append(core.pop.client_gone)
 
@@ -135,7 +134,7 @@ class Broker:
         )
         self._access = AccessFollower(AccessCopy(self._disk, self._guard), self._client, settings.controllers)
         self._directory.view_listeners.append(self._access.look)
-        self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, _monotonic_ms)
+        self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, steady_ms)
         locks = QueueLocks()
         self._retry = build_retry(core, locks, auto_create_groups=settings.pop.auto_create_groups)
         self._sends = build_sends(
@@ -147,7 +146,7 @@ class Broker:
             make_topics=settings.send.auto_create_topics,
         )
         self._replies = ReplyProcessor(
-            core.sender, self.clients, pack_host(*store_host), _wall_ms, stores=settings.send.store_replies
+            core.sender, self.clients, pack_host(*store_host), wall_ms, stores=settings.send.store_replies
         )
         core.metadata.listeners.append(self._topics_changed)
 
@@ -185,7 +184,7 @@ class Broker:
             core.metadata,
             core.metadata.names.is_system_topic,
             lambda: replica.is_master,
-            _wall_ms,
+            wall_ms,
         )
         self._runtime_info = RuntimeInfo(self._figures, core.counters)
         handlers = bind(
@@ -308,7 +307,7 @@ class Broker:
         has_records = commitlog.min_offset < commitlog.end_offset
         return Figures(
             core.counters.in_messages,
-            core.counters.out_messages + core.pop.counters.popped_messages,
+            core.out_messages,
             core.counters.in_bytes,
             commitlog.min_offset,
             commitlog.end_offset,
@@ -332,12 +331,9 @@ class Broker:
         self._runtime_info.sample()
         self._expirer = asyncio.get_running_loop().call_later(SAMPLE_S, self._expire_clients)
 
-    def _store_failed(self, error: StorageError) -> None:
-        self._fail(str(error))
-
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: object) -> None:
         if not self.failed.done():
-            self.failed.set_result(reason)
+            self.failed.set_result(str(reason))
 
 
 def _is_numeric(host: str) -> bool:
@@ -345,11 +341,3 @@ def _is_numeric(host: str) -> bool:
         pack_host(host, 0)
         return True
     return False
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -29,6 +29,7 @@ from brokerd.store.derived.background import Background
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.store import MessageStore
 from remoting.errors import StorageError
+from remoting.facts.broker_state import Totals
 
 
 class ReplicaPort(ReplicaView, Protocol):
@@ -114,6 +115,20 @@ class BrokerCore:
         self.background.close()
         for resident in reversed(self._residents):
             resident.close()
+
+    @property
+    def out_messages(self) -> int:
+        """Messages given out since the start, pulled or popped."""
+        return self.counters.out_messages + self.pop.counters.popped_messages
+
+    def totals(self) -> Totals:
+        """Traffic since the start."""
+        return Totals(
+            in_messages=self.counters.in_messages,
+            in_bytes=self.counters.in_bytes,
+            out_messages=self.out_messages,
+            out_bytes=self.counters.out_bytes + self.pop.counters.popped_bytes,
+        )
 
     # ---- visibility
 

@@ -9,6 +9,8 @@ process says that a master has done so.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -20,9 +22,13 @@ from brokerd.delay.levels import SCHEDULE_GROUP
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import Change
 from brokerd.pop.service import PopService
+from brokerd.store.housekeeping import InThread
 from brokerd.store.store import MessageStore
 from remoting.disk import Disk
+from remoting.errors import StorageError
 from remoting.names import SCHEDULE_TOPIC
+
+log = logging.getLogger(__name__)
 
 _BACKUP: Final = ".bak"
 _NEVER: Final = (-1, -1)
@@ -100,20 +106,27 @@ class ConfigWriter:
         self._behind -= behind
         return ConfigWrite(self._disk, {path: makers[path]() for path in sorted(behind)}, offsets_now)
 
-    def finish(self, write: ConfigWrite) -> None:
-        """The write has run."""
-        self._offsets_shown = write.offsets_shown
-
-    def abandon(self, write: ConfigWrite) -> None:
-        """The write failed, on a full disk for example: the next one does it again."""
-        self._behind |= write.contents.keys() - _OF_OFFSETS
+    async def write_behind(self, in_thread: InThread) -> None:
+        """Write what is behind. Nothing here depends on it: what a disk refuses, a full one for example, is tried again."""
+        write = self.begin()
+        if write is None:
+            return
+        try:
+            await in_thread(write.run)
+        except (StorageError, asyncio.CancelledError) as error:
+            self._behind |= write.contents.keys() - _OF_OFFSETS
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            log.warning("the tables in config/ stay behind: %s", error)
+        else:
+            self._offsets_shown = write.offsets_shown
 
     def write(self) -> None:
         """All of it in one go; blocks."""
         write = self.begin()
         if write is not None:
             write.run()
-            self.finish(write)
+            self._offsets_shown = write.offsets_shown
 
     def _changed(self, change: Change) -> None:
         if change.touches_topics:

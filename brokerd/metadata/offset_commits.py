@@ -15,7 +15,6 @@ from brokerd.journal.record_log import error_of
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.metadata import records
 from brokerd.metadata.tables import MetadataTables
-from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, RequestError, as_request_error
 
 log = logging.getLogger(__name__)
@@ -87,25 +86,23 @@ class OffsetCommits:
         commits, self._commits = self._commits, {}
         waiters, self._waiters = self._waiters, []
         changed = {key: offset for key, offset in commits.items() if self._tables.consumer_offset(*key) != offset}
+
+        def tell(error: RequestError | None) -> None:
+            for done in waiters:
+                done(error)
+
         end_offset = self._journal.applied_offset
         if changed:
             try:
                 end_offset = self._journal.append(*records.offsets(changed, self._now_ms()))
             except LogboomError as error:
                 log.info("%d consumer offsets were not committed: %s", len(changed), error)
-                for done in waiters:
-                    done(as_request_error(error))
+                tell(as_request_error(error))
                 return
         if waiters:
-            self._journal.when_acknowledged(end_offset, lambda status: _tell(waiters, status))
+            self._journal.when_acknowledged(end_offset, lambda status: tell(error_of(status)))
 
     def close(self) -> None:
         """Commit what waits and stop the timer."""
         if self._timer is not None:
             self.flush()
-
-
-def _tell(waiters: list[Done], status: PutStatus) -> None:
-    error = error_of(status)
-    for done in waiters:
-        done(error)

@@ -75,10 +75,9 @@ class MetadataTables:
                 self.offsets.setdefault((group, topic), {})[queue_id] = offset
             return _NOTHING
         if kind == records.TOPIC_PUT:
-            config = records.decode_topic(body["topic"])
-            self.topics[config.name] = config
+            self.load_row(["t", body["topic"]])
             self._topics_changed(body["t"])
-            return Change(end_offset, topics_put=(config.name,))
+            return Change(end_offset, topics_put=(body["topic"]["name"],))
         if kind == records.TOPICS_DELETED:
             names = body["names"]
             for name in names:
@@ -92,10 +91,9 @@ class MetadataTables:
             self._topics_changed(body["t"])
             return Change(end_offset, topics_deleted=tuple(names))
         if kind == records.GROUP_PUT:
-            group_config = records.decode_group(body["group"])
-            self.groups[group_config.name] = group_config
+            self.load_row(["g", body["group"]])
             self._groups_changed(body["t"])
-            return Change(end_offset, groups_put=(group_config.name,))
+            return Change(end_offset, groups_put=(body["group"]["name"],))
         if kind == records.GROUP_DELETED:
             self.groups.pop(body["name"], None)
             self._groups_changed(body["t"])

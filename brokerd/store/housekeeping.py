@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from brokerd.store.log.retention import decide_retention, refusal_text
 from brokerd.store.settings import RetentionSettings, StoreSettings
@@ -27,20 +27,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class ConfigWrite(Protocol):
-    """Files on their way to disk."""
-
-    def run(self) -> None: ...
-
-
-class Config(Protocol):
-    """What is written for others to read, and derived again at any time."""
-
-    def begin(self) -> ConfigWrite | None: ...
-
-    def finish(self, write: Any) -> None: ...
-
-    def abandon(self, write: Any) -> None: ...
+InThread = Callable[[Callable[[], None]], Awaitable[None]]  # runs something that blocks
 
 
 class Housekeeper:
@@ -53,14 +40,14 @@ class Housekeeper:
         settings: StoreSettings,
         retention: Live[RetentionSettings],
         now_ms: Callable[[], int],
-        config: Config | None = None,
+        write_config: Callable[[InThread], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._disk = disk
         self._settings = settings
         self._retention = retention
         self._now_ms = now_ms
-        self._config = config
+        self._write_config = write_config
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeper")
         self._tasks: list[asyncio.Task[None]] = []
         self._room_changed = asyncio.Event()
@@ -119,19 +106,9 @@ class Housekeeper:
         return len(paths)
 
     async def write_config(self) -> None:
-        """Write the tables that are derived for others. Nothing here depends on them: a disk that refuses is tried again."""
-        write = self._config.begin() if self._config is not None else None
-        if self._config is None or write is None:
-            return
-        try:
-            await self._in_thread(write.run)
-        except (StorageError, asyncio.CancelledError) as error:
-            self._config.abandon(write)
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            log.warning("the tables in config/ stay behind: %s", error)
-        else:
-            self._config.finish(write)
+        """Write what is derived for others."""
+        if self._write_config is not None:
+            await self._write_config(self._in_thread)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
