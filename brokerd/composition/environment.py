@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from brokerd.delay.deliverer import DelaySettings
 from brokerd.delay.levels import DEFAULT_DELAYS, Delays
-from brokerd.delay.settings import DelaySettings
 from brokerd.journal.journal import JournalSettings
 from brokerd.loop.scheduler import Scheduler
 from brokerd.pop.settings import PopSettings

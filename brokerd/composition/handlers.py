@@ -95,7 +95,7 @@ def build_processors(
         lambda: replica.is_master,
         lambda: replica.is_connected_to_master,
         lambda: store.commitlog.end_offset,
-        _memory_bytes(),
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),  # of this machine
     )
 
     pull = PullProcessor(
@@ -163,11 +163,6 @@ def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool
     )
     service.listeners.append(core.counters.statistics.note_sent_back)
     return service
-
-
-def _memory_bytes() -> int:
-    """Of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def build_sends(

@@ -96,7 +96,7 @@ class StoreReplicatedLog:
         self.store = store
         self._commitlog = store.commitlog
         self.read = store.commitlog.read
-        self.truncate = store.truncate
+        self.truncate, self.reset = store.truncate, store.reset
         self.request_flush = request_flush
 
     @property
@@ -123,9 +123,6 @@ class StoreReplicatedLog:
     def append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
         for buffer in buffers:
             offset = self.store.append_replicated(offset, buffer)
-
-    def reset(self, offset: int) -> None:
-        self.store.reset(offset)
 
     def settle(self) -> None:
         """Cut what is no whole record, and make the rest durable; the queue offsets follow when the store takes messages."""

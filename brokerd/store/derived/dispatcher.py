@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.log.derive import CodeRules, Derived, Entry, derive_range
+from brokerd.store.log.derive import CodeRules, Derived, Entry, derive_range, not_as_appended
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey
-from remoting.errors import CorruptedFile
 from remoting.invariants import monotonic
 from remoting.record.walk import Stop
 
@@ -128,10 +127,7 @@ class Dispatcher:
         before = self.dispatch_offset
         for derived in self._derive(before, stop):
             if derived.stop is Stop.DAMAGED:
-                raise CorruptedFile(
-                    f"the commitlog has no record at offset {derived.end_offset}, where one was appended; "
-                    "restart this broker, which checks its files"
-                )
+                raise not_as_appended(derived.end_offset)
             self._apply(derived.entries, arrivals)
             self.dispatch_offset = derived.end_offset
             break

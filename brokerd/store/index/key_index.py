@@ -30,6 +30,7 @@ from brokerd.store.index.layout import (
 from brokerd.store.index.page import PATH, Page, read_page, write_page
 from brokerd.store.index.postings import Postings, WalkMemory, derive_postings
 from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.derive import not_as_appended
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile
 from remoting.record.walk import Stop
@@ -94,10 +95,7 @@ class KeyIndex:
         file_size = self._commitlog.segment_size_bytes
         found = derive_postings(self._commitlog.read(start, length), start, file_size, self._memory)
         if found.stop is Stop.DAMAGED:
-            raise CorruptedFile(
-                f"the commitlog has no record at offset {found.end_offset}, where one was appended; "
-                "restart this broker, which checks its files"
-            )
+            raise not_as_appended(found.end_offset)
         self._wanted_bytes = found.needs if found.end_offset == start else 0
         self._put(found)
         self.offset = found.end_offset

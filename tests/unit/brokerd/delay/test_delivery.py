@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from brokerd.delay.deliverer import DelaySettings
 from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_GROUP
-from brokerd.delay.settings import DelaySettings
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.replication.roles.effects import Role
 from brokerd.sending.outcomes import SendOutcome
