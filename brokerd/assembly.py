@@ -18,13 +18,12 @@ from collections.abc import Mapping
 from brokerd.cluster.access_copy import AccessCopy, AccessFollower
 from brokerd.cluster.directory import Directory
 from brokerd.cluster.routes import Routes
-from brokerd.composition.core import BrokerCore
-from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
+from brokerd.composition.core import BrokerCore, open_store
+from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment, steady_ms, wall_ms
 from brokerd.composition.exposition import Exposition, Sources
-from brokerd.composition.handlers import build_processors, build_retry
+from brokerd.composition.handlers import build_processors, build_retry, build_sends
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
-from brokerd.composition.send_path import build_sends
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.loop.steady_clock import SteadyClock
@@ -83,70 +82,59 @@ class Broker:
         secrets = load_secrets(settings.cluster_secret) if settings.cluster_secret is not None else ()
         if not secrets:
             log.warning("no --cluster-secret: this broker can neither follow a replica of its cluster nor be followed")
-        identity = Identity(inner_credentials(secrets[0]) if secrets else None, dialling_context(settings.tls))
+        dialler = Identity(inner_credentials(secrets[0]) if secrets else None, dialling_context(settings.tls))
         tls = tls_server(settings.tls)
-        self._guard = Guard(settings.access, settings.cluster, secrets, _wall_ms)
+        self._guard = Guard(settings.access, settings.cluster, secrets, wall_ms)
         self._tasks = TaskOwner("broker")
         self._connections: set[RemotingConnection] = set()
-        self.clients = ClientRegistry(_monotonic_ms, _wall_ms)
+        self.clients = ClientRegistry(steady_ms, wall_ms)
 
-        def make_replica(replicated_log: StoreReplicatedLog, confirm_offset: int) -> Replica:
-            return Replica(
-                self._live.replication.value,
-                Surroundings(
-                    names, settings.controllers, self._disk, self._topics, secrets, identity=identity, tls=tls
-                ),
-                replicated_log,
-                confirm_offset=confirm_offset,
-                tail_kept=replicated_log.keeps_tail(acked_after_flush=settings.replication.ack_after_flush),
-            )
-
-        self.core = core = BrokerCore(
-            BrokerIdentity(
-                settings.cluster,
-                settings.name,
-                pack_host(*store_host),
-                development=settings.send.auto_create_topics,
-            ),
-            CoreSettings(
-                settings.store,
-                settings.journal,
-                settings.pop,
-                self._live.transactions,
-                settings.delay,
-                settings.store.delays,
-            ),
-            Environment(self._disk, loop, _wall_ms, random.Random(), time.process_time),
-            self.clients,
-            make_replica,
-            request_flush=lambda: self._flusher.request(),
+        identity = BrokerIdentity(
+            settings.cluster, settings.name, pack_host(*store_host), development=settings.send.auto_create_topics
         )
-        assert isinstance(core.replica, Replica)
-        self.replica = core.replica
-        self.replica.on_failure(self._fail)
-        self._live.replication.subscribe(self.replica.reconfigure)
-        core.store.position_holders.append(self.replica.held_offset)
-        core.store.failure_listeners.append(self._store_failed)
-        pause_ms = 0 if settings.replication.ack_after_flush else _BACKGROUND_FLUSH_MS
-        self._flusher = Flusher(core.store, self._flushed, self._store_failed, pause_ms=pause_ms)
+        core_settings = CoreSettings(
+            settings.store,
+            settings.journal,
+            settings.pop,
+            self._live.transactions,
+            settings.delay,
+            settings.store.delays,
+        )
+        environment = Environment(self._disk, loop, wall_ms, random.Random(), time.process_time)
+        store = open_store(identity, core_settings, environment)
+        store.failure_listeners.append(self._fail)
+        ack_after_flush = settings.replication.ack_after_flush
+        self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS)
+        replicated_log = StoreReplicatedLog(store, self._flusher.request)
+        self.replica = replica = Replica(
+            self._live.replication.value,
+            Surroundings(names, settings.controllers, self._disk, self._topics, secrets, identity=dialler, tls=tls),
+            replicated_log,
+            confirm_offset=store.confirm_offset,
+            tail_kept=replicated_log.keeps_tail(acked_after_flush=ack_after_flush),
+        )
+        replica.on_failure(self._fail)
+        self._live.replication.subscribe(replica.reconfigure)
+        self._flusher.listeners.append(replica.on_flushed)
+        store.position_holders.append(replica.held_offset)
+        self.core = core = BrokerCore(identity, core_settings, environment, self.clients, replicated_log, replica)
         self._housekeeper = Housekeeper(
-            core.store,
+            store,
             self._disk,
             settings.store,
             self._live.retention,
-            SteadyClock(_wall_ms, loop.time),  # who sets the clock must not make files a day old in a moment
-            self._store_failed,
-            core.config,
+            SteadyClock(wall_ms, loop.time),  # who sets the clock must not make files a day old in a moment
+            core.config.write_behind,
         )
         self.clients.gone_listeners.append(core.pop.client_gone)
 
-        self._client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms, identity=identity)
+        self._client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms, identity=dialler)
         self._directory = Directory(
             self._client, settings.controllers, self.replica, settings.name, settings.listen, settings.grpc_listen
         )
         self._access = AccessFollower(AccessCopy(self._disk, self._guard), self._client, settings.controllers)
         self._directory.view_listeners.append(self._access.look)
-        self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, _monotonic_ms)
+        self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, steady_ms)
         locks = QueueLocks()
         self._retry = build_retry(core, locks, auto_create_groups=settings.pop.auto_create_groups)
         self._sends = build_sends(
@@ -158,7 +146,7 @@ class Broker:
             make_topics=settings.send.auto_create_topics,
         )
         self._replies = ReplyProcessor(
-            core.sender, self.clients, pack_host(*store_host), _wall_ms, stores=settings.send.store_replies
+            core.sender, self.clients, pack_host(*store_host), wall_ms, stores=settings.send.store_replies
         )
         core.metadata.listeners.append(self._topics_changed)
 
@@ -195,8 +183,8 @@ class Broker:
             self._housekeeper,
             core.metadata,
             core.metadata.names.is_system_topic,
-            lambda: self.replica.is_master,
-            _wall_ms,
+            lambda: replica.is_master,
+            wall_ms,
         )
         self._runtime_info = RuntimeInfo(self._figures, core.counters)
         handlers = bind(
@@ -217,10 +205,10 @@ class Broker:
                 codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
             },
         )
-        pass_on = PassOn(self._client, lambda: self.replica.master_address, self._tasks)
+        pass_on = PassOn(self._client, lambda: replica.master_address, self._tasks)
         self._server = RemotingServer(
             Place(host, port, settings.remoting.vip_port(port), tls),
-            self._guard.protect(on_master(handlers, lambda: self.replica.is_master, pass_on)),
+            self._guard.protect(on_master(handlers, lambda: replica.is_master, pass_on)),
             limits=settings.flow.limits(),
             closed=self._connection_closed,
             taker=None if self._guard.is_on else self._sends,
@@ -298,9 +286,6 @@ class Broker:
 
     # ---- events that concern several parts
 
-    def _flushed(self, _flushed_offset: int) -> None:
-        self.replica.on_flushed()
-
     def _topics(self) -> Mapping[str, TopicConfig]:
         return self.core.metadata.topics()
 
@@ -318,7 +303,7 @@ class Broker:
         has_records = commitlog.min_offset < commitlog.end_offset
         return Figures(
             core.counters.in_messages,
-            core.counters.out_messages + core.pop.counters.popped_messages,
+            core.out_messages,
             core.counters.in_bytes,
             commitlog.min_offset,
             commitlog.end_offset,
@@ -342,12 +327,9 @@ class Broker:
         self._runtime_info.sample()
         self._expirer = asyncio.get_running_loop().call_later(SAMPLE_S, self._expire_clients)
 
-    def _store_failed(self, error: StorageError) -> None:
-        self._fail(str(error))
-
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: object) -> None:
         if not self.failed.done():
-            self.failed.set_result(reason)
+            self.failed.set_result(str(reason))
 
 
 def _is_numeric(host: str) -> bool:
@@ -355,11 +337,3 @@ def _is_numeric(host: str) -> bool:
         pack_host(host, 0)
         return True
     return False
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -2,8 +2,7 @@
 
 The daemon's assembly and the simulator build the same `BrokerCore`; they differ in environment, replica and clients. What holds
 the parts together is here: how far consumers may see, and that all residents of the log go through cuts, new files and changes of
-role alike. Which residents there are is said in `composition.residents`, what a change of role means in `role_changes` beside it.
-One thread calls everything.
+role alike. Which residents there are is said in `composition.residents`. One thread calls everything.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ from brokerd.composition.deleted_topics import DeletedTopics
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
 from brokerd.composition.log_access import StoreRecordLog, StoreReplicatedLog
 from brokerd.composition.residents import make_residents
-from brokerd.composition.role_changes import ROLE_CHANGES, Step
 from brokerd.config.first_records import FirstRecords
 from brokerd.config.takeover import Takeover
-from brokerd.config.writer import ConfigWriter
-from brokerd.consuming.progress import ConsumerProgress
+from brokerd.config.writer import ConfigWriter, Sources
 from brokerd.delay.levels import code_rules
 from brokerd.journal.resident import Resident
 from brokerd.replication.roles.effects import Role
@@ -32,6 +29,7 @@ from brokerd.store.derived.background import Background
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.store import MessageStore
 from remoting.errors import StorageError
+from remoting.facts.broker_state import Totals
 
 
 class ReplicaPort(ReplicaView, Protocol):
@@ -45,6 +43,15 @@ class ReplicaPort(ReplicaView, Protocol):
     def add_confirm_listener(self, listener: Callable[[int], None]) -> None: ...
 
 
+def open_store(identity: BrokerIdentity, settings: CoreSettings, environment: Environment) -> MessageStore:
+    """The store, loaded; what RocketMQ left beside it is readable and marked. Raises CorruptedFile or SettingsError."""
+    disk, rules = environment.disk, code_rules(settings.delays)
+    store = MessageStore(disk, settings.store, environment.wall_ms, identity.store_host, rules)
+    Takeover(disk).found_at_start(sealed=store.is_sealed)
+    store.load()
+    return store
+
+
 class BrokerCore:
     """The parts that endpoints use are attributes; `arrival_listeners` hear of messages that became readable."""
 
@@ -54,52 +61,36 @@ class BrokerCore:
         settings: CoreSettings,
         environment: Environment,
         clients: Clients,
-        make_replica: Callable[[StoreReplicatedLog, int], ReplicaPort],
-        request_flush: Callable[[], None],
+        log: StoreReplicatedLog,
+        replica: ReplicaPort,
     ) -> None:
-        """Load the store and read the residents. `make_replica` gets the log and the confirm offset that is known.
-
-        Raises CorruptedFile or SettingsError.
-        """
-        disk, scheduler, wall_ms = environment.disk, environment.scheduler, environment.wall_ms
-        self.store = store = MessageStore(
-            disk, settings.store, wall_ms, identity.store_host, code_rules(settings.delays)
-        )
+        """Read the residents from the log, which `open_store` opened and the replica replicates. Raises CorruptedFile."""
+        scheduler, wall_ms = environment.scheduler, environment.wall_ms
+        self.store = store = log.store
         self.delays = settings.delays
-        takeover = Takeover(disk)
-        takeover.found_at_start(sealed=store.is_sealed)
-        store.load()
-        self.replica = make_replica(StoreReplicatedLog(store, request_flush), store.confirm_offset)
+        self.replica = replica
         self.counters = Counters(Statistics(scheduler.time()))
         self.background = Background(
-            store.followers.all, lambda: store.dispatch_offset, scheduler, environment.cpu_s, store.fail
+            store.followers, lambda: store.dispatch_offset, scheduler, environment.cpu_s, store.fail
         )
         self.retry_counters = RetryCounters()
-        self.appends = Appends(store, self.replica, request_flush)
+        self.appends = Appends(store, replica, log.request_flush)
         self.record_log = record_log = StoreRecordLog(
             store, self.appends, wall_ms, identity.store_host, self.counters.statistics
         )
-        preface = FirstRecords(store, takeover, self.replica, scheduler, wall_ms)
-        residents = make_residents(identity, settings, environment, clients, store, record_log, preface)
+        takeover = Takeover(environment.disk)
+        preface = FirstRecords(store, takeover, replica, scheduler, wall_ms)
+        residents, self.progress = make_residents(identity, settings, environment, clients, record_log, store, preface)
         self._residents: tuple[Resident, ...] = residents
-        self.metadata, self.pop = residents.metadata, residents.pop
-        self.transactions, self.schedule = residents.transactions, residents.schedule
-        self.sender = MessageSender(
-            store,
-            self.appends,
-            SendRules(self.metadata.topic, identity.cluster, settings.delays),
-            self.counters,
-            self.transactions,
-        )
-        self.progress = ConsumerProgress(self.metadata.tables, self.pop, store)
+        self.metadata, self.pop, self.transactions, self.schedule = residents
+        rules = SendRules(self.metadata.topic, identity.cluster, settings.delays)
+        self.sender = MessageSender(store, self.appends, rules, self.counters, self.transactions)
         self._deleted_topics = DeletedTopics(store, self.metadata.tables, self.counters.statistics)
         self.metadata.listeners += [
             self._deleted_topics.metadata_changed,
             self.pop.metadata_changed,
             self.progress.metadata_changed,
         ]
-        self.metadata.unread_queues = self.progress.unread_queues
-        self.metadata.unfinished = self.pop.unfinished
         self.pop.given_listeners.append(self.counters.statistics.given)
         self.arrival_listeners: list[Callable[[Sequence[Arrival]], None]] = [self.pop.arrived]
         self._scheduler = scheduler
@@ -107,23 +98,16 @@ class BrokerCore:
         self._master_epoch = 0
         self._advance_scheduled = False
         self._file_number = -1
-        self.config = ConfigWriter(
-            disk,
-            self.metadata,
-            self.progress,
-            takeover,
-            lambda: self._master_epoch,
-            lambda: store.dispatch_offset,
-            store.commitlog.end_offset,
-        )
+        sources = Sources(store, self.metadata, self.pop, self.progress)
+        self.config = ConfigWriter(environment.disk, sources, takeover, lambda: self._master_epoch)
         for resident in self._residents:
             store.position_holders.append(resident.held_offset)
             store.truncate_listeners.append(resident.truncated)
             resident.rebuild()
         store.dispatcher.listeners.append(self._dispatched)
-        self.replica.add_role_listener(self._role_changed)
-        self.replica.add_confirm_listener(self._confirmed)
-        self._confirmed(self.replica.confirm_offset)
+        replica.add_role_listener(self._role_changed)
+        replica.add_confirm_listener(self._confirmed)
+        self._confirmed(replica.confirm_offset)
         self.background.wake()
 
     def close(self) -> None:
@@ -131,6 +115,20 @@ class BrokerCore:
         self.background.close()
         for resident in reversed(self._residents):
             resident.close()
+
+    @property
+    def out_messages(self) -> int:
+        """Messages given out since the start, pulled or popped."""
+        return self.counters.out_messages + self.pop.counters.popped_messages
+
+    def totals(self) -> Totals:
+        """Traffic since the start."""
+        return Totals(
+            in_messages=self.counters.in_messages,
+            in_bytes=self.counters.in_bytes,
+            out_messages=self.out_messages,
+            out_bytes=self.counters.out_bytes + self.pop.counters.popped_bytes,
+        )
 
     # ---- visibility
 
@@ -149,6 +147,9 @@ class BrokerCore:
             # Queues and tables would stand still while this replica counts as a good one: a start finds out what is damaged.
             self.store.fail(error)
             return
+        except Exception as error:
+            self.store.fail(StorageError(f"dispatch broke: {error}"))
+            raise
         if self.store.dispatch_offset > before:
             self._deleted_topics.remove_queues()
             self.background.wake()
@@ -175,29 +176,28 @@ class BrokerCore:
     # ---- roles
 
     def _role_changed(self, role: Role, master_epoch: int) -> None:
-        steps = ROLE_CHANGES[self._role, role]
-        self._role, self._master_epoch = role, master_epoch
-        for step in steps:
-            self._take(step)
+        """Only a master appends, so only to lead and to end it mean something. A promoting broker settles its log, and is no
+        master yet; a master that is told that it is one again leads another epoch, which ends the one before."""
+        before, self._role, self._master_epoch = self._role, role, master_epoch
+        if before is Role.MASTER:
+            self._end_leading()
+        if role is Role.MASTER:
+            self._begin_to_lead()
 
-    def _take(self, step: Step) -> None:
-        match step:
-            case Step.CATCH_UP:
-                for resident in self._residents:
-                    resident.catch_up()
-            case Step.TAKE_APPENDS:
-                self.store.set_appendable(True)
-                self._deleted_topics.restart_numbers()
-            case Step.LEAD:
-                self._file_number = -1  # they write what a new file asks for when they begin
-                for resident in self._residents:
-                    resident.lead()
-            case Step.REFUSE_APPENDS:
-                self.store.set_appendable(False)
-            case Step.STEP_DOWN:
-                for resident in reversed(self._residents):
-                    resident.step_down()
-            case Step.REBUILD:
-                for resident in self._residents:
-                    resident.rebuild()
-                self._deleted_topics.rebuilt()
+    def _begin_to_lead(self) -> None:
+        for resident in self._residents:
+            resident.catch_up()
+        self.store.set_appendable(True)
+        self._deleted_topics.restart_numbers()
+        self._file_number = -1  # they write what a new file asks for when they begin
+        for resident in self._residents:
+            resident.lead()
+
+    def _end_leading(self) -> None:
+        """What this broker appended may be cut, so the residents are read from the log again."""
+        self.store.set_appendable(False)
+        for resident in reversed(self._residents):
+            resident.step_down()
+        for resident in self._residents:
+            resident.rebuild()
+        self._deleted_topics.rebuilt()

@@ -33,7 +33,7 @@ class DeletedTopics:
             self._statistics.forget_group(group)
         for topic in change.topics_deleted:
             self._statistics.forget_topic(topic)
-            self._store.forget_queue_offsets(topic)
+            self._store.queue_offsets.forget(topic)
             self._waiting.append((change.position, topic))
         self.remove_queues()
 
@@ -44,7 +44,7 @@ class DeletedTopics:
         dispatched = self._store.dispatch_offset
         for position, topic in self._waiting:
             if position <= dispatched:
-                self._store.delete_queues(topic, position)
+                self._store.queues.delete(topic, position)
         self._waiting = [each for each in self._waiting if each[0] > dispatched]
 
     def restart_numbers(self) -> None:
@@ -60,4 +60,4 @@ class DeletedTopics:
         """Deriving queues from the log brings back those of topics that were deleted since."""
         deleted_at = self._tables.topics_deleted_at
         for topic in sorted({topic for topic, _ in self._store.queues.table if topic in deleted_at}):
-            self._store.delete_queues(topic, deleted_at[topic])
+            self._store.queues.delete(topic, deleted_at[topic])

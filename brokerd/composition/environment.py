@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from brokerd.delay.deliverer import DelaySettings
 from brokerd.delay.levels import DEFAULT_DELAYS, Delays
-from brokerd.delay.settings import DelaySettings
 from brokerd.journal.journal import JournalSettings
 from brokerd.loop.scheduler import Scheduler
 from brokerd.pop.settings import PopSettings
@@ -17,6 +18,16 @@ from brokerd.transactions.checking import Producers
 from brokerd.transactions.settings import TransactionSettings
 from remoting.disk import Disk
 from remoting.settings import Live
+
+
+def wall_ms() -> int:
+    """The time of day of this machine."""
+    return time.time_ns() // 1_000_000
+
+
+def steady_ms() -> int:
+    """Monotonic milliseconds of this machine."""
+    return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,15 +167,18 @@ class Exposition:
         core = self._sources.core
         waiting = Family("logboom_schedule_waiting", "gauge", "delayed messages that wait, by level")
         late = Family("logboom_schedule_late_seconds", "gauge", "how late the last message of a level was delivered")
-        for each in core.schedule.levels():
+        state, given_back = core.schedule.state(), core.retry_counters.as_dict()
+        for each in state.levels:
             waiting.add(each.waiting, level=str(each.level))
             if each.late_ms >= 0:
                 late.add(each.late_ms / 1000, level=str(each.level))
-        totals, given_back = core.schedule.counters.as_dict(), core.retry_counters.as_dict()
         return [
             waiting,
             late,
-            *(_counter(f"logboom_schedule_{name}_total", help, totals[name]) for name, help in _SCHEDULE.items()),
+            *(
+                _counter(f"logboom_schedule_{name}_total", help, getattr(state, name))
+                for name, help in _SCHEDULE.items()
+            ),
             *(_counter(f"logboom_retry_{name}_total", help, given_back[name]) for name, help in _RETRY.items()),
         ]
 

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from brokerd.composition.core import BrokerCore
+from brokerd.composition.environment import steady_ms, wall_ms
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.consuming.key_queries import KeyQueries
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import ReadPlace
 from brokerd.loop.scheduler import Scheduler
 from brokerd.members.registry import ClientRegistry
-from brokerd.metadata.service import DataVersion
+from brokerd.metadata.service import DataVersion, MetadataService
+from brokerd.metadata.tables import Change
 from brokerd.processors.assignments import AssignmentProcessor, Route
 from brokerd.processors.clients import ClientProcessor
 from brokerd.processors.connections import ConnectionProcessor
@@ -31,14 +33,18 @@ from brokerd.processors.pull_checks import PullChecks
 from brokerd.processors.registry import Processors
 from brokerd.processors.relay import RelayProcessor
 from brokerd.processors.resets import ResetProcessor
+from brokerd.processors.send import SendProcessor
 from brokerd.processors.send_back import SendBackProcessor
+from brokerd.processors.send_general import GeneralSends
 from brokerd.processors.state import StateProcessor, StateSources
 from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica
 from brokerd.retry.service import RetryService
-from remoting.facts.broker_state import ScheduleState, Totals
+from brokerd.sending.boundary import SendKernel
+from brokerd.sending.kernel import Kernel
+from remoting.facts.broker_state import ScheduleState
 
 
 def build_processors(
@@ -60,22 +66,11 @@ def build_processors(
     progress = core.progress
     metadata, store, pop, counters = core.metadata, core.store, core.pop, core.counters
 
-    def is_master() -> bool:
-        return replica.is_master
-
     def data_version() -> DataVersion:
         return metadata.data_version(replica.master_epoch)
 
     def group_version() -> DataVersion:
         return metadata.group_data_version(replica.master_epoch)
-
-    def totals() -> Totals:
-        return Totals(
-            in_messages=counters.in_messages,
-            in_bytes=counters.in_bytes,
-            out_messages=counters.out_messages + pop.counters.popped_messages,
-            out_bytes=counters.out_bytes + pop.counters.popped_bytes,
-        )
 
     def schedule() -> ScheduleState:
         given_back = core.retry_counters
@@ -85,7 +80,7 @@ def build_processors(
         replica=replica.state,
         log=store.commitlog,
         dispatched_offset=lambda: store.dispatch_offset,
-        totals=totals,
+        totals=core.totals,
         connections=connections,
         consumer_offset=progress.consumer_offset,
         in_flight=pop.in_flight,
@@ -93,14 +88,14 @@ def build_processors(
         transactions=core.transactions.state,
         schedule=schedule,
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),
-        wall_ms=_wall_ms,
+        wall_ms=wall_ms,
     )
     place = ReadPlace(
         live.pull,
-        is_master,
+        lambda: replica.is_master,
         lambda: replica.is_connected_to_master,
         lambda: store.commitlog.end_offset,
-        _memory_bytes(),
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),  # of this machine
     )
 
     pull = PullProcessor(
@@ -119,14 +114,16 @@ def build_processors(
     return Processors(
         pull=pull,
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts, data_version),
-        clients=ClientProcessor(metadata, clients, is_master, live.pull, auto_create_groups=auto_create_groups),
+        clients=ClientProcessor(
+            metadata, clients, lambda: replica.is_master, live.pull, auto_create_groups=auto_create_groups
+        ),
         topics=TopicProcessor(
             metadata, broker_name, data_version, store, counters.statistics, replica.when_topics_known
         ),
         groups=GroupProcessor(metadata, group_version),
         connections=ConnectionProcessor(clients),
         assignments=AssignmentProcessor(metadata, clients, route),
-        consumption=ConsumptionProcessor(consumption, address, _wall_ms, counters.statistics),
+        consumption=ConsumptionProcessor(consumption, address, wall_ms, counters.statistics),
         inspection=InspectionProcessor(
             counters.statistics,
             cluster,
@@ -145,7 +142,7 @@ def build_processors(
             metadata,
             broker_name,
             lambda: replica.is_master or not replica.is_connected_to_master,
-            _steady_ms,
+            steady_ms,
         ),
         transactions=TransactionProcessor(core.transactions),
         send_back=SendBackProcessor(retry, core.schedule.offsets, data_version),
@@ -159,7 +156,7 @@ def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool
         core.store,
         core.record_log,
         core.sender.turn_of,
-        lambda group: locks.is_locked(group, _steady_ms()),
+        lambda group: locks.is_locked(group, steady_ms()),
         core.delays,
         core.retry_counters,
         auto_create_groups=auto_create_groups,
@@ -168,14 +165,32 @@ def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool
     return service
 
 
-def _memory_bytes() -> int:
-    """Of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def build_sends(
+    core: BrokerCore,
+    retry: RetryService,
+    store_host: bytes,
+    when_known: Callable[[Callable[[], None]], None],
+    call_soon: Callable[[Callable[[], None]], object],
+    *,
+    make_topics: bool,
+) -> SendProcessor:
+    """The processor of sends, with its kernel. `when_known` calls back when name servers know the topics; with `make_topics` a
+    topic is made when somebody sends to it."""
+    kernel: SendKernel = Kernel(store_host, adds_checksums=core.store.adds_checksums)
+    _tell_topics(kernel, core.metadata)
+    make_topic = core.metadata.make_topic_like if make_topics else None
+    general = GeneralSends(core.sender, store_host, retry.sent_again, make_topic, when_known)
+    return SendProcessor(core.store, core.appends, kernel, general, core.counters, call_soon)
 
 
-def _steady_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+def _tell_topics(kernel: SendKernel, metadata: MetadataService) -> None:
+    """Tell the kernel which topics there are, now and whenever they change."""
 
+    def changed(change: Change) -> None:
+        if change.rebuilt:
+            kernel.topics_changed({name: metadata.topic(name) for name in {*kernel.topics, *metadata.topics()}})
+        elif change.touches_topics:
+            kernel.topics_changed({name: metadata.topic(name) for name in (*change.topics_put, *change.topics_deleted)})
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
+    metadata.listeners.append(changed)
+    kernel.topics_changed({name: metadata.topic(name) for name in metadata.topics()})

@@ -93,10 +93,10 @@ class StoreReplicatedLog:
     """The replication's view."""
 
     def __init__(self, store: MessageStore, request_flush: Callable[[], None]) -> None:
-        self._store = store
+        self.store = store
         self._commitlog = store.commitlog
         self.read = store.commitlog.read
-        self.truncate = store.truncate
+        self.truncate, self.reset = store.truncate, store.reset
         self.request_flush = request_flush
 
     @property
@@ -118,20 +118,17 @@ class StoreReplicatedLog:
     def keeps_tail(self, *, acked_after_flush: bool) -> bool:
         """Whether the log still has whatever its last run acknowledged: what is acknowledged before it is durable may be lost by
         a run that did not end cleanly."""
-        return not self._store.gave_up_durable and (acked_after_flush or self._store.ended_cleanly)
+        return not self.store.gave_up_durable and (acked_after_flush or self.store.ended_cleanly)
 
     def append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
         for buffer in buffers:
-            offset = self._store.append_replicated(offset, buffer)
-
-    def reset(self, offset: int) -> None:
-        self._store.reset(offset)
+            offset = self.store.append_replicated(offset, buffer)
 
     def settle(self) -> None:
         """Cut what is no whole record, and make the rest durable; the queue offsets follow when the store takes messages."""
         commitlog = self._commitlog
         if commitlog.complete_offset < commitlog.end_offset:
-            self._store.truncate(commitlog.complete_offset)
-        mark = self._store.sync()
-        self._store.mark_flushed(mark)
-        self._store.note_flushed(mark)
+            self.store.truncate(commitlog.complete_offset)
+        mark = self.store.sync()
+        self.store.mark_flushed(mark)
+        self.store.note_flushed(mark)

@@ -6,9 +6,13 @@ from typing import NamedTuple
 
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
 from brokerd.composition.log_access import StoreRecordLog
+from brokerd.consuming.progress import ConsumerProgress
 from brokerd.delay.deliverer import Deliverer
+from brokerd.metadata.decide import Rules
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService, Preface
+from brokerd.metadata.tables import MetadataTables
+from brokerd.pop.ledger import PopLedger
 from brokerd.pop.service import PopService
 from brokerd.store.store import MessageStore
 from brokerd.transactions.service import TransactionService
@@ -28,20 +32,24 @@ def make_residents(
     settings: CoreSettings,
     environment: Environment,
     clients: Clients,
-    store: MessageStore,
     record_log: StoreRecordLog,
+    store: MessageStore,
     preface: Preface,
-) -> Residents:
-    """All of them, over a loaded store; nothing is read from the log yet."""
+) -> tuple[Residents, ConsumerProgress]:
+    """All of them, over a loaded store, and how far consumers are by what they know; nothing is read from the log yet."""
     scheduler, wall_ms, delays = environment.scheduler, environment.wall_ms, settings.delays
     names = SystemNames(
         identity.cluster, identity.broker_name, development=identity.development, delay_levels=len(delays)
     )
-    metadata = MetadataService(record_log, names, scheduler, wall_ms, settings.journal, preface)
-    return Residents(
+    tables, ledger = MetadataTables(), PopLedger()
+    progress = ConsumerProgress(tables, ledger, store)
+    rules = Rules(tables, names, wall_ms, progress.unread_queues, progress.unfinished)
+    metadata = MetadataService(record_log, rules, scheduler, settings.journal, preface)
+    residents = Residents(
         metadata,
         PopService(
             broker_name=identity.broker_name,
+            ledger=ledger,
             metadata=metadata,
             reads=store,
             record_log=record_log,
@@ -66,3 +74,4 @@ def make_residents(
         ),
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
     )
+    return residents, progress

@@ -10,8 +10,8 @@ from typing import Final
 
 from brokerd.composition.flow_settings import FlowSettings
 from brokerd.consuming.read_place import PullSettings
+from brokerd.delay.deliverer import DelaySettings
 from brokerd.delay.levels import DEFAULT_LEVELS, Delays, parse_levels
-from brokerd.delay.settings import DelaySettings
 from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
 from brokerd.proxy.endpoint import EndpointSettings

@@ -7,7 +7,8 @@ over members that it does not know, so each of our files says in its first one t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -164,15 +165,10 @@ def _table(document: Mapping[str, Any], name: str, path: str) -> dict[str, dict[
     return table
 
 
-class _explained:
+@contextmanager
+def _explained(path: str, name: str) -> Iterator[None]:
     """Says which entry of which file is wrong."""
-
-    def __init__(self, path: str, name: str) -> None:
-        self._path = path
-        self._name = name
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, (LogboomError, ValueError, TypeError, AttributeError)):
-            raise CorruptedFile(f"{self._name!r} in {self._path} is not understood: {error}; repair the file")
+    try:
+        yield
+    except (LogboomError, ValueError, TypeError, AttributeError) as error:
+        raise CorruptedFile(f"{name!r} in {path} is not understood: {error}; repair the file") from error

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.config.takeover import Takeover, takeover_records
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata import records
 from brokerd.metadata.service import MetadataService
+from brokerd.sending.acknowledging import ReplicaView
 from brokerd.store.store import MessageStore
 from remoting.errors import LogboomError
 
@@ -23,13 +24,6 @@ _RETRY_S: Final = 0.2
 _ANY_END: Final = (1 << 63) - 1
 
 
-class MasterView(Protocol):
-    """What is needed of the replica."""
-
-    @property
-    def is_master(self) -> bool: ...
-
-
 class FirstRecords:
     """The preface of the metadata (`metadata.service.Preface`)."""
 
@@ -37,7 +31,7 @@ class FirstRecords:
         self,
         store: MessageStore,
         takeover: Takeover,
-        replica: MasterView,
+        replica: ReplicaView,
         scheduler: Scheduler,
         now_ms: Callable[[], int],
     ) -> None:
@@ -85,7 +79,7 @@ class FirstRecords:
         store, journal = self._store, metadata.journal
         ends = {key: end for key, end in store.lost_ends.items() if end > store.queue_offsets.next(*key)}
         if ends:
-            journal.append(records.QUEUES_EMPTIED, records.queues_emptied(ends, self._now_ms()))
+            journal.append(*records.queues_emptied(ends, self._now_ms()))
         if self._takeover.is_pending:
             self._take_over(metadata)
 

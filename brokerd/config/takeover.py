@@ -90,7 +90,7 @@ class Takeover:
 
 def takeover_records(
     found: Documents, digest: str, tables: MetadataTables, names: SystemNames, queue_end: QueueEnd, now_ms: int
-) -> list[tuple[str, Any]]:
+) -> list[records.Record]:
     """The records that make the tables say what the documents say (pure); none when that was done before.
 
     `queue_end` is where a queue goes on: RocketMQ may have lost messages after their offsets were committed, and an offset behind
@@ -102,7 +102,7 @@ def takeover_records(
     parts = [rows[first : first + _ROWS_PER_RECORD] for first in range(0, len(rows), _ROWS_PER_RECORD)] or [[]]
     last = len(parts) - 1
     return [
-        (records.TAKEN_OVER, records.taken_over(part, digest if number == last else "", now_ms))
+        records.record(records.TAKEN_OVER, now_ms, rows=part, digest=digest if number == last else "")
         for number, part in enumerate(parts)
     ]
 

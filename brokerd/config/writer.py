@@ -9,8 +9,11 @@ process says that a master has done so.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from brokerd.config import documents
 from brokerd.config.takeover import Takeover
@@ -18,8 +21,14 @@ from brokerd.consuming.progress import ConsumerProgress
 from brokerd.delay.levels import SCHEDULE_GROUP
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import Change
+from brokerd.pop.service import PopService
+from brokerd.store.housekeeping import InThread
+from brokerd.store.store import MessageStore
 from remoting.disk import Disk
+from remoting.errors import StorageError
 from remoting.names import SCHEDULE_TOPIC
+
+log = logging.getLogger(__name__)
 
 _BACKUP: Final = ".bak"
 _NEVER: Final = (-1, -1)
@@ -28,51 +37,45 @@ _OF_OFFSETS: Final = frozenset({documents.OFFSETS, documents.DELAYS})
 Shown = tuple[int, int]  # how far the two tables that hold offsets were applied
 
 
+@dataclass(frozen=True, slots=True)
 class ConfigWrite:
     """Files on their way to disk: what makes each one's content, by path, and up to where the logs of offsets are in it."""
 
-    def __init__(self, disk: Disk, contents: Mapping[str, Callable[[], bytes]], offsets_shown: Shown) -> None:
-        self._disk = disk
-        self._contents = contents
-        self.offsets_shown = offsets_shown
-
-    @property
-    def paths(self) -> frozenset[str]:
-        return frozenset(self._contents)
+    disk: Disk
+    contents: Mapping[str, Callable[[], bytes]]
+    offsets_shown: Shown
 
     def run(self) -> None:
         """Encode and write; blocks."""
-        for path, content in self._contents.items():
-            self._disk.replace_bytes(path, content())
+        for path, content in self.contents.items():
+            self.disk.replace_bytes(path, content())
             # One of the original's would be older than ours, and the original reads it when it does not like ours.
-            if self._disk.exists(path + _BACKUP):
-                self._disk.remove(path + _BACKUP)
+            if self.disk.exists(path + _BACKUP):
+                self.disk.remove(path + _BACKUP)
+
+
+class Sources(NamedTuple):
+    """What the tables are derived from."""
+
+    store: MessageStore
+    metadata: MetadataService
+    pop: PopService
+    progress: ConsumerProgress
 
 
 class ConfigWriter:
-    """Knows which files are behind. `log_end` is where the log ended when this process started."""
+    """Knows which files are behind; make it before anything is appended."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        metadata: MetadataService,
-        progress: ConsumerProgress,
-        takeover: Takeover,
-        master_epoch: Callable[[], int],
-        dispatch_offset: Callable[[], int],
-        log_end: int,
-    ) -> None:
+    def __init__(self, disk: Disk, sources: Sources, takeover: Takeover, master_epoch: Callable[[], int]) -> None:
         self._disk = disk
-        self._metadata = metadata
-        self._progress = progress
+        self._store, self._metadata, self._pop, self._progress = sources
         self._takeover = takeover
         self._master_epoch = master_epoch
-        self._dispatch_offset = dispatch_offset
-        self._log_end = log_end
+        self._log_end = self._store.commitlog.end_offset
         self._behind = {documents.TOPICS, documents.GROUPS}
         self._offsets_shown = _NEVER
         self._forbidden: frozenset[tuple[str, str]] = frozenset()
-        metadata.listeners.append(self._changed)
+        self._metadata.listeners.append(self._changed)
 
     def begin(self) -> ConfigWrite | None:
         """What is to be written now; None when all files are up to date, or there is nothing to say yet."""
@@ -83,7 +86,7 @@ class ConfigWriter:
             return None
         if self._forbidden != self._metadata.tables.rules.forbidden:
             self._behind.add(documents.GROUPS)
-        offsets_now = (journal.applied_offset, self._progress.popped_at())
+        offsets_now = (journal.applied_offset, self._pop.journal.applied_offset)
         behind = frozenset(self._behind)
         if offsets_now != self._offsets_shown:
             behind |= _OF_OFFSETS
@@ -103,20 +106,27 @@ class ConfigWriter:
         self._behind -= behind
         return ConfigWrite(self._disk, {path: makers[path]() for path in sorted(behind)}, offsets_now)
 
-    def finish(self, write: ConfigWrite) -> None:
-        """The write has run."""
-        self._offsets_shown = write.offsets_shown
-
-    def abandon(self, write: ConfigWrite) -> None:
-        """The write failed, on a full disk for example: the next one does it again."""
-        self._behind |= write.paths - _OF_OFFSETS
+    async def write_behind(self, in_thread: InThread) -> None:
+        """Write what is behind. Nothing here depends on it: what a disk refuses, a full one for example, is tried again."""
+        write = self.begin()
+        if write is None:
+            return
+        try:
+            await in_thread(write.run)
+        except (StorageError, asyncio.CancelledError) as error:
+            self._behind |= write.contents.keys() - _OF_OFFSETS
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            log.warning("the tables in config/ stay behind: %s", error)
+        else:
+            self._offsets_shown = write.offsets_shown
 
     def write(self) -> None:
         """All of it in one go; blocks."""
         write = self.begin()
         if write is not None:
             write.run()
-            self.finish(write)
+            self._offsets_shown = write.offsets_shown
 
     def _changed(self, change: Change) -> None:
         if change.touches_topics:
@@ -126,7 +136,7 @@ class ConfigWriter:
 
     def _is_taken_over(self) -> bool:
         newest = self._metadata.journal.applied_offset
-        if not self._log_end < newest <= self._dispatch_offset():
+        if not self._log_end < newest <= self._store.dispatch_offset:
             return False
         self._takeover.finished()
         return True

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from brokerd.consuming.pull_offsets import PullOffsets
 from brokerd.metadata.start_offsets import QueueReads
 from brokerd.metadata.tables import Change, MetadataTables
-from brokerd.pop.service import PopService
+from brokerd.pop.handles import split_retry_topic
+from brokerd.pop.ledger import PopLedger
 
 Queue = tuple[str, int]  # stored topic, queue id
 
@@ -18,17 +19,16 @@ Queue = tuple[str, int]  # stored topic, queue id
 class ConsumerProgress:
     """Joins the tables of the two services; changes nothing."""
 
-    def __init__(self, tables: MetadataTables, pop_service: PopService, reads: QueueReads) -> None:
+    def __init__(self, tables: MetadataTables, ledger: PopLedger, reads: QueueReads) -> None:
         self._tables = tables
-        self._pop = pop_service
+        self._ledger = ledger
         self._reads = reads
         self.pulled = PullOffsets()
-        self.in_flight = pop_service.in_flight
 
     def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where a group is in a queue; None when it never consumed it."""
         committed = self._tables.consumer_offset(group, topic, queue_id)
-        popped = self._pop.committed_offset(group, topic, queue_id)
+        popped = self._ledger.committed_offset(group, topic, queue_id)
         if committed is None or popped is None:
             return popped if committed is None else committed
         return max(committed, popped)
@@ -36,34 +36,30 @@ class ConsumerProgress:
     def taken_offset(self, group: str, topic: str, queue_id: int) -> int:
         """Every message of the queue below it was given to the group; 0 when it never took one, or this broker does not know."""
         pulled = self.pulled.get(group, topic, queue_id) or 0
-        queue = self._pop.ledger.queue(group, topic, queue_id)
+        queue = self._ledger.queue(group, topic, queue_id)
         return max(pulled, queue.next_offset if queue is not None else 0)
 
     def all_offsets(self) -> Mapping[tuple[str, str], Mapping[int, int]]:
         """Where every group is, by (group, stored topic), then queue; a copy."""
         found = {key: dict(queues) for key, queues in self._tables.offsets.items()}
-        for queue in self._pop.ledger.queues():
+        for queue in self._ledger.queues():
             offsets = found.setdefault((queue.group, queue.topic), {})
             offsets[queue.queue_id] = max(offsets.get(queue.queue_id, 0), queue.committed_offset())
         return found
-
-    def popped_at(self) -> int:
-        """Grows when something was popped or finished."""
-        return self._pop.journal.applied_offset
 
     def consumed_by(self, group: str) -> Sequence[Queue]:
         """The queues that a group has an offset in, in order."""
         pulled = {
             (topic, queue_id) for topic, queues in self._tables.offsets_of_group(group).items() for queue_id in queues
         }
-        return sorted(pulled.union(self._pop.popped_queues(group)))
+        return sorted(pulled.union(self._ledger.popped_queues(group)))
 
     def consumed(self) -> Mapping[str, Collection[Queue]]:
         """The same of every group, in one pass."""
         found: dict[str, set[Queue]] = {}
         for (group, topic), queues in self._tables.offsets.items():
             found.setdefault(group, set()).update((topic, queue_id) for queue_id in queues)
-        for queue in self._pop.ledger.queues():
+        for queue in self._ledger.queues():
             found.setdefault(queue.group, set()).add((queue.topic, queue.queue_id))
         return found
 
@@ -91,3 +87,17 @@ class ConsumerProgress:
             if max(low, read_up_to) < high:
                 return queue_id + 1
         return 0
+
+    def unfinished(self, group: str) -> str | None:
+        """Why a group cannot change between ordered and not now; None when nothing of it is on its way."""
+        in_flight = self._ledger.in_flight(group)
+        if in_flight:
+            return f"{in_flight} messages are with its clients; let them be finished first"
+        waiting = 0
+        for name, config in self._tables.topics.items():
+            split = split_retry_topic(name)
+            if split is not None and split[0] == group:
+                for queue_id in range(config.read_queue_nums):
+                    done = self._ledger.committed_offset(group, name, queue_id) or 0
+                    waiting += max(0, self._reads.max_offset(name, queue_id) - done)
+        return f"{waiting} returned messages wait for it; let them be finished first" if waiting else None

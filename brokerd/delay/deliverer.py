@@ -11,38 +11,58 @@ At most one batch is on its way: the next follows when the group acknowledged it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-from brokerd.delay.destinations import DestinationMetadata, destination_of
-from brokerd.delay.figures import LevelFigures, ScheduleCounters, schedule_state
 from brokerd.delay.levels import SCHEDULE_GROUP, Delays
-from brokerd.delay.rules import Target, deliver
-from brokerd.delay.settings import DelaySettings
+from brokerd.delay.rules import Target, deliver, target_of
 from brokerd.delay.waiting import WaitingLevel
 from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler, Timer
+from brokerd.metadata.configs import TopicConfig
+from brokerd.metadata.service import MetadataService
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.unit import BLANK_SIZE, Unit
 from remoting import codes
-from remoting.errors import LogboomError, RequestError, StorageError
-from remoting.facts.broker_state import ScheduleState
-from remoting.names import SCHEDULE_TOPIC
+from remoting.errors import LogboomError, RequestError, StorageError, raise_refusal
+from remoting.facts.broker_state import LevelState, ScheduleState
+from remoting.names import SCHEDULE_TOPIC, group_of_retry_topic
 from remoting.record.codec import Record, decode_record
+from remoting.settings import check, setting
 
 log = logging.getLogger(__name__)
 
 _UNITS: Final = 64  # looked at in one read
 
 
-class ScheduleMetadata(DestinationMetadata, Protocol):
-    """What is needed of the metadata service."""
+@dataclass(frozen=True, slots=True)
+class DelaySettings:
+    """How much is delivered at once, and when a failure is tried again. The levels are `store.delay_levels`."""
 
-    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None: ...
+    batch_messages: int = setting(
+        64, "most delayed messages delivered before the last are acknowledged", minimum=1, maximum=100_000
+    )
+    batch_bytes: int = setting(4 << 20, "most bytes of them, but always one message", minimum=1024, maximum=64 << 20)
+    retry_ms: int = setting(
+        1000, "when a delivery fails, the next try is after this time", minimum=10, maximum=3_600_000
+    )
 
-    def commit_now(self, offsets: Mapping[tuple[str, str, int], int]) -> int: ...
+    def __post_init__(self) -> None:
+        check("delay", self)
+
+
+@dataclass(slots=True)
+class ScheduleCounters:
+    """Running totals since the start."""
+
+    delivered: int = 0
+    failures: int = 0  # attempts; they are repeated
+    lost: int = 0  # their topic or group was removed while they waited, or they are gone from the log
+    last_at_ms: int = 0  # when the last delivery was, of whichever level (steady time)
+    last_late_ms: int = -1  # how late that was; -1 before the first
 
 
 class _Due(NamedTuple):
@@ -60,7 +80,7 @@ class Deliverer:
     def __init__(
         self,
         delays: Delays,
-        metadata: ScheduleMetadata,
+        metadata: MetadataService,
         record_log: RecordLog,
         scheduler: Scheduler,
         wall_ms: Callable[[], int],
@@ -73,7 +93,6 @@ class Deliverer:
         self._scheduler = scheduler
         self._wall_ms = wall_ms
         self._settings = settings or DelaySettings()
-        self._levels: list[WaitingLevel] = []
         self._late_ms: dict[int, int] = {}
         self._release: dict[int, int] = {}  # of the first waiting message of a level
         self._blocked: dict[int, int] = {}  # levels whose next message cannot be read, until when
@@ -86,9 +105,10 @@ class Deliverer:
         self._commit_failed = False
         self._life = 0
         self._running = False
-        for queue_id in range(len(delays)):
-            _, end = record_log.queue_range(SCHEDULE_TOPIC, queue_id)
-            self._levels.append(WaitingLevel(delays[queue_id], end, self._steady_ms()))
+        self._levels = [
+            WaitingLevel(delay_ms, record_log.queue_range(SCHEDULE_TOPIC, queue_id)[1], self._steady_ms())
+            for queue_id, delay_ms in enumerate(delays)
+        ]
 
     # ---- resident of the log
 
@@ -143,23 +163,27 @@ class Deliverer:
 
     # ---- for people
 
-    def levels(self) -> list[LevelFigures]:
-        """All levels."""
-        now_ms = self._steady_ms()
-        return [
-            LevelFigures(
-                queue_id + 1,
-                level.delay_ms,
-                max(0, level.end - self._position(queue_id)),
-                self._late_ms.get(queue_id, -1),
-                self._overdue_ms(queue_id, now_ms),
-            )
-            for queue_id, level in enumerate(self._levels)
-        ]
-
     def state(self) -> ScheduleState:
         """All of it, for the broker's state."""
-        return schedule_state(self.levels(), self.counters, self._steady_ms())
+        now_ms, counters = self._steady_ms(), self.counters
+        levels = tuple(
+            LevelState(
+                level=queue_id + 1,
+                delay_ms=level.delay_ms,
+                waiting=max(0, level.end - self._position(queue_id)),
+                late_ms=self._late_ms.get(queue_id, -1),
+            )
+            for queue_id, level in enumerate(self._levels)
+        )
+        return ScheduleState(
+            levels=levels,
+            last_late_ms=counters.last_late_ms,
+            last_ago_ms=max(0, now_ms - counters.last_at_ms) if counters.last_late_ms >= 0 else -1,
+            overdue_ms=max(self._overdue_ms(queue_id, now_ms) for queue_id in range(len(levels))),
+            delivered=counters.delivered,
+            failures=counters.failures,
+            lost=counters.lost,
+        )
 
     def offsets(self) -> dict[int, int]:
         """By level, up to which queue offset everything is delivered."""
@@ -298,7 +322,7 @@ class Deliverer:
                     self.counters.lost += 1
                 else:
                     record = decode_record(self._log.record_at(physical_offset, size))
-                    due.append(_Due(record, destination_of(record, self._metadata)))
+                    due.append(_Due(record, _destination_of(record, self._metadata)))
                     room.take(size)
                     late_ms[queue_id] = now_ms - release_ms
                 level.move(level.position + 1)
@@ -375,3 +399,30 @@ class _Room:
     def take(self, size_bytes: int) -> None:
         self.messages -= 1
         self.bytes -= size_bytes
+
+
+def _destination_of(record: Record, metadata: MetadataService) -> Target | None:
+    """None when what the message was sent to is gone: a deleted topic, or a retry topic whose group is deleted.
+
+    Raises RequestError when a retry topic that is needed cannot be made now.
+    """
+    target = target_of(record)
+    if target is None or metadata.deleted_at(target.topic) > record.physical_offset:
+        return None
+    topic = metadata.topic(target.topic)
+    returned_to = group_of_retry_topic(target.topic)
+    if topic is None and returned_to is not None:
+        topic = _retry_topic(target.topic, returned_to, metadata)
+    if topic is None:
+        return None
+    if target.queue_id < topic.read_queue_nums:
+        return target
+    return target._replace(queue_id=target.queue_id % max(1, topic.write_queue_nums))  # it has fewer queues now
+
+
+def _retry_topic(name: str, group_name: str, metadata: MetadataService) -> TopicConfig | None:
+    group = metadata.group(group_name)
+    if group is None:
+        return None
+    raise_refusal(metadata.ensure_topic(name, max(1, group.retry_queue_nums)))
+    return metadata.topic(name)

@@ -15,6 +15,7 @@ neighbours are put together, and the entries decide in the span between them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final, NamedTuple
 
 MAX_ARRIVALS: Final = 1024
@@ -104,14 +105,7 @@ class WaitingLevel:
 
     def _index_of(self, offset: int) -> int:
         """The first arrival that ends behind the offset."""
-        low, high = 0, len(self._arrivals)
-        while low < high:
-            middle = (low + high) // 2
-            if self._arrivals[middle].end > offset:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return bisect_right(self._arrivals, offset, key=lambda arrival: arrival.end)
 
     def _make_room(self) -> None:
         """Forget the arrivals of what is delivered; put neighbours together when that is not enough."""

@@ -7,7 +7,9 @@ a hash, so `admits` compares the tag itself.
 from __future__ import annotations
 
 import re
-from typing import Final, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 from brokerd.filters import sql
 from brokerd.filters.table import FilterTable
@@ -24,57 +26,31 @@ MAX_EXPRESSION_LENGTH: Final = 16 * 1024
 _TAG_IN_PROPERTIES = re.compile(rb"(?:^|\x02)TAGS\x01([^\x02]*)")
 
 
-class MessageFilter(Protocol):
-    """A compiled subscription. `tags_codes` are the hashes that can match, None when any can; `is_exact` = they decide alone."""
+@dataclass(frozen=True)
+class MessageFilter:
+    """A compiled subscription. `admits` says whether a message with a property string is wanted. `tags_codes` are the hashes that
+    can match, None when any can; `is_exact`: they decide alone."""
 
-    @property
-    def tags_codes(self) -> frozenset[int] | None: ...
-
-    @property
-    def is_exact(self) -> bool: ...
-
-    def admits(self, properties: bytes) -> bool:
-        """Whether a message with this property string is wanted."""
-
-
-class EverythingFilter:
-    """The subscription `*`."""
-
+    admits: Callable[[bytes], bool]
     tags_codes: frozenset[int] | None = None
-    is_exact = True
-
-    def admits(self, properties: bytes) -> bool:
-        return True
+    is_exact: bool = False
 
 
-_EVERYTHING: Final = EverythingFilter()
+def _everything() -> MessageFilter:
+    return MessageFilter(lambda _: True, is_exact=True)
 
 
-class TagFilter:
-    """`A || B`: messages whose tag is one of these."""
+def _one_of(tags: frozenset[str]) -> MessageFilter:
+    encoded = {tag.encode() for tag in tags}
 
-    is_exact = False
-
-    def __init__(self, tags: frozenset[str]) -> None:
-        self.tags_codes: frozenset[int] | None = frozenset(map(java_hash, tags))
-        self._encoded = {tag.encode() for tag in tags}
-
-    def admits(self, properties: bytes) -> bool:
+    def admits(properties: bytes) -> bool:
         found = _TAG_IN_PROPERTIES.findall(properties)
-        return bool(found) and found[-1] in self._encoded
+        return bool(found) and found[-1] in encoded
+
+    return MessageFilter(admits, frozenset(map(java_hash, tags)))
 
 
-class SqlFilter:
-    """An SQL92 expression over the message's properties."""
-
-    tags_codes: frozenset[int] | None = None
-    is_exact = False
-
-    def __init__(self, expression: sql.Expression) -> None:
-        self._expression = expression
-
-    def admits(self, properties: bytes) -> bool:
-        return self._expression.matches(decode_properties(properties))
+_EVERYTHING: Final = _everything()
 
 
 def split_tags(expression: str) -> frozenset[str]:
@@ -102,14 +78,15 @@ def compile_filter(expression_type: str, expression: str) -> MessageFilter:
 def _compile(expression_type: str, expression: str) -> MessageFilter:
     if expression_type in ("", TAG):
         tags = split_tags(expression)
-        return TagFilter(tags) if tags else EverythingFilter()
+        return _one_of(tags) if tags else _everything()
     if expression_type != SQL92:
         raise RequestError(
             codes.SUBSCRIPTION_PARSE_FAILED,
             f"filter expressions are of type TAG or SQL92, not {expression_type[:64]!r}",
         )
     try:
-        return SqlFilter(sql.parse(expression))
+        matches = sql.parse(expression).matches
+        return MessageFilter(lambda properties: matches(decode_properties(properties)))
     except sql.SqlError as error:
         raise RequestError(codes.SUBSCRIPTION_PARSE_FAILED, f"the SQL92 expression is not valid: {error}") from error
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import contains, ge, gt, le, lt
 from typing import Final, NamedTuple
 
 MAX_DEPTH: Final = 32
@@ -124,12 +125,12 @@ class _Parser:
     # ---- grammar
 
     def _or(self) -> _Node:
-        return self._chain(self._and, "OR", _any_of)
+        return self._chain(self._and, "OR", decisive=True)
 
     def _and(self) -> _Node:
-        return self._chain(self._equality, "AND", _all_of)
+        return self._chain(self._equality, "AND", decisive=False)
 
-    def _chain(self, part: Callable[[], _Node], word: str, combine: Callable[[Sequence[Evaluate]], Evaluate]) -> _Node:
+    def _chain(self, part: Callable[[], _Node], word: str, *, decisive: bool) -> _Node:
         first = part()
         if not self._is("keyword", word):
             return first
@@ -137,7 +138,7 @@ class _Parser:
         while self._take("keyword", word):
             position = self._peek().position
             conditions.append(_as_condition(part(), position))
-        return _Node("boolean", combine(conditions))
+        return _Node("boolean", _combined(conditions, decisive))
 
     def _equality(self) -> _Node:
         left = self._comparison()
@@ -185,12 +186,13 @@ class _Parser:
             if low.kind == high.kind == "number" and _as_number(low.constant) > _as_number(high.constant):
                 raise SqlError(f"the lower bound at character {token.position} is above the upper one")
             value = _orderable(left, token)
-            return _all_of([_ordered(">=", value, low), _ordered("<=", value, high)])
+            return _combined([_ordered(">=", value, low), _ordered("<=", value, high)], decisive=False)
         if left.kind != "property":
             raise SqlError(f"{token.value} at character {token.position} needs a property on its left")
         if token.value == "IN":
-            return _in(left.property_name, self._texts())
-        return _text_test(token.value, left.property_name, self._expect("text", "a text in quotes").value)
+            return _text_test(left.property_name, self._texts().__contains__)
+        text, test = self._expect("text", "a text in quotes").value, _TEXT_TESTS[token.value]
+        return _text_test(left.property_name, lambda value: test(value, text))
 
     def _texts(self) -> frozenset[str]:
         self._expect("symbol", "(")
@@ -268,8 +270,13 @@ class _Parser:
         return token
 
 
-_ORDER: Final = ("<", "<=", ">", ">=")
-_SET_WORDS: Final = ("BETWEEN", "IN", "CONTAINS", "STARTSWITH", "ENDSWITH")
+_ORDER: Final[Mapping[str, Callable[[float, float], bool]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+_TEXT_TESTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
+    "CONTAINS": contains,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+_SET_WORDS: Final = ("BETWEEN", "IN", *_TEXT_TESTS)
 _CONSTANTS: Final[Mapping[str, tuple[str, Value]]] = {
     "TRUE": ("boolean", True),
     "FALSE": ("boolean", False),
@@ -315,27 +322,15 @@ def _truth(value: Value) -> bool | None:
     return isinstance(value, str) and value.lower() == "true"
 
 
-def _all_of(conditions: Sequence[Evaluate]) -> Evaluate:
+def _combined(conditions: Sequence[Evaluate], decisive: bool) -> Evaluate:
+    """Of three-valued conditions: the decisive value where one of them has it, else unknown where one is."""
+
     def evaluate(properties: Properties) -> Value:
-        result: bool | None = True
+        result: bool | None = not decisive
         for condition in conditions:
             truth = _truth(condition(properties))
-            if truth is False:
-                return False
-            if truth is None:
-                result = None
-        return result
-
-    return evaluate
-
-
-def _any_of(conditions: Sequence[Evaluate]) -> Evaluate:
-    def evaluate(properties: Properties) -> Value:
-        result: bool | None = False
-        for condition in conditions:
-            truth = _truth(condition(properties))
-            if truth is True:
-                return True
+            if truth is decisive:
+                return decisive
             if truth is None:
                 result = None
         return result
@@ -377,32 +372,15 @@ def _ordered(operator: str, left: _Node, right: _Node) -> Evaluate:
         a, b = left.evaluate(properties), right.evaluate(properties)
         if a is None or b is None:
             return None
-        x, y = _as_number(a), _as_number(b)
-        if operator == "<":
-            return x < y
-        if operator == "<=":
-            return x <= y
-        return x > y if operator == ">" else x >= y
+        return _ORDER[operator](_as_number(a), _as_number(b))
 
     return evaluate
 
 
-def _in(name: str, texts: frozenset[str]) -> Evaluate:
+def _text_test(name: str, test: Callable[[str], bool]) -> Evaluate:
     def evaluate(properties: Properties) -> Value:
         value = properties.get(name)
-        return None if value is None else value in texts
-
-    return evaluate
-
-
-def _text_test(word: str, name: str, text: str) -> Evaluate:
-    def evaluate(properties: Properties) -> Value:
-        value = properties.get(name)
-        if value is None:
-            return None
-        if word == "CONTAINS":
-            return text in value
-        return value.startswith(text) if word == "STARTSWITH" else value.endswith(text)
+        return None if value is None else test(value)
 
     return evaluate
 

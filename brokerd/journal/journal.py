@@ -95,8 +95,9 @@ class Journal:
         self._table.apply(kind, body, end_offset)
         self._records_since += 1
         self._bytes_since += len(encoded)
-        if self._records_since >= self._settings.snapshot_every_records:
-            self._snapshot_if_due()
+        enough_bytes = self._settings.snapshot_bytes_factor * self._snapshot_bytes
+        if self._records_since >= self._settings.snapshot_every_records and self._bytes_since >= enough_bytes:
+            self._write_snapshot()
         return end_offset
 
     def record(self, records: Iterable[tuple[str, Any]], done: Callable[[RequestError | None], None]) -> None:
@@ -190,10 +191,6 @@ class Journal:
         assert end_offset > self.applied_offset
         self._position = Position(self._position.next_unit, end_offset)
         return end_offset
-
-    def _snapshot_if_due(self) -> None:
-        if self._bytes_since >= self._settings.snapshot_bytes_factor * self._snapshot_bytes:
-            self._write_snapshot()
 
     def _write_snapshot(self) -> None:
         """Append the whole state. When the log refuses, a part may be in it, which is harmless; it is tried again later."""

@@ -7,7 +7,8 @@ looking for the snapshot reads no record but the candidates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
@@ -66,6 +67,13 @@ def decode_log_record(encoded: bytes) -> LogRecord:
     return LogRecord(kind, body, record.physical_offset + record.size)
 
 
+class Snapshot(NamedTuple):
+    """The place of its first unit, and its parts."""
+
+    first: int
+    parts: Sequence[LogRecord]
+
+
 class Position(NamedTuple):
     """How far a table follows its topic: the next queue offset, and the physical end of the last record applied."""
 
@@ -81,19 +89,10 @@ def rebuild(log: RecordLog, topic: str, table: Table) -> Position:
     table.clear()
     low, high = log.queue_range(topic, 0)
     found = find_snapshot(log, topic, low, high)
-    end_offset = 0
-    if found is None:
-        if low > 0:
-            return Position(0, 0)
-        start = low
-    else:
-        start, parts = found
-        for part in parts:
-            for row in part.body["rows"]:
-                table.load_row(row)
-        start += len(parts)
-        end_offset = parts[-1].end_offset
-    return follow(log, topic, table, Position(start, end_offset), high)
+    if found is None and low > 0:
+        return Position(0, 0)
+    begin = _load(table, found) if found is not None else Position(low, 0)
+    return follow(log, topic, table, begin, high)
 
 
 def rebuild_undispatched(log: RecordLog, topic: str, table: Table, undispatched: Sequence[Unit]) -> Position:
@@ -103,21 +102,24 @@ def rebuild_undispatched(log: RecordLog, topic: str, table: Table, undispatched:
     """
     low, high = log.queue_range(topic, 0)
     units = [*log.read_units(topic, 0, low, high - low), *undispatched]
-    for end in range(len(units), 0, -1):
-        if units[end - 1][2] != _SNAPSHOT_CODE:
-            continue
-        last = _read(log, units[end - 1])
-        first = end - last.body["parts"]
-        if last.body["part"] == last.body["parts"] - 1 and first >= 0:
-            table.clear()
-            for unit in units[first:end]:
-                for row in _read(log, unit).body["rows"]:
-                    table.load_row(row)
-            return Position(high, apply_units(log, table, units[end:], last.end_offset))
-    raise CorruptedFile(
-        f"{topic} starts at queue offset {low} and holds no snapshot: records are missing; restore the broker's "
-        "data directory, or empty it so that it is copied from the master"
-    )
+    found = _last_whole(log, lambda start, count: units[start : start + count], 0, len(units))
+    if found is None:
+        raise CorruptedFile(
+            f"{topic} starts at queue offset {low} and holds no snapshot: records are missing; restore the broker's "
+            "data directory, or empty it so that it is copied from the master"
+        )
+    table.clear()
+    behind, end_offset = _load(table, found)
+    return Position(high, apply_units(log, table, units[behind:], end_offset))
+
+
+def _load(table: Table, snapshot: Snapshot) -> Position:
+    """Fill the empty table; where what follows the snapshot begins."""
+    first, parts = snapshot
+    for part in parts:
+        for row in part.body["rows"]:
+            table.load_row(row)
+    return Position(first + len(parts), parts[-1].end_offset)
 
 
 def follow(log: RecordLog, topic: str, table: Table, position: Position, high: int) -> Position:
@@ -146,12 +148,19 @@ def apply_units(log: RecordLog, table: Table, units: Sequence[Unit], applied_off
     return applied_offset
 
 
-def find_snapshot(log: RecordLog, topic: str, low: int, high: int) -> tuple[int, Sequence[LogRecord]] | None:
-    """Queue offset and parts of the last whole snapshot in [low, high)."""
+def find_snapshot(log: RecordLog, topic: str, low: int, high: int) -> Snapshot | None:
+    """The last whole snapshot in [low, high)."""
+    return _last_whole(log, partial(log.read_units, topic, 0), low, high)
+
+
+def _last_whole(
+    log: RecordLog, read_units: Callable[[int, int], Sequence[Unit]], low: int, high: int
+) -> Snapshot | None:
+    """The last whole snapshot among the units [low, high), which `read_units(start, count)` reads."""
     end = high
     while end > low:
         start = max(low, end - _CHUNK)
-        units = log.read_units(topic, 0, start, end - start)
+        units = read_units(start, end - start)
         for index in range(len(units) - 1, -1, -1):
             if units[index][2] != _SNAPSHOT_CODE:
                 continue
@@ -159,8 +168,7 @@ def find_snapshot(log: RecordLog, topic: str, low: int, high: int) -> tuple[int,
             count = last.body["parts"]
             first = start + index - count + 1
             if last.body["part"] == count - 1 and first >= low:
-                parts = [_read(log, unit) for unit in log.read_units(topic, 0, first, count - 1)]
-                return first, [*parts, last]
+                return Snapshot(first, [*(_read(log, unit) for unit in read_units(first, count - 1)), last])
         end = start
     return None
 

@@ -5,7 +5,7 @@ Part of the metadata tables: `apply` of a record is the only change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from brokerd.metadata import records
@@ -92,9 +92,7 @@ class ConsumerRules:
             self.resets[group, topic] = dict(rest[0])
 
     def _take(self, group: str, topic: str, queue_id: int) -> None:
-        queues: Mapping[int, int] | None = self.resets.get((group, topic))
-        if queues is None:
-            return
-        self.resets[group, topic].pop(queue_id, None)
+        queues = self.resets.get((group, topic), {})
+        queues.pop(queue_id, None)
         if not queues:
-            del self.resets[group, topic]
+            self.resets.pop((group, topic), None)

@@ -15,7 +15,6 @@ from brokerd.journal.record_log import error_of
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.metadata import records
 from brokerd.metadata.tables import MetadataTables
-from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, RequestError, as_request_error
 
 log = logging.getLogger(__name__)
@@ -64,19 +63,19 @@ class OffsetCommits:
         for key, _ in wanted:
             self._commits.pop(key, None)
         parts = (wanted[start : start + MAX_PENDING_COMMITS] for start in range(0, len(wanted), MAX_PENDING_COMMITS))
-        self._journal.record(((records.OFFSETS, records.offsets(dict(part), self._now_ms())) for part in parts), done)
+        self._journal.record((records.offsets(dict(part), self._now_ms()) for part in parts), done)
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int], done: Done) -> None:
         """Let a group go on at other offsets, by queue: they are its offsets from now on, and pending until it was told."""
         for queue_id in offsets:
             self._commits.pop((group, topic, queue_id), None)
-        self._journal.record(
-            [(records.OFFSETS_RESET, records.offsets_reset(group, topic, offsets, self._now_ms()))], done
-        )
+        ends = list(map(list, offsets.items()))
+        record = records.record(records.OFFSETS_RESET, self._now_ms(), group=group, topic=topic, o=ends)
+        self._journal.record([record], done)
 
     def take_resets(self, queues: Sequence[tuple[str, str, int]], done: Done) -> None:
         """The group is told about pending resets of (group, topic, queue), and goes on from there."""
-        self._journal.record([(records.RESETS_TAKEN, records.resets_taken(queues, self._now_ms()))], done)
+        self._journal.record([records.record(records.RESETS_TAKEN, self._now_ms(), o=list(map(list, queues)))], done)
 
     def flush(self) -> None:
         """Append what was committed, and answer when it is acknowledged."""
@@ -87,25 +86,23 @@ class OffsetCommits:
         commits, self._commits = self._commits, {}
         waiters, self._waiters = self._waiters, []
         changed = {key: offset for key, offset in commits.items() if self._tables.consumer_offset(*key) != offset}
+
+        def tell(error: RequestError | None) -> None:
+            for done in waiters:
+                done(error)
+
         end_offset = self._journal.applied_offset
         if changed:
             try:
-                end_offset = self._journal.append(records.OFFSETS, records.offsets(changed, self._now_ms()))
+                end_offset = self._journal.append(*records.offsets(changed, self._now_ms()))
             except LogboomError as error:
                 log.info("%d consumer offsets were not committed: %s", len(changed), error)
-                for done in waiters:
-                    done(as_request_error(error))
+                tell(as_request_error(error))
                 return
         if waiters:
-            self._journal.when_acknowledged(end_offset, lambda status: _tell(waiters, status))
+            self._journal.when_acknowledged(end_offset, lambda status: tell(error_of(status)))
 
     def close(self) -> None:
         """Commit what waits and stop the timer."""
         if self._timer is not None:
             self.flush()
-
-
-def _tell(waiters: list[Done], status: PutStatus) -> None:
-    error = error_of(status)
-    for done in waiters:
-        done(error)

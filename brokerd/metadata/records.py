@@ -25,13 +25,15 @@ A record is a JSON object with `v`, the version of its layout, and `t`, the wall
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from remoting.errors import CorruptedFile
 
 VERSION: Final = 1
+
+Record = tuple[str, Any]  # kind, body
 
 TOPIC_PUT: Final = "topicPut"
 TOPICS_DELETED: Final = "topicsDeleted"
@@ -116,52 +118,19 @@ def decode_group(fields: Mapping[str, Any]) -> GroupConfig:
     )
 
 
-def topic_put(config: TopicConfig, now_ms: int) -> dict[str, Any]:
-    return {"v": VERSION, "t": now_ms, "topic": encode_topic(config)}
+def record(kind: str, now_ms: int, **members: Any) -> Record:
+    """A record of this kind, with its members as they stand above."""
+    return kind, {"v": VERSION, "t": now_ms, **members}
 
 
-def topics_deleted(names: Iterable[str], now_ms: int) -> dict[str, Any]:
-    return {"v": VERSION, "t": now_ms, "names": list(names)}
+def offsets(entries: Mapping[tuple[str, str, int], int], now_ms: int) -> Record:
+    """Consumer offsets by (group, topic, queue)."""
+    return record(OFFSETS, now_ms, o=[[*key, offset] for key, offset in entries.items()])
 
 
-def group_put(config: GroupConfig, now_ms: int) -> dict[str, Any]:
-    return {"v": VERSION, "t": now_ms, "group": encode_group(config)}
-
-
-def group_deleted(name: str, clean_offsets: bool, now_ms: int) -> dict[str, Any]:
-    return {"v": VERSION, "t": now_ms, "name": name, "offsets": clean_offsets}
-
-
-def offsets(entries: Mapping[tuple[str, str, int], int], now_ms: int) -> dict[str, Any]:
-    return {
-        "v": VERSION,
-        "t": now_ms,
-        "o": [[group, topic, queue_id, offset] for (group, topic, queue_id), offset in entries.items()],
-    }
-
-
-def offsets_reset(group: str, topic: str, entries: Mapping[int, int], now_ms: int) -> dict[str, Any]:
-    return {"v": VERSION, "t": now_ms, "group": group, "topic": topic, "o": [list(each) for each in entries.items()]}
-
-
-def resets_taken(queues: Iterable[tuple[str, str, int]], now_ms: int) -> dict[str, Any]:
-    return {"v": VERSION, "t": now_ms, "o": [list(queue) for queue in queues]}
-
-
-def request_mode(group: str, topic: str, mode: str, share: int, now_ms: int) -> dict[str, Any]:
-    return {"v": VERSION, "t": now_ms, "group": group, "topic": topic, "mode": mode, "share": share}
-
-
-def forbidden(group: str, topic: str, is_forbidden: bool, now_ms: int) -> dict[str, Any]:
-    return {"v": VERSION, "t": now_ms, "group": group, "topic": topic, "forbidden": is_forbidden}
-
-
-def taken_over(rows: list[Any], digest: str, now_ms: int) -> dict[str, Any]:
-    return {"v": VERSION, "t": now_ms, "rows": rows, "digest": digest}
-
-
-def queues_emptied(ends: Mapping[tuple[str, int], int], now_ms: int) -> dict[str, Any]:
-    return {"v": VERSION, "t": now_ms, "q": [[*queue, end] for queue, end in ends.items()]}
+def queues_emptied(ends: Mapping[tuple[str, int], int], now_ms: int) -> Record:
+    """Where emptied queues go on, by (topic, queue)."""
+    return record(QUEUES_EMPTIED, now_ms, q=[[*queue, end] for queue, end in ends.items()])
 
 
 def unknown_kind(table: str, kind: str, end_offset: int) -> CorruptedFile:

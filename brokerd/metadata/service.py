@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import orjson
-
 from brokerd.journal.journal import Journal, JournalSettings
 from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler
-from brokerd.metadata import decide, records
+from brokerd.metadata import records
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.consumer_rules import RequestMode
-from brokerd.metadata.names import METADATA_TOPIC, SystemNames
+from brokerd.metadata.decide import Decision, Rules
+from brokerd.metadata.names import METADATA_TOPIC
 from brokerd.metadata.offset_commits import Done, OffsetCommits
-from brokerd.metadata.tables import Change, MetadataTables
+from brokerd.metadata.records import Record
+from brokerd.metadata.tables import Change
 from brokerd.store.derived.dispatcher import Arrival
-from remoting.errors import InvalidParameter, LogboomError, RequestError, as_request_error
+from remoting.errors import LogboomError, RequestError, as_request_error
 
 log = logging.getLogger(__name__)
 
@@ -54,34 +54,26 @@ class Preface(Protocol):
 
 
 class MetadataService:
-    """Implements `configs.Metadata`; a `journal.resident.Resident`, the first.
-
-    `unread_queues(topic)` says how many queues must stay readable so that no unread message disappears; `unfinished(group)` gives
-    a reason why the group cannot change between ordered and not now, or None. Both are set by the composition.
-    """
+    """Implements `configs.Metadata`; a `journal.resident.Resident`, the first. `tables` are those of the `rules`."""
 
     own_topics: Final = frozenset({METADATA_TOPIC})
 
     def __init__(
         self,
         record_log: RecordLog,
-        names: SystemNames,
+        rules: Rules,
         scheduler: Scheduler,
-        now_ms: Callable[[], int],
         journal_settings: JournalSettings | None = None,
         preface: Preface | None = None,
     ) -> None:
-        self.names = names
-        self.tables = MetadataTables()
+        self.names, self.tables = rules.names, rules.tables
         self.listeners: list[Callable[[Change], None]] = []
-        self.unread_queues: Callable[[str], int] = lambda _: 0
-        self.unfinished: Callable[[str], str | None] = lambda _: None
+        self._rules = rules
         self._preface = preface
         self._notifying = _Notifying(self)
         self.journal = Journal(record_log, METADATA_TOPIC, self._notifying, journal_settings, self._record_preface)
-        self.commits = OffsetCommits(self.journal, self.tables, scheduler, now_ms)
+        self.commits = OffsetCommits(self.journal, self.tables, scheduler, rules.now_ms)
         self._scheduler = scheduler
-        self._now_ms = now_ms
 
     # ---- reading
 
@@ -110,19 +102,6 @@ class MetadataService:
     def group_data_version(self, master_epoch: int) -> DataVersion:
         return DataVersion(self.tables.group_changes, master_epoch, self.tables.groups_changed_ms)
 
-    def registration_body(self, master_epoch: int) -> bytes:
-        """The body of a broker's registration at a name server (not compressed)."""
-        body = {
-            "filterServerList": [],
-            "topicConfigSerializeWrapper": {
-                "dataVersion": self.data_version(master_epoch).as_json(),
-                "topicConfigTable": {name: topic_json(config) for name, config in self.topics().items()},
-                "topicQueueMappingInfoMap": {},
-                "topicQueueMappingDetailMap": {},
-            },
-        }
-        return orjson.dumps(body)
-
     # ---- changing
 
     def put_topic(self, config: TopicConfig, done: Done) -> None:
@@ -130,7 +109,7 @@ class MetadataService:
 
     def put_topics(self, configs: Sequence[TopicConfig], done: Done) -> None:
         """Create or change topics: all of them, or none when one is refused."""
-        self._change_all(lambda: [self._decide_topic(config) for config in configs], done)
+        self._change(lambda: list(map(self._rules.put_topic, configs)), done)
 
     def ensure_topic(self, name: str, queues: int = 1, sys_flag: int = 0) -> RequestError | None:
         """Create a retry or dead-letter topic that the broker needs, unless it is there; the reason if that failed.
@@ -139,43 +118,34 @@ class MetadataService:
         """
         if name in self.tables.topics:
             return None
-        return self._make(lambda: decide.decide_ensure_topic(self.tables, name, queues, self._now_ms(), sys_flag))
+        return self._make(lambda: self._rules.ensure_topic(name, queues, sys_flag))
 
     def make_topic_like(self, name: str, template: str, queues: int, *, is_unit: bool = False) -> RequestError | None:
         """Create a topic after a template, if there is one that allows it; the reason if that failed. Nobody needs to wait, as in
         `ensure_topic`."""
-        return self._make(
-            lambda: decide.decide_topic_like(
-                self.tables, self.names, name, self.topic(template), queues, is_unit, self._now_ms()
-            )
-        )
+        return self._make(lambda: self._rules.topic_like(name, self.topic(template), queues, is_unit=is_unit))
 
     def delete_topic(self, name: str, done: Done) -> None:
-        self._change(lambda: decide.decide_delete_topic(self.tables, self.names, name, self._now_ms()), done)
+        self._change(lambda: [self._rules.delete_topic(name)], done)
 
     def put_group(self, config: GroupConfig, done: Done) -> None:
         self.put_groups((config,), done)
 
     def put_groups(self, configs: Sequence[GroupConfig], done: Done) -> None:
         """Create or change consumer groups: all of them, or none when one is refused."""
-        self._change_all(lambda: [self._decide_group(config) for config in configs], done)
+        self._change(lambda: list(map(self._rules.put_group, configs)), done)
 
     def delete_group(self, name: str, done: Done, clean_offsets: bool = True) -> None:
-        def decide_topics() -> decide.Decision:
-            return decide.decide_delete_retry_topics(self.tables, name, self._now_ms())
-
         def then(error: RequestError | None) -> None:
             if error is not None:
                 log.warning("the retry topics of the deleted group %s remain: %s", name, error)
 
         known = name in self.tables.groups
-        self._change(
-            lambda: decide.decide_delete_group(self.tables, self.names, name, clean_offsets, self._now_ms()), done
-        )
+        self._change(lambda: [self._rules.delete_group(name, clean_offsets=clean_offsets)], done)
         if known and name not in self.tables.groups:
-            self._change(decide_topics, then)
+            self._change(lambda: [self._rules.delete_retry_topics(name)], then)
 
-    def record(self, decisions: Sequence[tuple[str, Any]], done: Done) -> None:
+    def record(self, decisions: Sequence[Record], done: Done) -> None:
         """Record what the broker itself decided; `done` when all of it is acknowledged."""
         self.journal.record(decisions, done)
 
@@ -193,8 +163,7 @@ class MetadataService:
         return [(group, topic, mode) for (group, topic), mode in sorted(self.tables.rules.modes.items())]
 
     def set_request_mode(self, group: str, topic: str, mode: RequestMode, done: Done) -> None:
-        names = self.topic(topic) is not None, self.group(group) is not None
-        self._change(lambda: decide.decide_request_mode(self.tables, group, topic, mode, *names, self._now_ms()), done)
+        self._change(lambda: [self._rules.request_mode(group, topic, mode)], done)
 
     def is_forbidden(self, group: str, topic: str) -> bool:
         """Whether the group may not read the topic."""
@@ -202,8 +171,7 @@ class MetadataService:
         return bool(forbidden) and (group, topic) in forbidden
 
     def forbid(self, group: str, topic: str, forbidden: bool, done: Done) -> None:
-        names = self.topic(topic) is not None, self.group(group) is not None
-        self._change(lambda: decide.decide_forbid(self.tables, group, topic, forbidden, *names, self._now_ms()), done)
+        self._change(lambda: [self._rules.forbid(group, topic, forbidden)], done)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where a group has to go on in a queue, when it was not told yet."""
@@ -229,7 +197,7 @@ class MetadataService:
 
         Raises LogboomError when the log takes nothing; then nothing changed.
         """
-        return self.journal.append(records.OFFSETS, records.offsets(offsets, self._now_ms()))
+        return self.journal.append(*records.offsets(offsets, self._rules.now_ms()))
 
     # ---- resident of the log
 
@@ -293,22 +261,7 @@ class MetadataService:
             for listener in self.listeners:
                 listener(Change(self.journal.applied_offset, rebuilt=True))
 
-    def _decide_topic(self, config: TopicConfig) -> decide.Decision:
-        current = self.tables.topics.get(config.name)
-        shrinks = current is not None and config.read_queue_nums < current.read_queue_nums
-        unread = self.unread_queues(config.name) if shrinks else 0
-        return decide.decide_put_topic(self.tables, self.names, config, unread, self._now_ms())
-
-    def _decide_group(self, config: GroupConfig) -> decide.Decision:
-        current = self.tables.groups.get(config.name)
-        if current is not None and current.fifo != config.fifo:
-            reason = self.unfinished(config.name)
-            if reason is not None:
-                order = "ordered" if config.fifo else "unordered"
-                raise InvalidParameter(f"{config.name} cannot become {order} now: {reason}")
-        return decide.decide_put_group(self.tables, self.names, config, self._now_ms())
-
-    def _make(self, decision: Callable[[], decide.Decision]) -> RequestError | None:
+    def _make(self, decision: Callable[[], Decision]) -> RequestError | None:
         """Record a decision for which nobody waits; the reason if that failed."""
         try:
             decided = decision()
@@ -318,11 +271,8 @@ class MetadataService:
             return as_request_error(error)
         return None
 
-    def _change(self, decision: Callable[[], decide.Decision], done: Done) -> None:
-        self._change_all(lambda: [decision()], done)
-
-    def _change_all(self, decisions: Callable[[], Sequence[decide.Decision]], done: Done) -> None:
-        def decided() -> Iterator[tuple[str, Any]]:
+    def _change(self, decisions: Callable[[], Sequence[Decision]], done: Done) -> None:
+        def decided() -> Iterator[Record]:
             yield from filter(None, decisions())  # all of them are made before the first is recorded
 
         self.journal.record(decided(), done)

@@ -45,10 +45,14 @@ class MetadataTables:
     """Owned by the metadata service. Readers get the mappings themselves and must not change them."""
 
     def __init__(self) -> None:
+        self.rules = ConsumerRules()
+        self.clear()
+
+    def clear(self) -> None:
         self.topics: dict[str, TopicConfig] = {}
         self.groups: dict[str, GroupConfig] = {}
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}  # by (group, topic)
-        self.rules = ConsumerRules()
+        self.rules.clear()
         # The physical end of the record that deleted a topic of the name last: what lies below it belongs to no topic any more.
         self.topics_deleted_at: dict[str, int] = {}
         # Where queues go on whose messages are all gone from the log: no file says so any more.
@@ -65,27 +69,15 @@ class MetadataTables:
         """Topic -> queue -> offset."""
         return {topic: queues for (name, topic), queues in self.offsets.items() if name == group}
 
-    def clear(self) -> None:
-        self.topics = {}
-        self.groups = {}
-        self.offsets = {}
-        self.rules.clear()
-        self.topics_deleted_at = {}
-        self.emptied_queues = {}
-        self.taken_over = ""
-        self.topic_changes = self.group_changes = 0
-        self.topics_changed_ms = self.groups_changed_ms = 0
-
     def apply(self, kind: str, body: Any, end_offset: int) -> Change:
         if kind == records.OFFSETS:
             for group, topic, queue_id, offset in body["o"]:
                 self.offsets.setdefault((group, topic), {})[queue_id] = offset
             return _NOTHING
         if kind == records.TOPIC_PUT:
-            config = records.decode_topic(body["topic"])
-            self.topics[config.name] = config
+            self.load_row(["t", body["topic"]])
             self._topics_changed(body["t"])
-            return Change(end_offset, topics_put=(config.name,))
+            return Change(end_offset, topics_put=(body["topic"]["name"],))
         if kind == records.TOPICS_DELETED:
             names = body["names"]
             for name in names:
@@ -99,10 +91,9 @@ class MetadataTables:
             self._topics_changed(body["t"])
             return Change(end_offset, topics_deleted=tuple(names))
         if kind == records.GROUP_PUT:
-            group_config = records.decode_group(body["group"])
-            self.groups[group_config.name] = group_config
+            self.load_row(["g", body["group"]])
             self._groups_changed(body["t"])
-            return Change(end_offset, groups_put=(group_config.name,))
+            return Change(end_offset, groups_put=(body["group"]["name"],))
         if kind == records.GROUP_DELETED:
             self.groups.pop(body["name"], None)
             self._groups_changed(body["t"])

@@ -25,7 +25,7 @@ _SWEEP_SLACK = 1024
 
 
 class PopLedger:
-    """Owned by the pop service alone."""
+    """Changed by the pop service alone."""
 
     def __init__(self) -> None:
         self._queues: dict[tuple[str, str], dict[int, QueueLedger]] = {}
@@ -47,6 +47,15 @@ class PopLedger:
     def queues_of(self, group: str, topic: str) -> Sequence[QueueLedger]:
         queues = self._queues.get((group, topic))
         return list(queues.values()) if queues is not None else ()
+
+    def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Every message of the queue below it is finished; None when the group never popped the queue."""
+        queue = self.queue(group, topic, queue_id)
+        return queue.committed_offset() if queue is not None else None
+
+    def popped_queues(self, group: str) -> Sequence[tuple[str, int]]:
+        """(stored topic, queue) of all that the group ever popped."""
+        return [(queue.topic, queue.queue_id) for queue in self.queues() if queue.group == group]
 
     def in_flight(self, group: str) -> int:
         """How many messages of any topic the group holds."""

@@ -88,6 +88,7 @@ class PopService:
         self,
         *,
         broker_name: str,
+        ledger: PopLedger,
         metadata: PopMetadata,
         reads: MessageReads,
         record_log: RecordLog,
@@ -101,12 +102,11 @@ class PopService:
         self.settings = settings or PopSettings()
         self.counters = PopCounters()
         self.given_listeners: list[Callable[[str, str, int, int], None]] = []  # (topic, group, messages, bytes)
-        self.ledger = PopLedger()
+        self.ledger = ledger
         self.journal = Journal(record_log, POP_TOPIC, self.ledger, journal_settings)
         self.starts = StartOffsets(reads, lambda: record_log.end_offset, self.settings.recent_log_bytes)
         self._broker_name = broker_name
         self._metadata = metadata
-        self._reads = reads
         self._scheduler = scheduler
         self._now_ms = now_ms = SteadyClock(now_ms, scheduler.time)
         self._serving = False
@@ -278,19 +278,10 @@ class PopService:
 
     # ---- looking
 
-    def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Every message of the queue below it is finished; None when the group never popped the queue."""
-        queue = self.ledger.queue(group, topic, queue_id)
-        return queue.committed_offset() if queue is not None else None
-
     def in_flight(self, group: str, topic: str, queue_id: int) -> int:
         """How many messages of the queue are with clients or on their way back."""
         queue = self.ledger.queue(group, topic, queue_id)
         return queue.in_flight if queue is not None else 0
-
-    def popped_queues(self, group: str) -> Sequence[tuple[str, int]]:
-        """(stored topic, queue) of all that the group ever popped."""
-        return [(queue.topic, queue.queue_id) for queue in self.ledger.queues() if queue.group == group]
 
     @property
     def waiting_count(self) -> int:
@@ -303,20 +294,6 @@ class PopService:
             raise NotMaster
         admit(request, self._metadata, self.settings)
         return len(self._polling.table.waiters(request.topic, request.group, request.queue_id))
-
-    def unfinished(self, group: str) -> str | None:
-        """Why a group cannot change between ordered and not now; None when nothing of it is on its way."""
-        in_flight = self.ledger.in_flight(group)
-        if in_flight:
-            return f"{in_flight} messages are with its clients; let them be finished first"
-        waiting = 0
-        for name, config in self._metadata.topics().items():
-            split = split_retry_topic(name)
-            if split is not None and split[0] == group:
-                for queue_id in range(config.read_queue_nums):
-                    done = self.committed_offset(group, name, queue_id) or 0
-                    waiting += max(0, self._reads.max_offset(name, queue_id) - done)
-        return f"{waiting} returned messages wait for it; let them be finished first" if waiting else None
 
     # ---- administration
 

@@ -110,7 +110,7 @@ class CleanupProcessor:
             found = self._queues.expired_queues()
             emptied = {key: end for key, end in found.items() if not self._is_system_topic(key[0])}
             await self._record(
-                (records.QUEUES_EMPTIED, records.queues_emptied(dict(part), self._now_ms()))
+                records.queues_emptied(dict(part), self._now_ms())
                 for part in _parts(list(emptied.items()), _QUEUES_PER_RECORD)
             )
         return f"{removed} files of consume queues are removed, and those of {len(emptied)} queues without a message"
@@ -126,7 +126,7 @@ class CleanupProcessor:
             if topic not in known and not self._is_system_topic(topic)
         )
         await self._record(
-            (records.TOPICS_DELETED, records.topics_deleted(part, self._now_ms()))
+            records.record(records.TOPICS_DELETED, self._now_ms(), names=list(part))
             for part in _parts(unused, _TOPICS_PER_RECORD)
         )
         return f"the queues of {len(unused)} topics that do not exist are removed"

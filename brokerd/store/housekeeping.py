@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from brokerd.store.log.retention import decide_retention, refusal_text
 from brokerd.store.settings import RetentionSettings, StoreSettings
@@ -27,24 +27,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class ConfigWrite(Protocol):
-    """Files on their way to disk."""
-
-    def run(self) -> None: ...
-
-
-class Config(Protocol):
-    """What is written for others to read, and derived again at any time."""
-
-    def begin(self) -> ConfigWrite | None: ...
-
-    def finish(self, write: Any) -> None: ...
-
-    def abandon(self, write: Any) -> None: ...
+InThread = Callable[[Callable[[], None]], Awaitable[None]]  # runs something that blocks
 
 
 class Housekeeper:
-    """Started and stopped by its owner on the loop; `on_failure` is called when the disk failed for good."""
+    """Started and stopped by its owner on the loop."""
 
     def __init__(
         self,
@@ -53,16 +40,14 @@ class Housekeeper:
         settings: StoreSettings,
         retention: Live[RetentionSettings],
         now_ms: Callable[[], int],
-        on_failure: Callable[[StorageError], None],
-        config: Config | None = None,
+        write_config: Callable[[InThread], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._disk = disk
         self._settings = settings
         self._retention = retention
         self._now_ms = now_ms
-        self._on_failure = on_failure
-        self._config = config
+        self._write_config = write_config
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeper")
         self._tasks: list[asyncio.Task[None]] = []
         self._room_changed = asyncio.Event()
@@ -80,8 +65,7 @@ class Housekeeper:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.get_running_loop().run_in_executor(self._executor, _nothing)  # what was running has ended
-        self._executor.shutdown()
+        await asyncio.to_thread(self._executor.shutdown)
 
     async def make_checkpoint(self) -> None:
         """Write and sync the consume queues and the page that says so."""
@@ -122,19 +106,9 @@ class Housekeeper:
         return len(paths)
 
     async def write_config(self) -> None:
-        """Write the tables that are derived for others. Nothing here depends on them: a disk that refuses is tried again."""
-        write = self._config.begin() if self._config is not None else None
-        if self._config is None or write is None:
-            return
-        try:
-            await self._in_thread(write.run)
-        except (StorageError, asyncio.CancelledError) as error:
-            self._config.abandon(write)
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            log.warning("the tables in config/ stay behind: %s", error)
-        else:
-            self._config.finish(write)
+        """Write what is derived for others."""
+        if self._write_config is not None:
+            await self._write_config(self._in_thread)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
@@ -159,15 +133,14 @@ class Housekeeper:
             except StorageError as error:
                 if not error.is_out_of_space:
                     self._store.fail(error)
-                    self._on_failure(error)
                     return
                 log.warning("no room for the consume queues: %s", error)
                 self._store.set_full(True)
+            except Exception as error:  # the outermost edge: the daemon must learn that nobody keeps house
+                log.exception("the housekeeper broke")
+                self._store.fail(StorageError(f"the housekeeper broke: {error}"))
+                return
 
 
 def _every(interval_ms: int) -> Callable[[], Coroutine[None, None, None]]:
     return lambda: asyncio.sleep(interval_ms / 1000)
-
-
-def _nothing() -> None:
-    """The helper thread reached this: nothing is running before it."""

@@ -20,9 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
-from brokerd.store.derived.followers import Followers
-from brokerd.store.draft import Draft
-from brokerd.store.drafts import check_draft, draft_size, lay_out_draft, with_room_for_checksum
+from brokerd.store.derived.followers import Follower
+from brokerd.store.draft import Draft, check_draft, draft_size, lay_out_draft, with_room_for_checksum
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
 from brokerd.store.log.commitlog import CommitLog, SyncMark
@@ -78,7 +77,7 @@ class MessageStore(StoreReads):
         self._rules = rules
         self.adds_checksums = settings.record_checksums
         self._appendable = False
-        self._full = False
+        self.is_full = False
         self._full_reason = ""
         self._failure: StorageError | None = None
         page = Checkpoint(disk)
@@ -90,15 +89,13 @@ class MessageStore(StoreReads):
         self._most_run_bytes = self.commitlog.segment_size_bytes - FILLER_BYTES
         self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes, rules)
         self.index: KeyIndex | None = None
-        self.followers = Followers()
+        self.followers: list[Follower] = []
         if settings.index_enabled:
             self.index = KeyIndex(disk, self.commitlog, IndexShape(settings.index_slots, settings.index_items))
-            self.followers.all.append(self.index)
+            self.followers.append(self.index)
         self.last_timestamp_ms = 0
         self.ended_cleanly = True  # the last run closed its files; known after `load`
-        self.gave_up_durable = (
-            False  # bytes that had been durable are gone, and the settings said to go on without; likewise
-        )
+        self.gave_up_durable = False  # bytes that had been durable are gone, as the settings said; likewise
         self.refusal: RequestError | None = NotMaster("this broker's store is not loaded yet; try again")
         self.lost_ends: dict[QueueKey, int] = {}  # of queues that were made again from a log without their last message
         self.truncate_listeners: list[Callable[[int], None]] = []
@@ -125,7 +122,8 @@ class MessageStore(StoreReads):
             start = self.commitlog.min_offset
         self.dispatcher.restart(start)
         confirm_offset = decisions.decide_confirm_offset(known, start, end)
-        self.followers.load(known=known is not None, clean=clean)
+        for follower in self.followers:
+            follower.load(known=known is not None, clean=clean)
         self.durable.begin(flushed=end, queues=start, confirm=confirm_offset, checked_from=found.checked_from)
         if clean:  # otherwise it is there, and the disk may have no room for another one
             self._disk.replace_bytes(ABORT_PATH, str(os.getpid()).encode())
@@ -160,7 +158,8 @@ class MessageStore(StoreReads):
         self.refusal = NotMaster("this broker is stopping; try another one")
         self.commitlog.close()
         self.queues.close()
-        self.followers.close()
+        for follower in self.followers:
+            follower.close()
         self.durable.close()
 
     def _recover_queues(self, start: int, *, clean: bool) -> bool:
@@ -184,15 +183,10 @@ class MessageStore(StoreReads):
         self._appendable = appendable
         self._update_refusal()
 
-    @property
-    def is_appendable(self) -> bool:
-        """Whether this broker appends messages of its own (as a master does), room on the disk aside."""
-        return self._appendable
-
     def set_full(self, full: bool, reason: str = _NO_ROOM) -> None:
         """Refuse appends for the reason, or take them again, because of the room on the disk."""
-        has_changed = full != self._full
-        self._full, self._full_reason = full, reason
+        has_changed = full != self.is_full
+        self.is_full, self._full_reason = full, reason
         self._update_refusal()
         if has_changed:
             log.warning("%s", reason if full else "the disk has room again")
@@ -228,14 +222,11 @@ class MessageStore(StoreReads):
                 raise RequestError(
                     codes.MESSAGE_ILLEGAL, f"a batch of {size} bytes does not fit into one commitlog file"
                 )
-        return self._append_drafts(drafts, size)
+        return self.append_checked(drafts, size)
 
-    def append_checked(self, drafts: Sequence[Draft]) -> list[AppendResult]:
-        """Append messages that passed `check_draft`; raises like `append_messages`."""
-        return self._append_drafts(drafts, 0)
-
-    def _append_drafts(self, drafts: Sequence[Draft], size: int) -> list[AppendResult]:
-        """Append the messages, the first `size` bytes of them in one file."""
+    def append_checked(self, drafts: Sequence[Draft], size: int = 0) -> list[AppendResult]:
+        """Append messages that passed `check_draft`, the first `size` bytes of them in one file; raises like
+        `append_messages`."""
         sealed = self.adds_checksums
         results: list[AppendResult] = []
         run = self.begin_run(size)
@@ -311,10 +302,6 @@ class MessageStore(StoreReads):
             self.queue_offsets.take(piece.entries)
             self.last_timestamp_ms = max(self.last_timestamp_ms, piece.store_timestamp_ms)
 
-    def forget_queue_offsets(self, topic: str) -> None:
-        """The topic is deleted: its queues start at 0 again."""
-        self.queue_offsets.forget(topic)
-
     def restart_queue_offsets(self, topic: str, position: int) -> None:
         """The topic was deleted at a position that dispatch has not reached: its queues start again with what the log holds
         behind that."""
@@ -377,17 +364,19 @@ class MessageStore(StoreReads):
             dispatched_timestamp_ms=self.dispatcher.last_timestamp_ms,
             index_timestamp_ms=self.index.durable_timestamp_ms if self.index is not None else 0,
         )
-        followers = self.followers.begin_write(closing=closing)
-        return StoreCheckpoint(self.durable, self.queues.begin_write(), followers, positions, self.commitlog.generation)
+        writes = [(each, write) for each in self.followers if (write := each.begin_write(closing=closing)) is not None]
+        return StoreCheckpoint(self.durable, self.queues.begin_write(), writes, positions, self.commitlog.generation)
 
     def finish_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
         self.queues.finish_write(checkpoint.write)
-        checkpoint.followers.finish()
+        for follower, write in checkpoint.follower_writes:
+            follower.finish_write(write)
 
     def abandon_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
         """Its `run` failed; everything is written again by the next one."""
         self.queues.abandon_write(checkpoint.write)
-        checkpoint.followers.abandon()
+        for follower, write in checkpoint.follower_writes:
+            follower.abandon_write(write)
 
     def checkpoint(self, *, closing: bool = False) -> None:
         """Sync the log and make a checkpoint in one go; blocks."""
@@ -411,7 +400,8 @@ class MessageStore(StoreReads):
         self.durable.truncate(offset)
         self.queues.truncate(offset)
         self.dispatcher.truncate(offset)
-        self.followers.truncate(offset)
+        for follower in self.followers:
+            follower.truncate(offset)
         if self._appendable:
             self._take_queue_offsets()
         for listener in self.truncate_listeners:
@@ -425,7 +415,8 @@ class MessageStore(StoreReads):
         self.queue_offsets = QueueOffsets()
         self._most_run_bytes = self.commitlog.segment_size_bytes - FILLER_BYTES
         self.dispatcher.restart(offset)
-        self.followers.restart(offset)
+        for follower in self.followers:
+            follower.restart(offset)
         for listener in self.truncate_listeners:
             listener(offset)
 
@@ -445,10 +436,6 @@ class MessageStore(StoreReads):
         """The topics that have a queue here."""
         return {topic for topic, _ in self.queues.table}
 
-    def delete_queues(self, topic: str, before: int) -> None:
-        """Forget the queues of a topic that was deleted at the log's offset `before`; to be called when dispatch is there."""
-        self.queues.delete(topic, before)
-
     # -- retention ---------------------------------------------------------------------------------------------------------
 
     def file_ages(self) -> list[FileAge]:
@@ -463,10 +450,6 @@ class MessageStore(StoreReads):
         own = min(self.dispatch_offset, self.commitlog.flushed_offset)
         return min([own, *(offset for offset in held if offset is not None)])
 
-    @property
-    def is_full(self) -> bool:
-        return self._full
-
     def apply_retention(self, decision: RetentionDecision, reason: str = _NO_ROOM) -> list[Callable[[], None]]:
         """Take the files out of the log; the results remove them from disk, in order, and may run in a helper thread. `reason` is
         what appends are refused with, if they are to be."""
@@ -474,8 +457,10 @@ class MessageStore(StoreReads):
         if removals:
             log.info("%d commitlog files expired; the log begins at %d", len(removals), self.commitlog.min_offset)
             begin = self.commitlog.min_offset
-            for path in [*self.queues.forget_expired(begin), *self.followers.forget_expired(begin)]:
-                removals.append(partial(self._disk.remove, path))
+            paths = self.queues.forget_expired(begin)
+            for follower in self.followers:
+                paths += follower.forget_expired(begin)
+            removals += [partial(self._disk.remove, path) for path in paths]
         self.set_full(decision.refuse, reason)
         return removals
 
@@ -486,7 +471,7 @@ class MessageStore(StoreReads):
             self.refusal = RequestError(codes.SERVICE_NOT_AVAILABLE, f"this broker's disk failed: {self._failure}")
         elif not self._appendable:
             self.refusal = NotMaster()
-        elif self._full:
+        elif self.is_full:
             self.refusal = RequestError(codes.SERVICE_NOT_AVAILABLE, self._full_reason)
         else:
             self.refusal = None

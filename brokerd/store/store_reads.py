@@ -14,11 +14,12 @@ from brokerd.store.queues.queue_reads import (
     NO_QUEUE,
     Boundary,
     GetResult,
+    GetStatus,
     JoinedResult,
+    answer_out_of_range,
     joined,
-    offset_by_time,
-    read_joined,
-    read_messages,
+    select_units,
+    status_of,
 )
 from brokerd.store.unit import Unit
 from remoting.record.codec import decode_record
@@ -45,11 +46,20 @@ class StoreReads:
         max_bytes: int,
         tags_codes: Collection[int] | None = None,
     ) -> GetResult:
-        """Messages of a queue that consumers may see; see `queue_reads.read_messages`."""
+        """Up to `max_count` messages from `queue_offset` on, together at most `max_bytes` but always one when there is one.
+
+        With `tags_codes` only messages whose tags code is among them (hashes collide: the reader compares the tags themselves).
+        """
         queue = self.queues.table.get((topic, queue_id))
         if queue is None:
             return NO_QUEUE
-        return read_messages(self.commitlog, queue, queue_offset, max_count, max_bytes, tags_codes)
+        min_offset, max_offset = queue.min_offset(self.commitlog.min_offset), queue.max_offset
+        beside = answer_out_of_range(queue_offset, min_offset, max_offset)
+        if beside is not None:
+            return GetResult(*beside, min_offset, max_offset, [])
+        units, looked_at, encoded, total = select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
+        records = self.commitlog.reads.records(units, encoded, total)
+        return GetResult(status_of(units, records), looked_at, min_offset, max_offset, records)
 
     def read_joined(
         self,
@@ -60,11 +70,21 @@ class StoreReads:
         max_bytes: int,
         tags_codes: Collection[int] | None = None,
     ) -> JoinedResult:
-        """The same messages in one piece; see `queue_reads.read_joined`."""
+        """The same messages as `read_messages` gives, in one piece: as an answer has them."""
         queue = self.queues.table.get((topic, queue_id))
         if queue is None:
             return joined(NO_QUEUE)
-        return read_joined(self.commitlog, queue, queue_offset, max_count, max_bytes, tags_codes)
+        min_offset, max_offset = queue.min_offset(self.commitlog.min_offset), queue.max_offset
+        beside = answer_out_of_range(queue_offset, min_offset, max_offset)
+        if beside is not None:
+            return JoinedResult(*beside, min_offset, max_offset)
+        units, looked_at, encoded, total = select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
+        body = self.commitlog.reads.joined(units, encoded, total) if units else None
+        if body is None:
+            records = self.commitlog.reads.records(units, encoded, total)
+            return joined(GetResult(status_of(units, records), looked_at, min_offset, max_offset, records))
+        last, last_size, _ = units[-1]
+        return JoinedResult(GetStatus.FOUND, looked_at, min_offset, max_offset, body, len(units), last + last_size)
 
     def read_physical(self, physical_offset: int) -> bytes | None:
         """The record at an offset of the log, or None when none starts there or it is not confirmed yet."""
@@ -102,9 +122,14 @@ class StoreReads:
         return 0 if queue is None else queue.max_offset
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
-        """The queue offset for a store time; see `queue_reads.offset_by_time`."""
+        """The queue offset for a store time, always in `[min, max]`; store times do not decrease along a queue."""
         queue = self.queues.table.get((topic, queue_id))
-        return 0 if queue is None else offset_by_time(self.commitlog, queue, timestamp_ms, boundary)
+        if queue is None:
+            return 0
+        low, stored_at = queue.min_offset(self.commitlog.min_offset), self.commitlog.store_timestamp_at
+        if boundary is Boundary.LOWER:
+            return queue.first_where(lambda unit: stored_at(unit[0]) >= timestamp_ms, low, queue.max_offset)
+        return max(low, queue.first_where(lambda unit: stored_at(unit[0]) > timestamp_ms, low, queue.max_offset) - 1)
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """When a message was stored, -1 when it is not there."""

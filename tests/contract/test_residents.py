@@ -118,7 +118,7 @@ def _of_transactions(table: OpenTransactions) -> State:
 
 def _of_schedule(core: BrokerCore) -> State:
     offsets = core.schedule.offsets()
-    return {each.level - 1: (offsets[each.level], each.waiting) for each in core.schedule.levels()}
+    return {each.level - 1: (offsets[each.level], each.waiting) for each in core.schedule.state().levels}
 
 
 STATES: Mapping[str, Callable[[BrokerCore], State]] = {

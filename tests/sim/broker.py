@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from brokerd.composition.core import BrokerCore
+from brokerd.composition.core import BrokerCore, open_store
 from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
+from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
 from brokerd.replication.controllers.controller_session import ControllerSession
@@ -19,7 +20,6 @@ from brokerd.replication.controllers.identity import IdentityFiles, Registration
 from brokerd.replication.controllers.request_fields import Speaker, broker_position
 from brokerd.replication.controllers.session import BrokerNames, SessionRequest
 from brokerd.replication.epochs.epoch_file import EpochFile
-from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.roles.driver import ReplicationDriver, Seams
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.settings import ReplicationSettings
@@ -161,24 +161,22 @@ class SimBroker(Node):
         def nonces() -> bytes:
             return random.randbytes(NONCE_BYTES)
 
-        def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> SimReplica:
-            self.driver = ReplicationDriver(
-                self.settings,
-                Seams(replicated, EpochFile(self.disk), self, self),
-                Credentials(b"known to this cluster only", GROUP.encode(), self.life, nonces),
-                confirm_offset=confirm_offset,
-                now_ms=self.monotonic_ms(),
-            )
-            return SimReplica(self.driver, self.monotonic_ms)
-
-        core = BrokerCore(
+        given = (
             BrokerIdentity(CLUSTER, GROUP, self.store_host),
             CoreSettings(self.store_settings, self._journal, _POP, Live(TRANSACTIONS), delays=DELAYS),
             Environment(self.disk, self, self.wall_ms, self.rng),
-            Connected(self),
-            make_replica,
-            self.request_flush,
         )
+        store = open_store(*given)
+        replicated = StoreReplicatedLog(store, self.request_flush)
+        self.driver = ReplicationDriver(
+            self.settings,
+            Seams(replicated, EpochFile(self.disk), self, self),
+            Credentials(b"known to this cluster only", GROUP.encode(), self.life, nonces),
+            confirm_offset=store.confirm_offset,
+            now_ms=self.monotonic_ms(),
+        )
+        replica = SimReplica(self.driver, self.monotonic_ms)
+        core = BrokerCore(*given, Connected(self), replicated, replica)
         self.session = ControllerSession(
             self.settings,
             Speaker(

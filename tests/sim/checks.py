@@ -342,8 +342,8 @@ def pops_left(cluster: SimCluster) -> str:
     in_flight = master.core.pop.ledger.in_flight(POP_GROUP)
     if in_flight:
         return f"{in_flight} messages are still on their way although all were finished"
-    for topic, queue_id in master.core.pop.popped_queues(POP_GROUP):
-        done = master.core.pop.committed_offset(POP_GROUP, topic, queue_id)
+    for topic, queue_id in master.core.pop.ledger.popped_queues(POP_GROUP):
+        done = master.core.pop.ledger.committed_offset(POP_GROUP, topic, queue_id)
         end = master.core.store.max_offset(topic, queue_id)
         if done != end:
             return f"{topic}/{queue_id} is finished up to {done} of {end}"

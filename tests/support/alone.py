@@ -6,8 +6,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from brokerd.composition.core import BrokerCore
+from brokerd.composition.core import BrokerCore, open_store
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
+from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.roles.effects import Role
 from brokerd.store.put_status import PutStatus
@@ -77,17 +78,12 @@ class AloneBroker:
     ) -> None:
         self.disk = disk
         self.turns = turns
-        self.replica: AloneReplica
-
-        def make_replica(replicated: ReplicatedLog, confirm_offset: int) -> AloneReplica:
-            self.replica = AloneReplica(replicated, confirm_offset)
-            return self.replica
-
-        self.core = BrokerCore(
+        given = (
             BrokerIdentity("c", "broker-a", host),
             CoreSettings(store, **settings),
             Environment(disk, turns, turns.wall_ms, random.Random(1)),
-            clients or Nobody(),
-            make_replica,
-            request_flush=lambda: None,
         )
+        opened = open_store(*given)
+        log = StoreReplicatedLog(opened, lambda: None)
+        self.replica = AloneReplica(log, opened.confirm_offset)
+        self.core = BrokerCore(*given, clients or Nobody(), log, self.replica)

@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from brokerd.delay.levels import DEFAULT_DELAYS, schedule_code
 from brokerd.store.derived.dispatcher import Arrival
-from brokerd.store.draft import Draft
-from brokerd.store.drafts import check_draft, encode_draft, takes_queue_offset
+from brokerd.store.draft import Draft, check_draft, encode_draft, takes_queue_offset
 from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
 from brokerd.store.run import AppendResult

@@ -6,10 +6,14 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from brokerd.consuming.progress import ConsumerProgress
 from brokerd.journal.resident import Resident
 from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.metadata.decide import Rules
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService
+from brokerd.metadata.tables import MetadataTables
+from brokerd.pop.ledger import PopLedger
 from brokerd.pop.requests import (
     AckStatus,
     InvisibleTimeOutcome,
@@ -61,9 +65,13 @@ class PopBroker:
         self.log = log or MemoryRecordLog(self.turns.wall_ms)
         self.alive: set[str] = set()
         names = SystemNames("cluster", "broker-a", development=False, delay_levels=18)
-        self.metadata = MetadataService(self.log, names, self.turns, self.turns.wall_ms)
+        tables, ledger = MetadataTables(), PopLedger()
+        self.progress = ConsumerProgress(tables, ledger, self.log)
+        rules = Rules(tables, names, self.turns.wall_ms, self.progress.unread_queues, self.progress.unfinished)
+        self.metadata = MetadataService(self.log, rules, self.turns)
         self.pop_service = PopService(
             broker_name="broker-a",
+            ledger=ledger,
             metadata=self.metadata,
             reads=self.log,
             record_log=self.log,
@@ -73,7 +81,6 @@ class PopBroker:
             rng=random.Random(7),
             settings=PopSettings(**settings),
         )
-        self.metadata.unfinished = self.pop_service.unfinished
         self.metadata.listeners.append(self.pop_service.metadata_changed)
         self.residents: list[Resident] = [self.metadata, self.pop_service]
         self.log.listeners.append(self.dispatched)

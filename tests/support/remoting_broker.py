@@ -7,7 +7,6 @@ from typing import Any
 
 from brokerd.cluster.broker_route import BrokerRoute
 from brokerd.consuming.key_queries import Found
-from brokerd.consuming.progress import ConsumerProgress
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import PullSettings, ReadPlace
 from brokerd.delay.deliverer import Deliverer
@@ -138,9 +137,7 @@ class RemotingBroker(PopBroker):
     def __init__(self, *, pull_settings: PullSettings | None = None, **settings: Any) -> None:
         super().__init__(**settings)
         self.clients = ClientRegistry(self.turns.monotonic_ms, self.turns.wall_ms)
-        self.progress = ConsumerProgress(self.metadata.tables, self.pop_service, self.log)
         self.metadata.listeners.append(self.progress.metadata_changed)
-        self.metadata.unread_queues = self.progress.unread_queues
         self.counters = Counters()
         self.is_master = True
         self.pull_settings = Live(pull_settings or PullSettings())
@@ -171,7 +168,7 @@ class RemotingBroker(PopBroker):
             lambda: Totals(in_messages=1, in_bytes=2, out_messages=3, out_bytes=4),
             lambda: 7,
             offset,
-            self.progress.in_flight,
+            self.pop_service.in_flight,
             self.progress.consumed,
             lambda: self.transactions.state(),
             lambda: self.schedule.state(),

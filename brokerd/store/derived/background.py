@@ -60,7 +60,6 @@ class Background:
         self._limit_before = limit()
         self._piece_bytes = _PIECE_BYTES
         self.is_closed = False
-        self.cpu_seconds = 0.0  # that all slices took together
 
     @property
     def behind_bytes(self) -> int:
@@ -105,7 +104,6 @@ class Background:
             return
         self._ended_at, self._limit_before = (self._scheduler.time(), self._cpu_s()), self._limit()
         spent_s = self._ended_at[1] - begin_cpu_s
-        self.cpu_seconds += spent_s
         self._call_waiting(everybody=False)
         behind = self.behind_bytes
         if behind > 0 and not self.is_closed and self._timer is None:

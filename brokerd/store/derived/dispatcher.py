@@ -2,19 +2,21 @@
 
 Entries come from the appender, which made them anyway (`offer`), as long as they continue where dispatch stands; otherwise the
 log is read back and walked. Both ways give the same entries. Invariant: everything before `dispatch_offset` is in the consume
-queues, nothing behind it is, and `dispatch_offset` is a record boundary at or before `confirm_offset`.
+queues, nothing behind it is, and `dispatch_offset` is a record boundary at or before `confirm_offset`, which is one in the log.
+Both only grow, but by a cut or a restart.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.log.derive import CodeRules, Derived, Entry, derive_range
+from brokerd.store.log.derive import CodeRules, Derived, Entry, derive_range, not_as_appended
+from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey
-from remoting.errors import CorruptedFile
+from remoting.invariants import monotonic
 from remoting.record.walk import Stop
 
 # Offered entries wait for the confirm offset; beyond this many the log is read back instead.
@@ -39,42 +41,16 @@ class _Offer(NamedTuple):
 def _split(entries: Sequence[Entry], target: int) -> tuple[list[Entry], list[Entry]]:
     """The entries of records that end at or before the target, and the others; one entry of several records may be cut in two."""
     for index, entry in enumerate(entries):
-        topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, count = entry
+        _, _, queue_offset, physical_offset, size, tags_code, timestamp, count = entry
         if physical_offset + count * size > target:
             before, behind = list(entries[:index]), list(entries[index:])
             fit = max(0, (target - physical_offset) // size)
             if fit:
                 before.append((*entry[:7], fit))
-                physical_offset += fit * size
-                behind[0] = (
-                    topic,
-                    queue_id,
-                    queue_offset + fit,
-                    physical_offset,
-                    size,
-                    tags_code,
-                    timestamp,
-                    count - fit,
-                )
+                place = (queue_offset + fit, physical_offset + fit * size)
+                behind[0] = (*entry[:2], *place, size, tags_code, timestamp, count - fit)
             return before, behind
     return list(entries), []
-
-
-class QueueEnd(Protocol):
-    """What one queue says of itself."""
-
-    @property
-    def max_offset(self) -> int: ...
-
-
-class EntryApplication(Protocol):
-    """Entries of the log into consume queues; `consume_queues.ConsumeQueues`, which a compiled twin can stand in for."""
-
-    @property
-    def table(self) -> Mapping[QueueKey, QueueEnd]: ...
-
-    def apply(self, entries: Sequence[Entry], arrivals: dict[QueueKey, list[int]]) -> None:
-        """Append the entries' units, in log order, and add to `arrivals` which queues got messages with which tags codes."""
 
 
 class Dispatcher:
@@ -83,7 +59,7 @@ class Dispatcher:
     `listeners` are called with the arrivals of a round, after all of them are visible.
     """
 
-    def __init__(self, commitlog: CommitLog, queues: EntryApplication, chunk_bytes: int, rules: CodeRules) -> None:
+    def __init__(self, commitlog: CommitLog, queues: ConsumeQueues, chunk_bytes: int, rules: CodeRules) -> None:
         self._commitlog = commitlog
         self._queues = queues
         self._chunk_bytes = chunk_bytes
@@ -109,6 +85,7 @@ class Dispatcher:
         """
         target = min(confirm_offset, self._commitlog.complete_offset)
         self.confirm_offset = max(self.confirm_offset, target)
+        before = self.dispatch_offset
         arrivals: dict[QueueKey, list[int]] = {}
         read_back = 0
         while self.dispatch_offset < target:
@@ -126,6 +103,8 @@ class Dispatcher:
                 self.dispatch_offset = offer.end
             elif not self._apply_part(offer, target, arrivals):
                 break
+        dispatched = monotonic(before, self.dispatch_offset, "the dispatch offset")
+        assert dispatched <= self.confirm_offset <= self._commitlog.complete_offset, "dispatched what is not confirmed"
         return self._notify(arrivals)
 
     def restart(self, offset: int) -> None:
@@ -148,10 +127,7 @@ class Dispatcher:
         before = self.dispatch_offset
         for derived in self._derive(before, stop):
             if derived.stop is Stop.DAMAGED:
-                raise CorruptedFile(
-                    f"the commitlog has no record at offset {derived.end_offset}, where one was appended; "
-                    "restart this broker, which checks its files"
-                )
+                raise not_as_appended(derived.end_offset)
             self._apply(derived.entries, arrivals)
             self.dispatch_offset = derived.end_offset
             break

@@ -11,7 +11,9 @@ from __future__ import annotations
 import mmap
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import repeat
 from operator import rshift
 from typing import Final, NamedTuple
@@ -50,7 +52,7 @@ class FileWrite(NamedTuple):
         shape, path = self.file.shape, path_of(self.file.name)
         segment = disk.open(path, create=True, size_bytes=shape.size_bytes)
         self.file.on_disk = True
-        try:
+        with closing(segment):
             if self.items:
                 segment.write(shape.item_at(self.first_item), (self.items,))
                 segment.sync()
@@ -58,12 +60,10 @@ class FileWrite(NamedTuple):
                 segment.write(shape.slot_at(first), (_swapped(values),))
             segment.write(0, (HEADER.pack(*self.header),))
             segment.sync()
-        finally:
-            segment.close()
 
 
 class IndexFile:
-    """One file of the index of keys. The header's fields are attributes; `next_item` is the number of the next one put."""
+    """One file of the index of keys; its `header` is as of now."""
 
     def __init__(self, disk: Disk, name: str, shape: IndexShape, header: Header, *, on_disk: bool) -> None:
         self.name = name
@@ -78,57 +78,45 @@ class IndexFile:
         self._in_flight: set[int] = set()  # those that a write took and that are not known to be on disk
         self._tail = bytearray()
         self._tail_start = header.next_item
-        self._set_header(header)
-
-    def _set_header(self, header: Header) -> None:
-        self.begin_timestamp_ms, self.end_timestamp_ms = header.begin_timestamp_ms, header.end_timestamp_ms
-        self.begin_offset, self.end_offset = header.begin_offset, header.end_offset
-        self.slots_used, self.next_item = header.slots_used, header.next_item
-
-    @property
-    def header(self) -> Header:
-        return Header(
-            self.begin_timestamp_ms,
-            self.end_timestamp_ms,
-            self.begin_offset,
-            self.end_offset,
-            self.slots_used,
-            self.next_item,
-        )
+        self.header = header
 
     @property
     def is_full(self) -> bool:
-        return self.next_item >= self.shape.items
+        return self.header.next_item >= self.shape.items
 
     @property
     def unsaved_items(self) -> int:
-        return self.next_item - self._tail_start
+        return self.header.next_item - self._tail_start
 
     # -- adding and reading ------------------------------------------------------------------------------------------------
 
     def put(self, found: Postings, first: int) -> int:
         """Add what was found from the first on, as much as there is room for; returns the index behind the last one added."""
-        end = min(len(found.hashes), first + self.shape.items - self.next_item)
+        header = self.header
+        end = min(len(found.hashes), first + self.shape.items - header.next_item)
         if end <= first:
             return end
         hashes, offsets, timestamps = found.hashes[first:end], found.offsets[first:end], found.timestamps[first:end]
-        differences = _differences(timestamps, self.begin_timestamp_ms)
-        if self.next_item == 1:
-            self.begin_offset, self.begin_timestamp_ms = offsets[0], timestamps[0]
+        differences = _differences(timestamps, header.begin_timestamp_ms)
+        if header.next_item == 1:
+            header = header._replace(begin_offset=offsets[0], begin_timestamp_ms=timestamps[0])
             differences[1:] = _differences(timestamps[1:], timestamps[0])
         slots = self._slots = self._slots or self._load_slots()
         slot_count = self.shape.slots
         places = [each % slot_count for each in hashes]
         previous: list[int] = []
         add = previous.append
-        for number, place in enumerate(places, self.next_item):
+        for number, place in enumerate(places, header.next_item):
             add(slots[place])
             slots[place] = number
         self._dirty.update(map(rshift, places, repeat(_PAGE_BITS)))
         self._tail += _pack_items(hashes, offsets, differences, previous)
-        self.slots_used += previous.count(0)
-        self.next_item += end - first
-        self.end_offset, self.end_timestamp_ms = offsets[-1], timestamps[-1]
+        self.header = header._replace(
+            end_timestamp_ms=timestamps[-1],
+            end_offset=offsets[-1],
+            slots_used=header.slots_used + previous.count(0),
+            next_item=header.next_item + end - first,
+        )
         return end
 
     def item(self, number: int) -> Item:
@@ -149,14 +137,9 @@ class IndexFile:
 
     def first_at_or_behind(self, physical_offset: int) -> int:
         """The number of the first item of a message at or behind the offset; `next_item` without one."""
-        low, high = 1, self.next_item
-        while low < high:
-            middle = (low + high) // 2
-            if self.item(middle).physical_offset >= physical_offset:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return bisect_left(
+            range(self.header.next_item), physical_offset, 1, key=lambda number: self.item(number).physical_offset
+        )
 
     # -- writing -----------------------------------------------------------------------------------------------------------
 
@@ -201,22 +184,24 @@ class IndexFile:
     def forget_from(self, number: int, end_offset: int, end_timestamp_ms: int) -> None:
         """Drop the items from a number on, in memory; then `write_cut` does the same on disk."""
         slots = self._slots = self._slots or self._load_slots()
+        slots_used = self.header.slots_used
         for item in self._backwards(number):
             slot = item.key_hash % self.shape.slots
             slots[slot] = item.previous
             self._dirty.add(slot >> _PAGE_BITS)
-            if not item.previous:
-                self.slots_used -= 1
+            slots_used -= not item.previous
         if number < self._tail_start:
             self._tail.clear()
             self._tail_start = number
         else:
             del self._tail[(number - self._tail_start) * ITEM.size :]
-        self.next_item, self.end_offset, self.end_timestamp_ms = number, end_offset, end_timestamp_ms
+        self.header = self.header._replace(
+            end_timestamp_ms=end_timestamp_ms, end_offset=end_offset, slots_used=slots_used, next_item=number
+        )
 
     def _backwards(self, number: int) -> Iterator[Item]:
         """The items from a number on, newest first."""
-        end = self.next_item
+        end = self.header.next_item
         while end > number:
             first = max(number, end - _NEWEST_FIRST_ITEMS)
             yield from reversed([self.item(each) for each in range(first, end)])
@@ -232,14 +217,14 @@ class IndexFile:
             write.run(self._disk)
             self.finish_write(write)
         segment = self._open()
-        segment.truncate(self.shape.item_at(self.next_item))
+        segment.truncate(self.shape.item_at(self.header.next_item))
         segment.truncate(self.shape.size_bytes)
         segment.sync()
 
     def repair(self) -> None:
         """After an unclean end: make the slots name no item from `next_item` on. Raises CorruptedFile when that is impossible."""
         slots = self._slots = self._load_slots()
-        end, slot_count = self.next_item, self.shape.slots
+        end, slot_count = self.header.next_item, self.shape.slots
         torn = [slot for slot, number in enumerate(slots) if number >= end]
         for slot in torn:
             number = slots[slot]

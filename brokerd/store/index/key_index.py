@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Final
 
 from brokerd.store.derived.followers import FollowerWrite
@@ -29,6 +30,7 @@ from brokerd.store.index.layout import (
 from brokerd.store.index.page import PATH, Page, read_page, write_page
 from brokerd.store.index.postings import Postings, WalkMemory, derive_postings
 from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.derive import not_as_appended
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile
 from remoting.record.walk import Stop
@@ -75,7 +77,8 @@ class KeyIndex:
     @property
     def last_update(self) -> tuple[int, int]:
         """(store timestamp, physical offset) of the newest message in the index, zeros without one."""
-        return (self.files[-1].end_timestamp_ms, self.files[-1].end_offset) if self.files else (0, 0)
+        header = self.files[-1].header if self.files else Header()
+        return header.end_timestamp_ms, header.end_offset
 
     @property
     def durable_timestamp_ms(self) -> int:
@@ -92,10 +95,7 @@ class KeyIndex:
         file_size = self._commitlog.segment_size_bytes
         found = derive_postings(self._commitlog.read(start, length), start, file_size, self._memory)
         if found.stop is Stop.DAMAGED:
-            raise CorruptedFile(
-                f"the commitlog has no record at offset {found.end_offset}, where one was appended; "
-                "restart this broker, which checks its files"
-            )
+            raise not_as_appended(found.end_offset)
         self._wanted_bytes = found.needs if found.end_offset == start else 0
         self._put(found)
         self.offset = found.end_offset
@@ -111,8 +111,7 @@ class KeyIndex:
     def _begin_file(self, timestamp_ms: int) -> None:
         header, last_name = Header(), ""
         if self.files:
-            last = self.files[-1]
-            end_timestamp_ms, end_offset, last_name = last.end_timestamp_ms, last.end_offset, last.name
+            (end_timestamp_ms, end_offset), last_name = self.last_update, self.files[-1].name
             header = Header(end_timestamp_ms, end_timestamp_ms, end_offset, end_offset)
         name = file_name(timestamp_ms, last_name)
         self.files.append(IndexFile(self._disk, name, self._shape, header, on_disk=False))
@@ -155,9 +154,9 @@ class KeyIndex:
         names = self._disk.names(DIRECTORY)
         if names:
             self._open_files(names, self._read_header(names[-1]))
-        if not self.files or self.files[-1].next_item == 1:
+        if not self.files or self.files[-1].header.next_item == 1:
             raise CorruptedFile("it holds nothing")
-        end = self.files[-1].end_offset
+        end = self.files[-1].header.end_offset
         if end >= self._commitlog.min_offset and self._commitlog.record_at(end) is None:
             raise CorruptedFile(f"it ends with a message at {end}, where the log has none")
         self.offset = end + 1
@@ -175,13 +174,10 @@ class KeyIndex:
             self.files.append(file)
 
     def _read_header(self, name: str) -> Header:
-        segment = self._disk.open(path_of(name))
-        try:
+        with closing(self._disk.open(path_of(name))) as segment:
             if segment.size_bytes != self._shape.size_bytes:
                 raise CorruptedFile(f"{path_of(name)} has {segment.size_bytes} bytes, not {self._shape.size_bytes}")
             return decode_header(segment.read(0, HEADER.size))
-        finally:
-            segment.close()
 
     # -- writing -----------------------------------------------------------------------------------------------------------
 
@@ -231,12 +227,12 @@ class KeyIndex:
             self._generation += 1
             gone = self._forget_files_behind(offset)
             last = self.files[-1] if self.files else None
-            if last is not None and last.end_offset >= offset:
+            if last is not None and last.header.end_offset >= offset:
                 number = last.first_at_or_behind(offset)
                 end = last.item(number - 1)
                 end_timestamp_ms = self._commitlog.store_timestamp_at(end.physical_offset)
                 if end_timestamp_ms < 0:
-                    end_timestamp_ms = last.begin_timestamp_ms + end.time_diff_s * 1000
+                    end_timestamp_ms = last.header.begin_timestamp_ms + end.time_diff_s * 1000
                 last.forget_from(number, end.physical_offset, end_timestamp_ms)
             self.offset = offset
             if self._durable.offset > offset:
@@ -252,7 +248,7 @@ class KeyIndex:
     def _forget_files_behind(self, offset: int) -> list[IndexFile]:
         """Take away the files that hold no message before the offset, newest first."""
         gone = []
-        while self.files and self.files[-1].begin_offset >= offset:
+        while self.files and self.files[-1].header.begin_offset >= offset:
             gone.append(self.files.pop())
         return gone
 
@@ -269,7 +265,7 @@ class KeyIndex:
 
     def forget_expired(self, log_min_offset: int) -> Sequence[str]:
         paths = []
-        while len(self.files) > 1 and self.files[0].end_offset < log_min_offset:
+        while len(self.files) > 1 and self.files[0].header.end_offset < log_min_offset:
             if self.files[0].unsaved_items:  # a write that is on its way would bring it back
                 break
             file = self.files.pop(0)

@@ -79,13 +79,14 @@ class Search:
         )
 
     def _may_hold(self, file: IndexFile) -> bool:
-        return file.begin_timestamp_ms <= self._question.end_ms and file.end_timestamp_ms >= self._question.begin_ms
+        header, question = file.header, self._question
+        return header.begin_timestamp_ms <= question.end_ms and header.end_timestamp_ms >= question.begin_ms
 
     def _next_file(self) -> None:
         file = self._file = self._files.pop()
         self._generation = file.generation
         self._number = file.newest_of(self._hash) if file.is_open else 0
-        if self._number >= file.next_item:
+        if self._number >= file.header.next_item:
             self._number = 0
 
     def _look(self) -> int:
@@ -98,7 +99,7 @@ class Search:
         hashed, offset, difference, previous = file.item(number)
         # Links lead to older items, whatever a rotten file says.
         self._number = previous if 0 < previous < number else 0
-        stored = file.begin_timestamp_ms + (difference * 1000 if number > 1 else 0)
+        stored = file.header.begin_timestamp_ms + (difference * 1000 if number > 1 else 0)
         if stored + 999 < question.begin_ms:
             self._number = 0
             return 1

@@ -27,15 +27,6 @@ class BoundaryTracker:
         self.complete_offset = offset
         self._head = b""
 
-    @property
-    def state(self) -> tuple[int, bytes]:
-        """What to put back when the bytes that were fed could not be stored."""
-        return self.complete_offset, self._head
-
-    @state.setter
-    def state(self, state: tuple[int, bytes]) -> None:
-        self.complete_offset, self._head = state
-
     def feed(self, offset: int, data: Bytes) -> None:
         """Take the bytes at `offset`; raises ProtocolError, changing nothing, when they cannot be part of a log."""
         complete = self.complete_offset

@@ -13,7 +13,7 @@ import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.store.log.segment import Segment
 from brokerd.store.unit import Unit
@@ -30,20 +30,6 @@ _LEAST_KNOWN: Final = 4  # records of a read: fewer are checked as fast as they 
 # Records of one file that lie so close together that reading what is between them costs less than a call for each.
 _CLOSE: Final = 4
 _CLOSE_BYTES: Final = 1 << 20
-
-
-class CheckedReads(Protocol):
-    """Records out of the log, none that is not what was stored: `RecordReads`, or a compiled twin of it.
-
-    `encoded` are the units as their queue has them, empty when others are between them; `total` is the sum of their sizes. Raises
-    CorruptedFile.
-    """
-
-    def records(self, units: Sequence[Unit], encoded: bytes, total: int) -> list[bytes]:
-        """The records that the units name; those that are gone from the log's begin are left out."""
-
-    def joined(self, units: Sequence[Unit], encoded: bytes, total: int) -> bytes | None:
-        """The records one behind the other; None when they are not all in one file that is there."""
 
 
 class RecordReads:

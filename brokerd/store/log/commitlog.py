@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import NamedTuple
 
 from brokerd.store.log.boundaries import BoundaryTracker
-from brokerd.store.log.checked_reads import CheckedReads, RecordReads
+from brokerd.store.log.checked_reads import RecordReads
 from brokerd.store.log.derive import RecordShape, intact_record_at
 from brokerd.store.log.layout import (
     check_file_starts,
@@ -64,9 +65,7 @@ class CommitLog:
         self._max_record_bytes = settings.largest_record_bytes
         self.shape = RecordShape(self._size, self._max_record_bytes)
         self._segments: dict[int, Segment] = {}
-        self.reads: CheckedReads = RecordReads(
-            self._segments, self._size, self.read, has_checksums=settings.record_checksums
-        )
+        self.reads = RecordReads(self._segments, self._size, self.read, has_checksums=settings.record_checksums)
         self._current: Segment | None = None
         self._spare: Segment | None = None
         self._spare_lock = threading.Lock()
@@ -151,13 +150,10 @@ class CommitLog:
         while view:
             segment = self._current or self._begin_segment(self.end_offset)
             part = view[: segment.end - self.end_offset]
-            before = self._tracker.state
-            self._tracker.feed(self.end_offset, part)
-            try:
-                self._write(segment, self.end_offset, (part,), len(part))
-            except StorageError:
-                self._tracker.state = before
-                raise
+            tracker = copy(self._tracker)
+            tracker.feed(self.end_offset, part)
+            self._write(segment, self.end_offset, (part,), len(part))
+            self._tracker = tracker
             self.end_offset += len(part)
             view = view[len(part) :]
             if self.end_offset == segment.end:
@@ -265,6 +261,7 @@ class CommitLog:
     def mark_flushed(self, mark: SyncMark) -> int:
         """Take note of a finished sync; returns the flushed offset."""
         if mark.generation == self.generation and mark.offset > self.flushed_offset:
+            assert mark.offset <= self.end_offset, "synced more than the log has"
             self.flushed_offset = mark.offset
         return self.flushed_offset
 

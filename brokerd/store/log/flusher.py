@@ -1,7 +1,7 @@
 """Group commit: one thread that syncs the log, over and over, for everything appended until each sync began.
 
 `request()` asks for everything appended so far; it costs an addition while a sync runs and a queue put when the thread sleeps.
-After a sync the loop gets one callback with the new flushed offset, however many requests it answered. A failed sync is reported
+After a sync the loop gets one callback, however many requests it answered. A failed sync is reported
 once and ends the thread: what is durable is unknown from then on (the kernel may have dropped the pages).
 """
 
@@ -32,7 +32,7 @@ class Syncable(Protocol):
 
     def note_flushed(self, mark: SyncMark) -> None: ...
 
-    def mark_flushed(self, mark: SyncMark) -> int: ...
+    def mark_flushed(self, mark: SyncMark) -> object: ...
 
     def prepare_next_segment(self) -> None: ...
 
@@ -40,30 +40,21 @@ class Syncable(Protocol):
 
 
 class Flusher:
-    """Started and stopped by its owner on the loop; `on_flushed` and `on_failure` are called on the loop."""
+    """Started and stopped by its owner on the loop, on which `listeners` are called after every sync."""
 
-    def __init__(
-        self,
-        store: Syncable,
-        on_flushed: Callable[[int], None],
-        on_failure: Callable[[StorageError], None],
-        *,
-        pause_ms: int = 0,
-    ) -> None:
+    def __init__(self, store: Syncable, *, pause_ms: int = 0) -> None:
         """`pause_ms` between two syncs is for a broker whose answers do not wait for them: fewer, larger syncs."""
         self._pause_s = pause_ms / 1000
         self._ending = threading.Event()
         self._store = store
-        self._on_flushed = on_flushed
-        self._on_failure = on_failure
         self._requests = 0
         self._asleep = False
         self._stopping = False
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
-        self.syncs = 0
         self.durations = Histogram(SECONDS)
+        self.listeners: list[Callable[[], None]] = []
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -92,10 +83,10 @@ class Flusher:
         try:
             self._serve()
         except StorageError as error:
-            self._loop.call_soon_threadsafe(self._failed, error)
+            self._loop.call_soon_threadsafe(self._store.fail, error)
         except Exception as error:  # the outermost edge: the daemon must learn that nobody syncs
             log.exception("the flusher broke")
-            self._loop.call_soon_threadsafe(self._failed, StorageError(f"the flusher broke: {error}"))
+            self._loop.call_soon_threadsafe(self._store.fail, StorageError(f"the flusher broke: {error}"))
         self._loop.call_soon_threadsafe(self._ended)
 
     def _serve(self) -> None:
@@ -122,7 +113,6 @@ class Flusher:
         begin_ns = perf_counter_ns()
         mark = self._store.sync()
         self.durations.observe((perf_counter_ns() - begin_ns) / 1e9)
-        self.syncs += 1
         self._loop.call_soon_threadsafe(self._synced, mark)
         # Nobody waits for the rest.
         self._store.note_flushed(mark)
@@ -137,11 +127,9 @@ class Flusher:
     # -- on the loop -------------------------------------------------------------------------------------------------------
 
     def _synced(self, mark: SyncMark) -> None:
-        self._on_flushed(self._store.mark_flushed(mark))
-
-    def _failed(self, error: StorageError) -> None:
-        self._store.fail(error)
-        self._on_failure(error)
+        self._store.mark_flushed(mark)
+        for listener in self.listeners:
+            listener()
 
     def _ended(self) -> None:
         assert self._stopped is not None

@@ -9,12 +9,15 @@ Called by the event loop's thread only; `QueueWrite` (consume_queues.py) writes 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 from brokerd.store.log.layout import file_name, parse_file_name
 from brokerd.store.unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_BYTES, Unit
 from remoting.disk import Disk, FileSegment
+from remoting.invariants import monotonic
 
 DIRECTORY = "consumequeue"
 
@@ -58,13 +61,11 @@ class QueueFiles:
             handle = (
                 self._disk.open(path, create=True, size_bytes=self.file_bytes) if fresh else self._open(directory, file)
             )
-            try:
+            with closing(handle):
                 if fresh and position:
                     handle.write(0, (BLANK_UNIT * (position // UNIT_BYTES),))
                 handle.write(position, (part,))
                 handle.sync()
-            finally:
-                handle.close()
             units = units[len(part) :]
             first += len(part) // UNIT_BYTES
 
@@ -80,17 +81,12 @@ class QueueFiles:
             if file * self.file_units > first:
                 self.remove_file(directory, file)
             elif first < (file + 1) * self.file_units:
-                self._zero_in_file(directory, file, (first - file * self.file_units) * UNIT_BYTES, sync=sync)
-
-    def _zero_in_file(self, directory: str, file: int, position: int, *, sync: bool) -> None:
-        handle = self._disk.open(self.path(directory, file))
-        try:
-            handle.truncate(position)
-            handle.truncate(self.file_bytes)
-            if sync:
-                handle.sync()
-        finally:
-            handle.close()
+                position = (first - file * self.file_units) * UNIT_BYTES
+                with closing(self._disk.open(self.path(directory, file))) as handle:
+                    handle.truncate(position)
+                    handle.truncate(self.file_bytes)
+                    if sync:
+                        handle.sync()
 
     def list(self, directory: str) -> list[int]:
         """The numbers of a queue's files in order; ends before a name that no file of this size can have."""
@@ -133,9 +129,9 @@ class QueueFiles:
 
 
 class ConsumeQueue:
-    """The units `[first_offset, max_offset)` of one queue. `tail` holds those from `tail_start` on; those before
-    `written_offset` are in files. `last_physical` is the physical offset in the last unit, -1 without one. `generation` changes
-    when units are cut, so that a write that began before knows."""
+    """The units `[first_offset, max_offset)` of one queue. `tail` holds those from `tail_start` on; those before `written_offset`
+    are in files: both only grow, but by a cut or a restart. `last_physical` is the physical offset in the last unit, -1 without
+    one. `generation` changes when units are cut, so that a write that began before knows."""
 
     __slots__ = (
         "_files",
@@ -210,13 +206,7 @@ class ConsumeQueue:
 
     def first_where(self, is_behind: Callable[[Unit], bool], low: int, high: int) -> int:
         """The first unit in `[low, high)` that satisfies a condition which, once true, stays true; `high` without one."""
-        while low < high:
-            middle = (low + high) // 2
-            if is_behind(self.unit(middle)):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return bisect_left(range(high), True, low, key=lambda offset: is_behind(self.unit(offset)))
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
@@ -237,7 +227,8 @@ class ConsumeQueue:
 
     def written(self, offset: int, keep_units: int) -> None:
         """The units before `offset` are in files; keep the newest ones in memory for readers at the end."""
-        self.written_offset = offset
+        assert offset <= self.max_offset, "more is in files than the queue has"
+        self.written_offset = monotonic(self.written_offset, offset, "what is in a consume queue's files")
         keep_from = max(self.tail_start, min(offset, self.max_offset - keep_units))
         del self.tail[: (keep_from - self.tail_start) * UNIT_BYTES]
         self.tail_start = keep_from
@@ -267,7 +258,7 @@ class ConsumeQueue:
         if first >= keep:
             return []
         self._files.forget(self.directory)
-        self.first_offset = keep * units
+        self.first_offset = monotonic(self.first_offset, keep * units, "a consume queue's begin")
         return [self._files.path(self.directory, file) for file in range(first, keep)]
 
     def _last_physical(self) -> int:

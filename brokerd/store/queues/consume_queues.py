@@ -12,8 +12,10 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -47,35 +49,35 @@ class QueuePart(NamedTuple):
     units: bytes
 
 
+@dataclass(frozen=True, slots=True)
 class QueueWrite:
     """A set of units to make durable. `run` blocks and belongs into a helper thread; it skips queues that were cut meanwhile."""
 
-    def __init__(self, disk: Disk, files: QueueFiles, parts: list[QueuePart], doomed: list[str], lock: threading.Lock):
-        self._disk = disk
-        self._files = files
-        self._doomed = doomed
-        self._lock = lock
-        self.parts = parts
+    disk: Disk
+    files: QueueFiles
+    parts: list[QueuePart]
+    doomed: list[str]
+    lock: threading.Lock
 
     def run(self) -> None:
-        for directory in self._doomed:
-            self._disk.remove(directory)
+        for directory in self.doomed:
+            self.disk.remove(directory)
         if len(self.parts) <= _ONE_BY_ONE:
             for part in self.parts:
-                with self._lock:
+                with self.lock:
                     self._write(part)
             return
         # Each file needs a sync of its own; the file system does many at a time for the price of one.
         with ThreadPoolExecutor(_WRITERS, "queue writer") as pool:
             for first in range(0, len(self.parts), _PARTS_UNDER_LOCK):
-                with self._lock:
+                with self.lock:
                     for _ in pool.map(self._write, self.parts[first : first + _PARTS_UNDER_LOCK]):
                         pass
 
     def _write(self, part: QueuePart) -> None:
         queue, generation, first, units = part
         if queue.generation == generation:
-            self._files.write(queue.directory, first, units)
+            self.files.write(queue.directory, first, units)
 
 
 @lru_cache(maxsize=128)
@@ -175,16 +177,14 @@ class ConsumeQueues:
                 "%s/%d lacks %d messages before queue offset %d", queue.topic, queue.queue_id, missing, queue_offset
             )
             if missing > self._files.file_units:
-                self._cut(queue, queue.first_offset)
-                queue.restart(queue_offset)
+                self._begin_again(queue, queue_offset)
             else:
                 queue.tail += BLANK_UNIT * missing
             return True
         if queue_offset < queue.first_offset:
             if queue_offset > 0 or physical_offset < queue.last_physical:
                 return False
-            self._cut(queue, queue.first_offset)
-            queue.restart(0)
+            self._begin_again(queue, 0)
             return True
         present, size, _ = queue.unit(queue_offset)
         if size != BLANK_SIZE and present == physical_offset:
@@ -193,14 +193,17 @@ class ConsumeQueues:
             self._cut(queue, queue_offset)
             return True
         if queue_offset == 0:
-            self._cut(queue, queue.first_offset)
-            queue.restart(0)
+            self._begin_again(queue, 0)
             return True
         log.error(
             "%s/%d has two messages of queue offset %d, at %d and %d of the log; the second stays unreachable",
             *(queue.topic, queue.queue_id, queue_offset, present, physical_offset),
         )
         return False
+
+    def _begin_again(self, queue: ConsumeQueue, offset: int) -> None:
+        self._cut(queue, queue.first_offset)
+        queue.restart(offset)
 
     def truncate(self, physical_offset: int) -> None:
         """Drop every unit whose record is at or behind the offset."""
@@ -277,6 +280,7 @@ class ConsumeQueues:
             self._warm.append(queue)
             first = max(queue.written_offset, queue.first_offset)
             units = bytes(queue.tail[(first - queue.tail_start) * UNIT_BYTES :])
+            assert first + len(units) // UNIT_BYTES == queue.max_offset, "a queue's end is not that of its units"
             parts.append(QueuePart(queue, queue.generation, first, units))
         doomed, self._doomed, self._dirty = self._doomed, [], []
         if doomed:
@@ -331,15 +335,20 @@ class ConsumeQueues:
             if is_newest:
                 self._adopt(ends)
                 return True
+        for topic, name in self._directories():
+            if not (name.isascii() and name.isdigit()):
+                log.error("%s/%s/%s is no consume queue", DIRECTORY, topic, name)
+                return False
+            if not self._recover_queue(topic, int(name), commitlog, trusted_offset, clean):
+                log.error("the files of consume queue %s/%s do not fit together", topic, name)
+                return False
+        return True
+
+    def _directories(self) -> Iterator[tuple[str, str]]:
+        """(topic, queue id) as the directories are named."""
         for topic in self._disk.names(DIRECTORY):
             for name in self._disk.names(f"{DIRECTORY}/{topic}"):
-                if not (name.isascii() and name.isdigit()):
-                    log.error("%s/%s/%s is no consume queue", DIRECTORY, topic, name)
-                    return False
-                if not self._recover_queue(topic, int(name), commitlog, trusted_offset, clean):
-                    log.error("the files of consume queue %s/%s do not fit together", topic, name)
-                    return False
-        return True
+                yield topic, name
 
     def ends(self, queues_offset: int) -> bytes:
         """What a start after a clean end needs to know of the queues, all of which are written."""
@@ -348,19 +357,14 @@ class ConsumeQueues:
             for queue in self.table.values()
             if queue.first_offset < queue.max_offset
         ]
+        assert all(queue.written_offset == queue.max_offset for queue in self.table.values()), "a queue is not written"
         return queue_ends.encode(queues_offset, self._files.file_units, found)
 
     def _are_there(self, ends: queue_ends.QueueEnds, *, in_full: bool) -> bool:
         """Whether no queue's files are missing; after a clean end `in_full`: exactly these files, and no queue more."""
         units = self._files.file_units
-        if in_full:
-            found = {
-                (topic, name)
-                for topic in self._disk.names(DIRECTORY)
-                for name in self._disk.names(f"{DIRECTORY}/{topic}")
-            }
-            if found != {(end.topic, str(end.queue_id)) for end in ends.queues}:
-                return False
+        if in_full and set(self._directories()) != {(end.topic, str(end.queue_id)) for end in ends.queues}:
+            return False
         for end in ends.queues:
             files = self._files.list(f"{DIRECTORY}/{end.topic}/{end.queue_id}")
             expected = list(range(end.first_offset // units, (end.max_offset - 1) // units + 1))
@@ -376,16 +380,16 @@ class ConsumeQueues:
     def expired_ends(self, commitlog: CommitLog, end: int) -> dict[QueueKey, int]:
         """Where queues end, by their files, whose messages are all gone from the log: nothing else knows that any more."""
         ends = {}
-        for topic in self._disk.names(DIRECTORY):
-            for name in self._disk.names(f"{DIRECTORY}/{topic}"):
-                if not (name.isascii() and name.isdigit()):
-                    continue
-                queue = ConsumeQueue(topic, int(name), self._files, 0)
-                if self._files.files_are_contiguous(queue.directory):
-                    first, low, _ = self._find_confirmed_end(queue, commitlog, end)
-                    if low > first and _last_physical(queue, low) < commitlog.min_offset:
-                        ends[(topic, int(name))] = low
-                    self._files.forget(queue.directory)
+        for topic, name in self._directories():
+            if not (name.isascii() and name.isdigit()):
+                continue
+            queue = ConsumeQueue(topic, int(name), self._files, 0)
+            if self._files.files_are_contiguous(queue.directory):
+                first, low, _ = self._find_confirmed_end(queue, commitlog, end)
+                queue.adopt(first, low)
+                if low > first and queue.last_physical < commitlog.min_offset:
+                    ends[(topic, int(name))] = low
+                self._files.forget(queue.directory)
         return ends
 
     def _recover_queue(self, topic: str, queue_id: int, commitlog: CommitLog, trusted: int, clean: bool) -> bool:
@@ -422,14 +426,8 @@ class ConsumeQueues:
         files = self._files.list(queue.directory)
         first, end = files[0] * self._files.file_units, (files[-1] + 1) * self._files.file_units
         queue.adopt(first, end)
-        low, high = first, end
-        while low < high:
-            middle = (low + high) // 2
-            if _matches_log(queue, middle, commitlog, trusted):
-                low = middle + 1
-            else:
-                high = middle
-        return first, low, end
+        known = bisect_left(range(end), True, first, key=lambda at: not _matches_log(queue, at, commitlog, trusted))
+        return first, known, end
 
 
 def is_directory_name(name: str) -> bool:
@@ -449,12 +447,6 @@ def first_behind(queue: ConsumeQueue, physical_offset: int) -> int:
 def _holds_bytes(units: bytes) -> bool:
     """Whether any byte is not zero; for thousands of queues at a start, so not byte by byte."""
     return units != bytes(len(units))
-
-
-def _last_physical(queue: ConsumeQueue, end: int) -> int:
-    """Where the record of the last unit before `end` is; -1 when that is a blank one."""
-    physical_offset, size, _ = queue.unit(end - 1)
-    return -1 if size == BLANK_SIZE else physical_offset
 
 
 def _matches_log(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted: int) -> bool:

@@ -1,4 +1,4 @@
-"""Reading messages of a queue: from consume-queue units to record bytes, by the status table of the protocol.
+"""Reading messages of a queue: which units a read takes, and its outcome by the status table of the protocol.
 
 Everything here sees only what was dispatched, and dispatch goes no further than the confirm offset.
 """
@@ -9,7 +9,6 @@ from collections.abc import Collection
 from enum import Enum
 from typing import NamedTuple
 
-from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.queues.consume_queue import ConsumeQueue
 from brokerd.store.unit import BLANK_SIZE, UNIT, Unit
 from remoting.record.fields import physical_offset_of
@@ -56,50 +55,7 @@ class JoinedResult(NamedTuple):
 NO_QUEUE = GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
 
 
-def read_messages(
-    commitlog: CommitLog,
-    queue: ConsumeQueue,
-    queue_offset: int,
-    max_count: int,
-    max_bytes: int,
-    tags_codes: Collection[int] | None,
-) -> GetResult:
-    """Up to `max_count` messages from `queue_offset` on, together at most `max_bytes` but always one when there is one.
-
-    With `tags_codes` only messages whose tags code is among them (hashes collide: the reader compares the tags themselves).
-    """
-    min_offset, max_offset = queue.min_offset(commitlog.min_offset), queue.max_offset
-    beside = _answer_out_of_range(queue_offset, min_offset, max_offset)
-    if beside is not None:
-        return GetResult(*beside, min_offset, max_offset, [])
-    units, looked_at, encoded, total = _select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
-    records = commitlog.reads.records(units, encoded, total)
-    return GetResult(_status(units, records), looked_at, min_offset, max_offset, records)
-
-
-def read_joined(
-    commitlog: CommitLog,
-    queue: ConsumeQueue,
-    queue_offset: int,
-    max_count: int,
-    max_bytes: int,
-    tags_codes: Collection[int] | None,
-) -> JoinedResult:
-    """The same messages as `read_messages` gives, in one piece: as an answer has them."""
-    min_offset, max_offset = queue.min_offset(commitlog.min_offset), queue.max_offset
-    beside = _answer_out_of_range(queue_offset, min_offset, max_offset)
-    if beside is not None:
-        return JoinedResult(*beside, min_offset, max_offset)
-    units, looked_at, encoded, total = _select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
-    body = commitlog.reads.joined(units, encoded, total) if units else None
-    if body is None:
-        records = commitlog.reads.records(units, encoded, total)
-        return joined(GetResult(_status(units, records), looked_at, min_offset, max_offset, records))
-    last, last_size, _ = units[-1]
-    return JoinedResult(GetStatus.FOUND, looked_at, min_offset, max_offset, body, len(units), last + last_size)
-
-
-def _status(units: list[Unit], records: list[bytes]) -> GetStatus:
+def status_of(units: list[Unit], records: list[bytes]) -> GetStatus:
     if records:
         return GetStatus.FOUND
     return GetStatus.MESSAGE_WAS_REMOVING if units else GetStatus.NO_MATCHED_MESSAGE
@@ -114,7 +70,7 @@ def joined(result: GetResult) -> JoinedResult:
     return JoinedResult(*result[:4], b"".join(records), len(records), physical_offset_of(last) + len(last))
 
 
-def _select_units(
+def select_units(
     queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int, tags_codes: Collection[int] | None
 ) -> tuple[list[Unit], int, bytes, int]:
     """The wanted ones of the next units, where to go on, their bytes unless others are between them, and the sum of their sizes.
@@ -155,7 +111,7 @@ def _chosen_units(
     return wanted, looked_at
 
 
-def _answer_out_of_range(queue_offset: int, min_offset: int, max_offset: int) -> tuple[GetStatus, int] | None:
+def answer_out_of_range(queue_offset: int, min_offset: int, max_offset: int) -> tuple[GetStatus, int] | None:
     """The status and next offset of a read outside of `[min_offset, max_offset)`."""
     if max_offset == 0:
         return GetStatus.NO_MESSAGE_IN_QUEUE, 0
@@ -173,16 +129,3 @@ class Boundary(Enum):
 
     LOWER = "the first message at or after the time"
     UPPER = "the last message at or before the time"
-
-
-def offset_by_time(commitlog: CommitLog, queue: ConsumeQueue, timestamp_ms: int, boundary: Boundary) -> int:
-    """The queue offset for a store time, always in `[min, max]`; store times do not decrease along a queue."""
-    low, high = queue.min_offset(commitlog.min_offset), queue.max_offset
-    if boundary is Boundary.LOWER:
-        return queue.first_where(lambda unit: _stored_at(commitlog, unit[0]) >= timestamp_ms, low, high)
-    after = queue.first_where(lambda unit: _stored_at(commitlog, unit[0]) > timestamp_ms, low, high)
-    return max(low, after - 1)
-
-
-def _stored_at(commitlog: CommitLog, physical_offset: int) -> int:
-    return commitlog.store_timestamp_at(physical_offset)

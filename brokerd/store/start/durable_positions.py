@@ -1,17 +1,21 @@
 """How far the files of a running store are durable: the checkpoint's page, and one checkpoint on its way to disk.
 
 The flusher's thread leaves word of every sync, a helper thread of every checkpoint, the loop cuts the log: the page, and the
-generation of the log that its positions are of, change under one lock. So no position of a log that was cut meanwhile is written.
+generation of the log that its positions are of, change under one lock. So no position of a log that was cut meanwhile is written,
+and between two cuts they only grow.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from brokerd.store.derived.followers import FollowersWrite
+from brokerd.store.derived.followers import Follower, FollowerWrite
 from brokerd.store.log.commitlog import CommitLog, SyncMark
 from brokerd.store.queues.consume_queues import QueueWrite
 from brokerd.store.start.checkpoint_page import Checkpoint, Positions
+from remoting.invariants import monotonic
 
 # A start verifies at least this much of the log before the last checkpoint, when there is that much.
 _RECHECK_BYTES = 32 << 20
@@ -48,6 +52,7 @@ class DurablePositions:
         with self._lock:
             positions = self._page.positions
             if mark.generation == self._commitlog.generation and mark.complete_offset > positions.flushed_offset:
+                assert mark.complete_offset <= self._commitlog.end_offset, "synced more than the log has"
                 positions.flushed_offset = mark.complete_offset
                 self._page.write(durable=False)
 
@@ -76,7 +81,11 @@ class DurablePositions:
         """The queues of a checkpoint are durable: say so on the page, unless the log was cut meanwhile; any thread."""
         with self._lock:
             if generation == self._commitlog.generation:
-                positions.flushed_offset = self._page.positions.flushed_offset
+                present = self._page.positions
+                positions.flushed_offset = present.flushed_offset
+                monotonic(present.confirm_offset, positions.confirm_offset, "the confirm offset of the checkpoint")
+                queues_offset = monotonic(present.queues_offset, positions.queues_offset, "what queues durably have")
+                assert queues_offset <= present.flushed_offset, "queues name records that are not durable"
                 self._page.positions = positions
                 self._page.write(durable=True)
 
@@ -84,11 +93,10 @@ class DurablePositions:
         """Cut the log, and before it the positions behind the cut."""
         with self._lock:
             positions = self._page.positions
-            positions.flushed_offset = min(positions.flushed_offset, offset)
-            positions.queues_offset = min(positions.queues_offset, offset)
-            positions.confirm_offset = min(positions.confirm_offset, offset)
-            positions.recheck_offset = min(positions.recheck_offset, offset)
-            self._boundaries = (min(self._boundaries[0], offset), min(self._boundaries[1], offset))
+            for name in ("flushed_offset", "queues_offset", "confirm_offset", "recheck_offset"):
+                setattr(positions, name, min(getattr(positions, name), offset))
+            older, newer = self._boundaries
+            self._boundaries = (min(older, offset), min(newer, offset))
             # First on the page: the cut log must not look like one that lost durable bytes.
             self._page.write(durable=True)
             self._commitlog.truncate(offset)
@@ -105,25 +113,19 @@ class DurablePositions:
         self._page.close()
 
 
+@dataclass
 class StoreCheckpoint:
     """One checkpoint on its way to disk. `run` blocks: it writes and syncs consume queues and what the followers of the log have,
     then the page that says so."""
 
-    def __init__(
-        self,
-        durable: DurablePositions,
-        write: QueueWrite,
-        followers: FollowersWrite,
-        positions: Positions,
-        generation: int,
-    ) -> None:
-        self._durable = durable
-        self.write = write
-        self.followers = followers
-        self.positions = positions
-        self.generation = generation
+    durable: DurablePositions
+    write: QueueWrite
+    follower_writes: Sequence[tuple[Follower, FollowerWrite]]
+    positions: Positions
+    generation: int
 
     def run(self) -> None:
         self.write.run()
-        self.followers.run()
-        self._durable.note_checkpoint(self.positions, self.generation)
+        for _, write in self.follower_writes:
+            write.run()
+        self.durable.note_checkpoint(self.positions, self.generation)

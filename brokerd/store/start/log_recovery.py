@@ -30,20 +30,13 @@ class RecoveredLog(NamedTuple):
     gave_up_durable: bool  # bytes that had been durable are gone, and the settings said to go on without
 
 
-class _End(NamedTuple):
-    offset: int
-    last_timestamp_ms: int
-    checked_from: int
-
-
 def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSettings) -> RecoveredLog:
     """Have the log end behind its last whole, intact record, all of it durable. `known` is what the checkpoint proves.
 
     Raises CorruptedFile when something that had been durable is damaged, unless the settings say to go on without.
     """
     provisional_end = commitlog.end_offset
-    found = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
-    end = found.offset
+    end, last_timestamp_ms, checked_from = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
     later = None
     if known is None:
         later = decisions.find_record(commitlog.read, end + 1, provisional_end, commitlog.shape)
@@ -60,11 +53,11 @@ def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSe
         # and would never write it: a sync alone proves nothing about it.
         commitlog.write_again(known.flushed_offset)
     commitlog.mark_flushed(commitlog.sync())
-    return RecoveredLog(end, found.last_timestamp_ms, found.checked_from, later is not None or is_cut_short)
+    return RecoveredLog(end, last_timestamp_ms, checked_from, later is not None or is_cut_short)
 
 
-def _find_end(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -> _End:
-    """The end of the last whole, intact record, and its store timestamp (0 in a log without any)."""
+def _find_end(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -> tuple[int, int, int]:
+    """The end of the last whole, intact record, its store timestamp (0 in a log without any), and from where on was looked."""
     start = checked_from = decisions.decide_start(known, commitlog.min_offset, commitlog.end_offset)
     while True:
         end, timestamp = start, -1
@@ -73,6 +66,6 @@ def _find_end(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -
         ):
             end, timestamp = derived.end_offset, max(timestamp, derived.store_timestamp_ms)
         if timestamp >= 0 or start == commitlog.min_offset:
-            return _End(end, max(0, timestamp), checked_from)
+            return end, max(0, timestamp), checked_from
         # Not one record: the last store timestamp is in an earlier file.
         start = max(commitlog.min_offset, file_start(start - 1, commitlog.segment_size_bytes))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.delay.settings import DelaySettings
+from brokerd.delay.deliverer import DelaySettings
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.replication.roles.effects import Role
 from brokerd.store.put_status import PutStatus
@@ -55,6 +55,16 @@ class Broker(AloneBroker):
         high = self.core.store.max_offset("T", queue_id)
         self.change(lambda done: self.core.metadata.commit_offset("g", "T", queue_id, high, done))
         return high
+
+
+def test_a_mistake_in_dispatch_fails_the_store() -> None:
+    broker = Broker()
+    failures: list[StorageError] = []
+    broker.core.store.failure_listeners.append(failures.append)
+    broker.core.store.dispatcher.confirm_offset = 1 << 40
+    with pytest.raises(AssertionError, match="not confirmed"):
+        broker.send(0)
+    assert "dispatch broke" in str(failures[0])
 
 
 @settings(max_examples=25, deadline=None)

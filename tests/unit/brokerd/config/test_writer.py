@@ -77,8 +77,9 @@ async def test_what_the_disk_refuses_is_written_later() -> None:
     opened.core.config.write()
     put_topic(opened, "Payments")
     failures: list[StorageError] = []
+    opened.core.store.failure_listeners.append(failures.append)
     housekeeper = Housekeeper(
-        opened.core.store, disk, SETTINGS, Live(RetentionSettings()), lambda: 0, failures.append, opened.core.config
+        opened.core.store, disk, SETTINGS, Live(RetentionSettings()), lambda: 0, opened.core.config.write_behind
     )
     capacity, disk.capacity_bytes = disk.capacity_bytes, 0
     await housekeeper.write_config()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from brokerd.delay.deliverer import DelaySettings
 from brokerd.delay.levels import DEFAULT_DELAYS, SCHEDULE_GROUP
-from brokerd.delay.settings import DelaySettings
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.replication.roles.effects import Role
 from brokerd.sending.outcomes import SendOutcome
@@ -15,6 +15,7 @@ from brokerd.store.put_status import PutStatus
 from brokerd.transactions.decide import EndTransaction, Outcome
 from remoting import codes
 from remoting.errors import RequestError
+from remoting.facts.broker_state import LevelState
 from remoting.java_hash import java_hash
 from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record
@@ -328,11 +329,11 @@ def test_what_people_see_of_the_levels() -> None:
     broker = Broker()
     send(broker, b"x", 2)
     send(broker, b"y", 2)
-    assert broker.core.schedule.levels()[1] == (2, 5000, 2, -1, 0)
+    assert broker.core.schedule.state().levels[1] == LevelState(level=2, delay_ms=5000, waiting=2, late_ms=-1)
     state = broker.core.schedule.state()
-    assert (state.last_late_ms, state.last_ago_ms) == (-1, -1)
+    assert (state.last_late_ms, state.last_ago_ms, state.overdue_ms) == (-1, -1, 0)
     broker.turns.run(5001)
-    level = broker.core.schedule.levels()[1]
+    level = broker.core.schedule.state().levels[1]
     assert level.waiting == 0
     assert 0 <= level.late_ms <= 2
     assert broker.core.schedule.counters.delivered == 2

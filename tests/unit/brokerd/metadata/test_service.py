@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import orjson
+from collections.abc import Callable
+
 import pytest
 
 from brokerd.metadata.configs import GroupConfig, Metadata, TopicConfig
+from brokerd.metadata.decide import Rules
 from brokerd.metadata.names import METADATA_TOPIC, SystemNames
-from brokerd.metadata.service import MetadataService
-from brokerd.metadata.tables import Change
+from brokerd.metadata.service import MetadataService, topic_json
+from brokerd.metadata.tables import Change, MetadataTables
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
@@ -42,8 +44,12 @@ def log() -> MemoryRecordLog:
     return MemoryRecordLog()
 
 
-def service(log: MemoryRecordLog, turns: Turns) -> MetadataService:
-    made = MetadataService(log, SystemNames("c", "broker-a", development=True, delay_levels=18), turns, turns.wall_ms)
+def service(
+    log: MemoryRecordLog, turns: Turns, unfinished: Callable[[str], str | None] = lambda _: None
+) -> MetadataService:
+    names = SystemNames("c", "broker-a", development=True, delay_levels=18)
+    rules = Rules(MetadataTables(), names, turns.wall_ms, unfinished=unfinished)
+    made = MetadataService(log, rules, turns)
     protocol: Metadata = made
     assert protocol is made
     return made
@@ -175,16 +181,16 @@ def test_deleting_a_group_deletes_where_its_unfinished_messages_wait(log: Memory
 
 
 def test_a_group_with_unfinished_messages_keeps_its_order(log: MemoryRecordLog, turns: Turns) -> None:
-    metadata = service(log, turns)
+    reasons = {"g": "3 messages are in flight"}
+    metadata = service(log, turns, reasons.get)
     metadata.put_group(GroupConfig("g"), Answers())
-    metadata.unfinished = lambda group: "3 messages are in flight" if group == "g" else None
     answers = Answers()
     metadata.put_group(GroupConfig("g", fifo=True), answers)
     assert answers.only is not None
     assert "3 messages" in answers.only.message
     metadata.put_group(GroupConfig("g", retry_max_times=3), Answers())
     assert metadata.group("g") == GroupConfig("g", retry_max_times=3)
-    metadata.unfinished = lambda _: None
+    reasons.clear()
     metadata.put_group(GroupConfig("g", fifo=True), Answers())
     assert metadata.group("g") == GroupConfig("g", fifo=True)
 
@@ -195,18 +201,21 @@ def test_system_topics_and_groups_are_there_without_records(log: MemoryRecordLog
         assert metadata.topic(name) is not None
         assert name in metadata.topics()
     assert metadata.group("TOOLS_CONSUMER") is not None
-    plain = MetadataService(log, SystemNames("c", "b", development=False, delay_levels=18), turns, turns.wall_ms)
+    names = SystemNames("c", "b", development=False, delay_levels=18)
+    plain = MetadataService(log, Rules(MetadataTables(), names, turns.wall_ms), turns)
     assert plain.topic("TBW102") is None
 
 
-def test_the_registration_names_all_topics_and_the_version(log: MemoryRecordLog, turns: Turns) -> None:
+def test_a_change_of_topics_or_of_the_master_is_a_new_version(log: MemoryRecordLog, turns: Turns) -> None:
     metadata = service(log, turns)
     before = metadata.data_version(7)
-    metadata.put_topic(TopicConfig("t", 4, 4, attributes={"message.type": "FIFO"}), Answers())
-    wrapper = orjson.loads(metadata.registration_body(7))["topicConfigSerializeWrapper"]
-    assert wrapper["dataVersion"] == {"counter": 1, "stateVersion": 7, "timestamp": turns.wall_ms()}
+    metadata.put_topic(TopicConfig("t", 4, 4), Answers())
+    assert metadata.data_version(7).as_json() == {"counter": 1, "stateVersion": 7, "timestamp": turns.wall_ms()}
     assert before != metadata.data_version(7) != metadata.data_version(8)
-    assert wrapper["topicConfigTable"]["t"] == {
+
+
+def test_a_topic_as_the_protocol_writes_it() -> None:
+    assert topic_json(TopicConfig("t", 4, 4, attributes={"message.type": "FIFO"})) == {
         "attributes": {"message.type": "FIFO"},
         "order": False,
         "perm": 6,
@@ -216,7 +225,6 @@ def test_the_registration_names_all_topics_and_the_version(log: MemoryRecordLog,
         "topicSysFlag": 0,
         "writeQueueNums": 4,
     }
-    assert "SELF_TEST_TOPIC" in wrapper["topicConfigTable"]
 
 
 def test_a_rolled_file_gets_a_snapshot_when_this_is_the_master(log: MemoryRecordLog, turns: Turns) -> None:

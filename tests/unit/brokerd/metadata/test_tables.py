@@ -9,8 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from brokerd.metadata import decide, records
+from brokerd.metadata import records
 from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.metadata.decide import MESSAGE_TYPES, Decision, Rules
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.tables import MetadataTables
 from remoting import codes
@@ -20,8 +21,12 @@ from tests.support.examples import examples
 NAMES = SystemNames("DefaultCluster", "broker-a", development=False, delay_levels=18)
 
 
+def rules(tables: MetadataTables) -> Rules:
+    return Rules(tables, NAMES, lambda: 1)
+
+
 def put_topic(tables: MetadataTables, config: TopicConfig, unread: int = 0) -> bool:
-    record = decide.decide_put_topic(tables, NAMES, config, unread, 1)
+    record = Rules(tables, NAMES, lambda: 1, lambda _: unread).put_topic(config)
     if record is not None:
         tables.apply(*record, 1)
     return record is not None
@@ -47,7 +52,7 @@ def test_system_topics_are_protected(name: str) -> None:
     with pytest.raises(RequestError, match="system topic"):
         put_topic(MetadataTables(), TopicConfig(name))
     with pytest.raises(RequestError, match="system topic"):
-        decide.decide_delete_topic(MetadataTables(), NAMES, name, 1)
+        rules(MetadataTables()).delete_topic(name)
 
 
 @pytest.mark.parametrize(
@@ -89,10 +94,10 @@ def test_an_equal_configuration_changes_nothing() -> None:
 def test_deleting_a_topic_takes_its_retry_topics_and_offsets() -> None:
     tables = MetadataTables()
     for name in ("t", "other", "%RETRY%g+t", "%RETRY%g_t", "%RETRY%g+other", "%RETRY%g"):
-        tables.apply(records.TOPIC_PUT, records.topic_put(TopicConfig(name), 1), 1)
-    tables.apply(records.GROUP_PUT, records.group_put(GroupConfig("g"), 1), 1)
-    tables.apply(records.OFFSETS, records.offsets({("g", "t", 0): 5, ("g", "other", 0): 6}, 1), 1)
-    record = decide.decide_delete_topic(tables, NAMES, "t", 2)
+        tables.apply(*records.record(records.TOPIC_PUT, 1, topic=records.encode_topic(TopicConfig(name))), 1)
+    tables.apply(*records.record(records.GROUP_PUT, 1, group=records.encode_group(GroupConfig("g"))), 1)
+    tables.apply(*records.offsets({("g", "t", 0): 5, ("g", "other", 0): 6}, 1), 1)
+    record = rules(tables).delete_topic("t")
     assert record is not None
     change = tables.apply(*record, 77)
     assert change.position == 77
@@ -100,26 +105,26 @@ def test_deleting_a_topic_takes_its_retry_topics_and_offsets() -> None:
     assert set(tables.topics) == {"other", "%RETRY%g+other", "%RETRY%g"}
     assert tables.consumer_offset("g", "t", 0) is None
     assert tables.consumer_offset("g", "other", 0) == 6
-    assert decide.decide_delete_topic(tables, NAMES, "t", 3) is None
+    assert rules(tables).delete_topic("t") is None
 
 
 def test_groups_are_checked_too() -> None:
     tables = MetadataTables()
     for bad in (GroupConfig(""), GroupConfig("g" * 121), GroupConfig("a b"), GroupConfig("g", retry_max_times=-1)):
         with pytest.raises(RequestError):
-            decide.decide_put_group(tables, NAMES, bad, 1)
+            rules(tables).put_group(bad)
     with pytest.raises(RequestError, match="system group"):
-        decide.decide_put_group(tables, NAMES, GroupConfig("CID_RMQ_SYS_X"), 1)
+        rules(tables).put_group(GroupConfig("CID_RMQ_SYS_X"))
     with pytest.raises(RequestError, match="system group"):
-        decide.decide_delete_group(tables, NAMES, "TOOLS_CONSUMER", True, 1)
+        rules(tables).delete_group("TOOLS_CONSUMER", clean_offsets=True)
 
 
 def test_offsets_of_a_deleted_group_go_only_when_asked() -> None:
     for clean in (False, True):
         tables = MetadataTables()
-        tables.apply(records.GROUP_PUT, records.group_put(GroupConfig("g"), 1), 1)
-        tables.apply(records.OFFSETS, records.offsets({("g", "t", 0): 5}, 1), 1)
-        record = decide.decide_delete_group(tables, NAMES, "g", clean, 1)
+        tables.apply(*records.record(records.GROUP_PUT, 1, group=records.encode_group(GroupConfig("g"))), 1)
+        tables.apply(*records.offsets({("g", "t", 0): 5}, 1), 1)
+        record = rules(tables).delete_group("g", clean_offsets=clean)
         assert record is not None
         tables.apply(*record, 1)
         assert tables.consumer_offset("g", "t", 0) == (None if clean else 5)
@@ -134,56 +139,62 @@ class TablesMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.tables = MetadataTables()
+        self.rules = rules(self.tables)
         self.log: list[tuple[str, Any]] = []
 
-    def record(self, decision: decide.Decision) -> None:
+    def record(self, decision: Decision) -> None:
         if decision is not None:
             self.log.append(decision)
             self.tables.apply(*decision, 1)
 
-    @rule(name=topics, queues=st.integers(1, 4), kind=st.sampled_from(decide.MESSAGE_TYPES))
+    @rule(name=topics, queues=st.integers(1, 4), kind=st.sampled_from(MESSAGE_TYPES))
     def put(self, name: str, queues: int, kind: str) -> None:
         if "+" in name:
-            self.record(decide.decide_ensure_topic(self.tables, name, queues, 1))
+            self.record(self.rules.ensure_topic(name, queues))
         else:
             config = TopicConfig(name, queues, queues, attributes={"message.type": kind})
-            self.record(decide.decide_put_topic(self.tables, NAMES, config, 0, 1))
+            self.record(self.rules.put_topic(config))
 
     @rule(name=topics)
     def delete(self, name: str) -> None:
-        self.record(decide.decide_delete_topic(self.tables, NAMES, name, 1))
+        self.record(self.rules.delete_topic(name))
 
     @rule(name=groups, fifo=st.booleans())
     def put_group(self, name: str, fifo: bool) -> None:
-        self.record(decide.decide_put_group(self.tables, NAMES, GroupConfig(name, fifo), 1))
+        self.record(self.rules.put_group(GroupConfig(name, fifo)))
 
     @rule(name=groups, clean=st.booleans())
     def delete_group(self, name: str, clean: bool) -> None:
-        self.record(decide.decide_delete_group(self.tables, NAMES, name, clean, 1))
-        self.record(decide.decide_delete_retry_topics(self.tables, name, 1))
+        self.record(self.rules.delete_group(name, clean_offsets=clean))
+        self.record(self.rules.delete_retry_topics(name))
 
     @rule(group=groups, topic=topics, queue_id=st.integers(0, 2), offset=st.integers(0, 100))
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        self.record((records.OFFSETS, records.offsets({(group, topic, queue_id): offset}, 1)))
+        self.record(records.offsets({(group, topic, queue_id): offset}, 1))
 
     @rule(group=groups, topic=topics, queue_id=st.integers(0, 2), offset=st.integers(0, 100))
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        self.record((records.OFFSETS_RESET, records.offsets_reset(group, topic, {queue_id: offset}, 1)))
+        self.record(records.record(records.OFFSETS_RESET, 1, group=group, topic=topic, o=[[queue_id, offset]]))
         assert self.tables.consumer_offset(group, topic, queue_id) == offset
         assert self.tables.rules.pending_reset(group, topic, queue_id) == offset
 
     @rule(group=groups, topic=topics, queue_id=st.integers(0, 2))
     def take_reset(self, group: str, topic: str, queue_id: int) -> None:
-        self.record((records.RESETS_TAKEN, records.resets_taken([(group, topic, queue_id)], 1)))
+        self.record(records.record(records.RESETS_TAKEN, 1, o=[[group, topic, queue_id]]))
         assert self.tables.rules.pending_reset(group, topic, queue_id) is None
 
     @rule(group=groups, topic=topics, share=st.integers(-1, 3))
     def set_mode(self, group: str, topic: str, share: int) -> None:
-        self.record((records.REQUEST_MODE, records.request_mode(group, topic, "POP", share, 1)))
+        self.record(records.record(records.REQUEST_MODE, 1, group=group, topic=topic, mode="POP", share=share))
 
     @rule(group=groups, topic=topics, forbidden=st.booleans())
     def forbid(self, group: str, topic: str, forbidden: bool) -> None:
-        self.record(decide.decide_forbid(self.tables, group, topic, forbidden, True, True, 1))
+        changes = ((group, topic) in self.tables.rules.forbidden) != forbidden
+        if changes and (topic not in self.tables.topics or group not in self.tables.groups):
+            with pytest.raises(RequestError, match="does not exist"):
+                self.rules.forbid(group, topic, forbidden)
+            return
+        self.record(self.rules.forbid(group, topic, forbidden))
         assert ((group, topic) in self.tables.rules.forbidden) == forbidden
 
     @invariant()
@@ -215,7 +226,7 @@ def test_a_topic_after_a_template_has_the_fewer_queues_and_does_not_pass_the_per
 
     def like(name: str, template: TopicConfig | None, queues: int, is_unit: bool = False) -> TopicConfig | None:
         tables = MetadataTables()
-        record = decide.decide_topic_like(tables, NAMES, name, template, queues, is_unit, 1)
+        record = rules(tables).topic_like(name, template, queues, is_unit=is_unit)
         if record is None:
             return None
         tables.apply(*record, 1)

@@ -175,4 +175,4 @@ def test_history(seed: int, fifo: bool) -> None:
     assert pop.ledger.in_flight(GROUP) == 0
     assert pop.ledger.batch_count == 0
     for queue_id in range(QUEUES):
-        assert (pop.committed_offset(GROUP, TOPIC, queue_id) or 0) == history.log.max_offset(TOPIC, queue_id)
+        assert (pop.ledger.committed_offset(GROUP, TOPIC, queue_id) or 0) == history.log.max_offset(TOPIC, queue_id)

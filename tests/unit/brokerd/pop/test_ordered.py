@@ -177,14 +177,14 @@ def test_a_group_changes_between_ordered_and_not_only_when_nothing_is_on_its_way
     broker.group("h")
     broker.send("a")
     message = broker.receive(group="h", invisible_time_ms=1000).messages[0]
-    reason = broker.pop_service.unfinished("h")
+    reason = broker.progress.unfinished("h")
     assert reason is not None
     assert "1 messages are with its clients" in reason
     broker.turns.run(1000)
-    reason = broker.pop_service.unfinished("h")
+    reason = broker.progress.unfinished("h")
     assert reason is not None
     assert "1 returned messages" in reason
     assert broker.ack(message, group="h") == [INVALID]
     broker.ack(*broker.receive(group="h").messages, group="h")
-    assert broker.pop_service.unfinished("h") is None
+    assert broker.progress.unfinished("h") is None
     broker.group("h", fifo=True)

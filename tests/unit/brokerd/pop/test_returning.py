@@ -33,7 +33,7 @@ def test_what_is_not_finished_comes_back_in_time() -> None:
     assert broker.ack(message) == [OK]
     broker.turns.run(60_000)
     assert broker.receive().outcome.status == PopStatus.NOTHING
-    assert broker.pop_service.committed_offset("g", "t", 0) == 3
+    assert broker.pop_service.ledger.committed_offset("g", "t", 0) == 3
 
 
 def test_a_copy_keeps_everything_but_its_count() -> None:

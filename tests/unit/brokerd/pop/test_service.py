@@ -36,7 +36,7 @@ def test_messages_are_taken_once_and_finished() -> None:
     assert broker.receive().bodies == ["c"]
     assert broker.receive().outcome.status == PopStatus.NOTHING
     assert broker.ack(*first.messages) == [OK, OK]
-    assert broker.pop_service.committed_offset("g", "t", 0) == 2
+    assert broker.pop_service.ledger.committed_offset("g", "t", 0) == 2
     assert broker.pop_service.in_flight("g", "t", 0) == 1
 
 
@@ -51,7 +51,7 @@ def test_all_finished_and_quiet_means_no_lag() -> None:
         broker.ack(*receive.messages)
     assert sorted(seen, key=int) == [str(number) for number in range(100)]
     for queue_id in range(4):
-        assert broker.pop_service.committed_offset("g", "t", queue_id) == 25
+        assert broker.pop_service.ledger.committed_offset("g", "t", queue_id) == 25
         assert broker.pop_service.in_flight("g", "t", queue_id) == 0
     assert broker.pop_service.ledger.batch_count == 0
 

@@ -39,7 +39,6 @@ class Cleaned:
             SETTINGS,
             Live(RetentionSettings(files_per_round=2)),
             lambda: self.now_ms,
-            lambda error: None,
         )
         metadata = self.broker.core.metadata
         self.processor = CleanupProcessor(

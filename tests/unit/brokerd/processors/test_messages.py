@@ -35,7 +35,7 @@ class Broker:
         self.store.set_appendable(True)
         self.failures: list[LogboomError] = []
         self.background = Background(
-            self.store.followers.all, lambda: self.store.dispatch_offset, self.turns, lambda: 0.0, self.failures.append
+            self.store.followers, lambda: self.store.dispatch_offset, self.turns, lambda: 0.0, self.failures.append
         )
         self.queries = KeyQueries(self.store, self.background, self.turns)
         self.processor = MessageProcessor(self.store, self.queries)

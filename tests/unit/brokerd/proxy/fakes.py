@@ -17,8 +17,7 @@ from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, PoppedMessage, PopRequest, PopStatus
 from brokerd.proxy.methods.base import Services
 from brokerd.sending.outcomes import SendOutcome
-from brokerd.store.draft import Draft
-from brokerd.store.drafts import encode_draft
+from brokerd.store.draft import Draft, encode_draft
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import RequestError

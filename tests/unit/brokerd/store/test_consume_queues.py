@@ -60,7 +60,7 @@ def test_units_are_read_from_memory_from_files_and_across_both() -> None:
     write(queues)
     apply(queues, *(entry(n) for n in range(50, 60)))
     queue = queues.table[("T", 0)]
-    queue.written(40, 5)  # keeps 15 units in memory
+    queue.written(50, 20)  # keeps 20 units in memory
     assert queue.tail_start == 40
     assert units(queues) == [unit(n) for n in range(60)]
     assert list(queue.units(38, 4)) == [unit(n) for n in range(38, 42)]

@@ -34,7 +34,8 @@ RETENTION = RetentionSettings(interval_ms=10)
 def keep_house(
     store: MessageStore, disk: MemoryDisk, clock: Clock, failures: list[StorageError], **settings: int
 ) -> Housekeeper:
-    return Housekeeper(store, disk, replace(SETTINGS, **settings), Live(RETENTION), clock, failures.append)
+    store.failure_listeners.append(failures.append)
+    return Housekeeper(store, disk, replace(SETTINGS, **settings), Live(RETENTION), clock)
 
 
 class Rounds:
@@ -161,6 +162,23 @@ async def test_queues_that_find_no_room_are_written_when_there_is_some() -> None
     assert failures == []
 
 
+async def test_a_mistake_of_ours_fails_the_store(caplog: pytest.LogCaptureFixture) -> None:
+    disk, clock = MemoryDisk(), Clock()
+    store = open_store(disk, clock)
+    put(store, draft(b"x"))
+    sync(store)
+    (queue,) = store.queues.table.values()
+    queue.max_offset += 1
+    failures: list[StorageError] = []
+    housekeeper = keep_house(store, disk, clock, failures, checkpoint_interval_ms=10)
+    rounds = Rounds(housekeeper)
+    housekeeper.start()
+    await rounds.until(lambda: bool(failures))
+    await housekeeper.stop()
+    assert "end is not that of its units" in str(failures[0])
+    assert "Traceback" in caplog.text
+
+
 async def test_a_stop_waits_for_the_step_that_runs_and_nothing_is_lost() -> None:
     disk, clock = FaultyDisk(Random(1)), Clock()
     store = open_store(disk, clock)
@@ -198,7 +216,7 @@ async def test_a_round_that_is_wanted_goes_by_the_rules_of_now() -> None:
     disk, clock = MemoryDisk(capacity_bytes=100_000), Clock()
     store = open_store(disk, clock)
     retention = Live(RetentionSettings())
-    housekeeper = Housekeeper(store, disk, SETTINGS, retention, clock, [].append)
+    housekeeper = Housekeeper(store, disk, SETTINGS, retention, clock)
     disk.usage = lambda: DiskUsage(1000, 50)  # type: ignore[method-assign]
     await housekeeper.remove_expired_now()
     assert store.is_full

@@ -125,7 +125,7 @@ def test_deleted_queues_are_not_missed() -> None:
     disk = MemoryDisk()
     contents = stopped(disk)
     store = open_store(disk)
-    store.delete_queues("T7", store.commitlog.end_offset)
+    store.queues.delete("T7", store.commitlog.end_offset)
     store.checkpoint()
     assert not disk.exists(queue_ends.PATH)
     store.abandon()

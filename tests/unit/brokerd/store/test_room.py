@@ -56,7 +56,8 @@ def small_file_system(tmp_path: Path) -> Iterator[Path]:
 
 def keep_house(store: MessageStore, disk: Disk, failures: list[StorageError], **changes: int) -> Housekeeper:
     settings = replace(SETTINGS_OF_A_FULL_DISK, **changes)
-    return Housekeeper(store, disk, SETTINGS, Live(settings), lambda: 0, failures.append)
+    store.failure_listeners.append(failures.append)
+    return Housekeeper(store, disk, SETTINGS, Live(settings), lambda: 0)
 
 
 async def until(condition: object) -> None:

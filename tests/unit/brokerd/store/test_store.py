@@ -566,7 +566,7 @@ def test_a_deleted_topic_begins_at_0_again_here_and_where_the_log_is_read_back()
     put(store, *(draft(body) for body in payloads(5)))
     put(store, draft(b"stays", topic="B"))
     store.queue_offsets.forget("TopicA")
-    store.delete_queues("TopicA", store.commitlog.end_offset)
+    store.queues.delete("TopicA", store.commitlog.end_offset)
     assert store.read_messages("TopicA", 0, 0, 10, 1000).records == []
     assert put(store, draft(b"again"))[0].queue_offset == 0
     put(store, draft(b"and again"))

@@ -6,8 +6,10 @@ import random
 from collections.abc import Sequence
 
 from brokerd.metadata.configs import TopicConfig
+from brokerd.metadata.decide import Rules
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService
+from brokerd.metadata.tables import MetadataTables
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.transactions.decide import EndTransaction, Outcome
@@ -26,7 +28,7 @@ class Follower:
         self.log = log
         self.turns = turns
         names = SystemNames("c", "broker-a", development=False, delay_levels=18)
-        self.metadata = MetadataService(log, names, turns, turns.wall_ms)
+        self.metadata = MetadataService(log, Rules(MetadataTables(), names, turns.wall_ms), turns)
         self.service = TransactionService(
             broker_name="broker-a",
             log=log,

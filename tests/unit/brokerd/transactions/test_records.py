@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.store.draft import Draft
-from brokerd.store.drafts import encode_draft
+from brokerd.store.draft import Draft, encode_draft
 from brokerd.transactions.decide import Due, EndTransaction, Outcome, check_end, decide_due
 from brokerd.transactions.records import (
     OP_TOPIC,
