@@ -132,7 +132,7 @@ TOP_LEVEL = {
 # What starts without being imported: programs, what Django and Celery find by convention, and set-up before anything is there.
 ENTRY_POINTS = re.compile(
     r"manage|\w+\.__main__|webapp\.settings|webapp\.asgi|tasks|webapp\.appliance\.bootstrap"
-    r"|webapp\.\w+\.(apps|admin|models|migrations\.\w+)|webapp\.(.+\.)?management\.commands\.\w+|webapp\.(.+\.)?templatetags\.\w+"
+    r"|webapp\.\w+\.(models|migrations\.\w+)|webapp\.(.+\.)?management\.commands\.\w+|webapp\.(.+\.)?templatetags\.\w+"
 )
 
 WALL_CLOCK = re.compile(r"time\.time(_ns)?|(datetime\.)?(datetime|date)\.(now|utcnow|today)")
@@ -327,7 +327,6 @@ def test_modules_say_what_they_are_for() -> None:
         for path in python_files(*PROGRAMS, "remoting")
         if (ROOT / path).stat().st_size
         and "migrations" not in path.parts
-        and path.name != "apps.py"
         and not ast.get_docstring(parsed(path))
     ]
     report("the first lines of a module say what it owns and who calls it", findings)

@@ -42,6 +42,3 @@ class Operation(Work):
         constraints = [  # noqa: RUF012
             models.UniqueConstraint(fields=["requested_by", "idempotency_key"], name="operation_idempotency"),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.target} ({self.state})"

@@ -47,9 +47,6 @@ class ReportSchedule(models.Model):
     class Meta:
         ordering = ("name",)
 
-    def __str__(self) -> str:
-        return self.name
-
 
 class ReportRun(Work):
     """One execution of a report."""
@@ -67,9 +64,6 @@ class ReportRun(Work):
     parquet_path = models.CharField(max_length=500, blank=True, default="")
     requested_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
     requested_by_name = models.CharField(max_length=150, blank=True, default="")
-
-    def __str__(self) -> str:
-        return f"{self.report} {self.id} ({self.state})"
 
     def number_change(self) -> None:
         self.last_seq += 1
@@ -91,6 +85,3 @@ class ReportRow(models.Model):
             models.UniqueConstraint(fields=["run", "section", "key"], name="report_row_key"),
         ]
         indexes = [models.Index(fields=["run", "seq"])]  # noqa: RUF012
-
-    def __str__(self) -> str:
-        return f"{self.section} {self.key}"

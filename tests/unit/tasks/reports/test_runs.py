@@ -398,10 +398,10 @@ def test_retention_removes_the_old_and_their_files(settings: Any, tmp_path: Any)
 
 
 def test_the_timetable_names_tasks_that_exist() -> None:
-    from tasks.app import app, beat_schedule
+    from tasks.app import app
 
     app.loader.import_default_modules()
-    assert {entry["task"] for entry in beat_schedule().values()} <= set(app.tasks)
+    assert {entry["task"] for entry in app.conf.beat_schedule.values()} <= set(app.tasks)
     from webapp import queue
 
     named = {queue.RUN_OPERATION, queue.RUN_REPORT, queue.CANCEL_REPORT, queue.RUN_REPORT_SCHEDULE}
