@@ -12,11 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from remoting.client.blocking import NodeOutcome
+from remoting.client.blocking import AdminClient, NodeOutcome
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
-from remoting.facts.broker_state import BrokerState, GroupState
+from remoting.facts.broker_state import GroupState
 from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView
 from remoting.facts.words import BrokerRole, Outcome
 
@@ -24,40 +24,6 @@ READ_BACK_TIMEOUT_S = 10.0
 READ_BACK_EVERY_S = 0.2
 
 _MADE = frozenset({Outcome.CONFIRMED, Outcome.UNCHANGED})
-
-
-class ClusterAdmin(Protocol):
-    """What changes ask of a cluster; `remoting.client.blocking.AdminClient` in life."""
-
-    def cluster_view(self) -> ClusterView: ...
-
-    def masters(self) -> dict[str, str]: ...
-
-    def broker_state(self, address: str) -> BrokerState: ...
-
-    def elect_master(self, cluster: str, group: str, broker_id: int) -> dict[str, str]: ...
-
-    def controller_members(self) -> dict[str, Any]: ...
-
-    def add_controller(self, controller_id: str, address: str) -> dict[str, Any]: ...
-
-    def promote_controller(self, controller_id: str) -> dict[str, Any]: ...
-
-    def remove_controller(self, controller_id: str) -> dict[str, Any]: ...
-
-    def transfer_controller_leader(self, controller_id: str) -> dict[str, str]: ...
-
-    def create_topic(
-        self, name: str, queues: int = 8, message_type: str = "NORMAL", perm: int = 6, group: str | None = None
-    ) -> list[NodeOutcome]: ...
-
-    def delete_topic(self, name: str) -> list[NodeOutcome]: ...
-
-    def topic_config(self, name: str) -> dict[str, dict[str, Any]]: ...
-
-    def create_group(self, name: str, fifo: bool = False, retry_max_times: int = 16) -> list[NodeOutcome]: ...
-
-    def delete_group(self, name: str) -> list[NodeOutcome]: ...
 
 
 class ChangeFailed(Exception):
@@ -72,7 +38,7 @@ class ChangeFailed(Exception):
 class Change:
     """One change at work: whom to ask, whom to tell, and the clock."""
 
-    client: ClusterAdmin
+    client: AdminClient
     parameters: Mapping[str, Any]
     tell_node: Callable[[str, str, str], None]
     tell_progress: Callable[[int, int | None, str], None]
@@ -179,7 +145,7 @@ def delete_group(change: Change) -> dict[str, Any]:
     return _read_back_outcome(change, f"the consumer group {name}", is_confirmed)
 
 
-def _consumer_group(client: ClusterAdmin, name: str) -> dict[str, GroupState]:
+def _consumer_group(client: AdminClient, name: str) -> dict[str, GroupState]:
     """Broker group -> its entry of the consumer group; without it, no key."""
     found = {}
     for broker_name, address in client.masters().items():
@@ -248,7 +214,7 @@ def _group(view: ClusterView, cluster: str, group: str) -> GroupView:
     raise ChangeFailed("group-not-found", f"The controllers know no group {group} in the cluster {cluster}.")
 
 
-def _after_election(client: ClusterAdmin, group: GroupView, replica: ReplicaView, master_id: int) -> NodeOutcome:
+def _after_election(client: AdminClient, group: GroupView, replica: ReplicaView, master_id: int) -> NodeOutcome:
     """What one replica made of the election, by its own word."""
     node = f"replica {replica.broker_id}"
     if not replica.alive or replica.address is None:

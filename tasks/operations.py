@@ -18,7 +18,7 @@ from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from remoting.client.blocking import AdminClient
 from remoting.errors import LogboomError
 from tasks.app import GRACE_S, OPERATION_SOFT_LIMIT_S, app
-from tasks.changes import CHANGES, Change, ChangeFailed, ClusterAdmin, error_code
+from tasks.changes import CHANGES, Change, ChangeFailed, error_code
 from tasks.claims import claims
 from tasks.controller_changes import CONTROLLER_CHANGES
 from tasks.refresh import ask_for_refresh
@@ -47,7 +47,7 @@ def run(operation_id: str) -> None:
         carry_out(operation_id, AdminClient(settings.CONTROLLERS))
 
 
-def carry_out(operation_id: str, client: ClusterAdmin) -> None:
+def carry_out(operation_id: str, client: AdminClient) -> None:
     """Take the row, make the change, write how it ended."""
     operation = _take(operation_id)
     if operation is None:
@@ -89,7 +89,7 @@ def _take(operation_id: str) -> Operation | None:
         return operation
 
 
-def _make(operation: Operation, client: ClusterAdmin) -> dict[str, Any]:
+def _make(operation: Operation, client: AdminClient) -> dict[str, Any]:
     make = KINDS.get(operation.kind)
     if make is None:
         known = ", ".join(KINDS)

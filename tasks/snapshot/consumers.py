@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from remoting.facts.broker_state import ConsumedQueueState, GroupState, MemberState
 from remoting.facts.snapshot import ConsumedQueue, ConsumedTopic, ConsumerGroup, Member
-from tasks.snapshot.inputs import Look, known
+from tasks.snapshot.inputs import Look, known, shown
 from tasks.snapshot.traffic import Speakers
 
 _FIRST_RELEASE, _LAST_RELEASE = 212, 611
@@ -58,15 +58,7 @@ def _group(
         retry_max_times=known(first.retry_max_times),
         topics=topics,
         forbidden=tuple(sorted({topic for _, state in told for topic in state.forbidden})),
-        members=tuple(
-            Member(
-                client_id=each.client_id,
-                address=each.address,
-                language=each.language,
-                version=version_text(each.version),
-            )
-            for _, each in sorted(members.items())
-        ),
+        members=tuple(shown(Member, each, version=version_text(each.version)) for _, each in sorted(members.items())),
         lag=_sum(topic.lag for topic in topics),
         in_flight=_sum(topic.in_flight for topic in topics),
     )

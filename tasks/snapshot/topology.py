@@ -10,7 +10,7 @@ from remoting.facts.broker_state import BrokerState, QuorumState
 from remoting.facts.cluster_view import GroupView, ReplicaView
 from remoting.facts.snapshot import ClusterSnapshot, Controller, Epoch, Group, MissingCopy, Quorum, Replica
 from remoting.facts.words import BrokerRole, ControllerRole, GroupKind
-from tasks.snapshot.inputs import Look, known
+from tasks.snapshot.inputs import Look, known, shown
 from tasks.snapshot.waiting import delays, index, transactions
 
 _SHOWN: Final = {BrokerRole.PROMOTING: BrokerRole.FENCED}  # until it serves, pages need no other word
@@ -99,19 +99,8 @@ def _group(group: GroupView, look: Look) -> Group:
 
 
 def _quorum(told: QuorumState) -> Quorum:
-    return Quorum(
-        kind=told.kind,
-        copies=known(told.copies),
-        wanted_copies=known(told.wanted_copies),
-        min_copies=known(told.min_copies),
-        refused=told.refused,
-        downgraded=told.downgraded,
-        missing=tuple(
-            MissingCopy(broker_id=each.broker_id, reason=each.reason, stalls=each.stalls, since_ms=known(each.since_ms))
-            for each in told.missing
-            if each.broker_id >= 0
-        ),
-    )
+    missing = tuple(shown(MissingCopy, each) for each in told.missing if each.broker_id >= 0)
+    return shown(Quorum, told, missing=missing)
 
 
 def _replica(told: ReplicaView, state: BrokerState | None, in_sync: Sequence[int]) -> Replica:
@@ -142,7 +131,7 @@ def _replica(told: ReplicaView, state: BrokerState | None, in_sync: Sequence[int
         max_offset=_first(state.end_offset, told.max_offset),
         flushed_offset=known(state.flushed_offset),
         confirm_offset=_first(state.confirm_offset, told.confirm_offset),
-        epochs=tuple(Epoch(epoch=known(each.epoch), start_offset=known(each.start_offset)) for each in state.epochs),
+        epochs=tuple(shown(Epoch, each) for each in state.epochs),
     )
 
 
