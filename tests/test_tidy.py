@@ -325,9 +325,7 @@ def test_modules_say_what_they_are_for() -> None:
     findings = [
         str(path)
         for path in python_files(*PROGRAMS, "remoting")
-        if (ROOT / path).stat().st_size
-        and "migrations" not in path.parts
-        and not ast.get_docstring(parsed(path))
+        if (ROOT / path).stat().st_size and "migrations" not in path.parts and not ast.get_docstring(parsed(path))
     ]
     report("the first lines of a module say what it owns and who calls it", findings)
 

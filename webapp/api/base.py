@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_sche
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.views import APIView
 
 from remoting.facts.words import Outcome
 from webapp.accounts.permissions import actor_of
@@ -149,9 +150,9 @@ def change(request: Request, kind: str, parameters: dict[str, Any]) -> Response:
     )
 
 
-def body_of(request: Request, serializer: type[serializers.Serializer], *, partial: bool = False) -> dict[str, Any]:
-    """The request's JSON, checked for its shape; the rules are checked where the change is made."""
-    checked = serializer(data=request.data, partial=partial)
+def body_of(request: Request, serializer: type[serializers.Serializer]) -> dict[str, Any]:
+    """The request's JSON, checked for its shape, with gaps in a PATCH; the rules are checked where the change is made."""
+    checked = serializer(data=request.data, partial=request.method == "PATCH")
     checked.is_valid(raise_exception=True)
     return dict(checked.validated_data)
 
@@ -285,6 +286,45 @@ def changes(operation_id: str, summary: str, request: Any = None) -> Callable[[V
             **PROBLEM,
         },
     )
+
+
+def changing(
+    operation_id: str,
+    summary: str,
+    kind: str,
+    body: type[serializers.Serializer] | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> Callable[..., Response]:
+    """A view's method that asks for a change of `kind`: its parameters are those of the body and of the address.
+
+    `renamed` says which of the address's the kind knows by another name.
+    """
+
+    @changes(operation_id, summary, body)
+    def method(view: APIView, request: Request, **address: Any) -> Response:
+        given = body_of(request, body) if body is not None else {}
+        named = {(renamed or {}).get(name, name): value for name, value in address.items()}
+        return change(request, kind, {**given, **named})
+
+    return method
+
+
+def showing(
+    operation_id: str, summary: str, serializer: type[serializers.Serializer], find: Callable[..., Any]
+) -> Callable[..., Response]:
+    """A view's method that answers what `find` finds by the values of the address."""
+
+    @reads(operation_id, summary, serializer)
+    def method(view: APIView, request: Request, **address: Any) -> Response:
+        return Response(serializer(find(**address)).data)
+
+    return method
+
+
+def observed(name: str, item: type[serializers.Serializer]) -> type[serializers.Serializer]:
+    """The serializer class of all `item`s of a snapshot."""
+    fields: dict[str, Any] = {"as_of": serializers.CharField(allow_null=True), "items": item(many=True)}
+    return type(f"{name}Serializer", (serializers.Serializer,), fields)
 
 
 def listed(name: str, item: type[serializers.Serializer], **extra: serializers.Field) -> type[serializers.Serializer]:

@@ -19,14 +19,13 @@ from webapp.api.base import (
     LIST_PARAMETERS,
     PROBLEM,
     Int64Field,
-    body_of,
-    change,
-    changes,
+    changing,
     filtered,
     limit_of,
     listed,
     page_by_time,
     reads,
+    showing,
 )
 from webapp.errors import InvalidInput
 from webapp.lifecycle import State
@@ -75,20 +74,7 @@ class ScheduleSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = ReportSchedule
-        fields = (
-            "id",
-            "name",
-            "report",
-            "parameters",
-            "cron",
-            "cron_in_words",
-            "time_zone",
-            "enabled",
-            "overlap",
-            "next_runs",
-            "created_at",
-            "updated_at",
-        )
+        exclude = ("created_by",)
 
     def get_cron_in_words(self, schedule: ReportSchedule) -> str:
         return cron.describe(schedule.cron)
@@ -123,22 +109,7 @@ class RunSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = ReportRun
-        fields = (
-            "id",
-            "report",
-            "parameters",
-            "schedule",
-            "state",
-            "reason",
-            "cancel_requested",
-            "progress",
-            "last_seq",
-            "rows_count",
-            "requested_by_name",
-            "created_at",
-            "started_at",
-            "finished_at",
-        )
+        exclude = ("spark_session_id", "spark_tag", "parquet_path", "requested_by")
 
 
 class StartRunSerializer(serializers.Serializer):
@@ -217,26 +188,15 @@ class SchedulesView(APIView):
         found, following = page_by_time(request, ReportSchedule.objects.all())
         return Response({"items": ScheduleSerializer(found, many=True).data, "next": following})
 
-    @changes("schedule_create", "Schedule a report", WriteScheduleSerializer)
-    def post(self, request: Request) -> Response:
-        return change(request, "schedule.create", body_of(request, WriteScheduleSerializer))
+    post = changing("schedule_create", "Schedule a report", "schedule.create", WriteScheduleSerializer)
 
 
 class ScheduleView(APIView):
     read_permission = "reports.read"
 
-    @reads("schedule", "One schedule", ScheduleSerializer)
-    def get(self, request: Request, schedule_id: int) -> Response:
-        return Response(ScheduleSerializer(find_schedule(schedule_id)).data)
-
-    @changes("schedule_change", "Change a schedule", WriteScheduleSerializer)
-    def patch(self, request: Request, schedule_id: int) -> Response:
-        given = body_of(request, WriteScheduleSerializer, partial=True)
-        return change(request, "schedule.change", {**given, "schedule_id": schedule_id})
-
-    @changes("schedule_delete", "Delete a schedule; its runs stay")
-    def delete(self, request: Request, schedule_id: int) -> Response:
-        return change(request, "schedule.delete", {"schedule_id": schedule_id})
+    get = showing("schedule", "One schedule", ScheduleSerializer, find_schedule)
+    patch = changing("schedule_change", "Change a schedule", "schedule.change", WriteScheduleSerializer)
+    delete = changing("schedule_delete", "Delete a schedule; its runs stay", "schedule.delete")
 
 
 class RunsView(APIView):
@@ -252,25 +212,19 @@ class RunsView(APIView):
         found, following = page_by_time(request, filtered(request, ReportRun.objects.all(), report=60, state=10))
         return Response({"items": RunSerializer(found, many=True).data, "next": following})
 
-    @changes("report_run", "Run a report now; `result.run_id` names the run", StartRunSerializer)
-    def post(self, request: Request) -> Response:
-        return change(request, "report.run", body_of(request, StartRunSerializer))
+    post = changing("report_run", "Run a report now; `result.run_id` names the run", "report.run", StartRunSerializer)
 
 
 class RunView(APIView):
     read_permission = "reports.read"
 
-    @reads("report_run_get", "One run", RunSerializer)
-    def get(self, request: Request, run_id: UUID) -> Response:
-        return Response(RunSerializer(find_run(run_id)).data)
+    get = showing("report_run_get", "One run", RunSerializer, find_run)
 
 
 class ProgressView(APIView):
     read_permission = "reports.read"
 
-    @reads("report_run_progress", "How far a run is", ProgressSerializer)
-    def get(self, request: Request, run_id: UUID) -> Response:
-        return Response(ProgressSerializer(find_run(run_id)).data)
+    get = showing("report_run_progress", "How far a run is", ProgressSerializer, find_run)
 
 
 class RowsView(APIView):
@@ -309,9 +263,7 @@ class RowsView(APIView):
 
 
 class CancelRunView(APIView):
-    @changes("report_run_cancel", "Cancel a run")
-    def post(self, request: Request, run_id: UUID) -> Response:
-        return change(request, "report.cancel", {"run_id": str(run_id)})
+    post = changing("report_run_cancel", "Cancel a run", "report.cancel")
 
 
 class DownloadView(APIView):

@@ -5,6 +5,7 @@ A stored body may be compressed. It is unpacked up to a limit, never beyond: a s
 
 from __future__ import annotations
 
+import base64
 import json
 import zlib
 from dataclasses import dataclass
@@ -35,16 +36,19 @@ class Body:
     @property
     def encoding(self) -> str:
         """The encoding in which the content can be read as text: UTF-8, or binary when it is none."""
-        return "utf-8" if self._text() is not None else "binary"
+        return "utf-8" if self.utf8 is not None else "binary"
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.content).decode("ascii")
 
     def text(self) -> str:
         """The content as text; bytes that are not UTF-8 show as the replacement character."""
-        found = self._text()
-        return found if found is not None else self.content.decode("utf-8", "replace")
+        return self.utf8 if self.utf8 is not None else self.content.decode("utf-8", "replace")
 
     def json(self) -> str | None:
         """The content laid out as JSON, or None when it is none (or was cut)."""
-        found = self._text()
+        found = self.utf8
         if found is None or self.truncated or not found.strip() or found.strip()[0] not in '{["':
             return None
         try:
@@ -68,13 +72,15 @@ class Body:
         if self.problem:
             return self.problem
         start = self.content[: PREVIEW_CHARACTERS * 4]
-        found = self._text()
+        found = self.utf8
         if found is None:
             return " ".join(f"{byte:02x}" for byte in start[:40])
         line = " ".join(found[: PREVIEW_CHARACTERS * 4].split())
         return line[:PREVIEW_CHARACTERS] + ("…" if len(line) > PREVIEW_CHARACTERS else "")
 
-    def _text(self) -> str | None:
+    @property
+    def utf8(self) -> str | None:
+        """The content as UTF-8 text; None when it is none."""
         content = self.content
         if self.truncated:  # the cut may be inside of a character
             for cut in range(4):
