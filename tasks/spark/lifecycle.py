@@ -20,6 +20,7 @@ MOST_SESSIONS = 20
 MOST_LEASES = 500
 FIRST_RETRY_MS = 1_000
 LONGEST_RETRY_MS = 60_000
+_AT_REST = "it starts when a report needs it"
 
 
 class State(StrEnum):
@@ -53,7 +54,7 @@ class Lifecycle:
 
     def __init__(self, limits: Limits) -> None:
         self.state = State.STOPPED
-        self.detail = "it starts when a report needs it"
+        self.detail = _AT_REST
         self.generation = 0
         self.leases = 0
         self._limits = limits
@@ -127,13 +128,10 @@ class Lifecycle:
     def exited(self, how: str, now_ms: int) -> bool:
         """The process ended; True when nobody had asked it to, so that leases must be told."""
         unexpected = self.state is not State.STOPPING or self._broken
-        detail = "it starts when a report needs it"
         if self.state is not State.STOPPING:
-            self._failures += 1
-            delay_ms = min(FIRST_RETRY_MS * 2 ** (self._failures - 1), LONGEST_RETRY_MS)
-            self._retry_at_ms = now_ms + delay_ms
-            detail = f"Spark ended by itself: {how}"
-        self._enter(State.STOPPED, detail, now_ms)
+            self.start_failed(f"Spark ended by itself: {how}", now_ms)
+        else:
+            self._enter(State.STOPPED, _AT_REST, now_ms)
         return unexpected
 
     def start_failed(self, why: str, now_ms: int) -> None:
@@ -149,14 +147,12 @@ class Lifecycle:
         if self.state is State.STOPPED:
             wanted = self.leases > 0 and now_ms >= self._retry_at_ms
             return (Action.START, "a report needs it") if wanted else (Action.NOTHING, "")
+        elapsed_ms = now_ms - self._since_ms
         if self.state is State.STARTING:
-            late = now_ms - self._since_ms >= START_TIMEOUT_MS
-            return (
-                (Action.KILL, f"it did not start within {START_TIMEOUT_MS // 1000} s") if late else (Action.NOTHING, "")
-            )
+            why = f"it did not start within {START_TIMEOUT_MS // 1000} s" if elapsed_ms >= START_TIMEOUT_MS else ""
+            return (Action.KILL, why) if why else (Action.NOTHING, "")
         if self.state is State.STOPPING:
-            late = now_ms - self._since_ms >= STOP_TIMEOUT_MS
-            return (Action.KILL, "it did not stop in time") if late else (Action.NOTHING, "")
+            return (Action.KILL, "it did not stop in time") if elapsed_ms >= STOP_TIMEOUT_MS else (Action.NOTHING, "")
         why = self._why_stop(now_ms)
         return (Action.STOP, why) if why else (Action.NOTHING, "")
 

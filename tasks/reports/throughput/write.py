@@ -57,14 +57,7 @@ def write_parquet(path: Path, minutes: Minutes) -> None:
 
 
 def _table(minutes: Minutes, part: list[Minute]) -> pa.Table:
-    counts = [minutes.counts[minute] for minute in part]
-    columns = [
-        [minute.topic for minute in part],
-        [minute.group for minute in part],
-        [minute.queue_id for minute in part],
-        [minute.minute for minute in part],
-        [messages for messages, _ in counts],
-        [size for _, size in counts],
-    ]
+    rows = ((each.topic, each.group, each.queue_id, each.minute, *minutes.counts[each]) for each in part)
+    columns = zip(*rows, strict=True)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=_SCHEMA)
