@@ -9,45 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.utils.module_loading import import_string
 
 from remoting import codes
 from remoting.client.access_admin import AccessAdmin
-from remoting.client.blocking import AdminClient, FoundMessage, PulledMessages, QueueOffsets
+from remoting.client.blocking import AdminClient, FoundMessage, QueueOffsets
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.record.codec import Record
 from webapp.errors import NotFound, Problem, Unavailable
 
 MAX_BROWSE = 64
-
-
-class ClusterClient(Protocol):
-    """What the console asks of a cluster; `remoting.client.blocking.AdminClient` in life, a fake in tests."""
-
-    def topic_config(self, name: str) -> dict[str, dict[str, Any]]: ...
-
-    def queue_offsets(self, topic: str) -> list[QueueOffsets]: ...
-
-    def pull(self, topic: str, group: str, queue_id: int, offset: int, count: int = 32) -> PulledMessages: ...
-
-    def find(self, topic: str, key: str, count: int = 32) -> list[FoundMessage]: ...
-
-    def search_offset(self, topic: str, group: str, queue_id: int, timestamp_ms: int) -> int: ...
-
-    def controller_members(self) -> dict[str, Any]: ...
-
-    def send(
-        self,
-        topic: str,
-        body: bytes,
-        keys: str = "",
-        tag: str = "",
-        properties: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> dict[str, str]: ...
 
 
 class ClusterRefused(Problem):
@@ -68,7 +42,7 @@ class Browsed(NamedTuple):
     max_offset: int
 
 
-def connect() -> ClusterClient:
+def connect() -> AdminClient:
     """The cluster that this console belongs to."""
     return AdminClient(settings.CONTROLLERS, timeout_ms=3000)
 
@@ -152,7 +126,7 @@ def connect_access() -> AccessAdmin:
 
 
 @contextmanager
-def _cluster() -> Iterator[ClusterClient]:
+def _cluster() -> Iterator[AdminClient]:
     with asking():
         yield import_string(settings.CLUSTER_CLIENT)()
 

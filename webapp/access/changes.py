@@ -6,15 +6,17 @@ which the worker would read it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from remoting.access import model
+from remoting.client.access_admin import AccessAdmin
 from remoting.client.blocking import NodeOutcome
 from remoting.errors import InvalidParameter
 from webapp import gateway
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, InvalidInput, NotFound
-from webapp.operations.kinds import Done, Kind, Parameters
+from webapp.operations.kinds import Done, Kind, Parameters, without_password
 from webapp.rules import Rules
 
 LEAST_SECRET = 8
@@ -64,28 +66,6 @@ def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
     return {"name": name}
 
 
-def _create(actor: Actor, parameters: Parameters) -> Done:
-    with gateway.asking():
-        outcome = gateway.access().create_user(
-            parameters["name"], parameters["password"], parameters["type"], parameters["status"]
-        )
-    return _done(outcome)
-
-
-def _update(actor: Actor, parameters: Parameters) -> Done:
-    with gateway.asking():
-        outcome = gateway.access().update_user(
-            parameters["name"], parameters["password"], parameters["type"], parameters["status"]
-        )
-    return _done(outcome)
-
-
-def _delete(actor: Actor, parameters: Parameters) -> Done:
-    with gateway.asking():
-        outcome = gateway.access().delete_user(parameters["name"])
-    return _done(outcome)
-
-
 # ---- permissions
 
 
@@ -97,9 +77,9 @@ def _validate_put(actor: Actor, parameters: Parameters) -> Parameters:
         "policy": rules.choice("policy", POLICIES, default=model.CUSTOM),
         "decision": rules.choice("decision", DECISIONS, default=model.ALLOW),
     }
-    for field, read in (("resource", model.resource), ("actions", _actions), ("sources", _sources)):
+    for field, read in (("resource", _resource), ("actions", _actions), ("sources", _sources)):
         try:
-            cleaned[field] = str(read(parameters.get(field))) if field == "resource" else read(parameters.get(field))
+            cleaned[field] = read(parameters.get(field))
         except InvalidParameter as error:
             rules.refuse(field, error.message)
     rules.finish()
@@ -111,29 +91,11 @@ def _validate_remove(actor: Actor, parameters: Parameters) -> Parameters:
     rules = Rules(parameters)
     policy = rules.choice("policy", POLICIES, default=model.CUSTOM)
     try:
-        wanted = str(model.resource(parameters.get("resource")))
+        wanted = _resource(parameters.get("resource"))
     except InvalidParameter as error:
         raise InvalidInput(error.message, fields={"resource": [error.message]}) from error
     rules.finish()
     return {"name": name, "policy": policy, "resource": wanted}
-
-
-def _put(actor: Actor, parameters: Parameters) -> Done:
-    entry = {
-        "resource": parameters["resource"],
-        "actions": parameters["actions"],
-        "sourceIps": parameters["sources"],
-        "decision": parameters["decision"],
-    }
-    with gateway.asking():
-        outcome = gateway.access().put_permission(parameters["name"], entry, parameters["policy"])
-    return _done(outcome)
-
-
-def _remove(actor: Actor, parameters: Parameters) -> Done:
-    with gateway.asking():
-        outcome = gateway.access().delete_permission(parameters["name"], parameters["resource"], parameters["policy"])
-    return _done(outcome)
 
 
 # ---- what they share
@@ -171,6 +133,10 @@ def _secret(rules: Rules, parameters: Parameters, *, required: bool) -> str | No
     return secret
 
 
+def _resource(given: Any) -> str:
+    return str(model.resource(given))
+
+
 def _actions(given: Any) -> list[str]:
     return list(model.read_entry({"resource": "*", "actions": given or [], "decision": model.ALLOW}).actions)
 
@@ -180,11 +146,20 @@ def _sources(given: Any) -> list[str]:
     return list(model.read_entry(fields).sources)
 
 
-def _done(outcome: NodeOutcome) -> Done:
-    return Done({"outcome": outcome.outcome})
+def _kind(
+    name: str,
+    title: str,
+    validate: Callable[[Actor, Parameters], Parameters],
+    verb: str,
+    ask: Callable[[AccessAdmin, Parameters], NodeOutcome],
+    audited: Callable[[Parameters], Parameters] = without_password,
+) -> Kind:
+    """A change of users or permissions, which `ask` asks the controllers for."""
 
+    def carry_out(actor: Actor, parameters: Parameters) -> Done:
+        with gateway.asking():
+            return Done({"outcome": ask(gateway.access(), parameters).outcome})
 
-def _plan(verb: str):  # type: ignore[no-untyped-def]
     def plan(parameters: Parameters) -> list[dict[str, str]]:
         what = f"{verb} {parameters['name']}"
         if "resource" in parameters:
@@ -192,42 +167,51 @@ def _plan(verb: str):  # type: ignore[no-untyped-def]
             what += ": " + " ".join(filter(None, words))
         return [{"node": "controllers", "change": what}]
 
-    return plan
+    return Kind(name, title, "access.write", validate, plan, inline=carry_out, audited=audited)
 
 
 def _audited(parameters: Parameters) -> Parameters:
     """No secret is kept; whether one was set is."""
-    rest = {name: value for name, value in parameters.items() if name != "password"}
-    return {**rest, "password_set": parameters["password"] is not None}
+    return {**without_password(parameters), "password_set": parameters["password"] is not None}
 
 
-CREATE = Kind(
+def _fields(given: Parameters) -> tuple[str, str | None, str, str]:
+    return given["name"], given["password"], given["type"], given["status"]
+
+
+def _put(client: AccessAdmin, given: Parameters) -> NodeOutcome:
+    entry = {name: given[name] for name in ("resource", "actions", "decision")}
+    return client.put_permission(given["name"], {**entry, "sourceIps": given["sources"]}, given["policy"])
+
+
+CREATE = _kind(
     "client-user.create",
     "Create client user",
-    "access.write",
     _validate_create,
-    _plan("create"),
-    inline=_create,
-    audited=_audited,
+    "create",
+    lambda client, given: client.create_user(*_fields(given)),
+    _audited,
 )
-UPDATE = Kind(
+UPDATE = _kind(
     "client-user.update",
     "Change client user",
-    "access.write",
     _validate_update,
-    _plan("change"),
-    inline=_update,
-    audited=_audited,
+    "change",
+    lambda client, given: client.update_user(*_fields(given)),
+    _audited,
 )
-DELETE = Kind(
-    "client-user.delete", "Delete client user", "access.write", _validate_delete, _plan("delete"), inline=_delete
+DELETE = _kind(
+    "client-user.delete",
+    "Delete client user",
+    _validate_delete,
+    "delete",
+    lambda client, given: client.delete_user(given["name"]),
 )
-PUT = Kind("permission.put", "Set permission", "access.write", _validate_put, _plan("set a permission of"), inline=_put)
-REMOVE = Kind(
+PUT = _kind("permission.put", "Set permission", _validate_put, "set a permission of", _put)
+REMOVE = _kind(
     "permission.remove",
     "Remove permission",
-    "access.write",
     _validate_remove,
-    _plan("remove a permission of"),
-    inline=_remove,
+    "remove a permission of",
+    lambda client, given: client.delete_permission(given["name"], given["resource"], given["policy"]),
 )

@@ -91,9 +91,9 @@ class OperationSerializer(serializers.Serializer):
         required=False,
         help_text="Shown in this answer only, such as a new token's secret.",
     )
-    error = OperationErrorSerializer(allow_null=True)
+    error = OperationErrorSerializer(source="failure", allow_null=True)
     cancel_requested = serializers.BooleanField()
-    requested_by = serializers.CharField()
+    requested_by = serializers.CharField(source="requested_by_name")
     created_at = serializers.DateTimeField(allow_null=True)
     started_at = serializers.DateTimeField(allow_null=True)
     finished_at = serializers.DateTimeField(allow_null=True)
@@ -101,28 +101,11 @@ class OperationSerializer(serializers.Serializer):
 
 def operation_document(operation: Operation, submitted: Submitted | None = None) -> dict[str, Any]:
     """An operation as REST shows it."""
-    dry_run = submitted is not None and submitted.dry_run
-    document = {
-        "id": None if dry_run else str(operation.pk),
-        "kind": operation.kind,
-        "target": operation.target,
-        "state": "planned" if dry_run else str(operation.state),
-        "parameters": operation.parameters,
-        "progress": operation.progress,
-        "nodes": operation.nodes,
-        "result": operation.result,
-        "error": {"code": operation.error_code, "detail": operation.error} if operation.error_code else None,
-        "cancel_requested": operation.cancel_requested,
-        "requested_by": operation.requested_by_name,
-        "created_at": operation.created_at,
-        "started_at": operation.started_at,
-        "finished_at": operation.finished_at,
-    }
-    if submitted is not None and submitted.plan:
-        document["plan"] = submitted.plan
-    if submitted is not None and submitted.once:
-        document["once"] = submitted.once
-    return dict(OperationSerializer(document).data)
+    document = dict(OperationSerializer(operation).data)
+    if submitted is not None:
+        document |= {"id": None, "state": "planned"} if submitted.dry_run else {}
+        document |= {name: value for name in ("plan", "once") if (value := getattr(submitted, name))}
+    return document
 
 
 # ---- changes

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
@@ -33,7 +31,14 @@ from webapp.reports import catalogue, cron
 from webapp.reports.changes import find_run, find_schedule
 from webapp.reports.downloads import download
 from webapp.reports.models import ReportRun, ReportSchedule
+from webapp.reports.results import rows_after
 from webapp.rules import MAX_INT64, Rules
+
+NEXT_RUNS = 5
+
+
+def _rfc3339(run: datetime) -> str:
+    return run.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class ColumnSerializer(serializers.Serializer):
@@ -81,9 +86,7 @@ class ScheduleSerializer(serializers.ModelSerializer):
 
     @extend_schema_field(serializers.ListField(child=serializers.DateTimeField()))
     def get_next_runs(self, schedule: ReportSchedule) -> list[str]:
-        if not schedule.enabled:
-            return []
-        return next_runs(schedule.cron, schedule.time_zone)
+        return [_rfc3339(run) for run in schedule.next_runs(NEXT_RUNS)]
 
 
 class WriteScheduleSerializer(serializers.Serializer):
@@ -144,12 +147,6 @@ SchedulePage = listed("SchedulePage", ScheduleSerializer)
 RunPage = listed("RunPage", RunSerializer)
 
 
-def next_runs(expression: str, zone: str, count: int = 5) -> list[str]:
-    """The next runs as RFC 3339."""
-    runs = cron.parse(expression).next_runs(datetime.now(UTC), ZoneInfo(zone), count)
-    return [run.strftime("%Y-%m-%dT%H:%M:%SZ") for run in runs]
-
-
 class ReportsView(APIView):
     read_permission = "reports.read"
 
@@ -172,7 +169,7 @@ class CronView(APIView):
         expression, zone = rules.text("cron", least=1, most=120), rules.time_zone("time_zone")
         rules.finish()
         try:
-            runs = next_runs(expression, zone)
+            runs = [_rfc3339(run) for run in cron.next_runs(expression, zone, NEXT_RUNS)]
         except cron.CronError as error:
             raise InvalidInput(f"cron: {error}", fields={"cron": [str(error)]}) from error
         return Response(
@@ -246,19 +243,9 @@ class RowsView(APIView):
         after = rules.integer("after", least=0, most=MAX_INT64, default=0)
         section = rules.text("section", most=60)
         rules.finish()
-        rows = run.rows.filter(seq__gt=after).order_by("seq", "section", "key")
-        if section:
-            rows = rows.filter(section=catalogue.report(run.report).section(section).name)
-        limit = limit_of(request)
-        # Rows of one seq are not split over two answers: "after" could not tell them apart.
-        border = list(rows.values_list("seq", flat=True)[limit : limit + 1])
-        found = list(rows.filter(seq__lte=border[0]) if border else rows)
-        document: dict[str, Any] = {
-            "state": run.state,
-            "items": found,
-            "last_seq": found[-1].seq if border else run.last_seq,
-            "complete": not border,
-        }
+        name = catalogue.report(run.report).section(section).name if section else ""
+        found, upto = rows_after(run, after, limit_of(request), name)
+        document = {"state": run.state, "items": found, "last_seq": upto, "complete": upto == run.last_seq}
         return Response(RowsSerializer(document).data)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from channels.db import database_sync_to_async
 from django.http import QueryDict
 
 from remoting.facts.snapshot import GROUP
@@ -42,10 +41,7 @@ class SnapshotConsumer(PushConsumer):
     async def snapshot_changed(self, event: dict[str, Any]) -> None:
         self.wake()
 
-    async def next_message(self) -> dict[str, Any] | None:
-        return await database_sync_to_async(self._build)()
-
-    def _build(self) -> dict[str, Any] | None:
+    def build(self) -> dict[str, Any] | None:
         present = snapshot.current(fresh=self._sent is not None)
         state = (present.seq, str(present.freshness))
         if state == self._sent:

@@ -42,3 +42,8 @@ class Operation(Work):
         constraints = [  # noqa: RUF012
             models.UniqueConstraint(fields=["requested_by", "idempotency_key"], name="operation_idempotency"),
         ]
+
+    @property
+    def failure(self) -> dict[str, str] | None:
+        """Why it was not made."""
+        return {"code": self.error_code, "detail": self.error} if self.error_code else None

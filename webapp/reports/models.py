@@ -19,10 +19,13 @@ writing the same key again replaces its data and gives it a new `seq`. `seq` cou
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.conf import settings
 from django.db import models
 
 from webapp.lifecycle import Work
+from webapp.reports import cron
 
 
 class ReportSchedule(models.Model):
@@ -46,6 +49,10 @@ class ReportSchedule(models.Model):
 
     class Meta:
         ordering = ("name",)
+
+    def next_runs(self, count: int) -> list[datetime]:
+        """When it runs next, in UTC; never while it is disabled."""
+        return cron.next_runs(self.cron, self.time_zone, count) if self.enabled else []
 
 
 class ReportRun(Work):

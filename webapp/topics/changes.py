@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from remoting.facts.snapshot import Topic
 from remoting.names import MAX_TOPIC_LENGTH, is_dead_letter_topic, is_retry_topic, is_system_topic
 from webapp import gateway, snapshot
@@ -78,20 +80,17 @@ def _existing(parameters: Parameters) -> Topic:
     return topic
 
 
-def _plan(verb: str):  # type: ignore[no-untyped-def]
-    def plan(parameters: Parameters) -> list[dict[str, str]]:
-        what = f"{verb} {parameters['name']}"
-        if "queues" in parameters:
-            what += f": {parameters['queues']} queues, {parameters['type']}, {PERMISSION_BITS[parameters['perm']]}"
-        return [
-            {"node": group.name, "change": what}
-            for group in snapshot.current().facts.groups
-            if parameters.get("group") in (None, group.name)
-        ]
-
-    return plan
+def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:
+    what = f"{verb} {parameters['name']}"
+    if "queues" in parameters:
+        what += f": {parameters['queues']} queues, {parameters['type']}, {PERMISSION_BITS[parameters['perm']]}"
+    return [
+        {"node": group.name, "change": what}
+        for group in snapshot.current().facts.groups
+        if parameters.get("group") in (None, group.name)
+    ]
 
 
-CREATE = Kind("topic.create", "Create topic", "topics.write", _validate_create, _plan("create"))
-UPDATE = Kind("topic.update", "Change topic", "topics.write", _validate_update, _plan("change"))
-DELETE = Kind("topic.delete", "Delete topic", "topics.write", _validate_delete, _plan("delete"))
+CREATE = Kind("topic.create", "Create topic", "topics.write", _validate_create, partial(_plan, "create"))
+UPDATE = Kind("topic.update", "Change topic", "topics.write", _validate_update, partial(_plan, "change"))
+DELETE = Kind("topic.delete", "Delete topic", "topics.write", _validate_delete, partial(_plan, "delete"))
