@@ -98,7 +98,7 @@ def create_topic(change: Change) -> dict[str, Any]:
 def delete_topic(change: Change) -> dict[str, Any]:
     """Delete a topic on every broker group."""
     name = change.parameters["name"]
-    groups = _group_names(change.client.cluster_view())
+    groups = {each.broker_name for each in change.client.cluster_view().groups}
     answers = change.client.delete_topic(name)
     change.record(answer if answer.node in groups else _route_note(answer) for answer in answers)
 
@@ -128,7 +128,8 @@ def create_group(change: Change) -> dict[str, Any]:
 
     def is_confirmed() -> bool:
         found = _consumer_group(change.client, name)
-        return _confirm(change, lambda node: _same_group(found.get(node), fifo, retry_max_times))
+        same = {node for node, each in found.items() if (each.fifo, each.retry_max_times) == (fifo, retry_max_times)}
+        return _confirm(change, same.__contains__)
 
     return _read_back_outcome(change, f"the consumer group {name}", is_confirmed)
 
@@ -153,10 +154,6 @@ def _consumer_group(client: AdminClient, name: str) -> dict[str, GroupState]:
             if each.name == name:
                 found[broker_name] = each
     return found
-
-
-def _same_group(found: GroupState | None, fifo: bool, retry_max_times: int) -> bool:
-    return found is not None and (found.fifo, found.retry_max_times) == (fifo, retry_max_times)
 
 
 # ---- elections
@@ -230,10 +227,6 @@ def _after_election(client: AdminClient, group: GroupView, replica: ReplicaView,
 
 
 # ---- what they share
-
-
-def _group_names(view: ClusterView) -> set[str]:
-    return {each.broker_name for each in view.groups}
 
 
 def _confirm(change: Change, is_so_at: Callable[[str], bool], nodes: set[str] | None = None) -> bool:

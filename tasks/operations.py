@@ -25,10 +25,10 @@ from tasks.refresh import ask_for_refresh
 from webapp.lifecycle import WorkOver
 from webapp.operations import progress
 from webapp.operations.models import Operation
+from webapp.queue import RUN_OPERATION
 
 log = logging.getLogger(__name__)
 
-NAME = "tasks.operations.run"
 KINDS = {**CHANGES, **CONTROLLER_CHANGES}
 
 
@@ -37,7 +37,7 @@ def claim_name(operation_id: object) -> str:
     return f"operation:{operation_id}"
 
 
-@app.task(name=NAME)  # type: ignore[untyped-decorator]
+@app.task(name=RUN_OPERATION)  # type: ignore[untyped-decorator]
 def run(operation_id: str) -> None:
     """Carry out one operation."""
     with claims().held(claim_name(operation_id), OPERATION_SOFT_LIMIT_S + GRACE_S) as claim:

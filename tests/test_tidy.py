@@ -99,7 +99,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["snapshot"],
         {
             *("access", "accounts", "audit", "clusters", "groups", "messages", "operations", "reports", "topics"),
-            *("api", "context", "live", "live_parts", "pages", "palette", "push"),
+            *("api", "context", "live", "pages", "palette", "push"),
         },
         ["appliance"],
         ["settings", "sockets", "urls"],

@@ -163,9 +163,9 @@ WHITENOISE_MAX_AGE = 3600
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "webapp.accounts.authentication.BearerTokenAuthentication",  # first: it makes a refusal a 401
-        "webapp.accounts.authentication.ConsoleSessionAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["webapp.api.permissions.HasPermission"],
+    "DEFAULT_PERMISSION_CLASSES": ["webapp.accounts.authentication.HasPermission"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

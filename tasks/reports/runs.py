@@ -31,14 +31,12 @@ from tasks.spark.session import SparkHandle, sessions
 from tasks.spark.settings import SparkSettings
 from tasks.stopping import is_worker_stopping
 from webapp.lifecycle import FINISHED, State, WorkOver
+from webapp.queue import CANCEL_REPORT, RUN_REPORT, RUN_REPORT_SCHEDULE
 from webapp.reports import stream
 from webapp.reports.models import ReportRun, ReportSchedule
 
 log = logging.getLogger(__name__)
 
-RUN = "tasks.reports.run"
-CANCEL = "tasks.reports.cancel"
-RUN_SCHEDULE = "tasks.reports.run_schedule"
 CLAIM_TTL_S = 20.0
 WAIT_FOR_TURN_S = 5
 MOST_WAITING = 10
@@ -49,7 +47,7 @@ def claim_name(run_id: object) -> str:
     return f"report:{run_id}"
 
 
-@app.task(name=RUN, soft_time_limit=REPORT_SOFT_LIMIT_S, time_limit=REPORT_SOFT_LIMIT_S + GRACE_S)  # type: ignore[untyped-decorator]
+@app.task(name=RUN_REPORT, soft_time_limit=REPORT_SOFT_LIMIT_S, time_limit=REPORT_SOFT_LIMIT_S + GRACE_S)  # type: ignore[untyped-decorator]
 def run(run_id: str) -> None:
     """Run one report."""
     with claims().held(claim_name(run_id), CLAIM_TTL_S) as claim:
@@ -207,7 +205,7 @@ def _interrupt(session: Any, tag: str) -> None:
 # ---- cancelling and schedules
 
 
-@app.task(name=CANCEL)  # type: ignore[untyped-decorator]
+@app.task(name=CANCEL_REPORT)  # type: ignore[untyped-decorator]
 def cancel(run_id: str) -> None:
     """End a run whose worker is gone; a living worker has seen the request in the row by now, or will within a moment."""
     if claims().is_held(claim_name(run_id)):
@@ -220,7 +218,7 @@ def cancel(run_id: str) -> None:
         log.error("there is no report run %s", run_id)
 
 
-@app.task(name=RUN_SCHEDULE, bind=True)  # type: ignore[untyped-decorator]
+@app.task(name=RUN_REPORT_SCHEDULE, bind=True)  # type: ignore[untyped-decorator]
 def run_schedule(self: Any, schedule_id: int) -> None:
     """Make the run that a schedule asks for now, and queue it."""
     made = make_scheduled_run(schedule_id, str(self.request.id))

@@ -14,8 +14,9 @@ from remoting.client.access_admin import AccessAdmin
 from remoting.client.blocking import NodeOutcome
 from remoting.errors import InvalidParameter
 from webapp import gateway
+from webapp.access.overview import client_users, one_of
 from webapp.accounts.permissions import Actor
-from webapp.errors import Conflict, InvalidInput, NotFound
+from webapp.errors import Conflict, InvalidInput
 from webapp.operations.kinds import Done, Kind, Parameters, without_password
 from webapp.rules import Rules
 
@@ -39,7 +40,7 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
         "password": _secret(rules, parameters, required=True),
     }
     rules.finish()
-    if cleaned["name"] in users():
+    if any(each["name"] == cleaned["name"] for each in client_users()):
         raise Conflict(
             f"The client user {cleaned['name']} exists already; change it instead.", code="client-user-exists"
         )
@@ -47,12 +48,12 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
-    present = user(parameters.get("name"))
+    present = one_of(client_users(), parameters.get("name"))
     rules = Rules({field: value for field, value in parameters.items() if value is not None})
     cleaned: Parameters = {
-        "name": present["username"],
-        "type": rules.choice("type", USER_TYPES, default=present["userType"]),
-        "status": rules.choice("status", STATUSES, default=present["userStatus"]),
+        "name": present["name"],
+        "type": rules.choice("type", USER_TYPES, default=present["type"]),
+        "status": rules.choice("status", STATUSES, default=present["status"]),
         "password": _secret(rules, parameters, required=False),
     }
     rules.finish()
@@ -60,7 +61,7 @@ def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
-    name: str = user(parameters.get("name"))["username"]
+    name = _name_of_known(parameters)
     if "confirmation" in parameters and parameters["confirmation"] != name:
         raise InvalidInput("Type the user's name to confirm.", fields={"confirmation": [f"must be the name, {name}"]})
     return {"name": name}
@@ -70,49 +71,44 @@ def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_put(actor: Actor, parameters: Parameters) -> Parameters:
-    name = user(parameters.get("name"))["username"]
+    name = _name_of_known(parameters)
     rules = Rules(parameters)
     cleaned: Parameters = {
         "name": name,
         "policy": rules.choice("policy", POLICIES, default=model.CUSTOM),
         "decision": rules.choice("decision", DECISIONS, default=model.ALLOW),
     }
-    for field, read in (("resource", _resource), ("actions", _actions), ("sources", _sources)):
-        try:
-            cleaned[field] = read(parameters.get(field))
-        except InvalidParameter as error:
-            rules.refuse(field, error.message)
+    cleaned |= _read(rules, parameters, "resource", "actions", "sources")
     rules.finish()
     return cleaned
 
 
 def _validate_remove(actor: Actor, parameters: Parameters) -> Parameters:
-    name = user(parameters.get("name"))["username"]
+    name = _name_of_known(parameters)
     rules = Rules(parameters)
     policy = rules.choice("policy", POLICIES, default=model.CUSTOM)
-    try:
-        wanted = _resource(parameters.get("resource"))
-    except InvalidParameter as error:
-        raise InvalidInput(error.message, fields={"resource": [error.message]}) from error
+    cleaned = {"name": name, "policy": policy, **_read(rules, parameters, "resource")}
     rules.finish()
-    return {"name": name, "policy": policy, "resource": wanted}
+    return cleaned
 
 
 # ---- what they share
 
 
-def users() -> dict[str, dict[str, Any]]:
-    """All client users by name, as the controllers have them."""
-    with gateway.asking():
-        return {each["username"]: each for each in gateway.access().users()}
+def _name_of_known(parameters: Parameters) -> str:
+    name: str = one_of(client_users(), parameters.get("name"))["name"]
+    return name
 
 
-def user(name: object) -> dict[str, Any]:
-    """One of them. Raises NotFound."""
-    found = users().get(name) if isinstance(name, str) else None
-    if found is None:
-        raise NotFound(f"There is no client user {name}.", code="client-user-not-found")
-    return found
+def _read(rules: Rules, parameters: Parameters, *fields: str) -> Parameters:
+    """The fields of a permission, as the cluster keeps them."""
+    cleaned = {}
+    for field in fields:
+        try:
+            cleaned[field] = _READERS[field](parameters.get(field))
+        except InvalidParameter as error:
+            rules.refuse(field, error.message)
+    return cleaned
 
 
 def _name(rules: Rules, parameters: Parameters) -> str:
@@ -146,6 +142,9 @@ def _sources(given: Any) -> list[str]:
     return list(model.read_entry(fields).sources)
 
 
+_READERS = {"resource": _resource, "actions": _actions, "sources": _sources}
+
+
 def _kind(
     name: str,
     title: str,
@@ -157,8 +156,8 @@ def _kind(
     """A change of users or permissions, which `ask` asks the controllers for."""
 
     def carry_out(actor: Actor, parameters: Parameters) -> Done:
-        with gateway.asking():
-            return Done({"outcome": ask(gateway.access(), parameters).outcome})
+        with gateway.access() as client:
+            return Done({"outcome": ask(client, parameters).outcome})
 
     def plan(parameters: Parameters) -> list[dict[str, str]]:
         what = f"{verb} {parameters['name']}"

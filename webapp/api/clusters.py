@@ -6,8 +6,9 @@ from dataclasses import fields
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
+from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -141,6 +142,10 @@ class ClusterSerializer(FactSerializer):
     freshness = serializers.ChoiceField(choices=[each.value for each in snapshot.Freshness])
 
 
+class HealthSerializer(serializers.Serializer):
+    status = serializers.ChoiceField(choices=[each.value for each in Health])
+
+
 class CandidateSerializer(serializers.Serializer):
     broker_id = serializers.IntegerField(source="id")
     role = serializers.CharField()
@@ -186,6 +191,16 @@ class ClusterView(APIView):
     @reads("cluster", "The whole snapshot", ClusterSerializer)
     def get(self, request: Request) -> Response:
         return Response(cluster_document(snapshot.current()))
+
+
+class HealthView(APIView):
+    # without login, so it says one word and nothing about the cluster
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    @extend_schema(operation_id="health", summary="Whether the cluster works", responses=HealthSerializer, auth=[])
+    def get(self, request: Request) -> Response:
+        return Response({"status": snapshot.current().verdict.status})
 
 
 class ControllersView(APIView):

@@ -1,4 +1,4 @@
-"""Facts of the snapshot over REST: a serializer follows from the fact's own fields, so that none is spelled twice.
+"""Frozen dataclasses over REST, facts of the snapshot first: a serializer follows from the fields, so that none is spelled twice.
 
 A `FactSerializer` names its `fact`, says what readers need to know about fields (`help_texts`), and which are not shown. A field
 that it declares itself takes the place of the derived one. A fact inside of another is shown by the class that names it, or field

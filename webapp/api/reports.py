@@ -25,6 +25,7 @@ from webapp.api.base import (
     reads,
     showing,
 )
+from webapp.api.facts import FactSerializer
 from webapp.errors import InvalidInput
 from webapp.lifecycle import State
 from webapp.reports import catalogue, cron
@@ -41,32 +42,19 @@ def _rfc3339(run: datetime) -> str:
     return run.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class ColumnSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    title = serializers.CharField()
-    type = serializers.CharField()
+class SectionSerializer(FactSerializer):
+    fact = catalogue.Section
+    hidden = ("sort", "chart")
 
 
-class SectionSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    title = serializers.CharField()
-    columns = ColumnSerializer(many=True)
-
-
-class ReportParameterSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    title = serializers.CharField()
-    type = serializers.CharField()
-    help = serializers.CharField()
+class ReportParameterSerializer(FactSerializer):
+    fact = catalogue.Parameter
+    hidden = ("least", "most")
     default = serializers.JSONField(allow_null=True)
 
 
-class ReportSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    title = serializers.CharField()
-    description = serializers.CharField()
-    parameters = ReportParameterSerializer(many=True)
-    sections = SectionSerializer(many=True)
+class ReportSerializer(FactSerializer):
+    fact = catalogue.Report
 
 
 class CatalogueSerializer(serializers.Serializer):

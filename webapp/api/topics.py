@@ -16,7 +16,6 @@ from remoting.facts.snapshot import Queue, Topic
 from webapp import snapshot
 from webapp.api.base import (
     LIST_PARAMETERS,
-    Int64Field,
     body_of,
     change,
     changes,
@@ -32,13 +31,10 @@ from webapp.rules import MESSAGE_TYPES, Rules
 from webapp.topics.purpose import purpose
 
 
-class TopicSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    type = serializers.CharField(allow_null=True)
-    system = serializers.BooleanField()
+class TopicSerializer(FactSerializer):
+    fact = Topic
+    hidden = ("perm", "queues")
     queue_count = serializers.IntegerField(read_only=True)
-    message_count = Int64Field()
-    in_per_s = serializers.FloatField(allow_null=True)
     purpose = serializers.SerializerMethodField(help_text="What is special about it, or what the cluster keeps in it.")
 
     def get_purpose(self, topic: Topic) -> str | None:

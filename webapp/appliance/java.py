@@ -37,13 +37,13 @@ def find(environ: Mapping[str, str]) -> Java:
     for where, program in (("JAVA_HOME", home and str(Path(home) / "bin" / "java")), ("PATH", on_path)):
         if not program:
             continue
-        version, actual_home = _ask(program)
-        if version is None or actual_home is None:
+        said = _ask(program)
+        if said is None:
             refusals.append(f"{program} (from {where}) does not run")
-        elif version < LEAST_VERSION:
-            refusals.append(f"{program} (from {where}) is Java {version}")
+        elif said[0] < LEAST_VERSION:
+            refusals.append(f"{program} (from {where}) is Java {said[0]}")
         else:
-            return Java(actual_home, None)
+            return Java(said[1], None)
     found = "; ".join(refusals) if refusals else "no Java was found"
     return Java(
         None,
@@ -66,8 +66,8 @@ def find_or_install(environ: Mapping[str, str], progress: Callable[[str], None])
     return Java(None, f"{java.problem} (installing it failed: {failure})")
 
 
-def _ask(program: str) -> tuple[int | None, str | None]:
-    """(major version, home) as the runtime itself says, or Nones when it does not run."""
+def _ask(program: str) -> tuple[int, str] | None:
+    """(major version, home) as the runtime itself says; None when it does not run."""
     try:
         done = subprocess.run(
             [program, "-XshowSettings:properties", "-version"],
@@ -78,10 +78,10 @@ def _ask(program: str) -> tuple[int | None, str | None]:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None, None
+        return None
     said = done.stdout + done.stderr
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", said, re.MULTILINE)
     home = re.search(r"^\s*java\.home = (.+?)\s*$", said, re.MULTILINE)
     if done.returncode != 0 or version is None or home is None:
-        return None, None
+        return None
     return int(version[1]), home[1]

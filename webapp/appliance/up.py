@@ -14,7 +14,6 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from remoting.errors import LogboomError, SettingsError
@@ -30,12 +29,6 @@ from webapp.appliance.terminal import Terminal
 _FIRST_USER = "admin"
 
 HEALTH_EVERY_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class _Admin:
-    name: str
-    password: str
 
 
 class _PrepareFailed(LogboomError):
@@ -166,7 +159,7 @@ async def _bring_up(
     return None
 
 
-async def _prepare(plan: Plan) -> _Admin | None:
+async def _prepare(plan: Plan) -> dict[str, str] | None:
     """Migrate the console's database in a process of its own; return the first admin if it was made now."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "webapp.appliance.prepare"),
@@ -188,8 +181,8 @@ async def _prepare(plan: Plan) -> _Admin | None:
         lines = [line for line in complained.decode(errors="replace").splitlines() if line.strip()]
         reason = lines[-1].strip() if lines else f"exit code {process.returncode}"
         raise _PrepareFailed(f"the console's database cannot be brought up to date: {reason}")
-    admin = json.loads(said)["admin"]
-    return None if admin is None else _Admin(admin["name"], admin["password"])
+    admin: dict[str, str] | None = json.loads(said)["admin"]
+    return admin
 
 
 async def _wait_healthy(plan: Plan) -> None:
@@ -219,7 +212,7 @@ def _tell_what_lacks(supervisor: Supervisor, options: Options, terminal: Termina
         )
 
 
-def _tell_where(plan: Plan, layout: DataLayout, admin: _Admin | None, terminal: Terminal) -> None:
+def _tell_where(plan: Plan, layout: DataLayout, admin: dict[str, str] | None, terminal: Terminal) -> None:
     terminal.say()
     terminal.say(f"  console and REST    http://{plan.http}/")
     _tell_admin(admin, terminal)
@@ -236,10 +229,10 @@ def _tell_where(plan: Plan, layout: DataLayout, admin: _Admin | None, terminal: 
     terminal.say()
 
 
-def _tell_admin(admin: _Admin | None, terminal: Terminal) -> None:
+def _tell_admin(admin: dict[str, str] | None, terminal: Terminal) -> None:
     if admin is not None:
         terminal.say(
-            f"  log in as           {admin.name}, password {admin.password}  (shown this once; change it under Account)"
+            f"  log in as           {admin['name']}, password {admin['password']}  (shown this once; change it under Account)"
         )
 
 

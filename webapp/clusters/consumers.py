@@ -14,7 +14,7 @@ from django.http import QueryDict
 from remoting.facts.snapshot import GROUP
 from webapp import live, snapshot
 from webapp.api.clusters import cluster_document
-from webapp.live_parts import LIVE_PARTS
+from webapp.pages import LIVE_PARTS
 from webapp.push import PushConsumer
 
 VERSION = 1

@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import base64
 import json
-import zlib
 from dataclasses import dataclass
 
-import lz4.frame
-import zstandard
-
-from remoting.record.layout import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
+from remoting.record.compression import compression, unpack
 
 SHOWN_BYTES = 64 * 1024
 PREVIEW_CHARACTERS = 120
 HEX_WIDTH = 16
 HEX_SHOWN_BYTES = 16 * 1024
-
-_COMPRESSIONS = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +92,12 @@ class Body:
 
 def open_body(stored: bytes, sys_flag: int, limit: int = SHOWN_BYTES) -> Body:
     """The body of a record, unpacked if it is compressed."""
-    if not sys_flag & SYS_COMPRESSED:
+    compressed = compression(sys_flag)
+    if compressed is None:
         return Body(stored[:limit], len(stored), "none", len(stored) > limit)
-    compression = _COMPRESSIONS.get((sys_flag & SYS_COMPRESSION_TYPE_MASK) >> 8, "unknown")
     try:
-        content = _unpack(compression, stored, limit + 1)
-    except (zlib.error, zstandard.ZstdError, RuntimeError, ValueError, EOFError) as error:
-        shown = stored[:limit]
-        return Body(
-            shown, len(stored), compression, len(stored) > limit, f"cannot be unpacked as {compression}: {error}"
-        )
-    return Body(content[:limit], len(stored), compression, len(content) > limit)
-
-
-def _unpack(compression: str, stored: bytes, most: int) -> bytes:
-    if compression == "zlib":
-        return zlib.decompressobj().decompress(stored, most)
-    if compression == "lz4":
-        return bytes(lz4.frame.LZ4FrameDecompressor().decompress(stored, max_length=most))
-    if compression == "zstd":
-        with zstandard.ZstdDecompressor(max_window_size=32 * 1024 * 1024).stream_reader(stored) as reader:
-            return bytes(reader.read(most))
-    raise ValueError("its compression is not known")
+        content = unpack(stored, sys_flag, limit + 1)
+    except ValueError as error:
+        problem = f"cannot be unpacked as {compressed}: {error}"
+        return Body(stored[:limit], len(stored), compressed, len(stored) > limit, problem)
+    return Body(content[:limit], len(stored), compressed, len(content) > limit)

@@ -102,7 +102,8 @@ def ask(question: Question) -> tuple[gateway.Browsed, list[Message]]:
     offset = question.offset
     if question.at is not None:
         at_ms = int(question.at.timestamp() * 1000)
-        offset = gateway.offset_at(question.topic, question.group, question.queue_id, at_ms)
+        with gateway.cluster() as client:
+            offset = client.search_offset(question.topic, question.group, question.queue_id, at_ms)
     browsed = gateway.browse(question.topic, question.group, question.queue_id, offset, question.count)
     return browsed, [show(record, question.group, limit=2048) for record in browsed.records]
 

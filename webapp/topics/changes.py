@@ -54,7 +54,8 @@ def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
 
 def configuration(name: str) -> Parameters:
     """The topic's type, queues and permission as the brokers have them now."""
-    found = gateway.topic_config(name)
+    with gateway.cluster() as client:
+        found = client.topic_config(name)
     if not found:
         raise NotFound(f"There is no topic {name}.", code="topic-not-found")
     one = next(iter(found.values()))
