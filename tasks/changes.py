@@ -81,11 +81,7 @@ def create_topic(change: Change) -> dict[str, Any]:
     """Create a topic, or bring it to the wanted configuration, on every broker group or one of them."""
     name, queues, perm = change.parameters["name"], int(change.parameters["queues"]), int(change.parameters["perm"])
     group = change.parameters.get("group")
-    answers = change.client.create_topic(name, queues, change.parameters["type"], perm, group)
-    if not answers:
-        what = f"There is no broker group {group}." if group else "No broker group is registered."
-        raise ChangeFailed("no-broker-group", f"{what} Nothing was changed; try again when brokers are up.")
-    change.record(answers)
+    _record_some(change, change.client.create_topic(name, queues, change.parameters["type"], perm, group))
     wanted = {"readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
 
     def is_confirmed() -> bool:
@@ -121,10 +117,7 @@ def create_group(change: Change) -> dict[str, Any]:
     """Create a consumer group, or bring it to the wanted configuration, on every broker group."""
     name, fifo = change.parameters["name"], bool(change.parameters.get("fifo", False))
     retry_max_times = int(change.parameters.get("retry_max_times", 16))
-    answers = change.client.create_group(name, fifo, retry_max_times)
-    if not answers:
-        raise ChangeFailed("no-broker-group", "No broker group is registered. Nothing was changed; try again later.")
-    change.record(answers)
+    _record_some(change, change.client.create_group(name, fifo, retry_max_times))
 
     def is_confirmed() -> bool:
         found = _consumer_group(change.client, name)
@@ -227,6 +220,15 @@ def _after_election(client: AdminClient, group: GroupView, replica: ReplicaView,
 
 
 # ---- what they share
+
+
+def _record_some(change: Change, answers: list[NodeOutcome]) -> None:
+    """Record the answers to a creation; there is at least one, unless there is nobody to ask."""
+    if not answers:
+        group = change.parameters.get("group")
+        what = f"There is no broker group {group}." if group else "No broker group is registered."
+        raise ChangeFailed("no-broker-group", f"{what} Nothing was changed; try again when brokers are up.")
+    change.record(answers)
 
 
 def _confirm(change: Change, is_so_at: Callable[[str], bool], nodes: set[str] | None = None) -> bool:

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 CLAIM_TTL_S = 20.0
 WAIT_FOR_TURN_S = 5
 MOST_WAITING = 10
+CANCELLED_WITHOUT_WORKER = "cancelled on request; its worker was gone"
 
 
 def claim_name(run_id: object) -> str:
@@ -90,15 +91,12 @@ def execute(run_id: str, claim: Claim) -> None:
 def _end_early(run_id: str, stop: Stop, error: Exception) -> None:
     """Write how a run ended that has no result."""
     asked = stop.event.is_set()
-    try:
-        if isinstance(error, RunCancelled) or (asked and not stop.failed):
-            stream.cancelled(run_id, stop.reason or str(error))
-        else:
-            failure = stop.reason if asked else _failure(error)
-            log.warning("report run %s failed: %s", run_id, failure)
-            stream.failed(run_id, failure)
-    except WorkOver as over:
-        log.info("report run %s was ended meanwhile: %s", run_id, over)
+    if isinstance(error, RunCancelled) or (asked and not stop.failed):
+        stream.end(run_id, stop.reason or str(error))
+    else:
+        failure = stop.reason if asked else _failure(error)
+        log.warning("report run %s failed: %s", run_id, failure)
+        stream.end(run_id, failure, is_failure=True)
 
 
 def _failure(error: Exception) -> str:
@@ -211,9 +209,7 @@ def cancel(run_id: str) -> None:
     if claims().is_held(claim_name(run_id)):
         return
     try:
-        stream.cancelled(run_id, "cancelled on request; its worker was gone")
-    except WorkOver as error:
-        log.info("nothing to cancel: %s", error)
+        stream.end(run_id, CANCELLED_WITHOUT_WORKER)
     except (ObjectDoesNotExist, ValidationError):
         log.error("there is no report run %s", run_id)
 

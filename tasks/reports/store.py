@@ -6,7 +6,6 @@ job's thread and the watching thread use one `Store`; Django gives each thread a
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +17,6 @@ from webapp.lifecycle import FINISHED, WorkOver
 from webapp.reports import stream
 from webapp.reports.catalogue import Row
 from webapp.reports.models import ReportRun
-
-log = logging.getLogger(__name__)
 
 ROWS_AT_ONCE: Final = 2_000
 
@@ -50,13 +47,7 @@ class Store:
 
     def end(self, stop: Stop) -> None:
         """End the run as it was asked for; nothing happens when it is over."""
-        try:
-            if stop.failed:
-                stream.failed(self._run_id, stop.reason)
-            else:
-                stream.cancelled(self._run_id, stop.reason)
-        except WorkOver as error:
-            log.info("report run %s: %s", self._run_id, error)
+        stream.end(self._run_id, stop.reason, is_failure=stop.failed)
 
     def wants_cancel(self) -> bool:
         """Whether somebody asked for the end."""

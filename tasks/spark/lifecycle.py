@@ -11,7 +11,6 @@ The shell calls `decide` after each event and once in a while, and carries out t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 START_TIMEOUT_MS = 180_000
@@ -41,23 +40,16 @@ class Action(StrEnum):
     KILL = "kill"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a server may be used."""
-
-    idle_stop_ms: int
-    most_memory_bytes: int
-
-
 class Lifecycle:
-    """One server at a time; times are monotonic milliseconds."""
+    """One server at a time, without work at most `idle_stop_ms`; times are monotonic milliseconds."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, idle_stop_ms: int, most_memory_bytes: int) -> None:
         self.state = State.STOPPED
         self.detail = _AT_REST
         self.generation = 0
         self.leases = 0
-        self._limits = limits
+        self._idle_stop_ms = idle_stop_ms
+        self._most_memory_bytes = most_memory_bytes
         self._served = 0
         self._sessions = 0
         self._memory_bytes = 0
@@ -171,9 +163,9 @@ class Lifecycle:
             return self._worn
         if self._sessions >= MOST_SESSIONS or self._served >= MOST_LEASES:
             return f"it is replaced after {self._sessions} sessions and {self._served} reports"
-        if self._memory_bytes > self._limits.most_memory_bytes:
+        if self._memory_bytes > self._most_memory_bytes:
             return f"it is replaced because it grew to {self._memory_bytes >> 20} MiB"
-        if now_ms - self._idle_since_ms >= self._limits.idle_stop_ms:
+        if now_ms - self._idle_since_ms >= self._idle_stop_ms:
             return "no report needed it for a while"
         return ""
 

@@ -6,6 +6,7 @@ the tables, so a lost announcement loses nothing and a burst of them costs one r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
@@ -14,6 +15,8 @@ from webapp import lifecycle
 from webapp.lifecycle import State
 from webapp.reports.catalogue import Row
 from webapp.reports.models import ReportRow, ReportRun
+
+log = logging.getLogger(__name__)
 
 
 def starting(run_id: UUID | str, spark_session_id: str = "", spark_tag: str = "") -> ReportRun:
@@ -52,6 +55,14 @@ def failed(run_id: UUID | str, reason: str) -> ReportRun:
 def cancelled(run_id: UUID | str, reason: str = "") -> ReportRun:
     """The run was stopped on request. What was streamed stays."""
     return _end(run_id, State.CANCELLED, reason)
+
+
+def end(run_id: UUID | str, reason: str, *, is_failure: bool = False) -> None:
+    """End a run that has no result as failed or cancelled; one that is over stays as it is."""
+    try:
+        (failed if is_failure else cancelled)(run_id, reason)
+    except lifecycle.WorkOver as error:
+        log.info("report run %s was ended already: %s", run_id, error)
 
 
 def request_cancel(run_id: UUID | str) -> ReportRun:

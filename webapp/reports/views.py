@@ -90,24 +90,11 @@ def run(request: HttpRequest, run_id: UUID) -> HttpResponse:
         "run": found,
         "report": report,
         "sections": sections,
-        "layout": _layout(report),
+        "layout": [dataclasses.asdict(section) for section in report.sections],
         "most_rows": results.MAX_SHOWN_ROWS,
     }
     template = "reports/_results.html" if request.htmx else "reports/run.html"
     return page(request, template, context)
-
-
-def _layout(report: catalogue.Report) -> list[dict[str, Any]]:
-    """What the page's script must know about the sections to show rows while they come."""
-    return [
-        {
-            "name": section.name,
-            "columns": [{"name": column.name, "type": column.type} for column in section.columns],
-            "sort": list(section.sort),
-            "chart": None if section.chart is None else dataclasses.asdict(section.chart),
-        }
-        for section in report.sections
-    ]
 
 
 @require_POST
@@ -149,11 +136,8 @@ def edit_schedule(request: HttpRequest, schedule_id: int) -> HttpResponse:
     schedule = find_schedule(schedule_id)
     chosen = catalogue.report(schedule.report)
     values = {
-        "name": schedule.name,
-        "cron": schedule.cron,
-        "time_zone": schedule.time_zone,
+        **{name: getattr(schedule, name) for name in ("name", "cron", "time_zone", "overlap")},
         "enabled": "on" if schedule.enabled else "",
-        "overlap": schedule.overlap,
         **{f"p_{parameter.name}": _as_field(parameter, schedule.parameters) for parameter in chosen.parameters},
     }
     context = {**_form(chosen), "values": values, "schedule": schedule, "title": f"Edit {schedule.name}"}
