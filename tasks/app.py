@@ -13,7 +13,6 @@ Spark jobs, so that an election never waits behind a report. Rules:
 from __future__ import annotations
 
 import os
-from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
@@ -34,9 +33,6 @@ app = Celery("tasks", broker=settings.REDIS_URL)
 app.conf.update(
     include=["tasks.operations", "tasks.reports.runs", "tasks.schedule"],
     accept_content=["json"],
-    task_serializer="json",
-    result_serializer="json",
-    event_serializer="json",
     task_ignore_result=True,
     task_default_queue=DEFAULT_QUEUE,
     task_routes={"tasks.reports.run": {"queue": REPORTS_QUEUE}},
@@ -46,34 +42,27 @@ app.conf.update(
     task_soft_time_limit=OPERATION_SOFT_LIMIT_S,
     task_time_limit=OPERATION_SOFT_LIMIT_S + GRACE_S,
     worker_prefetch_multiplier=1,
-    worker_send_task_events=False,
     worker_enable_remote_control=False,
-    worker_hijack_root_logger=True,
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
     broker_transport_options={"visibility_timeout": VISIBILITY_TIMEOUT_S, "socket_keepalive": True},
     beat_scheduler="tasks.schedule:Scheduler",
     timezone="UTC",
-    enable_utc=True,
 )
 
 
-def beat_schedule() -> dict[str, dict[str, Any]]:
-    """What beat runs besides the schedules that people made."""
-    return {
-        "janitor": {
-            "task": "tasks.schedule.janitor",
-            "schedule": 15.0,
-            # one that could not be taken in time is worth nothing: the next comes anyway
-            "options": {"queue": DEFAULT_QUEUE, "expires": 15},
-        },
-        "retention": {
-            "task": "tasks.schedule.retention",
-            "schedule": 6 * 3600.0,
-            "options": {"queue": DEFAULT_QUEUE, "expires": 3600},
-        },
-    }
-
-
-app.conf.beat_schedule = beat_schedule()
+# What beat runs besides the schedules that people made.
+app.conf.beat_schedule = {
+    "janitor": {
+        "task": "tasks.schedule.janitor",
+        "schedule": 15.0,
+        # one that could not be taken in time is worth nothing: the next comes anyway
+        "options": {"queue": DEFAULT_QUEUE, "expires": 15},
+    },
+    "retention": {
+        "task": "tasks.schedule.retention",
+        "schedule": 6 * 3600.0,
+        "options": {"queue": DEFAULT_QUEUE, "expires": 3600},
+    },
+}
 app.steps["consumer"].add(WorkerHeartbeat)

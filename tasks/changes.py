@@ -12,11 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from remoting.client.blocking import NodeOutcome
+from remoting.client.blocking import AdminClient, NodeOutcome
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
-from remoting.facts.broker_state import BrokerState, GroupState
+from remoting.facts.broker_state import GroupState
 from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView
 from remoting.facts.words import BrokerRole, Outcome
 
@@ -24,40 +24,6 @@ READ_BACK_TIMEOUT_S = 10.0
 READ_BACK_EVERY_S = 0.2
 
 _MADE = frozenset({Outcome.CONFIRMED, Outcome.UNCHANGED})
-
-
-class ClusterAdmin(Protocol):
-    """What changes ask of a cluster; `remoting.client.blocking.AdminClient` in life."""
-
-    def cluster_view(self) -> ClusterView: ...
-
-    def masters(self) -> dict[str, str]: ...
-
-    def broker_state(self, address: str) -> BrokerState: ...
-
-    def elect_master(self, cluster: str, group: str, broker_id: int) -> dict[str, str]: ...
-
-    def controller_members(self) -> dict[str, Any]: ...
-
-    def add_controller(self, controller_id: str, address: str) -> dict[str, Any]: ...
-
-    def promote_controller(self, controller_id: str) -> dict[str, Any]: ...
-
-    def remove_controller(self, controller_id: str) -> dict[str, Any]: ...
-
-    def transfer_controller_leader(self, controller_id: str) -> dict[str, str]: ...
-
-    def create_topic(
-        self, name: str, queues: int = 8, message_type: str = "NORMAL", perm: int = 6, group: str | None = None
-    ) -> list[NodeOutcome]: ...
-
-    def delete_topic(self, name: str) -> list[NodeOutcome]: ...
-
-    def topic_config(self, name: str) -> dict[str, dict[str, Any]]: ...
-
-    def create_group(self, name: str, fifo: bool = False, retry_max_times: int = 16) -> list[NodeOutcome]: ...
-
-    def delete_group(self, name: str) -> list[NodeOutcome]: ...
 
 
 class ChangeFailed(Exception):
@@ -72,7 +38,7 @@ class ChangeFailed(Exception):
 class Change:
     """One change at work: whom to ask, whom to tell, and the clock."""
 
-    client: ClusterAdmin
+    client: AdminClient
     parameters: Mapping[str, Any]
     tell_node: Callable[[str, str, str], None]
     tell_progress: Callable[[int, int | None, str], None]
@@ -115,11 +81,7 @@ def create_topic(change: Change) -> dict[str, Any]:
     """Create a topic, or bring it to the wanted configuration, on every broker group or one of them."""
     name, queues, perm = change.parameters["name"], int(change.parameters["queues"]), int(change.parameters["perm"])
     group = change.parameters.get("group")
-    answers = change.client.create_topic(name, queues, change.parameters["type"], perm, group)
-    if not answers:
-        what = f"There is no broker group {group}." if group else "No broker group is registered."
-        raise ChangeFailed("no-broker-group", f"{what} Nothing was changed; try again when brokers are up.")
-    change.record(answers)
+    _record_some(change, change.client.create_topic(name, queues, change.parameters["type"], perm, group))
     wanted = {"readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
 
     def is_confirmed() -> bool:
@@ -132,7 +94,7 @@ def create_topic(change: Change) -> dict[str, Any]:
 def delete_topic(change: Change) -> dict[str, Any]:
     """Delete a topic on every broker group."""
     name = change.parameters["name"]
-    groups = _group_names(change.client.cluster_view())
+    groups = {each.broker_name for each in change.client.cluster_view().groups}
     answers = change.client.delete_topic(name)
     change.record(answer if answer.node in groups else _route_note(answer) for answer in answers)
 
@@ -155,14 +117,12 @@ def create_group(change: Change) -> dict[str, Any]:
     """Create a consumer group, or bring it to the wanted configuration, on every broker group."""
     name, fifo = change.parameters["name"], bool(change.parameters.get("fifo", False))
     retry_max_times = int(change.parameters.get("retry_max_times", 16))
-    answers = change.client.create_group(name, fifo, retry_max_times)
-    if not answers:
-        raise ChangeFailed("no-broker-group", "No broker group is registered. Nothing was changed; try again later.")
-    change.record(answers)
+    _record_some(change, change.client.create_group(name, fifo, retry_max_times))
 
     def is_confirmed() -> bool:
         found = _consumer_group(change.client, name)
-        return _confirm(change, lambda node: _same_group(found.get(node), fifo, retry_max_times))
+        same = {node for node, each in found.items() if (each.fifo, each.retry_max_times) == (fifo, retry_max_times)}
+        return _confirm(change, same.__contains__)
 
     return _read_back_outcome(change, f"the consumer group {name}", is_confirmed)
 
@@ -179,7 +139,7 @@ def delete_group(change: Change) -> dict[str, Any]:
     return _read_back_outcome(change, f"the consumer group {name}", is_confirmed)
 
 
-def _consumer_group(client: ClusterAdmin, name: str) -> dict[str, GroupState]:
+def _consumer_group(client: AdminClient, name: str) -> dict[str, GroupState]:
     """Broker group -> its entry of the consumer group; without it, no key."""
     found = {}
     for broker_name, address in client.masters().items():
@@ -187,10 +147,6 @@ def _consumer_group(client: ClusterAdmin, name: str) -> dict[str, GroupState]:
             if each.name == name:
                 found[broker_name] = each
     return found
-
-
-def _same_group(found: GroupState | None, fifo: bool, retry_max_times: int) -> bool:
-    return found is not None and (found.fifo, found.retry_max_times) == (fifo, retry_max_times)
 
 
 # ---- elections
@@ -248,7 +204,7 @@ def _group(view: ClusterView, cluster: str, group: str) -> GroupView:
     raise ChangeFailed("group-not-found", f"The controllers know no group {group} in the cluster {cluster}.")
 
 
-def _after_election(client: ClusterAdmin, group: GroupView, replica: ReplicaView, master_id: int) -> NodeOutcome:
+def _after_election(client: AdminClient, group: GroupView, replica: ReplicaView, master_id: int) -> NodeOutcome:
     """What one replica made of the election, by its own word."""
     node = f"replica {replica.broker_id}"
     if not replica.alive or replica.address is None:
@@ -266,8 +222,13 @@ def _after_election(client: ClusterAdmin, group: GroupView, replica: ReplicaView
 # ---- what they share
 
 
-def _group_names(view: ClusterView) -> set[str]:
-    return {each.broker_name for each in view.groups}
+def _record_some(change: Change, answers: list[NodeOutcome]) -> None:
+    """Record the answers to a creation; there is at least one, unless there is nobody to ask."""
+    if not answers:
+        group = change.parameters.get("group")
+        what = f"There is no broker group {group}." if group else "No broker group is registered."
+        raise ChangeFailed("no-broker-group", f"{what} Nothing was changed; try again when brokers are up.")
+    change.record(answers)
 
 
 def _confirm(change: Change, is_so_at: Callable[[str], bool], nodes: set[str] | None = None) -> bool:

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import redis
 
@@ -23,20 +23,10 @@ _EXTEND = (
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
 
 
-class KeyStore(Protocol):
-    """What claims need of Redis."""
-
-    def set(self, name: str, value: str, *, nx: bool = False, px: int | None = None) -> Any: ...
-
-    def exists(self, *names: str) -> Any: ...
-
-    def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any: ...
-
-
 class Claim:
     """A claim that is held. `extend` in time, `release` at the end."""
 
-    def __init__(self, store: KeyStore, key: str, token: str, ttl_ms: int) -> None:
+    def __init__(self, store: Any, key: str, token: str, ttl_ms: int) -> None:
         self._store = store
         self._key = key
         self._token = token
@@ -52,9 +42,9 @@ class Claim:
 
 
 class Claims:
-    """Claims by name."""
+    """Claims by name, in a client of Redis."""
 
-    def __init__(self, store: KeyStore) -> None:
+    def __init__(self, store: Any) -> None:
         self._store = store
 
     def take(self, name: str, ttl_s: float) -> Claim | None:

@@ -71,7 +71,7 @@ class Watch(Generic[Answer]):
     """Asks one address the same thing again and again, and keeps the last answer."""
 
     def __init__(
-        self, client: RemotingClient, address: str, question: Question[Answer], heard: Callable[[Watch[Answer]], None]
+        self, client: RemotingClient, address: str, question: Question[Answer], heard: Callable[[], None]
     ) -> None:
         self.address = address
         self.answer: Answer | None = None
@@ -93,7 +93,7 @@ class Watch(Generic[Answer]):
             started = time.monotonic()
             self.answer = await self._ask()
             self.heard_ms = time.time_ns() // 1_000_000
-            self._heard(self)
+            self._heard()
             rest = started + self._question.every_s - time.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, rest)):
@@ -124,9 +124,7 @@ class Watch(Generic[Answer]):
 class Watches(Generic[Answer]):
     """The watches of one kind: started for new addresses, cancelled for those that are gone."""
 
-    def __init__(
-        self, client: RemotingClient, question: Question[Answer], heard: Callable[[Watch[Answer]], None]
-    ) -> None:
+    def __init__(self, client: RemotingClient, question: Question[Answer], heard: Callable[[], None]) -> None:
         self._client = client
         self._question = question
         self._heard = heard
@@ -183,35 +181,20 @@ class LocalFiles:
     supervisor: Path
     spark: Path
 
-    def read_supervisor(self) -> Supervisor | None:
-        """The supervisor's state; None when that supervisor does not live any more."""
-        found = _read(self.supervisor, Supervisor)
-        return found if found is not None and _is_alive(found.pid) else None
 
-    def read_spark(self) -> SparkProcess | None:
-        """The Spark process's state, on the same condition."""
-        found = _read(self.spark, SparkProcess)
-        return found if found is not None and _is_alive(found.pid) else None
+Published = TypeVar("Published", Supervisor, SparkProcess)
 
 
-def _read(path: Path, kind: type[Answer]) -> Answer | None:
+def read_published(path: Path, kind: type[Published]) -> Published | None:
+    """The state that a process published; None when that process does not live any more."""
     try:
-        return decode(kind, path.read_bytes())
+        found = decode(kind, path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ProtocolError) as error:
         log.warning("cannot read %s: %s", path, error)
         return None
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return found if Path(f"/proc/{found.pid}").exists() else None
 
 
 class Publisher:
@@ -249,7 +232,7 @@ class Collector:
         views = Question(codes.CLUSTER_VIEW, ClusterView, VIEW_EVERY_S, len(controllers))
         states = Question(codes.BROKER_STATE, BrokerState, STATES_EVERY_S, MAX_BROKERS)
         self._views = Watches(client, views, self._heard_view)
-        self._states = Watches(client, states, self._heard_state)
+        self._states = Watches(client, states, self._heard)
 
     def ask(self) -> None:
         """Look now: somebody changed something. Answers of the next moment are published as they come."""
@@ -283,16 +266,13 @@ class Collector:
                     self._something_heard.clear()
                     await self._something_heard.wait()
 
-    def _heard_view(self, watch: Watch[ClusterView]) -> None:
+    def _heard_view(self) -> None:
         essence = _significant_parts(self._views.answers())
         if essence != self._significant_parts:
             self._significant_parts = essence
             self._states.set_addresses(self._addresses())
             self._states.ask_now()
             self._urgent.set()
-        self._heard()
-
-    def _heard_state(self, watch: Watch[BrokerState]) -> None:
         self._heard()
 
     def _heard(self) -> None:
@@ -324,8 +304,8 @@ class Collector:
             views=self._views.answers(),
             states=self._states.answers(),
             heard_ms=self._states.heard_ms(),
-            supervisor=self._files.read_supervisor(),
-            spark=self._files.read_spark(),
+            supervisor=read_published(self._files.supervisor, Supervisor),
+            spark=read_published(self._files.spark, SparkProcess),
         )
         previous = self._memory.snapshot
         snapshot, memory = build(look, self._memory)

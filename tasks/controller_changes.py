@@ -3,69 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from remoting import codes
-from remoting.client.blocking import NodeOutcome
+from remoting.client.blocking import AdminClient, NodeOutcome
 from remoting.errors import ConnectionLost, RequestError, RequestTimeout
 from remoting.facts.words import Outcome
 from tasks.changes import READ_BACK_TIMEOUT_S, Change, ChangeFailed
 
-Listing = Mapping[str, Any]
+Named = Mapping[str, Any]
 
 
-def add(change: Change) -> dict[str, Any]:
-    """Bring a new controller in as a learner."""
-    wanted, address = change.parameters["id"], change.parameters["address"]
+def _make(
+    change: Change, what: str, is_so: Callable[[Named, Named], bool], ask: Callable[[AdminClient, Named], Any]
+) -> dict[str, Any]:
+    """Make one controller what is wanted; `is_so` looks at the members' listing, `ask` asks the leader, by the parameters."""
+    node, what = str(change.parameters["id"]), what.format(**change.parameters)
 
-    def is_confirmed(listing: Listing) -> bool:
-        found = _member(listing, wanted)
-        return found is not None and found["address"] == address
+    def is_confirmed() -> bool:
+        return is_so(change.client.controller_members(), change.parameters)
 
-    return _make(change, is_confirmed, lambda: change.client.add_controller(wanted, address), f"a member at {address}")
-
-
-def promote(change: Change) -> dict[str, Any]:
-    """Give a learner its vote."""
-    wanted = change.parameters["id"]
-
-    def is_confirmed(listing: Listing) -> bool:
-        found = _member(listing, wanted)
-        return found is not None and found["role"] == "voter"
-
-    return _make(change, is_confirmed, lambda: change.client.promote_controller(wanted), "a voter")
-
-
-def remove(change: Change) -> dict[str, Any]:
-    """Take a controller out for good."""
-    wanted = change.parameters["id"]
-    return _make(
-        change,
-        lambda listing: wanted in listing["retired"],
-        lambda: change.client.remove_controller(wanted),
-        "no member any more",
-    )
-
-
-def transfer(change: Change) -> dict[str, Any]:
-    """Let a voter lead."""
-    wanted = change.parameters["id"]
-    return _make(
-        change,
-        lambda listing: listing["leaderId"] == wanted,
-        lambda: change.client.transfer_controller_leader(wanted),
-        "the leader",
-    )
-
-
-def _make(change: Change, is_confirmed: Callable[[Listing], bool], ask: Callable[[], Any], what: str) -> dict[str, Any]:
-    node = str(change.parameters["id"])
-    if is_confirmed(change.client.controller_members()):
+    if is_confirmed():
         change.record([NodeOutcome(node, Outcome.UNCHANGED, f"it is {what} already")])
         return {"controller": node}
     change.tell_progress(0, 2, f"asking the leading controller: {node} is to be {what}")
     try:
-        ask()
+        ask(change.client, change.parameters)
     except RequestError as error:
         if error.code != codes.SYSTEM_ERROR:
             change.record([NodeOutcome(node, Outcome.REFUSED, error.message)])
@@ -75,7 +39,7 @@ def _make(change: Change, is_confirmed: Callable[[Listing], bool], ask: Callable
     except (ConnectionLost, RequestTimeout) as error:
         change.record([NodeOutcome(node, Outcome.UNKNOWN, str(error))])
     change.tell_progress(1, 2, "reading back")
-    if not change.read_back(lambda: is_confirmed(change.client.controller_members())):
+    if not change.read_back(is_confirmed):
         change.record([NodeOutcome(node, Outcome.UNKNOWN, "reading back does not show it")])
         raise ChangeFailed(
             "change-unknown",
@@ -87,13 +51,33 @@ def _make(change: Change, is_confirmed: Callable[[Listing], bool], ask: Callable
     return {"controller": node}
 
 
-def _member(listing: Listing, wanted: str) -> Mapping[str, Any] | None:
-    return next((each for each in listing["members"] if each["id"] == wanted), None)
+def _member(listing: Named, given: Named) -> Named:
+    return next((each for each in listing["members"] if each["id"] == given["id"]), {})
 
 
 CONTROLLER_CHANGES: Mapping[str, Callable[[Change], dict[str, Any]]] = {
-    "controller.add": add,
-    "controller.promote": promote,
-    "controller.remove": remove,
-    "controller.transfer": transfer,
+    "controller.add": partial(
+        _make,
+        what="a member at {address}",
+        is_so=lambda listing, given: _member(listing, given).get("address") == given["address"],
+        ask=lambda client, given: client.add_controller(given["id"], given["address"]),
+    ),
+    "controller.promote": partial(
+        _make,
+        what="a voter",
+        is_so=lambda listing, given: _member(listing, given).get("role") == "voter",
+        ask=lambda client, given: client.promote_controller(given["id"]),
+    ),
+    "controller.remove": partial(
+        _make,
+        what="no member any more",
+        is_so=lambda listing, given: given["id"] in listing["retired"],
+        ask=lambda client, given: client.remove_controller(given["id"]),
+    ),
+    "controller.transfer": partial(
+        _make,
+        what="the leader",
+        is_so=lambda listing, given: listing["leaderId"] == given["id"],
+        ask=lambda client, given: client.transfer_controller_leader(given["id"]),
+    ),
 }

@@ -18,17 +18,17 @@ from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from remoting.client.blocking import AdminClient
 from remoting.errors import LogboomError
 from tasks.app import GRACE_S, OPERATION_SOFT_LIMIT_S, app
-from tasks.changes import CHANGES, Change, ChangeFailed, ClusterAdmin, error_code
+from tasks.changes import CHANGES, Change, ChangeFailed, error_code
 from tasks.claims import claims
 from tasks.controller_changes import CONTROLLER_CHANGES
 from tasks.refresh import ask_for_refresh
 from webapp.lifecycle import WorkOver
 from webapp.operations import progress
 from webapp.operations.models import Operation
+from webapp.queue import RUN_OPERATION
 
 log = logging.getLogger(__name__)
 
-NAME = "tasks.operations.run"
 KINDS = {**CHANGES, **CONTROLLER_CHANGES}
 
 
@@ -37,7 +37,7 @@ def claim_name(operation_id: object) -> str:
     return f"operation:{operation_id}"
 
 
-@app.task(name=NAME)  # type: ignore[untyped-decorator]
+@app.task(name=RUN_OPERATION)  # type: ignore[untyped-decorator]
 def run(operation_id: str) -> None:
     """Carry out one operation."""
     with claims().held(claim_name(operation_id), OPERATION_SOFT_LIMIT_S + GRACE_S) as claim:
@@ -47,7 +47,7 @@ def run(operation_id: str) -> None:
         carry_out(operation_id, AdminClient(settings.CONTROLLERS))
 
 
-def carry_out(operation_id: str, client: ClusterAdmin) -> None:
+def carry_out(operation_id: str, client: AdminClient) -> None:
     """Take the row, make the change, write how it ended."""
     operation = _take(operation_id)
     if operation is None:
@@ -89,7 +89,7 @@ def _take(operation_id: str) -> Operation | None:
         return operation
 
 
-def _make(operation: Operation, client: ClusterAdmin) -> dict[str, Any]:
+def _make(operation: Operation, client: AdminClient) -> dict[str, Any]:
     make = KINDS.get(operation.kind)
     if make is None:
         known = ", ".join(KINDS)

@@ -16,7 +16,7 @@ from tasks.app import app
 from tasks.claims import claims
 from tasks.heartbeat_file import beat
 from tasks.reports import runs
-from webapp.lifecycle import FINISHED, State, WorkOver
+from webapp.lifecycle import FINISHED, State
 from webapp.operations.models import Operation
 from webapp.reports import stream
 from webapp.reports.models import ReportRun
@@ -57,15 +57,9 @@ def end_lost_runs() -> None:
     for run in at_work:
         if claims().is_held(runs.claim_name(run.pk)):
             continue
-        try:
-            if run.cancel_requested:
-                stream.cancelled(run.pk, "cancelled on request; its worker was gone")
-            else:
-                stream.failed(run.pk, LOST)
-        except WorkOver as error:
-            log.info("the run ended by itself after all: %s", error)
-        else:
-            log.warning("report run %s lost its worker", run.pk)
+        log.warning("report run %s lost its worker", run.pk)
+        why = runs.CANCELLED_WITHOUT_WORKER if run.cancel_requested else LOST
+        stream.end(run.pk, why, is_failure=not run.cancel_requested)
 
 
 def queue_forgotten() -> None:

@@ -99,7 +99,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["snapshot"],
         {
             *("access", "accounts", "audit", "clusters", "groups", "messages", "operations", "reports", "topics"),
-            *("api", "context", "live", "live_parts", "pages", "palette", "push"),
+            *("api", "context", "live", "pages", "palette", "push"),
         },
         ["appliance"],
         ["settings", "sockets", "urls"],
@@ -132,7 +132,7 @@ TOP_LEVEL = {
 # What starts without being imported: programs, what Django and Celery find by convention, and set-up before anything is there.
 ENTRY_POINTS = re.compile(
     r"manage|\w+\.__main__|webapp\.settings|webapp\.asgi|tasks|webapp\.appliance\.bootstrap"
-    r"|webapp\.\w+\.(apps|admin|models|migrations\.\w+)|webapp\.(.+\.)?management\.commands\.\w+|webapp\.(.+\.)?templatetags\.\w+"
+    r"|webapp\.\w+\.(models|migrations\.\w+)|webapp\.(.+\.)?management\.commands\.\w+|webapp\.(.+\.)?templatetags\.\w+"
 )
 
 WALL_CLOCK = re.compile(r"time\.time(_ns)?|(datetime\.)?(datetime|date)\.(now|utcnow|today)")
@@ -325,10 +325,7 @@ def test_modules_say_what_they_are_for() -> None:
     findings = [
         str(path)
         for path in python_files(*PROGRAMS, "remoting")
-        if (ROOT / path).stat().st_size
-        and "migrations" not in path.parts
-        and path.name != "apps.py"
-        and not ast.get_docstring(parsed(path))
+        if (ROOT / path).stat().st_size and "migrations" not in path.parts and not ast.get_docstring(parsed(path))
     ]
     report("the first lines of a module say what it owns and who calls it", findings)
 

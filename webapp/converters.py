@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from django.urls import register_converter
+from django.urls.converters import IntConverter, StringConverter
 
 
-class NameConverter:
-    """A topic's or a group's name. The server has decoded the path already; building an address encodes it again."""
+class NameConverter(StringConverter):
+    """A topic's or a group's name. The server has decoded the path already; Django encodes the addresses that it builds."""
 
     regex = r"[A-Za-z0-9_%|.+-]+"
 
-    def to_python(self, value: str) -> str:
-        return value
 
-    def to_url(self, value: str) -> str:
-        return value  # Django quotes the whole path after this
-
-
-class Int64Converter:
+class Int64Converter(IntConverter):
     """A queue offset."""
 
     regex = r"[0-9]{1,19}"
@@ -27,9 +22,6 @@ class Int64Converter:
         if number >= 2**63:
             raise ValueError("beyond 64 bits")
         return number
-
-    def to_url(self, value: int) -> str:
-        return str(value)
 
 
 register_converter(NameConverter, "name")

@@ -21,42 +21,22 @@ register = template.Library()
 DASH = mark_safe('<span class="unknown" title="not known">–</span>')
 THIN = "\u202f"  # narrow, and no line breaks at it
 
-# state -> (tone, icon); a state is always shown as text and icon, never by colour alone
-TONES = {
-    "healthy": ("good", "check"),
-    "degraded": ("warn", "alert"),
-    "down": ("bad", "cross"),
-    "leader": ("good", "crown"),
-    "follower": ("calm", "dot"),
-    "candidate": ("warn", "clock"),
-    "master": ("good", "crown"),
-    "replica": ("calm", "dot"),
-    "fenced": ("warn", "lock"),
-    "unreachable": ("bad", "cross"),
-    "queued": ("calm", "clock"),
-    "starting": ("busy", "clock"),
-    "running": ("busy", "play"),
-    "succeeded": ("good", "check"),
-    "failed": ("bad", "cross"),
-    "cancelled": ("warn", "stop"),
-    "CONFIRMED": ("good", "check"),
-    "UNCHANGED": ("calm", "dot"),
-    "UNKNOWN": ("warn", "alert"),
-    "NOT_ATTEMPTED": ("calm", "dot"),
-    "REFUSED": ("bad", "cross"),
-    "accepted": ("good", "check"),
-    "refused": ("bad", "cross"),
-    "ready": ("good", "check"),
-    "waiting": ("calm", "clock"),
-    "backing-off": ("warn", "clock"),
-    "stopped": ("calm", "stop"),
-    "retired": ("calm", "stop"),
-    "stopping": ("warn", "stop"),
-    "critical": ("bad", "cross"),
-    "error": ("bad", "cross"),
-    "warning": ("warn", "alert"),
-    "info": ("calm", "dot"),
+# (tone, icon) of states; a state is always shown as text and icon, never by colour alone
+_LOOKS = {
+    ("good", "check"): ("healthy", "succeeded", "CONFIRMED", "accepted", "ready"),
+    ("good", "crown"): ("leader", "master"),
+    ("busy", "clock"): ("starting",),
+    ("busy", "play"): ("running",),
+    ("calm", "clock"): ("queued", "waiting"),
+    ("calm", "stop"): ("stopped", "retired"),
+    ("warn", "alert"): ("degraded", "UNKNOWN", "warning"),
+    ("warn", "clock"): ("candidate", "backing-off"),
+    ("warn", "lock"): ("fenced",),
+    ("warn", "stop"): ("cancelled", "stopping"),
+    ("bad", "cross"): ("down", "unreachable", "failed", "REFUSED", "refused", "critical", "error"),
 }
+_ANY_OTHER = ("calm", "dot")
+TONES = {state: look for look, states in _LOOKS.items() for state in states}
 
 
 # ---- numbers
@@ -188,7 +168,7 @@ def state(value: Any, text: str = "") -> SafeString:
     """A state as icon and word."""
     if value is None or value == "":
         return DASH
-    tone, name = TONES.get(str(value), ("calm", "dot"))
+    tone, name = TONES.get(str(value), _ANY_OTHER)
     words = text or str(value).replace("_", " ").lower()
     return format_html('<span class="state tone-{}">{}<span>{}</span></span>', tone, icon(name), words)
 
@@ -196,7 +176,7 @@ def state(value: Any, text: str = "") -> SafeString:
 @register.filter
 def tone(value: Any) -> str:
     """The tone of a state, for a class name."""
-    return TONES.get(str(value), ("calm", "dot"))[0]
+    return TONES.get(str(value), _ANY_OTHER)[0]
 
 
 # ---- pieces

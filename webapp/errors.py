@@ -7,9 +7,13 @@ into a page.
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
+
+CONTENT_TYPE = "application/problem+json"
 
 
 class Problem(Exception):
@@ -83,12 +87,16 @@ class Unavailable(Problem):
     title = "A needed part does not answer"
 
 
+def document(status: int, code: str, title: str, detail: str) -> dict[str, Any]:
+    """A problem as JSON; whoever answers it adds the request's id."""
+    return {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
+
+
 def page(request: HttpRequest, status: int, title: str, detail: str, code: str = "") -> HttpResponse:
     """An error as a page, as a banner when htmx asked, or as problem+json below /api/."""
     if request.path.startswith("/api/"):
-        body = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
-        body["request_id"] = getattr(request, "id", "")
-        return JsonResponse(body, status=status, content_type="application/problem+json")
+        body = {**document(status, code, title, detail), "request_id": getattr(request, "id", "")}
+        return JsonResponse(body, status=status, content_type=CONTENT_TYPE)
     template = "problem_banner.html" if getattr(request, "htmx", False) else "problem.html"
     return render(request, template, {"status": status, "title": title, "detail": detail, "code": code}, status=status)
 
@@ -102,13 +110,8 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return page(
-        request,
-        400,
-        "The request cannot be read",
-        "The address or the data of the request is malformed.",
-        "bad-request",
-    )
+    detail = "The address or the data of the request is malformed."
+    return page(request, 400, "The request cannot be read", detail, "bad-request")
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:

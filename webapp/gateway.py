@@ -7,47 +7,21 @@ cluster becomes a `Problem` whose text says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.utils.module_loading import import_string
 
 from remoting import codes
 from remoting.client.access_admin import AccessAdmin
-from remoting.client.blocking import AdminClient, FoundMessage, PulledMessages, QueueOffsets
+from remoting.client.blocking import AdminClient, FoundMessage, QueueOffsets
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.record.codec import Record
 from webapp.errors import NotFound, Problem, Unavailable
 
 MAX_BROWSE = 64
-
-
-class ClusterClient(Protocol):
-    """What the console asks of a cluster; `remoting.client.blocking.AdminClient` in life, a fake in tests."""
-
-    def topic_config(self, name: str) -> dict[str, dict[str, Any]]: ...
-
-    def queue_offsets(self, topic: str) -> list[QueueOffsets]: ...
-
-    def pull(self, topic: str, group: str, queue_id: int, offset: int, count: int = 32) -> PulledMessages: ...
-
-    def find(self, topic: str, key: str, count: int = 32) -> list[FoundMessage]: ...
-
-    def search_offset(self, topic: str, group: str, queue_id: int, timestamp_ms: int) -> int: ...
-
-    def controller_members(self) -> dict[str, Any]: ...
-
-    def send(
-        self,
-        topic: str,
-        body: bytes,
-        keys: str = "",
-        tag: str = "",
-        properties: Mapping[str, str] | None = None,
-        group: str | None = None,
-    ) -> dict[str, str]: ...
 
 
 class ClusterRefused(Problem):
@@ -68,27 +42,21 @@ class Browsed(NamedTuple):
     max_offset: int
 
 
-def connect() -> ClusterClient:
+def connect() -> AdminClient:
     """The cluster that this console belongs to."""
     return AdminClient(settings.CONTROLLERS, timeout_ms=3000)
 
 
-def topic_config(name: str) -> dict[str, dict[str, Any]]:
-    """Broker group -> configuration of the topic there."""
-    with _cluster() as client:
-        return client.topic_config(name)
-
-
 def queue_ranges(topic: str) -> list[QueueOffsets]:
     """The readable range of every queue."""
-    with _cluster() as client:
+    with cluster() as client:
         return sorted(client.queue_offsets(topic), key=lambda each: (each.group, each.queue_id))
 
 
 def browse(topic: str, group: str, queue_id: int, offset: int, count: int) -> Browsed:
     """Up to `count` messages from `offset` on; an offset outside of the queue's range is moved to its nearer end."""
     assert 1 <= count <= MAX_BROWSE, count
-    with _cluster() as client:
+    with cluster() as client:
         pulled = client.pull(topic, group, queue_id, max(0, offset), count)
         if not pulled.records and pulled.min_offset > offset and pulled.min_offset < pulled.max_offset:
             offset = pulled.min_offset  # retention went on; what was asked for is gone
@@ -99,22 +67,16 @@ def browse(topic: str, group: str, queue_id: int, offset: int, count: int) -> Br
     return Browsed(records, first, following, pulled.min_offset, pulled.max_offset)
 
 
-def offset_at(topic: str, group: str, queue_id: int, timestamp_ms: int) -> int:
-    """The first queue offset stored at or after a time."""
-    with _cluster() as client:
-        return client.search_offset(topic, group, queue_id, timestamp_ms)
-
-
 def find(topic: str, key: str, count: int) -> list[FoundMessage]:
     """The newest messages of a topic with a key or unique id, by the brokers' index; oldest first."""
     assert 1 <= count <= MAX_BROWSE, count
-    with _cluster() as client:
+    with cluster() as client:
         return client.find(topic, key, count)
 
 
 def message(topic: str, group: str, queue_id: int, offset: int) -> Record:
     """One message; NotFound when nothing is stored at exactly that offset."""
-    with _cluster() as client:
+    with cluster() as client:
         pulled = client.pull(topic, group, queue_id, offset, 1)
     for record in pulled.records:
         if record.queue_offset == offset:
@@ -126,24 +88,10 @@ def message(topic: str, group: str, queue_id: int, offset: int) -> Record:
     )
 
 
-def send(
-    topic: str, body: bytes, keys: str, tag: str, properties: Mapping[str, str], group: str | None
-) -> dict[str, str]:
-    """Send one message and say where it is stored."""
-    with _cluster() as client:
-        return client.send(topic, body, keys=keys, tag=tag, properties=properties, group=group)
-
-
 def controller_members() -> dict[str, Any]:
     """Who belongs to the group of controllers, by the leader's word if there is one."""
-    with _cluster() as client:
+    with cluster() as client:
         return client.controller_members()
-
-
-def access() -> AccessAdmin:
-    """The users of the cluster's clients and their permissions. Its calls raise as the cluster's do: use within `asking`."""
-    found: AccessAdmin = import_string(settings.ACCESS_CLIENT)()
-    return found
 
 
 def connect_access() -> AccessAdmin:
@@ -152,13 +100,21 @@ def connect_access() -> AccessAdmin:
 
 
 @contextmanager
-def _cluster() -> Iterator[ClusterClient]:
-    with asking():
+def cluster() -> Iterator[AdminClient]:
+    """A client of the cluster, for the length of the block; what it raises becomes a Problem."""
+    with _asking():
         yield import_string(settings.CLUSTER_CLIENT)()
 
 
 @contextmanager
-def asking() -> Iterator[None]:
+def access() -> Iterator[AccessAdmin]:
+    """As `cluster`, for the users of its clients and their permissions."""
+    with _asking():
+        yield import_string(settings.ACCESS_CLIENT)()
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
     """What the cluster raises becomes a Problem that says what to do."""
     try:
         yield

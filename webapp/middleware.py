@@ -29,11 +29,16 @@ CONTENT_SECURITY_POLICY = (
 PERMISSIONS_POLICY = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
 
 
-class RequestId:
-    """A name for each request, in the answer's header, in problem documents, and in the log when we fail."""
-
+class _Middleware:
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+
+class RequestId(_Middleware):
+    """A name for each request, in the answer's header, in problem documents, and in the log when we fail."""
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         request.id = secrets.token_hex(8)
@@ -44,11 +49,8 @@ class RequestId:
         return response
 
 
-class SecurityHeaders:
+class SecurityHeaders(_Middleware):
     """Content-Security-Policy and its relatives on every answer; nothing of a person's pages is kept by caches."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self.get_response(request)
@@ -92,14 +94,8 @@ class LoginRequired(LoginRequiredMiddleware):
         return HttpResponse(status=401, headers={"HX-Redirect": settings.LOGIN_URL})
 
 
-class ProblemPages:
+class ProblemPages(_Middleware):
     """A refusal that a page's view did not handle itself becomes a page."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         if not isinstance(exception, errors.Problem):
@@ -107,11 +103,8 @@ class ProblemPages:
         return errors.page(request, exception.status, exception.title, exception.detail, exception.code)
 
 
-class UserTimeZone:
+class UserTimeZone(_Middleware):
     """Times on pages are in the zone that the person chose; UTC otherwise."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         name = getattr(request.user, "time_zone", "")

@@ -12,13 +12,17 @@ from django.urls import reverse
 
 from webapp import live, snapshot
 from webapp.accounts.permissions import actor_of
+from webapp.clusters.live import landing
 from webapp.errors import Problem
-from webapp.live_parts import LIVE_PARTS
+from webapp.groups.live import group, group_list
 from webapp.operations.services import Submitted, submit
 from webapp.operations.waiting import wait
+from webapp.topics.live import topic, topic_list
 
 Arguments = ParamSpec("Arguments")
 View = Callable[Concatenate[HttpRequest, Arguments], HttpResponse]
+
+LIVE_PARTS = {part.name: part for part in (landing, group, group_list, topic, topic_list)}
 
 RECEIPT_WAIT_S = 1.5  # most changes are over by then, and the first look at the receipt shows the outcome
 
@@ -84,13 +88,44 @@ def form_page(
     parameters: dict[str, Any],
     done: Callable[[Submitted], HttpResponse] = receipt,
 ) -> HttpResponse:
-    """Carry out a form: what `done` answers, or the form again with each broken rule at its field."""
+    """A form, and once it is sent what `done` answers, or the form again with each broken rule at its field."""
+    context = {"values": {}, "errors": {}, **context}
+    if request.method == "GET":
+        return page(request, template, context)
     try:
         submitted = change(request, kind, parameters)
     except Problem as problem:
         again = {**context, "values": request.POST, "errors": problem.fields, "problem": problem}
         return page(request, template, again, status=problem.status)
     return done(submitted)
+
+
+def dialog_page(
+    request: HttpRequest, template: str, context: dict[str, Any], kind: str, parameters: dict[str, Any]
+) -> HttpResponse:
+    """As `form_page`, for a form that htmx opens in a dialog (`_<template>`), where the operation is shown, too."""
+    status, context = 200, {"values": parameters, "errors": {}, "dialog": bool(request.htmx), **context}
+    if request.method == "POST":
+        try:
+            submitted = change(request, kind, parameters)
+        except Problem as problem:
+            context.update(errors=problem.fields, problem=problem)
+            status = 200 if request.htmx else problem.status  # htmx swaps only answers without an error status
+        else:
+            shown = {"operation": submitted.operation, "title": context["title"]}
+            return page(request, "operations/_dialog.html", shown) if request.htmx else receipt(submitted)
+    return page(request, part_or_page(request, template), context, status=status)
+
+
+def part_or_page(request: HttpRequest, template: str) -> str:
+    """For htmx only the part that it swaps: the template of that name with `_` in front."""
+    directory, _, name = template.rpartition("/")
+    return f"{directory}/_{name}" if request.htmx else template
+
+
+def posted(request: HttpRequest, *fields: str) -> dict[str, str]:
+    """These fields of a form; empty when they are not sent."""
+    return {field: request.POST.get(field, "") for field in fields}
 
 
 def go_to(name: str, *args: Any) -> Callable[[Submitted], HttpResponse]:

@@ -37,17 +37,14 @@ def palette(request: HttpRequest) -> HttpResponse:
         for text, name, icon, permission in PAGES
         if actor.may(permission) and wanted in text.lower()
     ]
-    found += [
-        {"text": topic.name, "kind": "topic", "icon": "topic", "address": reverse("topic", args=[topic.name])}
-        for topic in (present.find_topics(wanted, with_system=True) if wanted else ())
-    ]
-    found += [
-        {
-            "text": group.name,
-            "kind": "consumer group",
-            "icon": "group",
-            "address": reverse("group", args=[group.name]),
-        }
-        for group in (present.find_consumer_groups(wanted, with_system=True) if wanted else ())
-    ]
+    if wanted:
+        groups, topics = (
+            find(wanted, with_system=True) for find in (present.find_consumer_groups, present.find_topics)
+        )
+        found += [_entry(topic.name, "topic", "topic") for topic in topics]
+        found += [_entry(group.name, "consumer group", "group") for group in groups]
     return page(request, "_palette.html", {"found": found[:SHOWN], "more": max(0, len(found) - SHOWN)})
+
+
+def _entry(name: str, kind: str, page_name: str) -> dict[str, str]:
+    return {"text": name, "kind": kind, "icon": page_name, "address": reverse(page_name, args=[name])}

@@ -25,6 +25,7 @@ from django.conf import settings
 
 from webapp.accounts.permissions import Actor, actor_for
 from webapp.accounts.services import session_group, user_group
+from webapp.lifecycle import Work
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +54,8 @@ class PushConsumer(AsyncWebsocketConsumer):
         """Read what the address asks for; False closes with 4404."""
         return True
 
-    async def next_message(self) -> dict[str, Any] | None:
-        """What to send now; None when the client has the newest. A message has a rising `seq`."""
+    def build(self) -> dict[str, Any] | None:
+        """What to send now; None when the client has the newest. A message has a rising `seq`. Called in a thread."""
         raise NotImplementedError
 
     async def on_client_message(self, message: dict[str, Any]) -> None:
@@ -124,13 +125,15 @@ class PushConsumer(AsyncWebsocketConsumer):
         try:
             while True:
                 self._wake.clear()
-                message = await self.next_message()
+                message = await database_sync_to_async(self.build)()
                 if message is not None:
                     if not await self._room():
                         await self.close(NOT_ACKNOWLEDGED)
                         return
                     self._in_flight.append(message["seq"])
                     await self.send(text_data=json.dumps(message))
+                    if not message.get("complete", True):
+                        self.wake()  # there is more already
                     await asyncio.sleep(PAUSE_S)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), LOOK_AGAIN_S)
@@ -168,3 +171,19 @@ class PushConsumer(AsyncWebsocketConsumer):
             return None
         ip = (self.scope.get("client") or [""])[0]
         return await database_sync_to_async(actor_for)(user, ip=ip)
+
+
+class WorkConsumer(PushConsumer):
+    """One viewer of one piece of work, whose key is the only part of the address that changes."""
+
+    kind: type[Work]
+
+    def announcement_groups(self) -> list[str]:
+        return [self.kind.group_of(self.key)]
+
+    async def open(self) -> bool:
+        (self.key,) = self.scope["url_route"]["kwargs"].values()
+        return await self.kind.objects.filter(pk=self.key).aexists()
+
+    async def work_changed(self, event: dict[str, Any]) -> None:
+        self.wake()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from celery import Celery
 from django.conf import settings
@@ -18,15 +18,8 @@ CANCEL_REPORT = "tasks.reports.cancel"
 RUN_REPORT_SCHEDULE = "tasks.reports.run_schedule"
 
 
-class TaskQueue(Protocol):
-    """What the console needs of a queue of tasks."""
-
-    def send(self, name: str, *arguments: Any) -> None:
-        """Queue a task; raises Unavailable when the queue cannot be reached."""
-
-
 class CeleryQueue:
-    """The real one. A Redis that does not answer is reported within about a second instead of being waited for."""
+    """A queue of tasks. A Redis that does not answer is reported within about a second instead of being waited for."""
 
     def __init__(self) -> None:
         self._celery = Celery("webapp", broker=settings.REDIS_URL, set_as_current=False)
@@ -40,6 +33,7 @@ class CeleryQueue:
         )
 
     def send(self, name: str, *arguments: Any) -> None:
+        """Queue a task; raises Unavailable when the queue cannot be reached."""
         try:
             self._celery.send_task(name, args=arguments, retry=False)
         except (OperationalError, OSError) as error:
@@ -50,7 +44,6 @@ class CeleryQueue:
 
 
 @cache
-def task_queue() -> TaskQueue:
+def task_queue() -> CeleryQueue:
     """The queue of this process."""
-    queue: TaskQueue = import_string(settings.TASK_QUEUE)()
-    return queue
+    return import_string(settings.TASK_QUEUE)()

@@ -57,6 +57,10 @@ class Rules:
         """Remember that a field breaks a rule."""
         self.broken.setdefault(name, []).append(sentence)
 
+    def _given(self, name: str, default: Any) -> Any:
+        value = self._values.get(name)
+        return default if value in (None, "") else value
+
     def text(self, name: str, *, most: int, least: int = 0, default: str = "") -> str:
         value = self._values.get(name)
         if value is None:
@@ -85,9 +89,7 @@ class Rules:
         return value
 
     def integer(self, name: str, *, least: int, most: int, default: int | None = None) -> int:
-        value = self._values.get(name)
-        if value is None or value == "":
-            value = default
+        value = self._given(name, default)
         if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value.strip()):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -98,9 +100,7 @@ class Rules:
         return value
 
     def choice(self, name: str, choices: Sequence[Any], *, default: Any = None) -> Any:
-        value = self._values.get(name)
-        if value is None or value == "":
-            value = default
+        value = self._given(name, default)
         for choice in choices:
             if str(choice) == str(value):
                 return choice
@@ -119,9 +119,7 @@ class Rules:
         return default
 
     def time_zone(self, name: str, *, default: str = "UTC") -> str:
-        value = self._values.get(name)
-        if value is None or value == "":
-            value = default
+        value = self._given(name, default)
         if not isinstance(value, str) or value not in known_time_zones():
             self.refuse(name, "must be an IANA time zone such as UTC or Europe/Berlin")
             return default

@@ -25,7 +25,6 @@ def _flag(name: str) -> bool:
 
 ENVIRONMENT = Environment.read(os.environ)
 DATA_DIR = ENVIRONMENT.data.root.resolve()
-SECRETS_DIR = ENVIRONMENT.data.secrets
 REPORTS_DIR = ENVIRONMENT.data.reports
 CONTROLLERS = list(ENVIRONMENT.controllers)
 REDIS_URL = ENVIRONMENT.redis_url or redis_server.embedded_url(ENVIRONMENT.data) or DEFAULT_REDIS_URL
@@ -33,7 +32,6 @@ ENVIRONMENT_NAME = os.environ.get("LOGBOOM_ENVIRONMENT", "local")[:40]
 READ_ONLY = _flag("LOGBOOM_READ_ONLY")
 HTTPS = _flag("LOGBOOM_HTTPS")
 
-DEBUG = False
 SECRET_KEY = ENVIRONMENT.secret_key or secret_files.read_or_create(ENVIRONMENT.data.secret_key_file)
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", *ENVIRONMENT.allowed_hosts]
 
@@ -73,13 +71,11 @@ MIDDLEWARE = [
 ]
 
 ROOT_URLCONF = "webapp.urls"
-ASGI_APPLICATION = "webapp.asgi.application"
 
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
         "DIRS": [BASE_DIR / "webapp" / "templates"],
-        "APP_DIRS": False,
         "OPTIONS": {
             "context_processors": [
                 "django.template.context_processors.request",
@@ -132,8 +128,6 @@ TASK_QUEUE = "webapp.queue.CeleryQueue"
 
 AUTH_USER_MODEL = "accounts.User"
 LOGIN_URL = "/login"
-LOGIN_REDIRECT_URL = "/"
-LOGOUT_REDIRECT_URL = "/login"
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
@@ -142,8 +136,6 @@ AUTH_PASSWORD_VALIDATORS = [
 
 SESSION_COOKIE_NAME = "logboom_session"
 SESSION_COOKIE_AGE = 12 * 3600
-SESSION_COOKIE_HTTPONLY = True
-SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_NAME = "logboom_csrf"
 CSRF_COOKIE_HTTPONLY = True
@@ -151,12 +143,8 @@ CSRF_COOKIE_SAMESITE = "Strict"
 CSRF_COOKIE_SECURE = HTTPS
 CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS if HTTPS and not host.startswith("[")]
 CSRF_FAILURE_VIEW = "webapp.errors.csrf_failure"
-SECURE_CONTENT_TYPE_NOSNIFF = True
-SECURE_REFERRER_POLICY = "same-origin"
-SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
-SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
-SECURE_SSL_REDIRECT = False  # the proxy that terminates TLS redirects; the appliance itself is reached over loopback
-if HTTPS:
+if HTTPS:  # the proxy that terminates TLS redirects; the appliance itself is reached over loopback
+    SECURE_HSTS_SECONDS = 31_536_000
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 6 * 1024 * 1024  # a test message body is at most 4 MiB
@@ -164,7 +152,6 @@ DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
 
 LANGUAGE_CODE = "en"
 USE_I18N = False
-USE_TZ = True
 TIME_ZONE = "UTC"
 
 STATIC_URL = "/static/"
@@ -176,16 +163,14 @@ WHITENOISE_MAX_AGE = 3600
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "webapp.accounts.authentication.BearerTokenAuthentication",  # first: it makes a refusal a 401
-        "webapp.accounts.authentication.ConsoleSessionAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["webapp.api.permissions.HasPermission"],
+    "DEFAULT_PERMISSION_CLASSES": ["webapp.accounts.authentication.HasPermission"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "webapp.api.problems.handle_exception",
-    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
     "DATETIME_FORMAT": "%Y-%m-%dT%H:%M:%S.%fZ",
-    "DEFAULT_VERSIONING_CLASS": None,
     "URL_FORMAT_OVERRIDE": None,  # everything is JSON; `?format=` shall not become a 404
 }
 SPECTACULAR_SETTINGS = {

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import redis
 from django.conf import settings
@@ -49,20 +49,14 @@ class Freshness(enum.StrEnum):
     UNAVAILABLE = "unavailable"  # there is none, or it cannot be read
 
 
-class SnapshotSource(Protocol):
-    """Where the snapshot's bytes come from."""
-
-    def get(self) -> bytes | None:
-        """The newest bytes, or None when nothing was written yet. Raises OSError when the place cannot be reached."""
-
-
 class RedisSource:
-    """The real one."""
+    """Where the snapshot's bytes come from."""
 
     def __init__(self) -> None:
         self._redis = redis.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=1, socket_timeout=2)
 
     def get(self) -> bytes | None:
+        """The newest bytes, or None when nothing was written yet. Raises OSError when Redis cannot be reached."""
         try:
             value = self._redis.get(KEY)
         except redis.RedisError as error:
@@ -182,7 +176,7 @@ class Snapshot:
 class SnapshotReader:
     """Reads a source at most every `KEPT_S` seconds, from whichever thread asks first."""
 
-    def __init__(self, source: SnapshotSource) -> None:
+    def __init__(self, source: RedisSource) -> None:
         self._source = source
         self._lock = threading.Lock()
         self._read_at = 0.0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.reports.progress import Progress
+from webapp.reports.catalogue import Row
 
 
 class RunCancelled(Exception):
@@ -49,15 +50,6 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class PartialRow:
-    """One row of a section of the result; the console's catalogue says which columns `data` has."""
-
-    section: str
-    key: str
-    data: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Context:
     """One run at work."""
 
@@ -71,7 +63,7 @@ class Context:
     progress: Progress
     stop: Stop
     result_path: Path
-    publish: Callable[[Iterable[PartialRow]], None]
+    publish: Callable[[Iterable[Row]], None]
     """Show these rows now; they may be replaced later."""
 
     def check(self) -> None:
@@ -99,5 +91,5 @@ class Context:
 class Result:
     """How a run that went well ends: its final rows, and where the file with all of them is."""
 
-    rows: Sequence[PartialRow]
+    rows: Sequence[Row]
     text: str

@@ -31,17 +31,16 @@ from tasks.spark.session import SparkHandle, sessions
 from tasks.spark.settings import SparkSettings
 from tasks.stopping import is_worker_stopping
 from webapp.lifecycle import FINISHED, State, WorkOver
+from webapp.queue import CANCEL_REPORT, RUN_REPORT, RUN_REPORT_SCHEDULE
 from webapp.reports import stream
 from webapp.reports.models import ReportRun, ReportSchedule
 
 log = logging.getLogger(__name__)
 
-RUN = "tasks.reports.run"
-CANCEL = "tasks.reports.cancel"
-RUN_SCHEDULE = "tasks.reports.run_schedule"
 CLAIM_TTL_S = 20.0
 WAIT_FOR_TURN_S = 5
 MOST_WAITING = 10
+CANCELLED_WITHOUT_WORKER = "cancelled on request; its worker was gone"
 
 
 def claim_name(run_id: object) -> str:
@@ -49,7 +48,7 @@ def claim_name(run_id: object) -> str:
     return f"report:{run_id}"
 
 
-@app.task(name=RUN, soft_time_limit=REPORT_SOFT_LIMIT_S, time_limit=REPORT_SOFT_LIMIT_S + GRACE_S)  # type: ignore[untyped-decorator]
+@app.task(name=RUN_REPORT, soft_time_limit=REPORT_SOFT_LIMIT_S, time_limit=REPORT_SOFT_LIMIT_S + GRACE_S)  # type: ignore[untyped-decorator]
 def run(run_id: str) -> None:
     """Run one report."""
     with claims().held(claim_name(run_id), CLAIM_TTL_S) as claim:
@@ -92,15 +91,12 @@ def execute(run_id: str, claim: Claim) -> None:
 def _end_early(run_id: str, stop: Stop, error: Exception) -> None:
     """Write how a run ended that has no result."""
     asked = stop.event.is_set()
-    try:
-        if isinstance(error, RunCancelled) or (asked and not stop.failed):
-            stream.cancelled(run_id, stop.reason or str(error))
-        else:
-            failure = stop.reason if asked else _failure(error)
-            log.warning("report run %s failed: %s", run_id, failure)
-            stream.failed(run_id, failure)
-    except WorkOver as over:
-        log.info("report run %s was ended meanwhile: %s", run_id, over)
+    if isinstance(error, RunCancelled) or (asked and not stop.failed):
+        stream.end(run_id, stop.reason or str(error))
+    else:
+        failure = stop.reason if asked else _failure(error)
+        log.warning("report run %s failed: %s", run_id, failure)
+        stream.end(run_id, failure, is_failure=True)
 
 
 def _failure(error: Exception) -> str:
@@ -207,20 +203,18 @@ def _interrupt(session: Any, tag: str) -> None:
 # ---- cancelling and schedules
 
 
-@app.task(name=CANCEL)  # type: ignore[untyped-decorator]
+@app.task(name=CANCEL_REPORT)  # type: ignore[untyped-decorator]
 def cancel(run_id: str) -> None:
     """End a run whose worker is gone; a living worker has seen the request in the row by now, or will within a moment."""
     if claims().is_held(claim_name(run_id)):
         return
     try:
-        stream.cancelled(run_id, "cancelled on request; its worker was gone")
-    except WorkOver as error:
-        log.info("nothing to cancel: %s", error)
+        stream.end(run_id, CANCELLED_WITHOUT_WORKER)
     except (ObjectDoesNotExist, ValidationError):
         log.error("there is no report run %s", run_id)
 
 
-@app.task(name=RUN_SCHEDULE, bind=True)  # type: ignore[untyped-decorator]
+@app.task(name=RUN_REPORT_SCHEDULE, bind=True)  # type: ignore[untyped-decorator]
 def run_schedule(self: Any, schedule_id: int) -> None:
     """Make the run that a schedule asks for now, and queue it."""
     made = make_scheduled_run(schedule_id, str(self.request.id))

@@ -6,19 +6,17 @@ job's thread and the watching thread use one `Store`; Django gives each thread a
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from django.db import connections
 
-from tasks.reports.context import PartialRow, Stop
+from tasks.reports.context import Stop
 from webapp.lifecycle import FINISHED, WorkOver
 from webapp.reports import stream
+from webapp.reports.catalogue import Row
 from webapp.reports.models import ReportRun
-
-log = logging.getLogger(__name__)
 
 ROWS_AT_ONCE: Final = 2_000
 
@@ -37,26 +35,19 @@ class Store:
         """Store and announce the progress; True when somebody asked for the end."""
         return bool(stream.publish(self._run_id, progress=progress).cancel_requested)
 
-    def publish_rows(self, rows: Iterable[PartialRow]) -> None:
+    def publish_rows(self, rows: Iterable[Row]) -> None:
         """Show rows that may be replaced later."""
-        partial = [stream.Row(row.section, row.key, dict(row.data)) for row in rows]
+        partial = list(rows)
         for start in range(0, len(partial), ROWS_AT_ONCE):
             stream.publish(self._run_id, rows=partial[start : start + ROWS_AT_ONCE])
 
-    def succeed(self, rows: Sequence[PartialRow], result_path: Path) -> None:
+    def succeed(self, rows: Sequence[Row], result_path: Path) -> None:
         """The final rows, in the place of all partial ones."""
-        final = [stream.Row(row.section, row.key, dict(row.data), final=True) for row in rows]
-        stream.succeeded(self._run_id, rows=final, parquet_path=str(result_path))
+        stream.succeeded(self._run_id, rows=rows, parquet_path=str(result_path))
 
     def end(self, stop: Stop) -> None:
         """End the run as it was asked for; nothing happens when it is over."""
-        try:
-            if stop.failed:
-                stream.failed(self._run_id, stop.reason)
-            else:
-                stream.cancelled(self._run_id, stop.reason)
-        except WorkOver as error:
-            log.info("report run %s: %s", self._run_id, error)
+        stream.end(self._run_id, stop.reason, is_failure=stop.failed)
 
     def wants_cancel(self) -> bool:
         """Whether somebody asked for the end."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from tasks.reports.context import Stop
 from tasks.reports.progress import Progress
+from tasks.reports.store import Store
 from webapp.lifecycle import WorkOver
 
 log = logging.getLogger(__name__)
@@ -29,28 +29,12 @@ END_WITHOUT_JOB_TICKS = 6
 GIVE_UP_TICKS = 240
 
 
-class RunStore(Protocol):
-    """What the thread needs of the run's row."""
-
-    def publish_progress(self, progress: dict[str, Any]) -> bool:
-        """Store and announce the progress; True when somebody asked for the end. Raises WorkOver."""
-
-    def wants_cancel(self) -> bool:
-        """Whether somebody asked for the end. Raises WorkOver."""
-
-    def end(self, stop: Stop) -> None:
-        """Write the end that was asked for, if the run is not over."""
-
-    def close(self) -> None:
-        """Give back what the calling thread holds of the database."""
-
-
 class Watch:
     """Runs from entering to leaving the block."""
 
     def __init__(
         self,
-        store: RunStore,
+        store: Store,
         progress: Progress,
         stop: Stop,
         *,
@@ -75,9 +59,7 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 

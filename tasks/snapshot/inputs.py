@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeVar, cast
 
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
@@ -67,6 +67,18 @@ class Memory:
     samples: tuple[Sample, ...] = ()
     topic_names: frozenset[str] | None = None
     """Topics at the last look at which every group's master answered; None before the first."""
+
+
+Shown = TypeVar("Shown")
+
+
+def shown(kind: type[Shown], told: object, **otherwise: Any) -> Shown:
+    """A fact of the snapshot by what a controller or broker told: what has the same name in both is the same, as far as it is
+    known; the rest is given.
+    """
+    names = [each.name for each in fields(cast(Any, kind)) if each.name not in otherwise]
+    values = {name: getattr(told, name) for name in names}
+    return kind(**{name: known(each) if type(each) is int else each for name, each in values.items()}, **otherwise)
 
 
 def known(value: int | None) -> int | None:

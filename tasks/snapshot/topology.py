@@ -10,7 +10,7 @@ from remoting.facts.broker_state import BrokerState, QuorumState
 from remoting.facts.cluster_view import GroupView, ReplicaView
 from remoting.facts.snapshot import ClusterSnapshot, Controller, Group, MissingCopy, Quorum, Replica
 from remoting.facts.words import BrokerRole, ControllerRole, GroupKind
-from tasks.snapshot.inputs import Look, known
+from tasks.snapshot.inputs import Look, known, shown
 from tasks.snapshot.waiting import delays, index, transactions
 
 _SHOWN: Final = {BrokerRole.PROMOTING: BrokerRole.FENCED}  # until it serves, pages need no other word
@@ -33,21 +33,21 @@ def controllers(look: Look) -> list[Controller]:
         if address not in look.controllers and named is not None and named.alive:
             own = named
         best = own or named
-        shown = Controller(
+        controller = Controller(
             id=best.id if best is not None else f"n{number}",
             address=address,
             member=named.member if named is not None else "unknown",
             role=ControllerRole.UNREACHABLE,
         )
         if own is not None:
-            shown = replace(
-                shown,
+            controller = replace(
+                controller,
                 role=ControllerRole.CANDIDATE if own.role is ControllerRole.UNKNOWN else own.role,
                 term=known(own.term),
                 commit_index=known(own.commit_index),
                 applied_index=known(own.applied_index),
             )
-        found.append(shown)
+        found.append(controller)
     return found
 
 
@@ -99,19 +99,8 @@ def _group(group: GroupView, look: Look) -> Group:
 
 
 def _quorum(told: QuorumState) -> Quorum:
-    return Quorum(
-        kind=told.kind,
-        copies=known(told.copies),
-        wanted_copies=known(told.wanted_copies),
-        min_copies=known(told.min_copies),
-        refused=told.refused,
-        downgraded=told.downgraded,
-        missing=tuple(
-            MissingCopy(broker_id=each.broker_id, reason=each.reason, stalls=each.stalls, since_ms=known(each.since_ms))
-            for each in told.missing
-            if each.broker_id >= 0
-        ),
-    )
+    missing = tuple(shown(MissingCopy, each) for each in told.missing if each.broker_id >= 0)
+    return shown(Quorum, told, missing=missing)
 
 
 def _replica(told: ReplicaView, state: BrokerState | None, in_sync: Sequence[int]) -> Replica:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from remoting.facts.broker_state import BrokerState, QueueState
 from remoting.facts.snapshot import ClusterSnapshot, Group, Queue, Rates, Topic
@@ -137,12 +138,13 @@ def keep(samples: Sequence[Sample], newest: Sample) -> tuple[Sample, ...]:
     )
 
 
-def _per_s(series: Sequence[tuple[int, int | None]], now_ms: int) -> float | None:
-    """How fast a counter grew lately, from (when, value) pairs, oldest first.
+def _per_s(tables: Sequence[Mapping[Any, Counted]], key: object, counter: str, now_ms: int) -> float | None:
+    """How fast a counter of `key` grew lately; the tables are those of the samples, oldest first.
 
     None when that is not known: too few values, an old one as the last, or a counter that began again.
     """
-    known = [(at_ms, value) for at_ms, value in series if value is not None]
+    told = [table[key] for table in tables if key in table]
+    known = [(each.at_ms, each.counters[counter]) for each in told if counter in each.counters]
     if not known or now_ms - known[-1][0] > STALE_AFTER_MS:
         return None
     last_at, last = known[-1]
@@ -172,20 +174,10 @@ def rates(memory: Memory, samples: Sequence[Sample]) -> Rates:
 
 
 def _counter_rates(samples: Sequence[Sample]) -> dict[str, float | None]:
-    newest = samples[-1]
+    newest, tables = samples[-1], [each.brokers for each in samples]
     found: dict[str, float | None] = {}
     for name in _COUNTERS:
-        speeds = [
-            _per_s(
-                [
-                    (each.brokers[key].at_ms, each.brokers[key].counters.get(name))
-                    for each in samples
-                    if key in each.brokers
-                ],
-                newest.at_ms,
-            )
-            for key in newest.brokers
-        ]
+        speeds = [_per_s(tables, key, name, newest.at_ms) for key in newest.brokers]
         known = [speed for speed in speeds if speed is not None]
         found[name] = round(sum(known), 1) if known else None
     return found
@@ -193,18 +185,13 @@ def _counter_rates(samples: Sequence[Sample]) -> dict[str, float | None]:
 
 def topic_rates(samples: Sequence[Sample], silent: frozenset[str]) -> dict[str, float]:
     """Topic -> messages stored per second, where that is known; nothing while a part of every topic may be missing."""
-    newest = samples[-1]
+    newest, tables = samples[-1], [each.groups for each in samples]
     if silent:
         return {}
     speeds: dict[str, list[float | None]] = {}
     for group, counted in newest.groups.items():
         for topic in counted.counters:
-            series = [
-                (each.groups[group].at_ms, each.groups[group].counters.get(topic))
-                for each in samples
-                if group in each.groups
-            ]
-            speeds.setdefault(topic, []).append(_per_s(series, newest.at_ms))
+            speeds.setdefault(topic, []).append(_per_s(tables, group, topic, newest.at_ms))
     return {
         topic: round(sum(each for each in of_groups if each is not None), 1)
         for topic, of_groups in speeds.items()

@@ -6,7 +6,7 @@ missing. Each reason says what it means for the person who reads it; the worst c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from remoting.facts.snapshot import Controller, Group, MissingCopy, Process, Reason, Replica, Verdict
@@ -40,23 +40,22 @@ def _reason(code: str, severity: Severity, text: str, link: str | None) -> Reaso
     return Reason(code=code, severity=severity, text=text, link=link)
 
 
-def _about_controllers(look: Look, controllers: Sequence[Controller]) -> list[Reason]:
+def _about_controllers(look: Look, controllers: Sequence[Controller]) -> Iterator[Reason]:
     link = "/#controllers"
     silent = [each.id for each in controllers if each.role is ControllerRole.UNREACHABLE]
     if not look.views:
         text = "No controller answers: messages go on, but a master that fails now would not be replaced."
-        return [_reason("controllers-unreachable", CRITICAL, text, link)]
-    reasons = []
+        yield _reason("controllers-unreachable", CRITICAL, text, link)
+        return
     if not any(each.role is ControllerRole.LEADER for each in controllers):
         text = "The controllers have no leader: messages go on, but a master that fails now would not be replaced."
-        reasons.append(_reason("controllers-leaderless", CRITICAL, text, link))
+        yield _reason("controllers-leaderless", CRITICAL, text, link)
     if silent:
         verb = "does" if len(silent) == 1 else "do"
         more = (len(controllers) - 1) // 2 - len(silent)
         rest = f"{more} more may fail." if more > 0 else "No further one may fail."
         text = f"Controller {', '.join(silent)} {verb} not answer. {rest}"
-        reasons.append(_reason("controller-unreachable", WARNING, text, link))
-    return reasons
+        yield _reason("controller-unreachable", WARNING, text, link)
 
 
 def _master(group: Group) -> Replica | None:
@@ -65,57 +64,55 @@ def _master(group: Group) -> Replica | None:
     return found if found is not None and found.role is BrokerRole.MASTER else None
 
 
-def _about_group(look: Look, group: Group) -> list[Reason]:
+def _about_group(look: Look, group: Group) -> Iterator[Reason]:
     name, replicas = group.name, group.replicas
     link = f"/#group-{group.cluster}-{name}"
-    reasons = []
     explained = {each.broker_id for each in group.quorum.missing} if group.quorum is not None else set()
     if group.master_id is None:
         until = "until it is back" if group.kind is GroupKind.FIXED else "until one is elected"
         text = f"{name} has no master: sends to it are refused {until}."
-        reasons.append(_reason("no-master", CRITICAL, text, link))
+        yield _reason("no-master", CRITICAL, text, link)
     elif _master(group) is None:
         text = f"{name}: its master, replica {group.master_id}, does not serve at the moment."
-        reasons.append(_reason("master-not-serving", CRITICAL, text, link))
+        yield _reason("master-not-serving", CRITICAL, text, link)
     for replica in replicas:
         if look.views and replica.alive is False:
             text = f"{name}: replica {replica.id} does not answer its controllers."
-            reasons.append(_reason("replica-dead", WARNING, text, link))
+            yield _reason("replica-dead", WARNING, text, link)
         elif look.views and _is_behind(replica) and replica.id not in explained and group.master_id is not None:
             gap = "" if replica.gap_bytes is None else f"; it lacks {_bytes(replica.gap_bytes)}"
             text = f"{name}: replica {replica.id} is not in the sync-state set{gap}."
-            reasons.append(_reason("replica-out-of-sync", WARNING, text, link))
-    reasons += _about_quorum(group, link)
+            yield _reason("replica-out-of-sync", WARNING, text, link)
+    yield from _about_quorum(group, link)
     for replica in replicas:
         state = look.states.get(replica.address) if replica.address is not None else None
         if state is not None and state.last_error:
             text = f"{name}: replica {replica.id} reports: {state.last_error}"
-            reasons.append(_reason("broker-error", WARNING, text[:500], link))
-    return reasons
+            yield _reason("broker-error", WARNING, text[:500], link)
 
 
 def _is_behind(replica: Replica) -> bool:
     return not replica.in_sync and not replica.learner
 
 
-def _about_quorum(group: Group, link: str) -> list[Reason]:
+def _about_quorum(group: Group, link: str) -> Iterator[Reason]:
     """What an acknowledgement means less than it should, who is missing for it, why, and since when."""
     name, quorum = group.name, group.quorum
-    reasons = [_reason("weak-settings", WARNING, f"{name}: {each}.", link) for each in group.weaknesses]
+    for each in group.weaknesses:
+        yield _reason("weak-settings", WARNING, f"{name}: {each}.", link)
     if quorum is None:
-        return reasons
+        return
     if quorum.refused:
         text = f"{name} refuses messages: {_count(quorum.copies)} in sync, and {quorum.min_copies} are required."
-        reasons.append(_reason("too-few-replicas", CRITICAL, f"{text}{_who(quorum.missing)}", link))
+        yield _reason("too-few-replicas", CRITICAL, f"{text}{_who(quorum.missing)}", link)
     elif quorum.downgraded:
         text = f"{name}: an acknowledgement means {_count(quorum.copies)} instead of {quorum.wanted_copies}."
-        reasons.append(_reason("downgraded", WARNING, f"{text}{_who(quorum.missing)}", link))
+        yield _reason("downgraded", WARNING, f"{text}{_who(quorum.missing)}", link)
     stalling = [each for each in quorum.missing if each.stalls]
     if stalling and not quorum.refused:
         ids = ", ".join(str(each.broker_id) for each in stalling)
         text = f"{name}: sends wait for replica {ids}, which is still in the set.{_who(stalling)}"
-        reasons.append(_reason("sends-stall", CRITICAL, text, link))
-    return reasons
+        yield _reason("sends-stall", CRITICAL, text, link)
 
 
 def _count(copies: int | None) -> str:

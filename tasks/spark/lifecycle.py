@@ -11,7 +11,6 @@ The shell calls `decide` after each event and once in a while, and carries out t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 START_TIMEOUT_MS = 180_000
@@ -20,6 +19,7 @@ MOST_SESSIONS = 20
 MOST_LEASES = 500
 FIRST_RETRY_MS = 1_000
 LONGEST_RETRY_MS = 60_000
+_AT_REST = "it starts when a report needs it"
 
 
 class State(StrEnum):
@@ -40,23 +40,16 @@ class Action(StrEnum):
     KILL = "kill"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a server may be used."""
-
-    idle_stop_ms: int
-    most_memory_bytes: int
-
-
 class Lifecycle:
-    """One server at a time; times are monotonic milliseconds."""
+    """One server at a time, without work at most `idle_stop_ms`; times are monotonic milliseconds."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, idle_stop_ms: int, most_memory_bytes: int) -> None:
         self.state = State.STOPPED
-        self.detail = "it starts when a report needs it"
+        self.detail = _AT_REST
         self.generation = 0
         self.leases = 0
-        self._limits = limits
+        self._idle_stop_ms = idle_stop_ms
+        self._most_memory_bytes = most_memory_bytes
         self._served = 0
         self._sessions = 0
         self._memory_bytes = 0
@@ -127,13 +120,10 @@ class Lifecycle:
     def exited(self, how: str, now_ms: int) -> bool:
         """The process ended; True when nobody had asked it to, so that leases must be told."""
         unexpected = self.state is not State.STOPPING or self._broken
-        detail = "it starts when a report needs it"
         if self.state is not State.STOPPING:
-            self._failures += 1
-            delay_ms = min(FIRST_RETRY_MS * 2 ** (self._failures - 1), LONGEST_RETRY_MS)
-            self._retry_at_ms = now_ms + delay_ms
-            detail = f"Spark ended by itself: {how}"
-        self._enter(State.STOPPED, detail, now_ms)
+            self.start_failed(f"Spark ended by itself: {how}", now_ms)
+        else:
+            self._enter(State.STOPPED, _AT_REST, now_ms)
         return unexpected
 
     def start_failed(self, why: str, now_ms: int) -> None:
@@ -149,14 +139,12 @@ class Lifecycle:
         if self.state is State.STOPPED:
             wanted = self.leases > 0 and now_ms >= self._retry_at_ms
             return (Action.START, "a report needs it") if wanted else (Action.NOTHING, "")
+        elapsed_ms = now_ms - self._since_ms
         if self.state is State.STARTING:
-            late = now_ms - self._since_ms >= START_TIMEOUT_MS
-            return (
-                (Action.KILL, f"it did not start within {START_TIMEOUT_MS // 1000} s") if late else (Action.NOTHING, "")
-            )
+            why = f"it did not start within {START_TIMEOUT_MS // 1000} s" if elapsed_ms >= START_TIMEOUT_MS else ""
+            return (Action.KILL, why) if why else (Action.NOTHING, "")
         if self.state is State.STOPPING:
-            late = now_ms - self._since_ms >= STOP_TIMEOUT_MS
-            return (Action.KILL, "it did not stop in time") if late else (Action.NOTHING, "")
+            return (Action.KILL, "it did not stop in time") if elapsed_ms >= STOP_TIMEOUT_MS else (Action.NOTHING, "")
         why = self._why_stop(now_ms)
         return (Action.STOP, why) if why else (Action.NOTHING, "")
 
@@ -175,9 +163,9 @@ class Lifecycle:
             return self._worn
         if self._sessions >= MOST_SESSIONS or self._served >= MOST_LEASES:
             return f"it is replaced after {self._sessions} sessions and {self._served} reports"
-        if self._memory_bytes > self._limits.most_memory_bytes:
+        if self._memory_bytes > self._most_memory_bytes:
             return f"it is replaced because it grew to {self._memory_bytes >> 20} MiB"
-        if now_ms - self._idle_since_ms >= self._limits.idle_stop_ms:
+        if now_ms - self._idle_since_ms >= self._idle_stop_ms:
             return "no report needed it for a while"
         return ""
 

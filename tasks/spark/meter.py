@@ -11,7 +11,6 @@ import secrets
 import socket
 import threading
 import time
-from types import TracebackType
 from typing import Final
 
 import orjson
@@ -100,9 +99,7 @@ class MeterReceiver:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing = True
         self._thread.join()
         self._socket.close()

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from remoting.errors import InvalidParameter
 from remoting.transport.client import split_address
@@ -31,17 +31,8 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 DEFAULT_MAX_RECORDS: Final = 1_000_000
 
-T = TypeVar("T")
 Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
 Offsets = Mapping[str, Mapping[str, Mapping[int, int]]]
-
-_NAMES: Final = (
-    *("controllers", "subscribe", "assign"),
-    *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
-    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "timeoutMs", "retryForMs"),
-)
-_INTERNAL: Final = ("meterAddress", "meterToken")
-_KNOWN: Final = {name.lower(): name for name in (*_NAMES, *_INTERNAL)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,58 +40,41 @@ class Options:
     """The options as they apply. Offsets are by topic, broker group and queue; what they do not name is earliest or latest."""
 
     controllers: tuple[str, ...]
-    topics: tuple[str, ...]
-    assignment: Assignment | None
-    starting_offsets: Offsets
-    ending_offsets: Offsets
-    starting_timestamp_ms: int | None
-    ending_timestamp_ms: int | None
-    min_partitions: int
-    max_records_per_partition: int
-    fail_on_data_loss: bool
-    timeout_ms: int
-    retry_for_ms: int
-    meter_address: str | None
-    meter_token: str
+    topics: tuple[str, ...] = ()
+    assignment: Assignment | None = None
+    starting_offsets: Offsets = field(default_factory=dict)
+    ending_offsets: Offsets = field(default_factory=dict)
+    starting_timestamp_ms: int | None = None
+    ending_timestamp_ms: int | None = None
+    min_partitions: int = 1
+    max_records_per_partition: int = DEFAULT_MAX_RECORDS
+    fail_on_data_loss: bool = True
+    timeout_ms: int = 10_000
+    retry_for_ms: int = 30_000
+    meter_address: str | None = None
+    meter_token: str = ""
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Options:
         """Check all options. Raises InvalidParameter for the first that breaks a rule."""
-        values = {}
+        known = {name.lower(): name for name in _OPTIONS}
+        texts = {}
         for name, value in given.items():
-            if name.lower() not in _KNOWN:
-                raise InvalidParameter(f"the source logboom has no option {name}; it has {', '.join(_NAMES)}")
-            values[_KNOWN[name.lower()]] = str(value)
-
-        def get(name: str, parse: Callable[[str, str], T], default: T) -> T:
-            return parse(name, values[name]) if name in values else default
-
-        controllers: tuple[str, ...] = get("controllers", _addresses, ())
-        if not controllers:
+            if name.lower() not in known:
+                named = ", ".join(each for each in _OPTIONS if not each.startswith("meter"))
+                raise InvalidParameter(f"the source logboom has no option {name}; it has {named}")
+            texts[known[name.lower()]] = str(value)
+        if "controllers" not in texts:
             raise InvalidParameter("controllers is missing: write the controllers' addresses, host:port[,host:port...]")
-        if ("subscribe" in values) == ("assign" in values):
+        if ("subscribe" in texts) == ("assign" in texts):
             raise InvalidParameter("give exactly one of subscribe (topics) and assign (queues)")
         for end in ("starting", "ending"):
-            if f"{end}Offsets" in values and f"{end}Timestamp" in values:
+            if f"{end}Offsets" in texts and f"{end}Timestamp" in texts:
                 raise InvalidParameter(f"give {end}Offsets or {end}Timestamp, not both")
-        assignment: Assignment | None = get("assign", _assignment, None)
-        topics: tuple[str, ...] = get("subscribe", _names, ())
-        return cls(
-            controllers=controllers,
-            topics=topics if assignment is None else tuple(sorted(assignment)),
-            assignment=assignment,
-            starting_offsets=get("startingOffsets", _offsets, {}),
-            ending_offsets=get("endingOffsets", _offsets, {}),
-            starting_timestamp_ms=get("startingTimestamp", _time, None),
-            ending_timestamp_ms=get("endingTimestamp", _time, None),
-            min_partitions=get("minPartitions", _count, 1),
-            max_records_per_partition=get("maxRecordsPerPartition", _count, DEFAULT_MAX_RECORDS),
-            fail_on_data_loss=get("failOnDataLoss", _flag, True),
-            timeout_ms=get("timeoutMs", _count, 10_000),
-            retry_for_ms=get("retryForMs", _count, 30_000),
-            meter_address=get("meterAddress", lambda _, text: text, None),
-            meter_token=get("meterToken", lambda _, text: text, ""),
-        )
+        values = {own: parse(name, texts[name]) for name, (own, parse) in _OPTIONS.items() if name in texts}
+        if "assignment" in values:
+            values["topics"] = tuple(sorted(values["assignment"]))
+        return cls(**values)
 
     def starting_offset(self, topic: str, group: str, queue_id: int) -> int:
         """Where to start in a queue: an offset, or EARLIEST or LATEST."""
@@ -196,3 +170,22 @@ def _offsets(name: str, text: str) -> Offsets:
 
 def _is_whole(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+# Name -> the field that it fills, and what reads it. The meter's are the report's own.
+_OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "controllers": ("controllers", _addresses),
+    "subscribe": ("topics", _names),
+    "assign": ("assignment", _assignment),
+    "startingOffsets": ("starting_offsets", _offsets),
+    "endingOffsets": ("ending_offsets", _offsets),
+    "startingTimestamp": ("starting_timestamp_ms", _time),
+    "endingTimestamp": ("ending_timestamp_ms", _time),
+    "minPartitions": ("min_partitions", _count),
+    "maxRecordsPerPartition": ("max_records_per_partition", _count),
+    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "timeoutMs": ("timeout_ms", _count),
+    "retryForMs": ("retry_for_ms", _count),
+    "meterAddress": ("meter_address", lambda _, text: text),
+    "meterToken": ("meter_token", lambda _, text: text),
+}

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from remoting.errors import ProtocolError
+from remoting.record.compression import unpack
 from remoting.record.hosts import offset_message_id
 from remoting.record.layout import (
     HOST_BYTES,
@@ -35,7 +36,6 @@ from remoting.record.layout import (
     heads,
 )
 from remoting.record.walk import records_in
-from tasks.spark.bodies import unpack
 
 Ints = npt.NDArray[np.int64]
 
@@ -56,6 +56,7 @@ COLUMN_TYPES: Final[Mapping[str, pa.DataType]] = {
     "body": pa.binary(),
 }
 
+MAX_UNPACKED_BYTES: Final = 32 * 1024 * 1024
 _HEX = np.array([list(f"{byte:02X}".encode()) for byte in range(256)], dtype=np.uint8)
 
 
@@ -318,8 +319,17 @@ def _body(layout: _Layout) -> pa.Array:
         return stored
     bodies: list[Any] = stored.to_pylist()
     for row in compressed.tolist():
-        bodies[row] = unpack(bodies[row], int(layout.sys_flags[row]))
+        bodies[row] = unpacked(bodies[row], int(layout.sys_flags[row]))
     return pa.array(bodies, pa.binary())
+
+
+def unpacked(stored: bytes, sys_flag: int) -> bytes | None:
+    """None when it cannot be unpacked, or only to more than the limit."""
+    try:
+        content = unpack(stored, sys_flag, MAX_UNPACKED_BYTES + 1)
+    except ValueError:
+        return None
+    return content if len(content) <= MAX_UNPACKED_BYTES else None
 
 
 _DECODERS: Final[Mapping[str, Callable[[_Layout], pa.Array]]] = {

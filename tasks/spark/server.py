@@ -33,7 +33,7 @@ from remoting.errors import SettingsError
 from remoting.transport.tasks import TaskOwner
 from tasks.heartbeat_file import beat
 from tasks.spark import launch
-from tasks.spark.lifecycle import Action, Lifecycle, Limits, State
+from tasks.spark.lifecycle import Action, Lifecycle, State
 from tasks.spark.processes import tree_memory_bytes
 from tasks.spark.settings import SparkSettings
 from webapp.appliance import java
@@ -84,7 +84,7 @@ class Server:
         self._settings = settings
         self._problem = problem
         self._java_home = java_home
-        self._lifecycle = Lifecycle(Limits(settings.idle_stop_ms, settings.most_memory_bytes))
+        self._lifecycle = Lifecycle(settings.idle_stop_ms, settings.most_memory_bytes)
         self._jvm: Jvm | None = None
         self._clients: set[asyncio.StreamWriter] = set()
         self._early: set[asyncio.StreamWriter] = set()  # those who came while a JVM stopped: they want the next one

@@ -17,17 +17,8 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType, StructField, StructType
 
 from remoting.errors import InvalidParameter
 from tasks.spark.cluster import Cluster, find_ranges
@@ -35,24 +26,11 @@ from tasks.spark.meter import Meter
 from tasks.spark.options import Options
 from tasks.spark.planning import QueueRange, plan
 from tasks.spark.reader import read_ranges
+from tasks.spark.records import COLUMN_TYPES
 
 NAME: Final = "logboom"
 
-COLUMNS: Final[dict[str, DataType]] = {
-    "topic": StringType(),
-    "broker_name": StringType(),
-    "queue_id": IntegerType(),
-    "queue_offset": LongType(),
-    "born_ts": TimestampType(),
-    "store_ts": TimestampType(),
-    "reconsume_times": IntegerType(),
-    "tags": StringType(),
-    "keys": StringType(),
-    "msg_id": StringType(),
-    "body_size": IntegerType(),
-    "properties": MapType(StringType(), StringType()),
-    "body": BinaryType(),
-}
+COLUMNS: Final[dict[str, DataType]] = {name: from_arrow_type(kind) for name, kind in COLUMN_TYPES.items()}
 
 
 def schema_of(columns: Sequence[str]) -> StructType:

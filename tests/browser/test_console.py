@@ -250,10 +250,11 @@ REPORT = """
 import json, sys
 from webapp.reports import stream
 from webapp.reports.models import ReportRun
+from webapp.reports.catalogue import Row
 def row(minute, messages, topic="orders"):
     at = f"2026-01-01T00:{minute:02}:00Z"
     data = {"topic": topic, "group": "broker-a", "queue_id": 0, "minute": at, "messages": messages, "bytes": messages * 100}
-    return stream.Row("throughput", f"{topic}|{minute}", data)
+    return Row("throughput", f"{topic}|{minute}", data)
 """
 
 

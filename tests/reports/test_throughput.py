@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
-from tasks.reports.context import Context, PartialRow, ReportFailed, RunCancelled, Stop
+from tasks.reports.context import Context, ReportFailed, RunCancelled, Stop
 from tasks.reports.progress import Progress
 from tasks.reports.throughput import job, write
 from tests.support.cluster import eventually
 from tests.unit.tasks.fake_cluster import FakeBroker
+from webapp.reports.catalogue import Row
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ class Run:
     """A run whose rows are kept in lists."""
 
     def __init__(self, spark: Any, broker: FakeBroker, tmp_path: Path, **parameters: Any) -> None:
-        self.published: list[list[PartialRow]] = []
+        self.published: list[list[Row]] = []
         self.progress, self.stop = Progress(), Stop()
         self.path = tmp_path / "run.parquet"
         self.on_publish: Any = None
@@ -59,13 +60,13 @@ class Run:
             publish=self._publish,
         )
 
-    def _publish(self, rows: Iterable[PartialRow]) -> None:
+    def _publish(self, rows: Iterable[Row]) -> None:
         self.published.append(list(rows))
         if self.on_publish is not None:
             self.on_publish()
 
 
-def of(rows: Iterable[PartialRow], section: str) -> list[dict[str, Any]]:
+def of(rows: Iterable[Row], section: str) -> list[dict[str, Any]]:
     return [dict(row.data) for row in rows if row.section == section]
 
 

@@ -14,6 +14,7 @@ from tests.web.conftest import PASSWORD
 from webapp.accounts import login_limit, services, tokens
 from webapp.accounts.models import ApiToken, LoginAttempt, User
 from webapp.accounts.permissions import PERMISSIONS, Role, permissions_of, role_of, set_role
+from webapp.appliance.prepare import ensure_cli_token
 from webapp.audit.models import AuditEntry
 from webapp.operations.models import Operation
 
@@ -196,18 +197,18 @@ def test_the_first_admin_is_made_once(db: None, tmp_path: Path) -> None:
     assert user.check_password(password)
     assert services.ensure_admin() is None
     path = tmp_path / "secrets" / "cli-token"
-    services.ensure_cli_token(path)
+    ensure_cli_token(path)
     assert path.stat().st_mode & 0o777 == 0o600
     text = path.read_text().strip()
     assert tokens.find(text) is not None
-    services.ensure_cli_token(path)
+    ensure_cli_token(path)
     assert path.read_text().strip() == text, "a valid one is kept"
     ApiToken.objects.update(revoked_at=timezone.now())
-    services.ensure_cli_token(path)
+    ensure_cli_token(path)
     assert path.read_text().strip() != text
     text = path.read_text().strip()
     ApiToken.objects.filter(revoked_at=None).update(scopes=["cluster.read"])
-    services.ensure_cli_token(path)
+    ensure_cli_token(path)
     assert path.read_text().strip() != text, "one that allows too little is replaced"
     found = tokens.find(path.read_text().strip())
     assert found is not None

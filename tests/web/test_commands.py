@@ -16,6 +16,7 @@ from webapp.accounts import services, tokens
 from webapp.accounts.models import ApiToken, User
 from webapp.api import client
 from webapp.appliance.layout import DataLayout
+from webapp.appliance.prepare import ensure_cli_token
 from webapp.operations import progress
 from webapp.operations.models import Operation
 
@@ -36,7 +37,7 @@ def refused(*arguments: str) -> CommandError:
 def at_live_server(transactional_db: None, live_server: LiveServer, settings: Any, tmp_path: Path) -> None:
     """The commands talk to the live server, with the token that the appliance keeps."""
     services.ensure_admin()
-    services.ensure_cli_token(tmp_path / "secrets" / "cli-token")
+    ensure_cli_token(tmp_path / "secrets" / "cli-token")
     address = live_server.url.removeprefix("http://")
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, http=address, data=DataLayout(tmp_path))
     assert settings.ENVIRONMENT.data.cli_token_file == tmp_path / "secrets" / "cli-token"

@@ -105,7 +105,7 @@ class _Console:
         self.asked: list[tuple[str, str, Any]] = []
         monkeypatch.setattr(client, "call", self.call)
 
-    def call(self, method: str, path: str, body: Any = None) -> client.Answer:
+    def call(self, method: str, path: str, body: Any = None) -> Any:
         self.asked.append((method, path, body))
         if method == "GET":
             items = [
@@ -113,8 +113,8 @@ class _Console:
                 {"id": "n1", "role": "voter", "leader": False, "address": "h:2", "alive": False, "behind": "9"},
                 {"id": "n3", "role": "learner", "leader": False, "address": "h:3", "alive": True, "behind": "7"},
             ]
-            return client.Answer(200, {"items": items})
-        return client.Answer(200, {"id": "1", "state": "succeeded", "nodes": [], "error": None})
+            return {"items": items}
+        return {"id": "1", "state": "succeeded", "nodes": [], "error": None}
 
 
 def run(*arguments: str) -> str:

@@ -26,7 +26,6 @@ CALLS: list[tuple[type[Work], Callable[[Any], Any], dict[State, State]]] = [
         lambda key: progress.fail(key, "refused", "no"),
         {State.QUEUED: State.FAILED, State.RUNNING: State.FAILED},
     ),
-    (Operation, progress.cancelled, {State.QUEUED: State.CANCELLED, State.RUNNING: State.CANCELLED}),
     (Operation, progress.request_cancel, {State.QUEUED: State.CANCELLED, State.RUNNING: State.RUNNING}),
     (
         Operation,

@@ -20,8 +20,8 @@ from tests.web.fakes import RecordingQueue
 from webapp.lifecycle import State, WorkOver
 from webapp.operations.models import Operation
 from webapp.reports import catalogue, cron, results, stream
+from webapp.reports.catalogue import Row
 from webapp.reports.models import ReportRun, ReportSchedule
-from webapp.reports.stream import Row
 
 DAILY = {"name": "daily", "report": "throughput", "cron": "0 6 * * 1-5", "time_zone": "Europe/Berlin"}
 

@@ -22,8 +22,8 @@ from webapp.asgi import application
 from webapp.operations import progress
 from webapp.operations.models import Operation
 from webapp.reports import stream
+from webapp.reports.catalogue import Row
 from webapp.reports.models import ReportRun
-from webapp.reports.stream import Row
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

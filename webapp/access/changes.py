@@ -6,15 +6,18 @@ which the worker would read it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from remoting.access import model
+from remoting.client.access_admin import AccessAdmin
 from remoting.client.blocking import NodeOutcome
 from remoting.errors import InvalidParameter
 from webapp import gateway
+from webapp.access.overview import client_users, one_of
 from webapp.accounts.permissions import Actor
-from webapp.errors import Conflict, InvalidInput, NotFound
-from webapp.operations.kinds import Done, Kind, Parameters
+from webapp.errors import Conflict, InvalidInput
+from webapp.operations.kinds import Done, Kind, Parameters, without_password
 from webapp.rules import Rules
 
 LEAST_SECRET = 8
@@ -37,7 +40,7 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
         "password": _secret(rules, parameters, required=True),
     }
     rules.finish()
-    if cleaned["name"] in users():
+    if any(each["name"] == cleaned["name"] for each in client_users()):
         raise Conflict(
             f"The client user {cleaned['name']} exists already; change it instead.", code="client-user-exists"
         )
@@ -45,12 +48,12 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
-    present = user(parameters.get("name"))
+    present = one_of(client_users(), parameters.get("name"))
     rules = Rules({field: value for field, value in parameters.items() if value is not None})
     cleaned: Parameters = {
-        "name": present["username"],
-        "type": rules.choice("type", USER_TYPES, default=present["userType"]),
-        "status": rules.choice("status", STATUSES, default=present["userStatus"]),
+        "name": present["name"],
+        "type": rules.choice("type", USER_TYPES, default=present["type"]),
+        "status": rules.choice("status", STATUSES, default=present["status"]),
         "password": _secret(rules, parameters, required=False),
     }
     rules.finish()
@@ -58,99 +61,54 @@ def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
-    name: str = user(parameters.get("name"))["username"]
+    name = _name_of_known(parameters)
     if "confirmation" in parameters and parameters["confirmation"] != name:
         raise InvalidInput("Type the user's name to confirm.", fields={"confirmation": [f"must be the name, {name}"]})
     return {"name": name}
-
-
-def _create(actor: Actor, parameters: Parameters) -> Done:
-    with gateway.asking():
-        outcome = gateway.access().create_user(
-            parameters["name"], parameters["password"], parameters["type"], parameters["status"]
-        )
-    return _done(outcome)
-
-
-def _update(actor: Actor, parameters: Parameters) -> Done:
-    with gateway.asking():
-        outcome = gateway.access().update_user(
-            parameters["name"], parameters["password"], parameters["type"], parameters["status"]
-        )
-    return _done(outcome)
-
-
-def _delete(actor: Actor, parameters: Parameters) -> Done:
-    with gateway.asking():
-        outcome = gateway.access().delete_user(parameters["name"])
-    return _done(outcome)
 
 
 # ---- permissions
 
 
 def _validate_put(actor: Actor, parameters: Parameters) -> Parameters:
-    name = user(parameters.get("name"))["username"]
+    name = _name_of_known(parameters)
     rules = Rules(parameters)
     cleaned: Parameters = {
         "name": name,
         "policy": rules.choice("policy", POLICIES, default=model.CUSTOM),
         "decision": rules.choice("decision", DECISIONS, default=model.ALLOW),
     }
-    for field, read in (("resource", model.resource), ("actions", _actions), ("sources", _sources)):
-        try:
-            cleaned[field] = str(read(parameters.get(field))) if field == "resource" else read(parameters.get(field))
-        except InvalidParameter as error:
-            rules.refuse(field, error.message)
+    cleaned |= _read(rules, parameters, "resource", "actions", "sources")
     rules.finish()
     return cleaned
 
 
 def _validate_remove(actor: Actor, parameters: Parameters) -> Parameters:
-    name = user(parameters.get("name"))["username"]
+    name = _name_of_known(parameters)
     rules = Rules(parameters)
     policy = rules.choice("policy", POLICIES, default=model.CUSTOM)
-    try:
-        wanted = str(model.resource(parameters.get("resource")))
-    except InvalidParameter as error:
-        raise InvalidInput(error.message, fields={"resource": [error.message]}) from error
+    cleaned = {"name": name, "policy": policy, **_read(rules, parameters, "resource")}
     rules.finish()
-    return {"name": name, "policy": policy, "resource": wanted}
-
-
-def _put(actor: Actor, parameters: Parameters) -> Done:
-    entry = {
-        "resource": parameters["resource"],
-        "actions": parameters["actions"],
-        "sourceIps": parameters["sources"],
-        "decision": parameters["decision"],
-    }
-    with gateway.asking():
-        outcome = gateway.access().put_permission(parameters["name"], entry, parameters["policy"])
-    return _done(outcome)
-
-
-def _remove(actor: Actor, parameters: Parameters) -> Done:
-    with gateway.asking():
-        outcome = gateway.access().delete_permission(parameters["name"], parameters["resource"], parameters["policy"])
-    return _done(outcome)
+    return cleaned
 
 
 # ---- what they share
 
 
-def users() -> dict[str, dict[str, Any]]:
-    """All client users by name, as the controllers have them."""
-    with gateway.asking():
-        return {each["username"]: each for each in gateway.access().users()}
+def _name_of_known(parameters: Parameters) -> str:
+    name: str = one_of(client_users(), parameters.get("name"))["name"]
+    return name
 
 
-def user(name: object) -> dict[str, Any]:
-    """One of them. Raises NotFound."""
-    found = users().get(name) if isinstance(name, str) else None
-    if found is None:
-        raise NotFound(f"There is no client user {name}.", code="client-user-not-found")
-    return found
+def _read(rules: Rules, parameters: Parameters, *fields: str) -> Parameters:
+    """The fields of a permission, as the cluster keeps them."""
+    cleaned = {}
+    for field in fields:
+        try:
+            cleaned[field] = _READERS[field](parameters.get(field))
+        except InvalidParameter as error:
+            rules.refuse(field, error.message)
+    return cleaned
 
 
 def _name(rules: Rules, parameters: Parameters) -> str:
@@ -171,6 +129,10 @@ def _secret(rules: Rules, parameters: Parameters, *, required: bool) -> str | No
     return secret
 
 
+def _resource(given: Any) -> str:
+    return str(model.resource(given))
+
+
 def _actions(given: Any) -> list[str]:
     return list(model.read_entry({"resource": "*", "actions": given or [], "decision": model.ALLOW}).actions)
 
@@ -180,11 +142,23 @@ def _sources(given: Any) -> list[str]:
     return list(model.read_entry(fields).sources)
 
 
-def _done(outcome: NodeOutcome) -> Done:
-    return Done({"outcome": outcome.outcome})
+_READERS = {"resource": _resource, "actions": _actions, "sources": _sources}
 
 
-def _plan(verb: str):  # type: ignore[no-untyped-def]
+def _kind(
+    name: str,
+    title: str,
+    validate: Callable[[Actor, Parameters], Parameters],
+    verb: str,
+    ask: Callable[[AccessAdmin, Parameters], NodeOutcome],
+    audited: Callable[[Parameters], Parameters] = without_password,
+) -> Kind:
+    """A change of users or permissions, which `ask` asks the controllers for."""
+
+    def carry_out(actor: Actor, parameters: Parameters) -> Done:
+        with gateway.access() as client:
+            return Done({"outcome": ask(client, parameters).outcome})
+
     def plan(parameters: Parameters) -> list[dict[str, str]]:
         what = f"{verb} {parameters['name']}"
         if "resource" in parameters:
@@ -192,42 +166,51 @@ def _plan(verb: str):  # type: ignore[no-untyped-def]
             what += ": " + " ".join(filter(None, words))
         return [{"node": "controllers", "change": what}]
 
-    return plan
+    return Kind(name, title, "access.write", validate, plan, inline=carry_out, audited=audited)
 
 
 def _audited(parameters: Parameters) -> Parameters:
     """No secret is kept; whether one was set is."""
-    rest = {name: value for name, value in parameters.items() if name != "password"}
-    return {**rest, "password_set": parameters["password"] is not None}
+    return {**without_password(parameters), "password_set": parameters["password"] is not None}
 
 
-CREATE = Kind(
+def _fields(given: Parameters) -> tuple[str, str | None, str, str]:
+    return given["name"], given["password"], given["type"], given["status"]
+
+
+def _put(client: AccessAdmin, given: Parameters) -> NodeOutcome:
+    entry = {name: given[name] for name in ("resource", "actions", "decision")}
+    return client.put_permission(given["name"], {**entry, "sourceIps": given["sources"]}, given["policy"])
+
+
+CREATE = _kind(
     "client-user.create",
     "Create client user",
-    "access.write",
     _validate_create,
-    _plan("create"),
-    inline=_create,
-    audited=_audited,
+    "create",
+    lambda client, given: client.create_user(*_fields(given)),
+    _audited,
 )
-UPDATE = Kind(
+UPDATE = _kind(
     "client-user.update",
     "Change client user",
-    "access.write",
     _validate_update,
-    _plan("change"),
-    inline=_update,
-    audited=_audited,
+    "change",
+    lambda client, given: client.update_user(*_fields(given)),
+    _audited,
 )
-DELETE = Kind(
-    "client-user.delete", "Delete client user", "access.write", _validate_delete, _plan("delete"), inline=_delete
+DELETE = _kind(
+    "client-user.delete",
+    "Delete client user",
+    _validate_delete,
+    "delete",
+    lambda client, given: client.delete_user(given["name"]),
 )
-PUT = Kind("permission.put", "Set permission", "access.write", _validate_put, _plan("set a permission of"), inline=_put)
-REMOVE = Kind(
+PUT = _kind("permission.put", "Set permission", _validate_put, "set a permission of", _put)
+REMOVE = _kind(
     "permission.remove",
     "Remove permission",
-    "access.write",
     _validate_remove,
-    _plan("remove a permission of"),
-    inline=_remove,
+    "remove a permission of",
+    lambda client, given: client.delete_permission(given["name"], given["resource"], given["policy"]),
 )

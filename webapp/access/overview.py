@@ -17,14 +17,13 @@ MAX_NAME = 255
 
 def client_users() -> list[dict[str, Any]]:
     """By name, each with its permissions, the custom ones first."""
-    with gateway.asking():
-        client = gateway.access()
+    with gateway.access() as client:
         users, acls = client.users(), client.acls()
     tables = {model.subject_name(each["subject"]): each.get("policies") or [] for each in acls}
     return [_document(user, tables.get(user["username"], ())) for user in users]
 
 
-def one_of(users: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def one_of(users: list[dict[str, Any]], name: object) -> dict[str, Any]:
     """The client user of that name, or NotFound."""
     for user in users:
         if user["name"] == name:

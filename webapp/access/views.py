@@ -11,7 +11,7 @@ from remoting.access.model import ACTIONS, TYPES
 from webapp.access.changes import DECISIONS, LEAST_SECRET, POLICIES, STATUSES, USER_TYPES
 from webapp.access.overview import client_users, explain, one_of
 from webapp.errors import InvalidInput, Problem
-from webapp.pages import form_page, go_to, needs, page
+from webapp.pages import form_page, go_to, needs, page, posted
 
 _QUESTION = ("type", "resource", "action", "source")
 
@@ -19,14 +19,12 @@ _QUESTION = ("type", "resource", "action", "source")
 @require_http_methods(["GET", "POST"])
 @needs("access.read")
 def users(request: HttpRequest) -> HttpResponse:
-    context: dict[str, Any] = {**_choices(), "values": {}, "errors": {}, "users": []}
+    context: dict[str, Any] = {**_choices(), "users": []}
     try:
         context["users"] = client_users()
     except Problem as problem:
         return page(request, "access/list.html", {**context, "problem": problem}, status=problem.status)
-    if request.method == "GET":
-        return page(request, "access/list.html", context)
-    given = {name: request.POST.get(name, "") for name in ("name", "type", "password")}
+    given = posted(request, "name", "type", "password")
     return form_page(
         request, "access/list.html", context, "client-user.create", given, go_to("client-user", given["name"])
     )
@@ -36,8 +34,7 @@ def users(request: HttpRequest) -> HttpResponse:
 @needs("access.read")
 def user(request: HttpRequest, name: str) -> HttpResponse:
     context = _context(name)
-    if request.method == "GET":
-        return page(request, "access/user.html", {**context, **_answer(request, context)})
+    context.update(_answer(request, context))
     given = {"name": name, **{field: request.POST.get(field) or None for field in ("type", "status", "password")}}
     return form_page(request, "access/user.html", context, "client-user.update", given, go_to("client-user", name))
 
@@ -45,7 +42,7 @@ def user(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 @needs("access.write")
 def delete(request: HttpRequest, name: str) -> HttpResponse:
-    given = {"name": name, "confirmation": request.POST.get("confirmation", "")}
+    given = {"name": name, **posted(request, "confirmation")}
     return form_page(request, "access/user.html", _context(name), "client-user.delete", given, go_to("client-users"))
 
 
@@ -74,7 +71,7 @@ def remove_permission(request: HttpRequest, name: str) -> HttpResponse:
 
 def _context(name: str) -> dict[str, Any]:
     found = client_users()
-    return {**_choices(), "name": name, "client": one_of(found, name), "users": found, "values": {}, "errors": {}}
+    return {**_choices(), "name": name, "client": one_of(found, name), "users": found}
 
 
 def _answer(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,20 @@
-"""How REST requests say who they are: a bearer token, or the browser's session (then with CSRF protection)."""
+"""How REST requests say who they are, and who gets through: a bearer token, or the browser's session with CSRF protection."""
 
 from __future__ import annotations
 
-from rest_framework.authentication import BaseAuthentication, SessionAuthentication
+from typing import TYPE_CHECKING
+
+from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
 from webapp.accounts import tokens
 from webapp.accounts.models import ApiToken, User
+from webapp.accounts.permissions import actor_of
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView  # at run time it loads this module
 
 
 class BearerTokenAuthentication(BaseAuthentication):
@@ -28,5 +35,13 @@ class BearerTokenAuthentication(BaseAuthentication):
         return 'Bearer realm="logboom"'
 
 
-class ConsoleSessionAuthentication(SessionAuthentication):
-    """The browser's session; every request that changes something needs the CSRF token."""
+class HasPermission(BasePermission):
+    """A login is needed always, for reading the view's `read_permission`; changes are checked where they are made."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        if not request.user.is_authenticated:
+            return False
+        needed = getattr(view, "read_permission", None)
+        if needed and request.method in SAFE_METHODS:
+            actor_of(request).require(needed)
+        return True

@@ -12,7 +12,7 @@ from webapp.accounts import services, tokens
 from webapp.accounts.models import ApiToken, User
 from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, Actor, role_of, set_role
 from webapp.errors import Conflict, NotFound
-from webapp.operations.kinds import Done, Kind, Parameters
+from webapp.operations.kinds import Done, Kind, Parameters, without_password
 from webapp.rules import Rules
 
 MAX_TOKENS_PER_USER = 50
@@ -153,10 +153,6 @@ def _user(parameters: Parameters) -> User:
     return user
 
 
-def _without_password(parameters: Parameters) -> Parameters:
-    return {name: value for name, value in parameters.items() if name != "password"}
-
-
 CREATE_TOKEN = Kind("token.create", "Create token", "tokens.write", _validate_token, record=_create_token)
 REVOKE_TOKEN = Kind(
     "token.revoke", "Revoke token", "tokens.write", _validate_revocation, target=("prefix",), record=_revoke_token
@@ -168,7 +164,7 @@ CREATE_USER = Kind(
     _validate_user,
     target=("username",),
     record=_create_user,
-    audited=_without_password,
+    audited=without_password,
 )
 CHANGE_USER = Kind(
     "user.change", "Change user", "users.write", _validate_user_change, target=("username",), record=_change_user
@@ -180,5 +176,5 @@ CHANGE_PASSWORD = Kind(
     _validate_password_change,
     target=(),
     record=_change_password,
-    audited=_without_password,
+    audited=without_password,
 )

@@ -16,9 +16,6 @@ class User(AbstractUser):
 
     time_zone = models.CharField(max_length=64, blank=True, default="", help_text="IANA name; empty: UTC")
 
-    def __str__(self) -> str:
-        return self.username
-
 
 class ApiToken(models.Model):
     """A machine's key to the REST API; it acts for `owner` and can never do more than its owner may."""
@@ -36,9 +33,6 @@ class ApiToken(models.Model):
     class Meta:
         ordering = ("-created_at", "-id")
 
-    def __str__(self) -> str:
-        return f"{self.name} ({self.prefix})"
-
 
 class LoginAttempt(models.Model):
     """One try to log in; the limit counts the failed ones of the last minutes."""
@@ -53,6 +47,3 @@ class LoginAttempt(models.Model):
             models.Index(fields=["username", "ip", "at"]),
             models.Index(fields=["ip", "at"]),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.username} from {self.ip}"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
-from pathlib import Path
 
 from django.contrib.auth import authenticate, login, logout
 from django.db import transaction
@@ -81,29 +79,19 @@ def ensure_admin(password: str | None = None) -> tuple[str, str] | None:
     return "admin", password
 
 
-def ensure_cli_token(path: Path) -> None:
-    """Keep a token for the command line in `path` (0600): a new one when there is none, or it is no longer valid, or it was made
-    before there was something else that it should allow.
+def new_cli_token(present: str) -> str | None:
+    """A token for the command line; None when the present one is valid, and allows all that it should by now.
 
     It belongs to the first active administrator and may do what that person may, except managing users.
     """
-    present = tokens.find(path.read_text().strip()) if path.exists() else None
-    owner = next(
-        (user for user in User.objects.filter(is_active=True).order_by("pk") if role_of(user).label == "admin"), None
-    )
+    found = tokens.find(present)
+    admins = (user for user in User.objects.filter(is_active=True).order_by("pk") if role_of(user).label == "admin")
+    owner = next(admins, None)
     if owner is None:
-        if present is not None:
-            return
+        if found is not None:
+            return None
         raise RuntimeError("no active administrator: create one first")
     scopes = sorted(permissions_of(role_of(owner)) - {"users.write", "tokens.write"})
-    if present is not None and set(scopes) <= set(present.scopes):
-        return
-    _, text = tokens.create(owner, "command line of this machine", scopes, None)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    if found is not None and set(scopes) <= set(found.scopes):
+        return None
+    return tokens.create(owner, "command line of this machine", scopes, None)[1]

@@ -17,7 +17,7 @@ from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, Role, actor_of,
 from webapp.context import THEMES
 from webapp.errors import Problem, TooMany
 from webapp.operations.services import Submitted
-from webapp.pages import change, form_page, go_to, needs, page
+from webapp.pages import change, form_page, go_to, needs, page, posted
 from webapp.rules import Rules, known_time_zones
 
 
@@ -74,19 +74,12 @@ def _safe_target(request: HttpRequest, target: str) -> str:
 @needs("tokens.write")
 def account(request: HttpRequest) -> HttpResponse:
     """Password and time zone."""
-    context: dict[str, Any] = {
-        "zones": sorted(known_time_zones()),
-        "values": {},
-        "errors": {},
-        "role": role_of(request.user).label,
-    }
-    if request.method == "GET":
-        return page(request, "accounts/account.html", context)
+    context = {"zones": sorted(known_time_zones()), "role": role_of(request.user).label}
     if "time_zone" in request.POST:
         return _set_time_zone(request, context)
-    parameters = {"present": request.POST.get("present", ""), "password": request.POST.get("password", "")}
+    given = posted(request, "present", "password")
     # the old sessions end with the old password, this one too
-    return form_page(request, "accounts/account.html", context, "password.change", parameters, go_to("login"))
+    return form_page(request, "accounts/account.html", context, "password.change", given, go_to("login"))
 
 
 def _set_time_zone(request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
@@ -118,23 +111,16 @@ def tokens(request: HttpRequest) -> HttpResponse:
         "scopes": [(name, meaning) for name, (_, meaning) in PERMISSIONS.items() if name in actor.permissions],
         "chosen": ["cluster.read"],
         "values": {"expires_in_days": "90"},
-        "errors": {},
     }
-    if request.method == "GET":
-        return page(request, "accounts/tokens.html", context)
-    scopes = request.POST.getlist("scopes")
-    parameters = {
-        "name": request.POST.get("name", ""),
-        "scopes": scopes,
-        "expires_in_days": request.POST.get("expires_in_days", ""),
-    }
+    if request.method == "POST":
+        context["chosen"] = request.POST.getlist("scopes")
+    parameters = {**posted(request, "name", "expires_in_days"), "scopes": context["chosen"]}
 
     def show_secret(submitted: Submitted) -> HttpResponse:
-        shown = {**context, "tokens": rows.all(), "secret": submitted.once["token"]}
-        return page(request, "accounts/tokens.html", shown)
+        shown = {**context, "chosen": ["cluster.read"], "tokens": rows.all(), "secret": submitted.once["token"]}
+        return page(request, "accounts/tokens.html", {**shown, "errors": {}})
 
-    again = {**context, "chosen": scopes}
-    return form_page(request, "accounts/tokens.html", again, "token.create", parameters, show_secret)
+    return form_page(request, "accounts/tokens.html", context, "token.create", parameters, show_secret)
 
 
 @require_POST
@@ -151,11 +137,8 @@ def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @needs("users.write")
 def users(request: HttpRequest) -> HttpResponse:
-    context = {**_users(), "values": {"role": "viewer"}, "errors": {}}
-    if request.method == "GET":
-        return page(request, "accounts/users.html", context)
-    parameters = {name: request.POST.get(name, "") for name in ("username", "role", "password")}
-    return form_page(request, "accounts/users.html", context, "user.create", parameters, go_to("users"))
+    context, given = {**_users(), "values": {"role": "viewer"}}, posted(request, "username", "role", "password")
+    return form_page(request, "accounts/users.html", context, "user.create", given, go_to("users"))
 
 
 @require_POST

@@ -14,7 +14,7 @@ from rest_framework.views import APIView
 from remoting.access.model import ACTIONS, TYPES
 from webapp.access.changes import DECISIONS, POLICIES, STATUSES, USER_TYPES
 from webapp.access.overview import client_users, explain, one_of
-from webapp.api.base import LIST_PARAMETERS, body_of, change, changes, listed, page_by_name, reads
+from webapp.api.base import LIST_PARAMETERS, changing, listed, page_by_name, reads, showing
 
 
 class PermissionSerializer(serializers.Serializer):
@@ -82,39 +82,38 @@ class ClientUsersView(APIView):
         items, following = page_by_name(request, client_users(), itemgetter("name"))
         return Response(ClientUserPage({"items": items, "next": following}).data)
 
-    @changes("client_user_create", "Create a client user", CreateClientUserSerializer)
-    def post(self, request: Request) -> Response:
-        return change(request, "client-user.create", body_of(request, CreateClientUserSerializer))
+    post = changing("client_user_create", "Create a client user", "client-user.create", CreateClientUserSerializer)
 
 
 class ClientUserView(APIView):
     read_permission = "access.read"
 
-    @reads("client_user", "One client user with its permissions", ClientUserSerializer)
-    def get(self, request: Request, name: str) -> Response:
-        return Response(ClientUserSerializer(one_of(client_users(), name)).data)
-
-    @changes("client_user_change", "Change a client user; what is absent stays", ChangeClientUserSerializer)
-    def patch(self, request: Request, name: str) -> Response:
-        return change(request, "client-user.update", {**body_of(request, ChangeClientUserSerializer), "name": name})
-
-    @changes("client_user_delete", "Delete a client user and its permissions")
-    def delete(self, request: Request, name: str) -> Response:
-        return change(request, "client-user.delete", {"name": name})
+    get = showing(
+        "client_user",
+        "One client user with its permissions",
+        ClientUserSerializer,
+        lambda name: one_of(client_users(), name),
+    )
+    patch = changing(
+        "client_user_change",
+        "Change a client user; what is absent stays",
+        "client-user.update",
+        ChangeClientUserSerializer,
+    )
+    delete = changing("client_user_delete", "Delete a client user and its permissions", "client-user.delete")
 
 
 class PermissionsView(APIView):
-    read_permission = "access.read"
-
-    @changes("permission_put", "Add a permission, or change the one for the same resource", PermissionSerializer)
-    def put(self, request: Request, name: str) -> Response:
-        return change(request, "permission.put", {**body_of(request, PermissionSerializer), "name": name})
+    put = changing(
+        "permission_put",
+        "Add a permission, or change the one for the same resource",
+        "permission.put",
+        PermissionSerializer,
+    )
 
 
 class RemovePermissionView(APIView):
-    @changes("permission_remove", "Remove a permission", RemovePermissionSerializer)
-    def post(self, request: Request, name: str) -> Response:
-        return change(request, "permission.remove", {**body_of(request, RemovePermissionSerializer), "name": name})
+    post = changing("permission_remove", "Remove a permission", "permission.remove", RemovePermissionSerializer)
 
 
 class ExplainView(APIView):

@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 
 from webapp.accounts.models import ApiToken, User
 from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, actor_of, role_of
-from webapp.api.base import LIST_PARAMETERS, body_of, change, changes, listed, page_by_time, reads
+from webapp.api.base import LIST_PARAMETERS, changing, listed, page_by_time, reads
 
 
 class TokenSerializer(serializers.ModelSerializer):
@@ -76,15 +76,16 @@ class TokensView(APIView):
         found, following = page_by_time(request, rows)
         return Response({"items": TokenSerializer(found, many=True).data, "next": following})
 
-    @changes("token_create", "Make a token; `once.token` is shown in this answer only", CreateTokenSerializer)
-    def post(self, request: Request) -> Response:
-        return change(request, "token.create", body_of(request, CreateTokenSerializer))
+    post = changing(
+        "token_create",
+        "Make a token; `once.token` is shown in this answer only",
+        "token.create",
+        CreateTokenSerializer,
+    )
 
 
 class TokenView(APIView):
-    @changes("token_revoke", "Revoke a token")
-    def delete(self, request: Request, token_id: int) -> Response:
-        return change(request, "token.revoke", {"token_id": token_id})
+    delete = changing("token_revoke", "Revoke a token", "token.revoke")
 
 
 class MeView(APIView):
@@ -110,14 +111,8 @@ class UsersView(APIView):
         users = User.objects.order_by("username").prefetch_related("groups")
         return Response({"items": UserSerializer(users, many=True).data})
 
-    @changes("user_create", "Create a user", CreateUserSerializer)
-    def post(self, request: Request) -> Response:
-        return change(request, "user.create", body_of(request, CreateUserSerializer))
+    post = changing("user_create", "Create a user", "user.create", CreateUserSerializer)
 
 
 class UserView(APIView):
-    @changes("user_change", "Change a user's role, or lock the user out", ChangeUserSerializer)
-    def patch(self, request: Request, user_id: int) -> Response:
-        return change(
-            request, "user.change", {**body_of(request, ChangeUserSerializer, partial=True), "user_id": user_id}
-        )
+    patch = changing("user_change", "Change a user's role, or lock the user out", "user.change", ChangeUserSerializer)

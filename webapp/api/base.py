@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_sche
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.views import APIView
 
 from remoting.facts.words import Outcome
 from webapp.accounts.permissions import actor_of
@@ -90,9 +91,9 @@ class OperationSerializer(serializers.Serializer):
         required=False,
         help_text="Shown in this answer only, such as a new token's secret.",
     )
-    error = OperationErrorSerializer(allow_null=True)
+    error = OperationErrorSerializer(source="failure", allow_null=True)
     cancel_requested = serializers.BooleanField()
-    requested_by = serializers.CharField()
+    requested_by = serializers.CharField(source="requested_by_name")
     created_at = serializers.DateTimeField(allow_null=True)
     started_at = serializers.DateTimeField(allow_null=True)
     finished_at = serializers.DateTimeField(allow_null=True)
@@ -100,28 +101,11 @@ class OperationSerializer(serializers.Serializer):
 
 def operation_document(operation: Operation, submitted: Submitted | None = None) -> dict[str, Any]:
     """An operation as REST shows it."""
-    dry_run = submitted is not None and submitted.dry_run
-    document = {
-        "id": None if dry_run else str(operation.pk),
-        "kind": operation.kind,
-        "target": operation.target,
-        "state": "planned" if dry_run else str(operation.state),
-        "parameters": operation.parameters,
-        "progress": operation.progress,
-        "nodes": operation.nodes,
-        "result": operation.result,
-        "error": {"code": operation.error_code, "detail": operation.error} if operation.error_code else None,
-        "cancel_requested": operation.cancel_requested,
-        "requested_by": operation.requested_by_name,
-        "created_at": operation.created_at,
-        "started_at": operation.started_at,
-        "finished_at": operation.finished_at,
-    }
-    if submitted is not None and submitted.plan:
-        document["plan"] = submitted.plan
-    if submitted is not None and submitted.once:
-        document["once"] = submitted.once
-    return dict(OperationSerializer(document).data)
+    document = dict(OperationSerializer(operation).data)
+    if submitted is not None:
+        document |= {"id": None, "state": "planned"} if submitted.dry_run else {}
+        document |= {name: value for name in ("plan", "once") if (value := getattr(submitted, name))}
+    return document
 
 
 # ---- changes
@@ -149,9 +133,9 @@ def change(request: Request, kind: str, parameters: dict[str, Any]) -> Response:
     )
 
 
-def body_of(request: Request, serializer: type[serializers.Serializer], *, partial: bool = False) -> dict[str, Any]:
-    """The request's JSON, checked for its shape; the rules are checked where the change is made."""
-    checked = serializer(data=request.data, partial=partial)
+def body_of(request: Request, serializer: type[serializers.Serializer]) -> dict[str, Any]:
+    """The request's JSON, checked for its shape, with gaps in a PATCH; the rules are checked where the change is made."""
+    checked = serializer(data=request.data, partial=request.method == "PATCH")
     checked.is_valid(raise_exception=True)
     return dict(checked.validated_data)
 
@@ -285,6 +269,45 @@ def changes(operation_id: str, summary: str, request: Any = None) -> Callable[[V
             **PROBLEM,
         },
     )
+
+
+def changing(
+    operation_id: str,
+    summary: str,
+    kind: str,
+    body: type[serializers.Serializer] | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> Callable[..., Response]:
+    """A view's method that asks for a change of `kind`: its parameters are those of the body and of the address.
+
+    `renamed` says which of the address's the kind knows by another name.
+    """
+
+    @changes(operation_id, summary, body)
+    def method(view: APIView, request: Request, **address: Any) -> Response:
+        given = body_of(request, body) if body is not None else {}
+        named = {(renamed or {}).get(name, name): value for name, value in address.items()}
+        return change(request, kind, {**given, **named})
+
+    return method
+
+
+def showing(
+    operation_id: str, summary: str, serializer: type[serializers.Serializer], find: Callable[..., Any]
+) -> Callable[..., Response]:
+    """A view's method that answers what `find` finds by the values of the address."""
+
+    @reads(operation_id, summary, serializer)
+    def method(view: APIView, request: Request, **address: Any) -> Response:
+        return Response(serializer(find(**address)).data)
+
+    return method
+
+
+def observed(name: str, item: type[serializers.Serializer]) -> type[serializers.Serializer]:
+    """The serializer class of all `item`s of a snapshot."""
+    fields: dict[str, Any] = {"as_of": serializers.CharField(allow_null=True), "items": item(many=True)}
+    return type(f"{name}Serializer", (serializers.Serializer,), fields)
 
 
 def listed(name: str, item: type[serializers.Serializer], **extra: serializers.Field) -> type[serializers.Serializer]:

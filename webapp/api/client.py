@@ -9,28 +9,20 @@ from __future__ import annotations
 import http.client
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
 from django.conf import settings
-from django.core.management.base import CommandError
+from django.core.management.base import BaseCommand, CommandError
 
 REFUSED, UNREACHABLE, UNKNOWN = 1, 3, 4
 WAIT_S = 10
 WAITS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the console said."""
-
-    status: int
-    document: Any
-
-
-def call(method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
-    """One request; raises CommandError with the console's own sentence when it refuses."""
+def call(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    """What the console answers to one request; raises CommandError with the console's own sentence when it refuses."""
     host, _, port = settings.ENVIRONMENT.http.rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=WAIT_S + 10)
     headers = {"Authorization": f"Bearer {_token()}", "Prefer": f"wait={WAIT_S}", "Accept": "application/json"}
@@ -58,17 +50,17 @@ def call(method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
         ) from error
     if response.status >= 400:
         raise CommandError(str(document.get("detail", document)), returncode=REFUSED)
-    return Answer(response.status, document)
+    return document
 
 
 def change(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """Ask for a change and wait for its end; returns the finished operation, raises CommandError otherwise."""
-    operation: dict[str, Any] = call(method, path, body).document
+    operation: dict[str, Any] = call(method, path, body)
     for _ in range(WAITS):
         if operation["state"] not in {"queued", "running"}:
             break
         # each look waits on the server's side for up to WAIT_S: see the header Prefer
-        operation = call("GET", f"operations/{operation['id']}").document
+        operation = call("GET", f"operations/{operation['id']}")
     if operation["state"] == "succeeded":
         return operation
     if operation["state"] in {"queued", "running"}:
@@ -84,7 +76,7 @@ def pages(path: str) -> list[dict[str, Any]]:
     cursor = ""
     while True:
         separator = "&" if "?" in path else "?"
-        document = call("GET", f"{path}{separator}limit=500" + (f"&cursor={quote(cursor)}" if cursor else "")).document
+        document = call("GET", f"{path}{separator}limit=500" + (f"&cursor={quote(cursor)}" if cursor else ""))
         items += document["items"]
         cursor = document["next"]
         if not cursor:
@@ -104,3 +96,16 @@ def _token() -> str:
             "for another data directory set LOGBOOM_DATA_DIR, or put a token into LOGBOOM_TOKEN.",
             returncode=UNREACHABLE,
         ) from error
+
+
+class ConsoleCommand(BaseCommand):
+    """A command whose first argument says what to do: the name of a method."""
+
+    requires_system_checks: list[str] = []  # noqa: RUF012
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        getattr(self, options["action"])(options)
+
+    def show(self, found: Any, lines: Iterable[str], *, as_json: bool) -> None:
+        """What was found, as one JSON document or line by line."""
+        self.stdout.write(json.dumps(found, indent=2) if as_json else "\n".join(lines))

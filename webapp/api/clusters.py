@@ -2,216 +2,148 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
+from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from remoting.facts.words import Health
+from remoting.facts.snapshot import (
+    ClusterSnapshot,
+    Controller,
+    DelayLevel,
+    Delays,
+    Group,
+    KeyIndex,
+    MissingCopy,
+    Process,
+    Quorum,
+    Rates,
+    Replica,
+    Transactions,
+    Verdict,
+)
+from remoting.facts.words import GroupKind, Health
 from webapp import snapshot
-from webapp.api.base import Int64Field, body_of, change, changes, reads
+from webapp.api.base import Int64Field, changing, observed, reads, showing
+from webapp.api.facts import FactSerializer, told
 
 
-class ReasonSerializer(serializers.Serializer):
-    code = serializers.CharField()
-    severity = serializers.CharField()
-    text = serializers.CharField()
-    link = serializers.CharField(allow_null=True)
-
-
-class VerdictSerializer(serializers.Serializer):
+class VerdictSerializer(FactSerializer):
+    fact = Verdict
     status = serializers.ChoiceField(choices=[each.value for each in Health])
-    reasons = ReasonSerializer(many=True)
 
 
-class ControllerSerializer(serializers.Serializer):
-    id = serializers.CharField()
-    address = serializers.CharField()
+class ControllerSerializer(FactSerializer):
+    fact = Controller
     role = serializers.ChoiceField(choices=["leader", "follower", "candidate", "unreachable"])
-    member = serializers.CharField(required=False, help_text="voter, learner, leaving or unknown.")
-    term = Int64Field()
-    commit_index = Int64Field()
-    applied_index = Int64Field()
+    help_texts = told(member="voter, learner, leaving or unknown.")
 
 
-class EpochSerializer(serializers.Serializer):
-    epoch = Int64Field()
-    start_offset = Int64Field()
-
-
-class ReplicaSerializer(serializers.Serializer):
-    id = serializers.IntegerField()
-    address = serializers.CharField(allow_null=True)
-    grpc_address = serializers.CharField(allow_null=True)
-    ha_address = serializers.CharField(allow_null=True)
-    alive = serializers.BooleanField(allow_null=True)
+class ReplicaSerializer(FactSerializer):
+    fact = Replica
     role = serializers.ChoiceField(choices=["master", "replica", "fenced", "unreachable"])
-    in_sync = serializers.BooleanField(allow_null=True)
-    learner = serializers.BooleanField(
-        allow_null=True,
-        required=False,
-        help_text="Copies the log, but never counts for an acknowledgement and never leads.",
+    help_texts = told(
+        learner="Copies the log, but never counts for an acknowledgement and never leads.",
+        last_heartbeat_ms="Milliseconds since the last heartbeat.",
     )
-    epoch = Int64Field()
-    max_offset = Int64Field()
-    flushed_offset = Int64Field()
-    confirm_offset = Int64Field()
-    gap_bytes = Int64Field()
-    eligible = serializers.BooleanField(allow_null=True)
-    eligibility_reason = serializers.CharField(allow_null=True, allow_blank=True)
-    last_heartbeat_ms = Int64Field(help_text="Milliseconds since the last heartbeat.")
-    epochs = EpochSerializer(many=True, required=False)
 
 
-class MissingReplicaSerializer(serializers.Serializer):
-    broker_id = serializers.IntegerField()
-    reason = serializers.CharField()
-    stalls = serializers.BooleanField(help_text="It is still required: sends wait for it.")
-    since_ms = Int64Field(help_text="Milliseconds since 1970.")
+class MissingReplicaSerializer(FactSerializer):
+    fact = MissingCopy
+    help_texts = told(stalls="It is still required: sends wait for it.", since_ms="Milliseconds since 1970.")
 
 
-class QuorumSerializer(serializers.Serializer):
+class QuorumSerializer(FactSerializer):
     """What an acknowledgement means at the moment, by the master's own word."""
 
+    fact = Quorum
     kind = serializers.ChoiceField(choices=["controllers", "acting-master", "fixed"])
-    copies = serializers.IntegerField(allow_null=True, help_text="Copies that an acknowledged message has now.")
-    wanted_copies = serializers.IntegerField(allow_null=True, help_text="Copies it would have if nobody were missing.")
-    min_copies = serializers.IntegerField(allow_null=True)
-    refused = serializers.BooleanField(help_text="Too few replicas are in sync: messages are refused.")
-    downgraded = serializers.BooleanField()
-    missing = MissingReplicaSerializer(many=True)
+    help_texts = told(
+        copies="Copies that an acknowledged message has now.",
+        wanted_copies="Copies it would have if nobody were missing.",
+        refused="Too few replicas are in sync: messages are refused.",
+    )
 
 
-class TransactionsSerializer(serializers.Serializer):
+class TransactionsSerializer(FactSerializer):
     """Transactions of a broker group, by its master's word; totals are since that master started."""
 
-    open = Int64Field()
-    open_bytes = Int64Field()
-    max_open = Int64Field()
-    oldest_since_ms = Int64Field(help_text="Milliseconds since 1970; null when none is open.")
-    oldest_age_ms = Int64Field()
-    oldest_checks = Int64Field(help_text="How often the oldest was checked.")
-    max_checks = Int64Field(help_text="After so many checks a transaction is given up.")
-    overdue = serializers.BooleanField(help_text="The oldest was checked, and is not decided all the same.")
-    committed = Int64Field()
-    rolled_back = Int64Field()
-    given_up = Int64Field(help_text="Kept in TRANS_CHECK_MAX_TIME_TOPIC.")
+    fact = Transactions
+    help_texts = told(
+        oldest_since_ms="Milliseconds since 1970; null when none is open.",
+        oldest_checks="How often the oldest was checked.",
+        max_checks="After so many checks a transaction is given up.",
+        overdue="The oldest was checked, and is not decided all the same.",
+        given_up="Kept in TRANS_CHECK_MAX_TIME_TOPIC.",
+    )
 
 
-class DelayLevelSerializer(serializers.Serializer):
-    level = Int64Field()
-    delay_ms = Int64Field()
-    waiting = Int64Field()
-    late_ms = Int64Field(help_text="How late the last message of the level was delivered.")
+class DelayLevelSerializer(FactSerializer):
+    fact = DelayLevel
+    help_texts = told(late_ms="How late the last message of the level was delivered.")
 
 
-class DelaysSerializer(serializers.Serializer):
+class DelaysSerializer(FactSerializer):
     """Delayed messages and those that consumers gave back; totals are since the master started."""
 
-    waiting = Int64Field()
-    last_late_ms = Int64Field(help_text="How late the last delivery was; null before the first.")
-    last_ago_ms = Int64Field(help_text="How long ago that was.")
-    overdue_ms = Int64Field(help_text="For how long a message that still waits could have been delivered.")
-    late = serializers.BooleanField(
-        help_text="A delivery of the last minutes was some seconds late, or one is due that long."
+    fact = Delays
+    help_texts = told(
+        last_late_ms="How late the last delivery was; null before the first.",
+        last_ago_ms="How long ago that was.",
+        overdue_ms="For how long a message that still waits could have been delivered.",
+        late="A delivery of the last minutes was some seconds late, or one is due that long.",
+        failures="Attempts that were repeated.",
+        lost="Dropped: their topic or group was removed while they waited, or their data is gone.",
+        returned="Messages that consumers gave back.",
     )
-    delivered = Int64Field()
-    failures = Int64Field(help_text="Attempts that were repeated.")
-    lost = Int64Field(help_text="Dropped: their topic or group was removed while they waited, or their data is gone.")
-    returned = Int64Field(help_text="Messages that consumers gave back.")
-    dead_lettered = Int64Field()
-    levels = DelayLevelSerializer(many=True)
 
 
-class IndexSerializer(serializers.Serializer):
+class IndexSerializer(FactSerializer):
     """The index of keys, which is made behind what is stored."""
 
-    lag_bytes = Int64Field()
-    behind = serializers.BooleanField(help_text="It lacks more than a burst leaves.")
+    fact = KeyIndex
+    help_texts = told(behind="It lacks more than a burst leaves.")
 
 
-class GroupSerializer(serializers.Serializer):
-    cluster = serializers.CharField()
-    name = serializers.CharField()
+class GroupSerializer(FactSerializer):
+    fact = Group
     kind = serializers.ChoiceField(
-        choices=["controllers", "fixed"],
-        required=False,
+        choices=[each.value for each in GroupKind],
         help_text="Who decides the roles: the controllers elect, or they are fixed by settings.",
     )
-    master_id = serializers.IntegerField(allow_null=True)
-    master_epoch = Int64Field()
-    sync_state_set = serializers.ListField(child=serializers.IntegerField())
-    sync_state_set_epoch = Int64Field()
-    quorum = QuorumSerializer(allow_null=True, required=False)
-    weaknesses = serializers.ListField(
-        child=serializers.CharField(), required=False, help_text="What the brokers' settings give up of the promise."
+    help_texts = told(
+        weaknesses="What the brokers' settings give up of the promise.",
+        transactions="Null when the master does not answer.",
     )
-    transactions = TransactionsSerializer(
-        allow_null=True, required=False, help_text="Null when the master does not answer."
-    )
-    delays = DelaysSerializer(allow_null=True, required=False)
-    index = IndexSerializer(allow_null=True, required=False)
-    replicas = ReplicaSerializer(many=True)
 
 
-class RatesSerializer(serializers.Serializer):
-    in_messages_per_s = serializers.FloatField(allow_null=True, required=False)
-    out_messages_per_s = serializers.FloatField(allow_null=True, required=False)
-    in_bytes_per_s = serializers.FloatField(allow_null=True, required=False)
-    out_bytes_per_s = serializers.FloatField(allow_null=True, required=False)
+class RatesSerializer(FactSerializer):
+    fact = Rates
+    hidden = ("history",)
 
 
-class EventSerializer(serializers.Serializer):
-    at = serializers.CharField()
-    kind = serializers.CharField()
-    text = serializers.CharField()
+class ProcessSerializer(FactSerializer):
+    fact = Process
+    hidden = ("kind", "address", "last_exit")
 
 
-class ProcessSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    state = serializers.CharField()
-    pid = serializers.IntegerField(allow_null=True)
-    restarts = serializers.IntegerField(allow_null=True)
-    since = serializers.CharField(allow_null=True)
-
-
-class SparkSerializer(serializers.Serializer):
-    state = serializers.CharField(required=False)
-    detail = serializers.CharField(allow_null=True, allow_blank=True, required=False)
-
-
-class ClusterSerializer(serializers.Serializer):
+class ClusterSerializer(FactSerializer):
     """The collector's last snapshot; the websocket `/ws/snapshot` sends the same as it changes."""
 
-    seq = Int64Field()
+    fact = ClusterSnapshot
+    hidden = ("version", "topics", "consumer_groups")
     as_of = serializers.CharField(allow_null=True)
-    freshness = serializers.ChoiceField(choices=["fresh", "stale", "unavailable"])
-    verdict = VerdictSerializer()
-    controllers = ControllerSerializer(many=True)
-    groups = GroupSerializer(many=True)
-    rates = RatesSerializer()
-    timeline = EventSerializer(many=True)
-    processes = ProcessSerializer(many=True)
-    spark = SparkSerializer()
+    freshness = serializers.ChoiceField(choices=[each.value for each in snapshot.Freshness])
 
 
-class ControllersSerializer(serializers.Serializer):
-    as_of = serializers.CharField(allow_null=True)
-    items = ControllerSerializer(many=True)
-
-
-class GroupsSerializer(serializers.Serializer):
-    as_of = serializers.CharField(allow_null=True)
-    items = GroupSerializer(many=True)
-
-
-class ReplicasSerializer(serializers.Serializer):
-    as_of = serializers.CharField(allow_null=True)
-    items = ReplicaSerializer(many=True)
+class HealthSerializer(serializers.Serializer):
+    status = serializers.ChoiceField(choices=[each.value for each in Health])
 
 
 class CandidateSerializer(serializers.Serializer):
@@ -230,28 +162,25 @@ class EligibilitySerializer(serializers.Serializer):
     candidates = CandidateSerializer(many=True, source="replicas")
 
 
-class EligibilitiesSerializer(serializers.Serializer):
-    as_of = serializers.CharField(allow_null=True)
-    items = EligibilitySerializer(many=True)
-
-
 class ElectionRequestSerializer(serializers.Serializer):
     cluster = serializers.CharField()
     group = serializers.CharField()
     broker_id = serializers.IntegerField()
 
 
-_PARTS = ("controllers", "groups", "rates", "timeline", "processes", "spark")
+ControllersSerializer = observed("Controllers", ControllerSerializer)
+GroupsSerializer = observed("Groups", GroupSerializer)
+ReplicasSerializer = observed("Replicas", ReplicaSerializer)
+EligibilitiesSerializer = observed("Eligibilities", EligibilitySerializer)
 
 
 def cluster_document(present: snapshot.Snapshot) -> dict[str, Any]:
-    """The snapshot as REST and the websocket show it."""
+    """The snapshot as REST and the websocket show it; its age counts for the verdict."""
     document = {
-        "seq": present.seq,
+        **{each.name: getattr(present.facts, each.name) for each in fields(ClusterSnapshot)},
         "as_of": present.as_of,
         "freshness": str(present.freshness),
         "verdict": present.verdict,
-        **{name: getattr(present.facts, name) for name in _PARTS},
     }
     return dict(ClusterSerializer(document).data)
 
@@ -262,6 +191,16 @@ class ClusterView(APIView):
     @reads("cluster", "The whole snapshot", ClusterSerializer)
     def get(self, request: Request) -> Response:
         return Response(cluster_document(snapshot.current()))
+
+
+class HealthView(APIView):
+    # without login, so it says one word and nothing about the cluster
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    @extend_schema(operation_id="health", summary="Whether the cluster works", responses=HealthSerializer, auth=[])
+    def get(self, request: Request) -> Response:
+        return Response({"status": snapshot.current().verdict.status})
 
 
 class ControllersView(APIView):
@@ -285,9 +224,9 @@ class GroupsView(APIView):
 class GroupView(APIView):
     read_permission = "cluster.read"
 
-    @reads("group", "One broker group", GroupSerializer)
-    def get(self, request: Request, cluster: str, group: str) -> Response:
-        return Response(GroupSerializer(snapshot.current().group(cluster, group)).data)
+    get = showing(
+        "group", "One broker group", GroupSerializer, lambda cluster, group: snapshot.current().group(cluster, group)
+    )
 
 
 class ReplicasView(APIView):
@@ -319,6 +258,4 @@ class ElectionsView(APIView):
         ]
         return Response(EligibilitiesSerializer({"as_of": present.as_of, "items": groups}).data)
 
-    @changes("elect", "Make a replica the master", ElectionRequestSerializer)
-    def post(self, request: Request) -> Response:
-        return change(request, "election.elect", body_of(request, ElectionRequestSerializer))
+    post = changing("elect", "Make a replica the master", "election.elect", ElectionRequestSerializer)

@@ -12,37 +12,21 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from remoting.facts.snapshot import ConsumerGroup
+from remoting.facts.snapshot import ConsumedQueue, ConsumedTopic, ConsumerGroup
 from webapp import snapshot
-from webapp.api.base import LIST_PARAMETERS, Int64Field, body_of, change, changes, listed, page_by_name, reads
+from webapp.api.base import LIST_PARAMETERS, Int64Field, changing, listed, page_by_name, reads
+from webapp.api.facts import FactSerializer, told
 from webapp.groups.returns import returns
 from webapp.rules import Rules
 
 
-class GroupQueueSerializer(serializers.Serializer):
-    group = serializers.CharField()
-    queue_id = serializers.IntegerField()
-    consumer_offset = Int64Field()
-    max_offset = Int64Field()
-    lag = Int64Field()
-    in_flight = Int64Field()
-    pending_reset = Int64Field(
-        required=False, help_text="Where the group goes on as soon as a consumer asks; null when no reset waits."
-    )
+class GroupQueueSerializer(FactSerializer):
+    fact = ConsumedQueue
+    help_texts = told(pending_reset="Where the group goes on as soon as a consumer asks; null when no reset waits.")
 
 
-class GroupTopicSerializer(serializers.Serializer):
-    topic = serializers.CharField()
-    lag = Int64Field()
-    in_flight = Int64Field()
-    queues = GroupQueueSerializer(many=True)
-
-
-class MemberSerializer(serializers.Serializer):
-    client_id = serializers.CharField()
-    address = serializers.CharField(allow_null=True)
-    language = serializers.CharField(allow_null=True)
-    version = serializers.CharField(allow_null=True, required=False)
+class GroupTopicSerializer(FactSerializer):
+    fact = ConsumedTopic
 
 
 class ReturnsSerializer(serializers.Serializer):
@@ -54,16 +38,10 @@ class ReturnsSerializer(serializers.Serializer):
     lag = Int64Field(help_text="What the group has still to receive; null for dead letters.")
 
 
-class ConsumerGroupSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    fifo = serializers.BooleanField(allow_null=True)
-    lag = Int64Field()
-    in_flight = Int64Field()
-    topics = GroupTopicSerializer(many=True)
-    members = MemberSerializer(many=True)
-    forbidden = serializers.ListField(
-        child=serializers.CharField(), required=False, help_text="Topics that the group may not read."
-    )
+class ConsumerGroupSerializer(FactSerializer):
+    fact = ConsumerGroup
+    hidden = ("retry_max_times",)
+    help_texts = told(forbidden="Topics that the group may not read.")
     returns = ReturnsSerializer(many=True, help_text="Retries and dead letters.")
 
 
@@ -106,9 +84,7 @@ class ConsumerGroupsView(APIView):
         items = [_with_returns(group, present) for group in groups]
         return Response(ConsumerGroupPage({"items": items, "next": following, "as_of": present.as_of}).data)
 
-    @changes("consumer_group_create", "Create a consumer group", CreateConsumerGroupSerializer)
-    def post(self, request: Request) -> Response:
-        return change(request, "group.create", body_of(request, CreateConsumerGroupSerializer))
+    post = changing("consumer_group_create", "Create a consumer group", "group.create", CreateConsumerGroupSerializer)
 
 
 class ConsumerGroupView(APIView):
@@ -120,6 +96,4 @@ class ConsumerGroupView(APIView):
         group = present.consumer_group(name)
         return Response(ConsumerGroupSerializer(_with_returns(group, present)).data)
 
-    @changes("consumer_group_delete", "Delete a consumer group and its offsets")
-    def delete(self, request: Request, name: str) -> Response:
-        return change(request, "group.delete", {"name": name})
+    delete = changing("consumer_group_delete", "Delete a consumer group and its offsets", "group.delete")

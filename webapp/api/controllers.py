@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from webapp import gateway
-from webapp.api.base import Int64Field, body_of, change, changes, reads
+from webapp.api.base import Int64Field, changing, showing
 
 
 class ControllerMemberSerializer(serializers.Serializer):
@@ -44,34 +42,22 @@ class LeaderSerializer(serializers.Serializer):
 class ControllerMembersView(APIView):
     read_permission = "cluster.read"
 
-    @reads("controller_members", "Who belongs to the group of controllers", ControllerMembersSerializer)
-    def get(self, request: Request) -> Response:
-        return Response(ControllerMembersSerializer(gateway.controller_members()).data)
-
-    @changes("controller_add", "Add a controller as a learner", NewControllerSerializer)
-    def post(self, request: Request) -> Response:
-        return change(request, "controller.add", body_of(request, NewControllerSerializer))
+    get = showing(
+        "controller_members",
+        "Who belongs to the group of controllers",
+        ControllerMembersSerializer,
+        gateway.controller_members,
+    )
+    post = changing("controller_add", "Add a controller as a learner", "controller.add", NewControllerSerializer)
 
 
 class ControllerMemberView(APIView):
-    read_permission = "cluster.read"
-
-    @changes("controller_remove", "Remove a controller for good")
-    def delete(self, request: Request, name: str) -> Response:
-        return change(request, "controller.remove", {"id": name})
+    delete = changing("controller_remove", "Remove a controller for good", "controller.remove", renamed={"name": "id"})
 
 
 class PromoteControllerView(APIView):
-    read_permission = "cluster.read"
-
-    @changes("controller_promote", "Give a learner its vote")
-    def post(self, request: Request, name: str) -> Response:
-        return change(request, "controller.promote", {"id": name})
+    post = changing("controller_promote", "Give a learner its vote", "controller.promote", renamed={"name": "id"})
 
 
 class ControllerLeaderView(APIView):
-    read_permission = "cluster.read"
-
-    @changes("controller_transfer", "Let a controller lead", LeaderSerializer)
-    def put(self, request: Request) -> Response:
-        return change(request, "controller.transfer", body_of(request, LeaderSerializer))
+    put = changing("controller_transfer", "Let a controller lead", "controller.transfer", LeaderSerializer)

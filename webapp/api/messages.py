@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-from typing import Any
-
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
@@ -13,15 +10,15 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from webapp import gateway
-from webapp.api.base import Int64Field, body_of, change, changes, reads
+from webapp.api.base import Int64Field, changing, reads, showing
 from webapp.messages import browse
 
 
 class MessageSerializer(serializers.Serializer):
     group = serializers.CharField()
-    queue_id = serializers.IntegerField()
+    queue_id = serializers.IntegerField(source="record.queue_id")
     offset = Int64Field()
-    physical_offset = Int64Field()
+    physical_offset = Int64Field(source="record.physical_offset")
     message_id = serializers.CharField()
     offset_message_id = serializers.CharField()
     born_at = serializers.DateTimeField()
@@ -30,14 +27,18 @@ class MessageSerializer(serializers.Serializer):
     store_host = serializers.CharField()
     keys = serializers.CharField(allow_blank=True)
     tag = serializers.CharField(allow_blank=True)
-    reconsume_times = serializers.IntegerField()
+    reconsume_times = serializers.IntegerField(source="record.reconsume_times")
     properties = serializers.DictField(child=serializers.CharField())
-    body_bytes = serializers.IntegerField(help_text="As stored.")
-    body_compression = serializers.CharField()
-    body_truncated = serializers.BooleanField(help_text="Only its beginning is in this answer.")
-    body_text = serializers.CharField(allow_null=True, help_text="null when the body is not UTF-8 text.")
-    body_base64 = serializers.CharField()
-    crc_ok = serializers.BooleanField()
+    body_bytes = serializers.IntegerField(source="body.stored_bytes", help_text="As stored.")
+    body_compression = serializers.CharField(source="body.compression")
+    body_truncated = serializers.BooleanField(
+        source="body.truncated", help_text="Only its beginning is in this answer."
+    )
+    body_text = serializers.CharField(
+        source="body.utf8", allow_null=True, help_text="null when the body is not UTF-8 text."
+    )
+    body_base64 = serializers.CharField(source="body.base64")
+    crc_ok = serializers.BooleanField(source="intact")
 
 
 class BrowseSerializer(serializers.Serializer):
@@ -56,32 +57,6 @@ class SendSerializer(serializers.Serializer):
     tag = serializers.CharField(required=False, allow_blank=True)
     properties = serializers.DictField(child=serializers.CharField(), required=False)
     group = serializers.CharField(required=False, allow_null=True, help_text="Broker group; any if absent.")
-
-
-def _document(message: browse.Message) -> dict[str, Any]:
-    record, body = message.record, message.body
-    return {
-        "group": message.group,
-        "queue_id": record.queue_id,
-        "offset": record.queue_offset,
-        "physical_offset": record.physical_offset,
-        "message_id": message.message_id,
-        "offset_message_id": message.offset_message_id,
-        "born_at": message.born_at,
-        "stored_at": message.stored_at,
-        "born_host": message.born_host,
-        "store_host": message.store_host,
-        "keys": message.keys,
-        "tag": message.tag,
-        "reconsume_times": record.reconsume_times,
-        "properties": message.properties,
-        "body_bytes": body.stored_bytes,
-        "body_compression": body.compression,
-        "body_truncated": body.truncated,
-        "body_text": body.text() if body.encoding == "utf-8" else None,
-        "body_base64": base64.b64encode(body.content).decode("ascii"),
-        "crc_ok": message.intact,
-    }
 
 
 class MessagesView(APIView):
@@ -104,7 +79,7 @@ class MessagesView(APIView):
     def get(self, request: Request, name: str) -> Response:
         browsed, messages = browse.ask(browse.read_question(name, request.query_params))
         document = {
-            "items": [_document(message) for message in messages],
+            "items": messages,
             "next_offset": browsed.next_offset,
             "min_offset": browsed.min_offset,
             "max_offset": browsed.max_offset,
@@ -113,9 +88,7 @@ class MessagesView(APIView):
         }
         return Response(BrowseSerializer(document).data)
 
-    @changes("message_send", "Send a test message", SendSerializer)
-    def post(self, request: Request, name: str) -> Response:
-        return change(request, "message.send", {**body_of(request, SendSerializer), "topic": name})
+    post = changing("message_send", "Send a test message", "message.send", SendSerializer, {"name": "topic"})
 
 
 class FoundSerializer(serializers.Serializer):
@@ -135,13 +108,10 @@ class MessagesByKeyView(APIView):
         ],
     )
     def get(self, request: Request, name: str) -> Response:
-        found = browse.by_key(name, request.query_params)
-        return Response(FoundSerializer({"items": [_document(message) for message in found]}).data)
+        return Response(FoundSerializer({"items": browse.by_key(name, request.query_params)}).data)
 
 
 class MessageView(APIView):
     read_permission = "messages.read"
 
-    @reads("message", "One message", MessageSerializer)
-    def get(self, request: Request, name: str, group: str, queue_id: int, offset: int) -> Response:
-        return Response(MessageSerializer(_document(browse.one(name, group, queue_id, offset))).data)
+    get = showing("message", "One message", MessageSerializer, browse.one)

@@ -22,7 +22,7 @@ class BearerTokenScheme(OpenApiAuthenticationExtension):
 
 
 class SessionScheme(OpenApiAuthenticationExtension):
-    target_class = "webapp.accounts.authentication.ConsoleSessionAuthentication"
+    target_class = "rest_framework.authentication.SessionAuthentication"
     name = "session"
 
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:

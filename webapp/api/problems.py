@@ -16,8 +16,6 @@ from webapp import errors
 
 log = logging.getLogger(__name__)
 
-CONTENT_TYPE = "application/problem+json"
-
 
 def handle_exception(exception: Exception, context: dict[str, Any]) -> Response | None:
     """The answer to whatever a REST view raised; None (a 500 that is logged) for what nobody foresaw."""
@@ -68,10 +66,10 @@ def answer(
     headers: dict[str, str] | None = None,
 ) -> Response:
     """One problem document."""
-    body: dict[str, Any] = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
+    body = errors.document(status, code, title, detail)
     if fields:
         body["errors"] = fields
-    return Response(body, status=status, content_type=CONTENT_TYPE, headers=headers)
+    return Response(body, status=status, content_type=errors.CONTENT_TYPE, headers=headers)
 
 
 def _fields(detail: Any, prefix: str = "") -> dict[str, list[str]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
@@ -19,50 +17,44 @@ from webapp.api.base import (
     LIST_PARAMETERS,
     PROBLEM,
     Int64Field,
-    body_of,
-    change,
-    changes,
+    changing,
     filtered,
     limit_of,
     listed,
     page_by_time,
     reads,
+    showing,
 )
+from webapp.api.facts import FactSerializer
 from webapp.errors import InvalidInput
 from webapp.lifecycle import State
 from webapp.reports import catalogue, cron
 from webapp.reports.changes import find_run, find_schedule
 from webapp.reports.downloads import download
 from webapp.reports.models import ReportRun, ReportSchedule
+from webapp.reports.results import rows_after
 from webapp.rules import MAX_INT64, Rules
 
-
-class ColumnSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    title = serializers.CharField()
-    type = serializers.CharField()
+NEXT_RUNS = 5
 
 
-class SectionSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    title = serializers.CharField()
-    columns = ColumnSerializer(many=True)
+def _rfc3339(run: datetime) -> str:
+    return run.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class ReportParameterSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    title = serializers.CharField()
-    type = serializers.CharField()
-    help = serializers.CharField()
+class SectionSerializer(FactSerializer):
+    fact = catalogue.Section
+    hidden = ("sort", "chart")
+
+
+class ReportParameterSerializer(FactSerializer):
+    fact = catalogue.Parameter
+    hidden = ("least", "most")
     default = serializers.JSONField(allow_null=True)
 
 
-class ReportSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    title = serializers.CharField()
-    description = serializers.CharField()
-    parameters = ReportParameterSerializer(many=True)
-    sections = SectionSerializer(many=True)
+class ReportSerializer(FactSerializer):
+    fact = catalogue.Report
 
 
 class CatalogueSerializer(serializers.Serializer):
@@ -75,29 +67,14 @@ class ScheduleSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = ReportSchedule
-        fields = (
-            "id",
-            "name",
-            "report",
-            "parameters",
-            "cron",
-            "cron_in_words",
-            "time_zone",
-            "enabled",
-            "overlap",
-            "next_runs",
-            "created_at",
-            "updated_at",
-        )
+        exclude = ("created_by",)
 
     def get_cron_in_words(self, schedule: ReportSchedule) -> str:
         return cron.describe(schedule.cron)
 
     @extend_schema_field(serializers.ListField(child=serializers.DateTimeField()))
     def get_next_runs(self, schedule: ReportSchedule) -> list[str]:
-        if not schedule.enabled:
-            return []
-        return next_runs(schedule.cron, schedule.time_zone)
+        return [_rfc3339(run) for run in schedule.next_runs(NEXT_RUNS)]
 
 
 class WriteScheduleSerializer(serializers.Serializer):
@@ -123,22 +100,7 @@ class RunSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = ReportRun
-        fields = (
-            "id",
-            "report",
-            "parameters",
-            "schedule",
-            "state",
-            "reason",
-            "cancel_requested",
-            "progress",
-            "last_seq",
-            "rows_count",
-            "requested_by_name",
-            "created_at",
-            "started_at",
-            "finished_at",
-        )
+        exclude = ("spark_session_id", "spark_tag", "parquet_path", "requested_by")
 
 
 class StartRunSerializer(serializers.Serializer):
@@ -173,12 +135,6 @@ SchedulePage = listed("SchedulePage", ScheduleSerializer)
 RunPage = listed("RunPage", RunSerializer)
 
 
-def next_runs(expression: str, zone: str, count: int = 5) -> list[str]:
-    """The next runs as RFC 3339."""
-    runs = cron.parse(expression).next_runs(datetime.now(UTC), ZoneInfo(zone), count)
-    return [run.strftime("%Y-%m-%dT%H:%M:%SZ") for run in runs]
-
-
 class ReportsView(APIView):
     read_permission = "reports.read"
 
@@ -201,7 +157,7 @@ class CronView(APIView):
         expression, zone = rules.text("cron", least=1, most=120), rules.time_zone("time_zone")
         rules.finish()
         try:
-            runs = next_runs(expression, zone)
+            runs = [_rfc3339(run) for run in cron.next_runs(expression, zone, NEXT_RUNS)]
         except cron.CronError as error:
             raise InvalidInput(f"cron: {error}", fields={"cron": [str(error)]}) from error
         return Response(
@@ -217,26 +173,15 @@ class SchedulesView(APIView):
         found, following = page_by_time(request, ReportSchedule.objects.all())
         return Response({"items": ScheduleSerializer(found, many=True).data, "next": following})
 
-    @changes("schedule_create", "Schedule a report", WriteScheduleSerializer)
-    def post(self, request: Request) -> Response:
-        return change(request, "schedule.create", body_of(request, WriteScheduleSerializer))
+    post = changing("schedule_create", "Schedule a report", "schedule.create", WriteScheduleSerializer)
 
 
 class ScheduleView(APIView):
     read_permission = "reports.read"
 
-    @reads("schedule", "One schedule", ScheduleSerializer)
-    def get(self, request: Request, schedule_id: int) -> Response:
-        return Response(ScheduleSerializer(find_schedule(schedule_id)).data)
-
-    @changes("schedule_change", "Change a schedule", WriteScheduleSerializer)
-    def patch(self, request: Request, schedule_id: int) -> Response:
-        given = body_of(request, WriteScheduleSerializer, partial=True)
-        return change(request, "schedule.change", {**given, "schedule_id": schedule_id})
-
-    @changes("schedule_delete", "Delete a schedule; its runs stay")
-    def delete(self, request: Request, schedule_id: int) -> Response:
-        return change(request, "schedule.delete", {"schedule_id": schedule_id})
+    get = showing("schedule", "One schedule", ScheduleSerializer, find_schedule)
+    patch = changing("schedule_change", "Change a schedule", "schedule.change", WriteScheduleSerializer)
+    delete = changing("schedule_delete", "Delete a schedule; its runs stay", "schedule.delete")
 
 
 class RunsView(APIView):
@@ -252,25 +197,19 @@ class RunsView(APIView):
         found, following = page_by_time(request, filtered(request, ReportRun.objects.all(), report=60, state=10))
         return Response({"items": RunSerializer(found, many=True).data, "next": following})
 
-    @changes("report_run", "Run a report now; `result.run_id` names the run", StartRunSerializer)
-    def post(self, request: Request) -> Response:
-        return change(request, "report.run", body_of(request, StartRunSerializer))
+    post = changing("report_run", "Run a report now; `result.run_id` names the run", "report.run", StartRunSerializer)
 
 
 class RunView(APIView):
     read_permission = "reports.read"
 
-    @reads("report_run_get", "One run", RunSerializer)
-    def get(self, request: Request, run_id: UUID) -> Response:
-        return Response(RunSerializer(find_run(run_id)).data)
+    get = showing("report_run_get", "One run", RunSerializer, find_run)
 
 
 class ProgressView(APIView):
     read_permission = "reports.read"
 
-    @reads("report_run_progress", "How far a run is", ProgressSerializer)
-    def get(self, request: Request, run_id: UUID) -> Response:
-        return Response(ProgressSerializer(find_run(run_id)).data)
+    get = showing("report_run_progress", "How far a run is", ProgressSerializer, find_run)
 
 
 class RowsView(APIView):
@@ -292,26 +231,14 @@ class RowsView(APIView):
         after = rules.integer("after", least=0, most=MAX_INT64, default=0)
         section = rules.text("section", most=60)
         rules.finish()
-        rows = run.rows.filter(seq__gt=after).order_by("seq", "section", "key")
-        if section:
-            rows = rows.filter(section=catalogue.report(run.report).section(section).name)
-        limit = limit_of(request)
-        # Rows of one seq are not split over two answers: "after" could not tell them apart.
-        border = list(rows.values_list("seq", flat=True)[limit : limit + 1])
-        found = list(rows.filter(seq__lte=border[0]) if border else rows)
-        document: dict[str, Any] = {
-            "state": run.state,
-            "items": found,
-            "last_seq": found[-1].seq if border else run.last_seq,
-            "complete": not border,
-        }
+        name = catalogue.report(run.report).section(section).name if section else ""
+        found, upto = rows_after(run, after, limit_of(request), name)
+        document = {"state": run.state, "items": found, "last_seq": upto, "complete": upto == run.last_seq}
         return Response(RowsSerializer(document).data)
 
 
 class CancelRunView(APIView):
-    @changes("report_run_cancel", "Cancel a run")
-    def post(self, request: Request, run_id: UUID) -> Response:
-        return change(request, "report.cancel", {"run_id": str(run_id)})
+    post = changing("report_run_cancel", "Cancel a run", "report.cancel")
 
 
 class DownloadView(APIView):

@@ -12,38 +12,33 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from remoting.facts.snapshot import Topic
+from remoting.facts.snapshot import Queue, Topic
 from webapp import snapshot
-from webapp.api.base import LIST_PARAMETERS, Int64Field, body_of, change, changes, listed, page_by_name, reads
+from webapp.api.base import (
+    LIST_PARAMETERS,
+    body_of,
+    change,
+    changes,
+    changing,
+    listed,
+    observed,
+    page_by_name,
+    reads,
+)
+from webapp.api.facts import FactSerializer
 from webapp.errors import PreconditionFailed
 from webapp.rules import MESSAGE_TYPES, Rules
 from webapp.topics.purpose import purpose
 
 
-class TopicSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    type = serializers.CharField(allow_null=True)
-    system = serializers.BooleanField()
+class TopicSerializer(FactSerializer):
+    fact = Topic
+    hidden = ("perm", "queues")
     queue_count = serializers.IntegerField(read_only=True)
-    message_count = Int64Field()
-    in_per_s = serializers.FloatField(allow_null=True)
     purpose = serializers.SerializerMethodField(help_text="What is special about it, or what the cluster keeps in it.")
 
     def get_purpose(self, topic: Topic) -> str | None:
         return purpose(topic)
-
-
-class QueueSerializer(serializers.Serializer):
-    group = serializers.CharField()
-    queue_id = serializers.IntegerField()
-    min_offset = Int64Field()
-    max_offset = Int64Field()
-    last_store_ms = Int64Field()
-
-
-class QueuesSerializer(serializers.Serializer):
-    as_of = serializers.CharField(allow_null=True)
-    items = QueueSerializer(many=True)
 
 
 class CreateTopicSerializer(serializers.Serializer):
@@ -60,6 +55,11 @@ class ChangeTopicSerializer(serializers.Serializer):
     perm = serializers.IntegerField(required=False)
 
 
+class QueueSerializer(FactSerializer):
+    fact = Queue
+
+
+QueuesSerializer = observed("Queues", QueueSerializer)
 TopicPage = listed("TopicPage", TopicSerializer, as_of=serializers.CharField(allow_null=True))
 
 
@@ -97,9 +97,7 @@ class TopicsView(APIView):
         items, following = page_by_name(request, present.find_topics(wanted, with_system=with_system))
         return Response(TopicPage({"items": items, "next": following, "as_of": present.as_of}).data)
 
-    @changes("topic_create", "Create a topic", CreateTopicSerializer)
-    def post(self, request: Request) -> Response:
-        return change(request, "topic.create", body_of(request, CreateTopicSerializer))
+    post = changing("topic_create", "Create a topic", "topic.create", CreateTopicSerializer)
 
 
 class TopicView(APIView):
@@ -113,7 +111,7 @@ class TopicView(APIView):
     @changes("topic_change", "Change a topic", ChangeTopicSerializer)
     def patch(self, request: Request, name: str) -> Response:
         _check_unmoved(request, name)
-        return change(request, "topic.update", {**body_of(request, ChangeTopicSerializer, partial=True), "name": name})
+        return change(request, "topic.update", {**body_of(request, ChangeTopicSerializer), "name": name})
 
     @changes("topic_delete", "Delete a topic and its messages")
     def delete(self, request: Request, name: str) -> Response:

@@ -6,10 +6,10 @@ from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
-from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from webapp import converters  # noqa: F401  registers the path converters
+from webapp.accounts.authentication import HasPermission
 from webapp.api import (
     access,
     accounts,
@@ -17,14 +17,12 @@ from webapp.api import (
     clusters,
     consumer_groups,
     controllers,
-    health,
     messages,
     openapi,  # noqa: F401  registers the authentication schemes
     operations,
     reports,
     topics,
 )
-from webapp.api.permissions import HasPermission
 from webapp.errors import NotFound
 
 
@@ -45,14 +43,9 @@ class UnknownView(APIView):
         super().initial(request, *args, **kwargs)
         raise NotFound("There is nothing at this address; see /api/v1/schema for what there is.")
 
-    def get(self, request: Request, rest: str) -> Response:
-        raise NotFound("There is nothing at this address.")
-
-    post = put = patch = delete = get
-
 
 urlpatterns = [
-    path("health", health.HealthView.as_view(), name="api-health"),
+    path("health", clusters.HealthView.as_view(), name="api-health"),
     path("schema", SchemaView.as_view(), name="api-schema"),
     path("cluster", clusters.ClusterView.as_view()),
     path("controllers", clusters.ControllersView.as_view()),

@@ -45,6 +45,7 @@ _NETWORK = re.compile(
     r"|ResolutionImpossible",  # what pip says when a locked version is nowhere to be had,
 )
 _TELL_EVERY = 10
+_INSTALL_TIMEOUT_S = 900
 
 
 class Missing(Exception):
@@ -115,7 +116,7 @@ def _make_venv() -> None:
     if _succeeds(command):
         return
     package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"  # Debian keeps ensurepip in it
-    if not _apt_install([package]) or not _succeeds(command):
+    if not may_install() or apt_install(package) or not _succeeds(command):
         raise Missing(f"a virtual environment cannot be made; install Debian's {package} and run the command again")
 
 
@@ -180,9 +181,9 @@ def install_programs(names: Sequence[str]) -> None:
     if not missing:
         return
     packages = [PROGRAMS[name][1] for name in missing]
-    if _may_install():
+    if may_install():
         say(f"set-up: installing Debian packages {' '.join(packages)}")
-        _apt_install(packages)
+        apt_install(*packages)
     for name in missing:
         if not _is_there(name):
             _, package, what_for = PROGRAMS[name]
@@ -197,25 +198,39 @@ def _is_there(name: str) -> bool:
     return any(shutil.which(program) for program in PROGRAMS[name][0])
 
 
-def _may_install() -> bool:
+def may_install() -> bool:
+    """Whether this process may install Debian packages."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
-def _apt_install(packages: Sequence[str]) -> bool:
-    if not _may_install():
-        return False
+def apt_install(*packages: str) -> str:
+    """Install Debian packages; return the last words of apt-get when that fails, else an empty string."""
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-y", "--no-install-recommends", "-q", *packages]
-    if _succeeds(install, environ):
-        return True
-    return _succeeds(["apt-get", "update", "-q"], environ) and _succeeds(
-        install, environ
-    )  # the lists may be old or missing
+    install = ("apt-get", "install", "-y", "--no-install-recommends", "-q", *packages)
+    said = ""
+    for step in (install, ("apt-get", "update", "-q"), install):  # package lists may be missing or old
+        try:
+            done = subprocess.run(
+                step,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_INSTALL_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        if step is install and done.returncode == 0:
+            return ""
+        said = next(
+            (line for line in reversed((done.stdout + done.stderr).splitlines()) if line.strip()), "no reason given"
+        )
+    return said
 
 
-def _succeeds(command: Sequence[str], environ: dict[str, str] | None = None) -> bool:
-    done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return done.returncode == 0
+def _succeeds(command: Sequence[str]) -> bool:
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ report that is asked for answers with it.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -14,11 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from webapp.appliance.bootstrap import apt_install, may_install
+
 LEAST_VERSION = 17
 DEBIAN_PACKAGES = ("openjdk-17-jre-headless", "default-jre-headless")
 
 _ASK_TIMEOUT_S = 20
-_INSTALL_TIMEOUT_S = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ def find(environ: Mapping[str, str]) -> Java:
     for where, program in (("JAVA_HOME", home and str(Path(home) / "bin" / "java")), ("PATH", on_path)):
         if not program:
             continue
-        version, actual_home = _ask(program)
-        if version is None or actual_home is None:
+        said = _ask(program)
+        if said is None:
             refusals.append(f"{program} (from {where}) does not run")
-        elif version < LEAST_VERSION:
-            refusals.append(f"{program} (from {where}) is Java {version}")
+        elif said[0] < LEAST_VERSION:
+            refusals.append(f"{program} (from {where}) is Java {said[0]}")
         else:
-            return Java(actual_home, None)
+            return Java(said[1], None)
     found = "; ".join(refusals) if refusals else "no Java was found"
     return Java(
         None,
@@ -55,45 +55,19 @@ def find(environ: Mapping[str, str]) -> Java:
 def find_or_install(environ: Mapping[str, str], progress: Callable[[str], None]) -> Java:
     """As `find`; on a Debian machine where this process may install packages, a missing runtime is installed."""
     java = find(environ)
-    if java.home is not None or os.geteuid() != 0 or shutil.which("apt-get") is None:
+    if java.home is not None or not may_install():
         return java
     progress(f"installing a Java runtime for Spark ({DEBIAN_PACKAGES[0]}); this is done once")
     failure = ""
     for package in DEBIAN_PACKAGES:
-        failure = _install(package)
+        failure = apt_install(package)
         if not failure:
             return find(environ)
     return Java(None, f"{java.problem} (installing it failed: {failure})")
 
 
-def _install(package: str) -> str:
-    """Install a Debian package; return the last words of apt-get when that fails, else an empty string."""
-    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    command = ["apt-get", "install", "-y", "--no-install-recommends", "-q", package]
-    said = ""
-    for step in (command, ["apt-get", "update", "-q"], command):  # package lists may be missing or old
-        try:
-            done = subprocess.run(
-                step,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_INSTALL_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-        if step is command and done.returncode == 0:
-            return ""
-        said = next(
-            (line for line in reversed((done.stdout + done.stderr).splitlines()) if line.strip()), "no reason given"
-        )
-    return said
-
-
-def _ask(program: str) -> tuple[int | None, str | None]:
-    """(major version, home) as the runtime itself says, or Nones when it does not run."""
+def _ask(program: str) -> tuple[int, str] | None:
+    """(major version, home) as the runtime itself says; None when it does not run."""
     try:
         done = subprocess.run(
             [program, "-XshowSettings:properties", "-version"],
@@ -104,10 +78,10 @@ def _ask(program: str) -> tuple[int | None, str | None]:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None, None
+        return None
     said = done.stdout + done.stderr
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", said, re.MULTILINE)
     home = re.search(r"^\s*java\.home = (.+?)\s*$", said, re.MULTILINE)
     if done.returncode != 0 or version is None or home is None:
-        return None, None
+        return None
     return int(version[1]), home[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,23 +63,13 @@ class _Parser(argparse.ArgumentParser):
 
 def parse_options(arguments: Sequence[str]) -> Options:
     """Turn command-line arguments into options; raises SettingsError with the sentence to show."""
-    parsed = _parser().parse_args(arguments)
-    host, port = parsed.http
-    return Options(
-        data_dir=parsed.data.expanduser().absolute(),
-        controllers=parsed.controllers,
-        groups=parsed.groups,
-        replicas=parsed.replicas,
-        http_host=host,
-        http_port=port,
-        controller_port=parsed.controller_port,
-        broker_port=parsed.broker_port,
-        grpc_port=parsed.grpc_port,
-        redis_port=parsed.redis_port,
-        controller_settings=tuple(parsed.controller_set),
-        broker_settings=(*(_DEVELOPMENT if parsed.development else ()), *parsed.broker_set),
-        timeout_s=parsed.timeout,
-    )
+    given = vars(_parser().parse_args(arguments))
+    if "http" in given:
+        given["http_host"], given["http_port"] = given.pop("http")
+    development = _DEVELOPMENT if given.pop("development", False) else ()
+    given["broker_settings"] = (*development, *given.get("broker_settings", ()))
+    given["controller_settings"] = tuple(given.get("controller_settings", ()))
+    return Options(**given)
 
 
 def settle_shape(options: Options, remembered: Shape | None) -> Shape:
@@ -105,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Environment: LOGBOOM_ADMIN_PASSWORD (password of the first admin), REDIS_URL (use this Redis), DATABASE_URL (use "
         "this database), JAVA_HOME (Java 17+ for Spark), LOGBOOM_SPARK_MASTER (a Spark cluster instead of this machine).",
         allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
     )
     shape = parser.add_argument_group("size (kept in the data directory; later starts may leave it out)")
     shape.add_argument(
@@ -126,60 +117,51 @@ def _parser() -> argparse.ArgumentParser:
     places = parser.add_argument_group("places")
     places.add_argument(
         "--data",
-        type=Path,
-        default=DEFAULT_DATA_DIR,
+        dest="data_dir",
+        type=lambda text: Path(text).expanduser().absolute(),
         metavar="DIR",
         help="directory of all data, made if missing (default: data)",
     )
     places.add_argument(
         "--http",
         type=_http,
-        default=("127.0.0.1", 8000),
         metavar="HOST:PORT",
         help="address of console and REST, a loopback address (default: 127.0.0.1:8000)",
     )
-    for name, default, what in (
-        ("--controller-port", 9876, "port of the first controller and name server; the others follow at +1"),
-        ("--broker-port", 10911, "port of the first broker; the others follow at +10, replication is at +1 of each"),
-        ("--grpc-port", 8081, "port of the first broker's gRPC endpoint; the others follow at +1"),
-        ("--redis-port", 6390, "port of the embedded Redis (not used when REDIS_URL is set)"),
+    for name, what in (
+        ("controller_port", "port of the first controller and name server; the others follow at +1"),
+        ("broker_port", "port of the first broker; the others follow at +10, replication is at +1 of each"),
+        ("grpc_port", "port of the first broker's gRPC endpoint; the others follow at +1"),
+        ("redis_port", "port of the embedded Redis (not used when REDIS_URL is set)"),
     ):
-        places.add_argument(
-            name, type=_bounded(1, 65535), default=default, metavar="PORT", help=f"{what} (default: {default})"
-        )
+        option, default = f"--{name.replace('_', '-')}", getattr(Options(), name)
+        places.add_argument(option, type=_bounded(1, 65535), metavar="PORT", help=f"{what} (default: {default})")
     tuning = parser.add_argument_group("tuning")
     tuning.add_argument(
         "--development",
         action="store_true",
         help="for trying things out: a topic is made when somebody sends to it, whatever its name",
     )
-    tuning.add_argument(
-        "--controller-set",
-        action="append",
-        default=[],
-        type=_setting,
-        metavar="KEY=VALUE",
-        help="a setting for every controller; may be repeated (`python -m controllerd --help` lists them)",
-    )
-    tuning.add_argument(
-        "--broker-set",
-        action="append",
-        default=[],
-        type=_setting,
-        metavar="KEY=VALUE",
-        help="a setting for every broker; may be repeated (`python -m brokerd --help` lists them)",
-    )
+    for component in ("controller", "broker"):
+        tuning.add_argument(
+            f"--{component}-set",
+            dest=f"{component}_settings",
+            action="append",
+            type=_setting,
+            metavar="KEY=VALUE",
+            help=f"a setting for every {component}; may be repeated (`python -m {component}d --help` lists them)",
+        )
     tuning.add_argument(
         "--timeout",
+        dest="timeout_s",
         type=_bounded(1, 3600),
-        default=60,
         metavar="SECONDS",
         help="after this long without being healthy, say what is missing (default: 60)",
     )
     return parser
 
 
-def _bounded(least: int, most: int):  # type: ignore[no-untyped-def]
+def _bounded(least: int, most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")

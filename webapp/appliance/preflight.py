@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from remoting.errors import SettingsError
+from webapp.appliance import state
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import CONTROLLER_COUNTS, MAX_GROUPS, MAX_REPLICAS, Shape
 from webapp.appliance.plan import Plan, PortUse
@@ -118,10 +119,8 @@ def read_shape(layout: DataLayout) -> Shape | None:
 
 def write_shape(layout: DataLayout, shape: Shape) -> None:
     """Remember the cluster's size."""
-    draft = layout.shape_file.with_name(f"{layout.shape_file.name}.draft")
     try:
-        draft.write_text(json.dumps(asdict(shape)) + "\n")
-        os.replace(draft, layout.shape_file)
+        state.publish(layout.shape_file, asdict(shape))
     except OSError as error:
         raise SettingsError(_cannot_write(layout.root, error)) from error
 

@@ -11,24 +11,33 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import django
 from django.core.management import call_command
 
-from webapp.appliance import environment
+from webapp.appliance import environment, secret_files
 from webapp.appliance.environment import Environment
 
 
 def prepare() -> dict[str, Any]:
     """Migrate, then make sure that somebody can log in and that the command line has its token."""
     call_command("migrate", interactive=False, verbosity=0)
-    from webapp.accounts.services import ensure_admin, ensure_cli_token  # models can be imported only now
+    from webapp.accounts.services import ensure_admin  # models can be imported only now
 
     read = Environment.read(os.environ)
     admin = ensure_admin(os.environ.get(environment.ADMIN_PASSWORD) or None)
     ensure_cli_token(read.data.cli_token_file)
     return {"admin": None if admin is None else {"name": admin[0], "password": admin[1]}}
+
+
+def ensure_cli_token(path: Path) -> None:
+    """Keep a token for the command line in the file."""
+    from webapp.accounts.services import new_cli_token
+
+    if (token := new_cli_token(path.read_text().strip() if path.exists() else "")) is not None:
+        secret_files.write(path, token)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from remoting.errors import LogboomError
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.codec import decode
 from remoting.facts.words import BrokerRole
+from remoting.frame import Command
 from remoting.transport.client import connect, split_address
 from webapp.appliance.plan import BrokerProbe, ControllerProbe, HeartbeatProbe, HttpProbe, Probe, RedisProbe
 
@@ -59,14 +60,19 @@ async def is_master(probe: BrokerProbe) -> bool:
 
 async def broker_state(address: str) -> BrokerState:
     """What a broker says about itself."""
+    return decode(BrokerState, (await _call(address, codes.BROKER_STATE)).body)
+
+
+async def _call(address: str, code: int) -> Command:
+    """The answer to a request without parameters; raises ValueError when it is a refusal."""
     connection = await connect(address, timeout_ms=DEADLINE_MS, identity=identity_of_environment())
     try:
-        answer = await connection.call(codes.BROKER_STATE, timeout_ms=DEADLINE_MS)
+        answer = await connection.call(code, timeout_ms=DEADLINE_MS)
     finally:
         connection.close()
     if answer.code != codes.SUCCESS:
         raise ValueError(answer.remark or f"it answers code {answer.code}")
-    return decode(BrokerState, answer.body)
+    return answer
 
 
 async def http_get_json(address: str, path: str) -> dict[str, Any]:
@@ -120,13 +126,7 @@ async def _redis(probe: RedisProbe) -> str | None:
 
 
 async def _controller(probe: ControllerProbe) -> str | None:
-    connection = await connect(probe.address, timeout_ms=DEADLINE_MS, identity=identity_of_environment())
-    try:
-        answer = await connection.call(codes.CONTROLLER_GET_METADATA_INFO, timeout_ms=DEADLINE_MS)
-    finally:
-        connection.close()
-    if answer.code != codes.SUCCESS:
-        return answer.remark or f"it answers code {answer.code}"
+    answer = await _call(probe.address, codes.CONTROLLER_GET_METADATA_INFO)
     return None if answer.ext.get("controllerLeaderId") else "no controller leads yet"
 
 

@@ -54,8 +54,8 @@ def prepare_embedded(layout: DataLayout, host: str, port: int) -> tuple[list[str
         f'dir "{layout.redis}"',
         'logfile ""',
     ]
-    _write_private(configuration, "\n".join(lines))
-    _write_private(layout.redis_url_file, url)
+    secret_files.write(configuration, "\n".join(lines))
+    secret_files.write(layout.redis_url_file, url)
     return [find_binary(), str(configuration)], url
 
 
@@ -65,13 +65,6 @@ def embedded_url(layout: DataLayout) -> str | None:
         return layout.redis_url_file.read_text().strip() or None
     except FileNotFoundError:
         return None
-
-
-def _write_private(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(text + "\n")
 
 
 def check_external(url: str) -> None:

@@ -17,18 +17,28 @@ def read_or_create(path: Path, length_bytes: int = 32, prefix: str = "") -> str:
     """Return the secret in `path`, generating it first (behind the prefix) if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         return _read(path)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # its mode is 0600
+    draft = _draft(path, prefix + secrets.token_urlsafe(length_bytes))
     try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(prefix + secrets.token_urlsafe(length_bytes) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)  # unlike a rename, a link never replaces what another process made first
     finally:
         os.unlink(draft)
     return _read(path)
+
+
+def write(path: Path, secret: str) -> None:
+    """Put a secret in the place of the one that is there; a reader sees the old or the new one, never a part."""
+    os.replace(_draft(path, secret), path)
+
+
+def _draft(path: Path, secret: str) -> str:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # its mode is 0600
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secret + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return draft
 
 
 def _read(path: Path) -> str:

@@ -34,7 +34,7 @@ def timestamp(now: datetime | None = None) -> str:
 
 
 def publish(path: Path, content: dict[str, Any]) -> None:
-    """Replace the state file; a reader sees the old or the new content, never a part."""
+    """Replace a file of JSON; a reader sees the old or the new content, never a part."""
     draft = path.with_name(f"{path.name}.draft")
     draft.write_text(json.dumps(content, indent=1))
     os.replace(draft, path)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from remoting import exit_codes
 from webapp.appliance import log_files, state
@@ -24,6 +24,7 @@ from webapp.appliance.layout import DataLayout
 from webapp.appliance.lifecycle import Lifecycle, State
 from webapp.appliance.plan import BrokerProbe, HeartbeatProbe, Plan, Probe, ProcessSpec, StopStage
 from webapp.appliance.processes import Child, spawn
+from webapp.appliance.terminal import Terminal
 
 log = logging.getLogger(__name__)
 
@@ -42,22 +43,6 @@ GRACE_S: Mapping[StopStage, float] = {
 
 # What executing a program may answer that no second try changes
 _HOPELESS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOEXEC})
-
-
-class Listener(Protocol):
-    """Whoever tells a person what happens."""
-
-    def ready(self, name: str, restarts: int) -> None:
-        """A process became ready."""
-
-    def exited(self, name: str, how: str, last_words: str | None, restart_in_ms: int) -> None:
-        """A process ended by itself and will be started again."""
-
-    def unstartable(self, name: str, reason: str) -> None:
-        """A process cannot be started at all."""
-
-    def retired(self, name: str, last_words: str | None) -> None:
-        """A process ended because it is not needed any more, and is not started again."""
 
 
 @dataclass(slots=True)
@@ -81,7 +66,7 @@ class Supervisor:
         plan: Plan,
         layout: DataLayout,
         environ: Mapping[str, str],
-        listener: Listener,
+        listener: Terminal,
         ask: Callable[[Probe], Awaitable[str | None]],
         is_master: Callable[[BrokerProbe], Awaitable[bool]],
     ) -> None:

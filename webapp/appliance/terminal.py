@@ -10,7 +10,7 @@ from webapp.appliance.lifecycle import LONGEST_DELAY_MS
 
 
 class Terminal:
-    """A Listener of the supervisor that writes lines; `say` is for everything else."""
+    """Lines about the processes, which the supervisor has written, and `say` for everything else."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream: TextIO | None = sys.stdout if stream is None else stream
@@ -38,13 +38,13 @@ class Terminal:
         self.say(f"[{self.elapsed_s:6.1f} s] {text}")
 
     def ready(self, name: str, restarts: int) -> None:
-        """See `Listener`."""
+        """A process became ready."""
         self._hopeless.discard(name)
         self._last_words.pop(name, None)
         self.step(f"{name} is ready" if restarts == 0 else f"{name} is ready again (restart {restarts})")
 
     def exited(self, name: str, how: str, last_words: str | None, restart_in_ms: int) -> None:
-        """See `Listener`. A process that keeps failing is told of until its restarts are as rare as they get."""
+        """A process ended by itself and will be started again; told until its restarts are as rare as they get."""
         if name in self._hopeless:
             return
         if restart_in_ms >= LONGEST_DELAY_MS:
@@ -57,11 +57,11 @@ class Terminal:
             self._last_words[name] = last_words
 
     def unstartable(self, name: str, reason: str) -> None:
-        """See `Listener`."""
+        """A process cannot be started at all."""
         self.step(f"{name} {reason}; it stays down")
 
     def retired(self, name: str, last_words: str | None) -> None:
-        """See `Listener`."""
+        """A process ended because it is not needed any more, and is not started again."""
         self.step(f"{name} is not needed any more and stays down")
         if last_words:
             self.say(f"           it last said: {last_words}")

@@ -13,8 +13,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
 from remoting.errors import LogboomError, SettingsError
 from remoting.facts.words import Health
@@ -29,12 +29,6 @@ from webapp.appliance.terminal import Terminal
 _FIRST_USER = "admin"
 
 HEALTH_EVERY_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class _Admin:
-    name: str
-    password: str
 
 
 class _PrepareFailed(LogboomError):
@@ -104,7 +98,8 @@ def _make_ready(options: Options, layout: DataLayout, terminal: Terminal) -> Pla
 
 
 async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Terminal) -> int:
-    environ = _inherited(os.environ)
+    # a password for the first start is nothing to hand around
+    environ = {name: value for name, value in os.environ.items() if name != environment.ADMIN_PASSWORD}
     supervisor = Supervisor(plan, layout, environ, terminal, probes.ask, probes.is_master)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -114,7 +109,7 @@ async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Termi
     failure: LogboomError | None = None
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(supervisor.run(), name="supervisor")
-        telling = tasks.create_task(_bring_up(supervisor, plan, options, layout, environ, terminal), name="start")
+        telling = tasks.create_task(_bring_up(supervisor, plan, options, layout, terminal), name="start")
         await asyncio.wait([running, telling], return_when=asyncio.FIRST_COMPLETED)
         if not telling.done():
             telling.cancel()
@@ -139,12 +134,11 @@ async def _bring_up(
     plan: Plan,
     options: Options,
     layout: DataLayout,
-    environ: Mapping[str, str],
     terminal: Terminal,
 ) -> LogboomError | None:
     """Prepare the database, wait until all is healthy, say where everything is; a failure ends the whole start."""
     try:
-        admin = await _prepare(plan, environ)
+        admin = await _prepare(plan)
     except _PrepareFailed as error:
         return error
     terminal.step("the console's database is up to date")
@@ -165,12 +159,12 @@ async def _bring_up(
     return None
 
 
-async def _prepare(plan: Plan, environ: Mapping[str, str]) -> _Admin | None:
+async def _prepare(plan: Plan) -> dict[str, str] | None:
     """Migrate the console's database in a process of its own; return the first admin if it was made now."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "webapp.appliance.prepare"),
         cwd=PROJECT_DIR,
-        env={**environ, **plan.env, **_admin_password(os.environ)},
+        env={**os.environ, **plan.env},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -187,8 +181,8 @@ async def _prepare(plan: Plan, environ: Mapping[str, str]) -> _Admin | None:
         lines = [line for line in complained.decode(errors="replace").splitlines() if line.strip()]
         reason = lines[-1].strip() if lines else f"exit code {process.returncode}"
         raise _PrepareFailed(f"the console's database cannot be brought up to date: {reason}")
-    admin = json.loads(said)["admin"]
-    return None if admin is None else _Admin(admin["name"], admin["password"])
+    admin: dict[str, str] | None = json.loads(said)["admin"]
+    return admin
 
 
 async def _wait_healthy(plan: Plan) -> None:
@@ -198,12 +192,11 @@ async def _wait_healthy(plan: Plan) -> None:
         await asyncio.sleep(HEALTH_EVERY_S)
 
 
-async def _verdict(plan: Plan) -> str | None:
+async def _verdict(plan: Plan) -> Any:
     try:
-        verdict = (await probes.http_get_json(plan.http, "/api/v1/health")).get("status")
+        return (await probes.http_get_json(plan.http, "/api/v1/health")).get("status")
     except (OSError, ValueError):
         return None
-    return verdict if isinstance(verdict, str) else None
 
 
 def _tell_what_lacks(supervisor: Supervisor, options: Options, terminal: Terminal) -> None:
@@ -219,13 +212,10 @@ def _tell_what_lacks(supervisor: Supervisor, options: Options, terminal: Termina
         )
 
 
-def _tell_where(plan: Plan, layout: DataLayout, admin: _Admin | None, terminal: Terminal) -> None:
+def _tell_where(plan: Plan, layout: DataLayout, admin: dict[str, str] | None, terminal: Terminal) -> None:
     terminal.say()
     terminal.say(f"  console and REST    http://{plan.http}/")
-    if admin is not None:
-        terminal.say(
-            f"  log in as           {admin.name}, password {admin.password}  (shown this once; change it under Account)"
-        )
+    _tell_admin(admin, terminal)
     terminal.say(f"  gRPC clients        {plan.grpc_endpoints[0]}")
     terminal.say(
         f"  remoting clients    name servers {';'.join(plan.controllers)}  (Java 4.x and 5.x, Go, C++, Node, mqadmin)"
@@ -239,21 +229,11 @@ def _tell_where(plan: Plan, layout: DataLayout, admin: _Admin | None, terminal: 
     terminal.say()
 
 
-def _tell_admin(admin: _Admin | None, terminal: Terminal) -> None:
+def _tell_admin(admin: dict[str, str] | None, terminal: Terminal) -> None:
     if admin is not None:
         terminal.say(
-            f"  log in as           {admin.name}, password {admin.password}  (shown this once; change it under Account)"
+            f"  log in as           {admin['name']}, password {admin['password']}  (shown this once; change it under Account)"
         )
-
-
-def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """What processes get from the person's environment; a password for the first start is nothing to hand around."""
-    return {name: value for name, value in environ.items() if name != environment.ADMIN_PASSWORD}
-
-
-def _admin_password(environ: Mapping[str, str]) -> dict[str, str]:
-    password = environ.get(environment.ADMIN_PASSWORD)
-    return {environment.ADMIN_PASSWORD: password} if password else {}
 
 
 def _allow_many_files() -> None:

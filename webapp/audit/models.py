@@ -62,9 +62,6 @@ class AuditEntry(models.Model):
         ordering = ("-sequence",)
         base_manager_name = "objects"
 
-    def __str__(self) -> str:
-        return f"{self.sequence} {self.actor_name} {self.action} {self.target}"
-
     def save(self, *args: Any, **kwargs: Any) -> None:
         if not self._state.adding:
             _refuse()
@@ -79,6 +76,3 @@ class AuditHead(models.Model):
 
     sequence = models.BigIntegerField(default=0)
     hash = models.CharField(max_length=64)
-
-    def __str__(self) -> str:
-        return f"{self.sequence} {self.hash[:12]}"

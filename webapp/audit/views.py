@@ -8,7 +8,7 @@ from django.views.decorators.http import require_GET
 from webapp.audit import services
 from webapp.errors import InvalidInput
 from webapp.operations.registry import KINDS
-from webapp.pages import needs, page
+from webapp.pages import needs, page, part_or_page
 from webapp.paging import paged
 
 
@@ -29,5 +29,4 @@ def audit(request: HttpRequest) -> HttpResponse:
 @require_GET
 @needs("audit.read")
 def verify(request: HttpRequest) -> HttpResponse:
-    template = "audit/_verification.html" if request.htmx else "audit/verification.html"
-    return page(request, template, {"verification": services.verify()})
+    return page(request, part_or_page(request, "audit/verification.html"), {"verification": services.verify()})

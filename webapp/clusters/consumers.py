@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from channels.db import database_sync_to_async
 from django.http import QueryDict
 
 from remoting.facts.snapshot import GROUP
 from webapp import live, snapshot
 from webapp.api.clusters import cluster_document
-from webapp.live_parts import LIVE_PARTS
+from webapp.pages import LIVE_PARTS
 from webapp.push import PushConsumer
 
 VERSION = 1
@@ -42,10 +41,7 @@ class SnapshotConsumer(PushConsumer):
     async def snapshot_changed(self, event: dict[str, Any]) -> None:
         self.wake()
 
-    async def next_message(self) -> dict[str, Any] | None:
-        return await database_sync_to_async(self._build)()
-
-    def _build(self) -> dict[str, Any] | None:
+    def build(self) -> dict[str, Any] | None:
         present = snapshot.current(fresh=self._sent is not None)
         state = (present.seq, str(present.freshness))
         if state == self._sent:

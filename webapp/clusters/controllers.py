@@ -82,39 +82,29 @@ def _may_leave(member: dict[str, Any]) -> None:
         raise Conflict(f"{member['id']} is being removed already.", code="controller-leaving")
 
 
-def _plan(what: str) -> Callable[[Parameters], list[dict[str, str]]]:
-    return lambda parameters: [{"node": parameters["id"], "change": what.format(**parameters)}]
+def _kind(verb: str, title: str, validate: Callable[[Actor, Parameters], Parameters], what: str) -> Kind:
+    def plan(parameters: Parameters) -> list[dict[str, str]]:
+        return [{"node": parameters["id"], "change": what.format(**parameters)}]
+
+    return Kind(f"controller.{verb}", title, PERMISSION, validate, plan, target=("id",))
 
 
-ADD = Kind(
-    "controller.add",
+ADD = _kind(
+    "add",
     "Add controller",
-    PERMISSION,
     _validate_add,
-    _plan("joins at {address} as a learner: it receives everything and has no vote yet"),
-    target=("id",),
+    "joins at {address} as a learner: it receives everything and has no vote yet",
 )
-PROMOTE = Kind(
-    "controller.promote",
-    "Promote controller",
-    PERMISSION,
-    _validate_member(_is_learner),
-    _plan("gets its vote, if it has caught up"),
-    target=("id",),
-)
-REMOVE = Kind(
-    "controller.remove",
+PROMOTE = _kind("promote", "Promote controller", _validate_member(_is_learner), "gets its vote, if it has caught up")
+REMOVE = _kind(
+    "remove",
     "Remove controller",
-    PERMISSION,
     _validate_member(_may_leave),
-    _plan("leaves for good: its process ends, and its id is never used again"),
-    target=("id",),
+    "leaves for good: its process ends, and its id is never used again",
 )
-TRANSFER = Kind(
-    "controller.transfer",
+TRANSFER = _kind(
+    "transfer",
     "Hand over the controllers' leadership",
-    PERMISSION,
     _validate_member(_may_lead),
-    _plan("leads the controllers; decisions wait for a moment"),
-    target=("id",),
+    "leads the controllers; decisions wait for a moment",
 )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django.http import QueryDict
 
 from remoting.facts.words import ControllerRole
 from webapp.accounts.permissions import Actor
 from webapp.live import live
-from webapp.reports import cron
 from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.snapshot import Snapshot
 
@@ -49,10 +46,7 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
 
 def _next_run() -> dict[str, Any] | None:
     """The schedule that runs next, and when."""
-    now = datetime.now(UTC)
     upcoming = [
-        {"schedule": schedule, "at": runs[0]}
-        for schedule in ReportSchedule.objects.filter(enabled=True)
-        if (runs := cron.parse(schedule.cron).next_runs(now, ZoneInfo(schedule.time_zone), 1))
+        {"schedule": schedule, "at": at} for schedule in ReportSchedule.objects.all() for at in schedule.next_runs(1)
     ]
-    return min(upcoming, key=lambda each: each["at"]) if upcoming else None
+    return min(upcoming, key=lambda each: each["at"], default=None)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods
 
 from webapp import snapshot
 from webapp.clusters import controllers
-from webapp.errors import InvalidInput, NotFound, Problem
-from webapp.pages import change, live_page, needs, page, receipt
+from webapp.errors import InvalidInput, NotFound
+from webapp.pages import dialog_page, live_page, needs
 
 
 @require_GET
@@ -27,33 +26,14 @@ def elect(request: HttpRequest) -> HttpResponse:
     group = snapshot.current().group(cluster, name)
     if not broker_id.isdecimal():
         raise InvalidInput("broker_id: must be a replica's number")
-    problem = None
-    if request.method == "POST":
-        try:
-            submitted = change(request, "election.elect", {"cluster": cluster, "group": name, "broker_id": broker_id})
-        except Problem as error:
-            problem = error
-        else:
-            if request.htmx:
-                return page(
-                    request,
-                    "operations/_dialog.html",
-                    {"operation": submitted.operation, "title": f"Elect replica {broker_id} of {name}"},
-                )
-            return receipt(submitted)
-    chosen = group.replica(int(broker_id))
-    master = group.replica(group.master_id)
-    template = "clusters/_elect.html" if request.htmx else "clusters/elect.html"
     context = {
+        "title": f"Elect replica {broker_id} of {name}",
         "group": group,
-        "chosen": chosen,
-        "master": master,
-        "problem": problem,
-        "action": reverse("elect"),
-        "dialog": bool(request.htmx),
+        "chosen": group.replica(int(broker_id)),
+        "master": group.replica(group.master_id),
     }
-    # htmx swaps only answers without an error status; the dialog shows the problem itself
-    return page(request, template, context, status=200 if request.htmx or problem is None else problem.status)
+    parameters = {"cluster": cluster, "group": name, "broker_id": broker_id}
+    return dialog_page(request, "clusters/elect.html", context, "election.elect", parameters)
 
 
 CONTROLLER_CHANGES = {
@@ -73,28 +53,5 @@ def controller(request: HttpRequest, action: str) -> HttpResponse:
     title, verb, dangerous = CONTROLLER_CHANGES[action]
     given = request.POST if request.method == "POST" else request.GET
     values = {name: given.get(name, "") for name in (("id", "address") if action == "add" else ("id",))}
-    problem = None
-    if request.method == "POST":
-        try:
-            submitted = change(request, f"controller.{action}", values)
-        except Problem as error:
-            problem = error
-        else:
-            if request.htmx:
-                context = {"operation": submitted.operation, "title": title.format(values["id"])}
-                return page(request, "operations/_dialog.html", context)
-            return receipt(submitted)
-    context = {
-        "action": action,
-        "title": title.format(values["id"]),
-        "verb": verb,
-        "dangerous": dangerous,
-        "values": values,
-        "errors": problem.fields if problem is not None else {},
-        "problem": problem,
-        "target": reverse("controller", args=[action]),
-        "dialog": bool(request.htmx),
-    }
-    template = "clusters/_controller.html" if request.htmx else "clusters/controller.html"
-    # htmx swaps only answers without an error status; the dialog shows the problem itself
-    return page(request, template, context, status=200 if request.htmx or problem is None else problem.status)
+    context = {"action": action, "title": title.format(values["id"]), "verb": verb, "dangerous": dangerous}
+    return dialog_page(request, "clusters/controller.html", context, f"controller.{action}", values)

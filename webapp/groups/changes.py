@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from remoting.names import MAX_GROUP_LENGTH
 from webapp import snapshot
 from webapp.accounts.permissions import Actor
@@ -40,15 +42,10 @@ def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
     return {"name": name}
 
 
-def _plan(verb: str):  # type: ignore[no-untyped-def]
-    def plan(parameters: Parameters) -> list[dict[str, str]]:
-        return [
-            {"node": group.name, "change": f"{verb} consumer group {parameters['name']}"}
-            for group in snapshot.current().facts.groups
-        ]
-
-    return plan
+def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:
+    what = f"{verb} consumer group {parameters['name']}"
+    return [{"node": group.name, "change": what} for group in snapshot.current().facts.groups]
 
 
-CREATE = Kind("group.create", "Create consumer group", "groups.write", _validate_create, _plan("create"))
-DELETE = Kind("group.delete", "Delete consumer group", "groups.write", _validate_delete, _plan("delete"))
+CREATE = Kind("group.create", "Create consumer group", "groups.write", _validate_create, partial(_plan, "create"))
+DELETE = Kind("group.delete", "Delete consumer group", "groups.write", _validate_delete, partial(_plan, "delete"))

@@ -8,7 +8,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from remoting.names import MAX_GROUP_LENGTH
 from webapp import snapshot
 from webapp.groups.changes import DEFAULT_ATTEMPTS
-from webapp.pages import form_page, live_page, needs, page
+from webapp.pages import form_page, live_page, needs, posted
 from webapp.rules import NAME_RULE
 
 
@@ -30,14 +30,8 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @needs("groups.write")
 def create(request: HttpRequest) -> HttpResponse:
-    context = {
-        "values": {"retry_max_times": DEFAULT_ATTEMPTS},
-        "errors": {},
-        "name_rule": NAME_RULE,
-        "max_name": MAX_GROUP_LENGTH,
-    }
-    if request.method == "GET":
-        return page(request, "groups/create.html", context)
+    values = {"retry_max_times": DEFAULT_ATTEMPTS}
+    context = {"values": values, "name_rule": NAME_RULE, "max_name": MAX_GROUP_LENGTH}
     parameters = {
         "name": request.POST.get("name"),
         "fifo": request.POST.get("fifo", "off"),
@@ -50,8 +44,5 @@ def create(request: HttpRequest) -> HttpResponse:
 @needs("groups.write")
 def delete(request: HttpRequest, name: str) -> HttpResponse:
     found = snapshot.current().consumer_group(name)
-    context = {"name": name, "group": found, "values": {}, "errors": {}}
-    if request.method == "GET":
-        return page(request, "groups/delete.html", context)
-    parameters = {"name": name, "confirmation": request.POST.get("confirmation", "")}
-    return form_page(request, "groups/delete.html", context, "group.delete", parameters)
+    parameters = {"name": name, **posted(request, "confirmation")}
+    return form_page(request, "groups/delete.html", {"name": name, "group": found}, "group.delete", parameters)

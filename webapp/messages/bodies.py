@@ -5,21 +5,16 @@ A stored body may be compressed. It is unpacked up to a limit, never beyond: a s
 
 from __future__ import annotations
 
+import base64
 import json
-import zlib
 from dataclasses import dataclass
 
-import lz4.frame
-import zstandard
-
-from remoting.record.layout import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
+from remoting.record.compression import compression, unpack
 
 SHOWN_BYTES = 64 * 1024
 PREVIEW_CHARACTERS = 120
 HEX_WIDTH = 16
 HEX_SHOWN_BYTES = 16 * 1024
-
-_COMPRESSIONS = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +30,19 @@ class Body:
     @property
     def encoding(self) -> str:
         """The encoding in which the content can be read as text: UTF-8, or binary when it is none."""
-        return "utf-8" if self._text() is not None else "binary"
+        return "utf-8" if self.utf8 is not None else "binary"
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.content).decode("ascii")
 
     def text(self) -> str:
         """The content as text; bytes that are not UTF-8 show as the replacement character."""
-        found = self._text()
-        return found if found is not None else self.content.decode("utf-8", "replace")
+        return self.utf8 if self.utf8 is not None else self.content.decode("utf-8", "replace")
 
     def json(self) -> str | None:
         """The content laid out as JSON, or None when it is none (or was cut)."""
-        found = self._text()
+        found = self.utf8
         if found is None or self.truncated or not found.strip() or found.strip()[0] not in '{["':
             return None
         try:
@@ -68,13 +66,15 @@ class Body:
         if self.problem:
             return self.problem
         start = self.content[: PREVIEW_CHARACTERS * 4]
-        found = self._text()
+        found = self.utf8
         if found is None:
             return " ".join(f"{byte:02x}" for byte in start[:40])
         line = " ".join(found[: PREVIEW_CHARACTERS * 4].split())
         return line[:PREVIEW_CHARACTERS] + ("…" if len(line) > PREVIEW_CHARACTERS else "")
 
-    def _text(self) -> str | None:
+    @property
+    def utf8(self) -> str | None:
+        """The content as UTF-8 text; None when it is none."""
         content = self.content
         if self.truncated:  # the cut may be inside of a character
             for cut in range(4):
@@ -92,25 +92,12 @@ class Body:
 
 def open_body(stored: bytes, sys_flag: int, limit: int = SHOWN_BYTES) -> Body:
     """The body of a record, unpacked if it is compressed."""
-    if not sys_flag & SYS_COMPRESSED:
+    compressed = compression(sys_flag)
+    if compressed is None:
         return Body(stored[:limit], len(stored), "none", len(stored) > limit)
-    compression = _COMPRESSIONS.get((sys_flag & SYS_COMPRESSION_TYPE_MASK) >> 8, "unknown")
     try:
-        content = _unpack(compression, stored, limit + 1)
-    except (zlib.error, zstandard.ZstdError, RuntimeError, ValueError, EOFError) as error:
-        shown = stored[:limit]
-        return Body(
-            shown, len(stored), compression, len(stored) > limit, f"cannot be unpacked as {compression}: {error}"
-        )
-    return Body(content[:limit], len(stored), compression, len(content) > limit)
-
-
-def _unpack(compression: str, stored: bytes, most: int) -> bytes:
-    if compression == "zlib":
-        return zlib.decompressobj().decompress(stored, most)
-    if compression == "lz4":
-        return bytes(lz4.frame.LZ4FrameDecompressor().decompress(stored, max_length=most))
-    if compression == "zstd":
-        with zstandard.ZstdDecompressor(max_window_size=32 * 1024 * 1024).stream_reader(stored) as reader:
-            return bytes(reader.read(most))
-    raise ValueError("its compression is not known")
+        content = unpack(stored, sys_flag, limit + 1)
+    except ValueError as error:
+        problem = f"cannot be unpacked as {compressed}: {error}"
+        return Body(stored[:limit], len(stored), compressed, len(stored) > limit, problem)
+    return Body(content[:limit], len(stored), compressed, len(content) > limit)

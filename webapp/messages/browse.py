@@ -102,7 +102,8 @@ def ask(question: Question) -> tuple[gateway.Browsed, list[Message]]:
     offset = question.offset
     if question.at is not None:
         at_ms = int(question.at.timestamp() * 1000)
-        offset = gateway.offset_at(question.topic, question.group, question.queue_id, at_ms)
+        with gateway.cluster() as client:
+            offset = client.search_offset(question.topic, question.group, question.queue_id, at_ms)
     browsed = gateway.browse(question.topic, question.group, question.queue_id, offset, question.count)
     return browsed, [show(record, question.group, limit=2048) for record in browsed.records]
 
@@ -116,9 +117,9 @@ def by_key(topic: str, given: Mapping[str, Any]) -> list[Message]:
     return [show(found.record, found.group, limit=2048) for found in reversed(gateway.find(topic, key, count))]
 
 
-def one(topic: str, group: str, queue_id: int, offset: int) -> Message:
-    """One message with as much of its body as a page shows."""
-    return show(gateway.message(topic, group, queue_id, offset), group)
+def one(name: str, group: str, queue_id: int, offset: int) -> Message:
+    """One message of the topic of that name, with as much of its body as a page shows."""
+    return show(gateway.message(name, group, queue_id, offset), group)
 
 
 def show(record: Record, group: str, limit: int = SHOWN_BYTES) -> Message:

@@ -98,14 +98,9 @@ def _properties(rules: Rules, given: Any) -> dict[str, str]:
 
 
 def _send(actor: Actor, parameters: Parameters) -> Done:
-    stored = gateway.send(
-        parameters["topic"],
-        base64.b64decode(parameters["body_base64"]),
-        parameters["keys"],
-        parameters["tag"],
-        parameters["properties"],
-        parameters["group"],
-    )
+    wanted = {name: parameters[name] for name in ("topic", "keys", "tag", "properties", "group")}
+    with gateway.cluster() as client:
+        stored = client.send(body=base64.b64decode(parameters["body_base64"]), **wanted)
     return Done(
         {
             "message_id": stored.get("msgId"),

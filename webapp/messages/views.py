@@ -12,7 +12,7 @@ from webapp.accounts.permissions import actor_of
 from webapp.errors import Problem
 from webapp.messages import browse
 from webapp.operations.services import submit
-from webapp.pages import needs, page
+from webapp.pages import needs, page, part_or_page, posted
 
 
 @require_GET
@@ -61,15 +61,14 @@ def _chosen(request: HttpRequest, ranges: list[Any]) -> Any:
 @needs("messages.read")
 def message(request: HttpRequest, name: str, group: str, queue_id: int, offset: int) -> HttpResponse:
     found = browse.one(name, group, queue_id, offset)
-    template = "messages/_message.html" if request.htmx else "messages/message.html"
-    return page(request, template, {"name": name, "message": found})
+    return page(request, part_or_page(request, "messages/message.html"), {"name": name, "message": found})
 
 
 @require_POST
 @needs("messages.write")
 def send(request: HttpRequest, name: str) -> HttpResponse:
     """Send a test message; the form stays as it was, with the receipt or the problem above it."""
-    given = {field: request.POST.get(field, "") for field in ("body", "keys", "tag", "properties", "group")}
+    given = posted(request, "body", "keys", "tag", "properties", "group")
     context: dict[str, Any] = {"name": name, "values": request.POST, "errors": {}, "open": True}
     status = 200
     try:
@@ -78,5 +77,4 @@ def send(request: HttpRequest, name: str) -> HttpResponse:
     except Problem as problem:
         context.update(problem=problem, errors=problem.fields)
         status = 200 if request.htmx else problem.status
-    template = "messages/_send.html" if request.htmx else "messages/send.html"
-    return page(request, template, context, status=status)
+    return page(request, part_or_page(request, "messages/send.html"), context, status=status)

@@ -26,6 +26,11 @@ class Done:
     once: dict[str, str] = field(default_factory=dict)
 
 
+def without_password(parameters: Parameters) -> Parameters:
+    """What of the parameters is kept: no secret."""
+    return {name: value for name, value in parameters.items() if name != "password"}
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of change."""

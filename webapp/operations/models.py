@@ -43,5 +43,7 @@ class Operation(Work):
             models.UniqueConstraint(fields=["requested_by", "idempotency_key"], name="operation_idempotency"),
         ]
 
-    def __str__(self) -> str:
-        return f"{self.kind} {self.target} ({self.state})"
+    @property
+    def failure(self) -> dict[str, str] | None:
+        """Why it was not made."""
+        return {"code": self.error_code, "detail": self.error} if self.error_code else None

@@ -43,11 +43,6 @@ def fail(operation_id: UUID | str, code: str, error: str) -> Operation:
     return lifecycle.move(Operation, operation_id, State.FAILED, error_code=code[:60], error=error[:4000])
 
 
-def cancelled(operation_id: UUID | str) -> Operation:
-    """It was stopped on request."""
-    return lifecycle.move(Operation, operation_id, State.CANCELLED)
-
-
 def request_cancel(operation_id: UUID | str) -> Operation:
     """Ask for a stop; what nobody has started is over at once."""
     return lifecycle.request_cancel(Operation, operation_id)

@@ -35,7 +35,6 @@ class Submitted:
     plan: list[dict[str, str]] = field(default_factory=list)
     once: dict[str, str] = field(default_factory=dict)
     dry_run: bool = False
-    repeated: bool = False
 
 
 def submit(
@@ -172,7 +171,7 @@ def _find_repeated(actor: Actor, key: str, digest: str) -> Submitted | None:
             "This Idempotency-Key was used for another request; use a new key for a new change.",
             code="idempotency-key-reused",
         )
-    return Submitted(earlier, repeated=True)
+    return Submitted(earlier)
 
 
 def _digest(kind: Kind, parameters: Parameters) -> str:

@@ -6,6 +6,7 @@ forms, tables, charts and downloads from this table alone. A value that is not k
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -145,6 +146,15 @@ THROUGHPUT = Report(
 )
 
 CATALOGUE: dict[str, Report] = {report.name: report for report in (THROUGHPUT,)}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a section's result. `key` names it within the section, in at most 300 characters."""
+
+    section: str
+    key: str
+    data: Mapping[str, Any]
 
 
 def report(name: object) -> Report:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from django.contrib.auth.models import AnonymousUser
 from django.db import transaction
+from django.forms.models import model_to_dict
 
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, NotFound, Problem
@@ -91,15 +92,7 @@ def _validate_schedule(actor: Actor, parameters: Parameters) -> Parameters:
 
 def _validate_schedule_change(actor: Actor, parameters: Parameters) -> Parameters:
     schedule = find_schedule(parameters.get("schedule_id"))
-    present = {
-        "name": schedule.name,
-        "report": schedule.report,
-        "parameters": schedule.parameters,
-        "cron": schedule.cron,
-        "time_zone": schedule.time_zone,
-        "enabled": schedule.enabled,
-        "overlap": schedule.overlap,
-    }
+    present = model_to_dict(schedule, exclude=("id", "created_by"))
     return {**_clean_schedule({**present, **parameters}, schedule.pk), "schedule_id": schedule.pk}
 
 

@@ -8,29 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from channels.db import database_sync_to_async
-
-from webapp.push import PushConsumer
+from webapp.push import WorkConsumer
 from webapp.reports.models import ReportRun
+from webapp.reports.results import rows_after
 
 MAX_ROWS = 1000
 
 
-class RunConsumer(PushConsumer):
+class RunConsumer(WorkConsumer):
     """One viewer of one run."""
 
     permission = "reports.read"
-
-    def announcement_groups(self) -> list[str]:
-        return [ReportRun.group_of(self._id)]
-
-    async def open(self) -> bool:
-        self._id = self.scope["url_route"]["kwargs"]["run_id"]
-        self._sent_seq = -1
-        return await ReportRun.objects.filter(pk=self._id).aexists()
-
-    async def work_changed(self, event: dict[str, Any]) -> None:
-        self.wake()
+    kind = ReportRun
+    _sent_seq = -1
 
     async def on_client_message(self, message: dict[str, Any]) -> None:
         after = message.get("after")
@@ -38,21 +28,11 @@ class RunConsumer(PushConsumer):
             self._sent_seq = min(after, self._sent_seq)
             self.wake()
 
-    async def next_message(self) -> dict[str, Any] | None:
-        message = await database_sync_to_async(self._build)()
-        if message is not None and not message["complete"]:
-            self.wake()
-        return message
-
-    def _build(self) -> dict[str, Any] | None:
-        run = ReportRun.objects.get(pk=self._id)
+    def build(self) -> dict[str, Any] | None:
+        run = ReportRun.objects.get(pk=self.key)
         if run.last_seq <= self._sent_seq:
             return None
-        rows = run.rows.filter(seq__gt=self._sent_seq, seq__lte=run.last_seq).order_by("seq", "section", "key")
-        # rows of one seq stay together, or "everything after n" would lose some
-        border = list(rows.values_list("seq", flat=True)[MAX_ROWS : MAX_ROWS + 1])
-        upto = border[0] if border else run.last_seq
-        found = rows.filter(seq__lte=upto)
+        found, upto = rows_after(run, self._sent_seq, MAX_ROWS)
         self._sent_seq = upto
         return {
             "version": 1,

@@ -84,6 +84,11 @@ def parse(text: str) -> Cron:
     return cron
 
 
+def next_runs(text: str, zone: str, count: int) -> list[datetime]:
+    """The next runs of an expression from now on, in UTC; raises CronError."""
+    return parse(text).next_runs(datetime.now(UTC), ZoneInfo(zone), count)
+
+
 def describe(text: str) -> str:
     """The expression in words; the expression itself when there are none for it."""
     options = Options()

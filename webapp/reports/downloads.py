@@ -28,15 +28,12 @@ def download(run: ReportRun, asked: Mapping[str, Any]) -> HttpResponse:
         raise Conflict("The run is still going on; download it when it is over.", code="run-not-finished")
     section = report.section(name)
     whole = _whole_file(run) if section is report.sections[0] else None
-    if whole is None:
-        data = results.rows(run, section)
-        content = (
-            "".join(results.csv_lines(section, data)).encode()
-            if form == "csv"
-            else results.parquet_bytes(section, data)
-        )
-    else:
+    if whole is not None:
         content = results.csv_of_parquet(section, whole) if form == "csv" else whole.read_bytes()
+    elif form == "csv":
+        content = "".join(results.csv_lines(section, results.rows(run, section))).encode()
+    else:
+        content = results.parquet_bytes(section, results.rows(run, section))
     file_name = f"{run.report}-{name}-{run.created_at:%Y%m%d-%H%M%S}.{form}"
     return HttpResponse(
         content,

@@ -19,10 +19,13 @@ writing the same key again replaces its data and gives it a new `seq`. `seq` cou
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.conf import settings
 from django.db import models
 
 from webapp.lifecycle import Work
+from webapp.reports import cron
 
 
 class ReportSchedule(models.Model):
@@ -47,8 +50,9 @@ class ReportSchedule(models.Model):
     class Meta:
         ordering = ("name",)
 
-    def __str__(self) -> str:
-        return self.name
+    def next_runs(self, count: int) -> list[datetime]:
+        """When it runs next, in UTC; never while it is disabled."""
+        return cron.next_runs(self.cron, self.time_zone, count) if self.enabled else []
 
 
 class ReportRun(Work):
@@ -67,9 +71,6 @@ class ReportRun(Work):
     parquet_path = models.CharField(max_length=500, blank=True, default="")
     requested_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
     requested_by_name = models.CharField(max_length=150, blank=True, default="")
-
-    def __str__(self) -> str:
-        return f"{self.report} {self.id} ({self.state})"
 
     def number_change(self) -> None:
         self.last_seq += 1
@@ -91,6 +92,3 @@ class ReportRow(models.Model):
             models.UniqueConstraint(fields=["run", "section", "key"], name="report_row_key"),
         ]
         indexes = [models.Index(fields=["run", "seq"])]  # noqa: RUF012
-
-    def __str__(self) -> str:
-        return f"{self.section} {self.key}"

@@ -12,8 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from django.db.models import QuerySet
+
 from webapp.reports.catalogue import Column, Section
-from webapp.reports.models import ReportRun
+from webapp.reports.models import ReportRow, ReportRun
 
 MAX_SHOWN_ROWS = 500
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -29,6 +31,19 @@ def rows(run: ReportRun, section: Section) -> list[dict[str, Any]]:
         column = name.lstrip("-")
         data.sort(key=lambda row: _sort_key(row.get(column)), reverse=falling)
     return data
+
+
+def rows_after(run: ReportRun, seq: int, most: int, section: str = "") -> tuple[QuerySet[ReportRow], int]:
+    """Rows of a run, or of a section, that were written after `seq`: about `most` of them, and up to which seq these are all.
+
+    Rows of one seq stay together: "everything after n" could not tell them apart.
+    """
+    found = run.rows.filter(seq__gt=seq, seq__lte=run.last_seq).order_by("seq", "section", "key")
+    if section:
+        found = found.filter(section=section)
+    border = list(found.values_list("seq", flat=True)[most : most + 1])
+    upto = border[0] if border else run.last_seq
+    return found.filter(seq__lte=upto), upto
 
 
 def _sort_key(value: Any) -> tuple[bool, bool, Any]:
@@ -73,14 +88,8 @@ def parquet_bytes(section: Section, data: list[dict[str, Any]]) -> bytes:
     }
     schema = pa.schema([pa.field(column.name, types[column.type]) for column in section.columns])
     sink = io.BytesIO()
-    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for start in range(0, len(data), _BATCH_ROWS):
-            batch = data[start : start + _BATCH_ROWS]
-            columns = [
-                pa.array([_typed(column, row.get(column.name)) for row in batch], types[column.type])
-                for column in section.columns
-            ]
-            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+    columns = [[_typed(column, row.get(column.name)) for row in data] for column in section.columns]
+    pq.write_table(pa.table(columns, schema=schema), sink, row_group_size=_BATCH_ROWS, compression="zstd")
     return sink.getvalue()
 
 

@@ -6,24 +6,17 @@ the tables, so a lost announcement loses nothing and a burst of them costs one r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
 from webapp import lifecycle
 from webapp.lifecycle import State
+from webapp.reports.catalogue import Row
 from webapp.reports.models import ReportRow, ReportRun
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row to store; an earlier one with the same section and key is replaced."""
-
-    section: str
-    key: str
-    data: dict[str, Any]
-    final: bool = False
+log = logging.getLogger(__name__)
 
 
 def starting(run_id: UUID | str, spark_session_id: str = "", spark_tag: str = "") -> ReportRun:
@@ -37,18 +30,18 @@ def running(run_id: UUID | str) -> ReportRun:
 
 
 def publish(run_id: UUID | str, rows: Iterable[Row] = (), progress: dict[str, Any] | None = None) -> ReportRun:
-    """Store rows and progress of a run that is going on."""
+    """Store rows, which may be replaced later, and progress of a run that is going on."""
     with lifecycle.changing(ReportRun, run_id) as run:
-        _store(run, rows)
+        _store(run, rows, final=False)
         if progress is not None:
             run.progress = progress
     return run
 
 
 def succeeded(run_id: UUID | str, rows: Iterable[Row] = (), parquet_path: str = "") -> ReportRun:
-    """The run ended well. `rows` are its last ones; rows that are still partial and were not written again are removed."""
+    """The run ended well. `rows` are its last ones; partial rows that were not written again are removed."""
     with lifecycle.changing(ReportRun, run_id) as run:
-        _store(run, [Row(row.section, row.key, row.data, final=True) for row in rows])
+        _store(run, rows, final=True)
         run.rows.filter(final=False).delete()
         lifecycle.enter(run, State.SUCCEEDED, parquet_path=parquet_path, rows_count=run.rows.count())
     return run
@@ -64,6 +57,14 @@ def cancelled(run_id: UUID | str, reason: str = "") -> ReportRun:
     return _end(run_id, State.CANCELLED, reason)
 
 
+def end(run_id: UUID | str, reason: str, *, is_failure: bool = False) -> None:
+    """End a run that has no result as failed or cancelled; one that is over stays as it is."""
+    try:
+        (failed if is_failure else cancelled)(run_id, reason)
+    except lifecycle.WorkOver as error:
+        log.info("report run %s was ended already: %s", run_id, error)
+
+
 def request_cancel(run_id: UUID | str) -> ReportRun:
     """Ask the worker to stop; a run that nobody has taken yet is over at once."""
     return lifecycle.request_cancel(ReportRun, run_id, reason="cancelled before it started")
@@ -75,12 +76,15 @@ def _end(run_id: UUID | str, state: State, reason: str) -> ReportRun:
     return run
 
 
-def _store(run: ReportRun, rows: Iterable[Row]) -> None:
-    """Keep rows. PostgreSQL takes no NUL in text, and keys of messages may hold anything."""
+def _store(run: ReportRun, rows: Iterable[Row], *, final: bool) -> None:
+    """Keep rows; one with the section and key of an earlier one replaces it.
+
+    PostgreSQL takes no NUL in text, and keys of messages may hold anything.
+    """
     by_name = {(row.section, _text(row.key)): row for row in rows}  # one statement may not touch a name twice
     ReportRow.objects.bulk_create(
         [
-            ReportRow(run=run, section=section, key=key, seq=run.last_seq, final=row.final, data=_data(row.data))
+            ReportRow(run=run, section=section, key=key, seq=run.last_seq, final=final, data=_data(row.data))
             for (section, key), row in by_name.items()
         ],
         update_conflicts=True,
@@ -95,5 +99,5 @@ def _text(value: str) -> str:
     return value.replace("\x00", "\ufffd")
 
 
-def _data(data: dict[str, Any]) -> dict[str, Any]:
+def _data(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value.replace("\x00", "\ufffd") if isinstance(value, str) else value for name, value in data.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from webapp import snapshot
 from webapp.operations.services import Submitted
-from webapp.pages import change, form_page, go_to, needs, page
+from webapp.pages import change, form_page, go_to, needs, page, posted
 from webapp.paging import paged
 from webapp.reports import catalogue, cron, results
 from webapp.reports.changes import find_run, find_schedule
@@ -40,11 +40,10 @@ def reports(request: HttpRequest) -> HttpResponse:
 
 
 def _shown(schedule: ReportSchedule) -> dict[str, Any]:
-    upcoming = cron.parse(schedule.cron).next_runs(datetime.now(UTC), ZoneInfo(schedule.time_zone), 1)
     return {
         "schedule": schedule,
         "words": cron.describe(schedule.cron),
-        "next": upcoming[0] if upcoming and schedule.enabled else None,
+        "next": next(iter(schedule.next_runs(1)), None),
         "last": schedule.runs.order_by("-created_at").first(),
     }
 
@@ -57,11 +56,8 @@ def _shown(schedule: ReportSchedule) -> dict[str, Any]:
 def run_now(request: HttpRequest, report: str) -> HttpResponse:
     """The form with the report's parameters; sent, it starts the run and goes to its page."""
     chosen = catalogue.report(report)
-    context = {**_form(chosen), "values": {}, "errors": {}}
-    if request.method == "GET":
-        return page(request, "reports/run_now.html", context)
     parameters = {"report": report, "parameters": _parameters(request, chosen)}
-    return form_page(request, "reports/run_now.html", context, "report.run", parameters, _go_to_run)
+    return form_page(request, "reports/run_now.html", _form(chosen), "report.run", parameters, _go_to_run)
 
 
 @require_POST
@@ -94,24 +90,11 @@ def run(request: HttpRequest, run_id: UUID) -> HttpResponse:
         "run": found,
         "report": report,
         "sections": sections,
-        "layout": _layout(report),
+        "layout": [dataclasses.asdict(section) for section in report.sections],
         "most_rows": results.MAX_SHOWN_ROWS,
     }
     template = "reports/_results.html" if request.htmx else "reports/run.html"
     return page(request, template, context)
-
-
-def _layout(report: catalogue.Report) -> list[dict[str, Any]]:
-    """What the page's script must know about the sections to show rows while they come."""
-    return [
-        {
-            "name": section.name,
-            "columns": [{"name": column.name, "type": column.type} for column in section.columns],
-            "sort": list(section.sort),
-            "chart": None if section.chart is None else dataclasses.asdict(section.chart),
-        }
-        for section in report.sections
-    ]
 
 
 @require_POST
@@ -142,9 +125,7 @@ def create_schedule(request: HttpRequest, report: str) -> HttpResponse:
         "overlap": "skip",
         "name": f"{chosen.title} daily",
     }
-    context = {**_form(chosen), "values": values, "errors": {}, "title": f"Schedule {chosen.title}"}
-    if request.method == "GET":
-        return page(request, "reports/schedule.html", context)
+    context = {**_form(chosen), "values": values, "title": f"Schedule {chosen.title}"}
     parameters = {**_schedule_given(request, chosen), "report": report}
     return form_page(request, "reports/schedule.html", context, "schedule.create", parameters, go_to("reports"))
 
@@ -155,16 +136,11 @@ def edit_schedule(request: HttpRequest, schedule_id: int) -> HttpResponse:
     schedule = find_schedule(schedule_id)
     chosen = catalogue.report(schedule.report)
     values = {
-        "name": schedule.name,
-        "cron": schedule.cron,
-        "time_zone": schedule.time_zone,
+        **{name: getattr(schedule, name) for name in ("name", "cron", "time_zone", "overlap")},
         "enabled": "on" if schedule.enabled else "",
-        "overlap": schedule.overlap,
         **{f"p_{parameter.name}": _as_field(parameter, schedule.parameters) for parameter in chosen.parameters},
     }
-    context = {**_form(chosen), "values": values, "errors": {}, "schedule": schedule, "title": f"Edit {schedule.name}"}
-    if request.method == "GET":
-        return page(request, "reports/schedule.html", context)
+    context = {**_form(chosen), "values": values, "schedule": schedule, "title": f"Edit {schedule.name}"}
     parameters = {**_schedule_given(request, chosen), "schedule_id": schedule_id}
     return form_page(request, "reports/schedule.html", context, "schedule.change", parameters, go_to("reports"))
 
@@ -187,8 +163,7 @@ def cron_preview(request: HttpRequest) -> HttpResponse:
         context["error"] = "; ".join(sentence for sentences in rules.broken.values() for sentence in sentences)
     else:
         try:
-            parsed = cron.parse(expression)
-            runs = parsed.next_runs(datetime.now(UTC), ZoneInfo(zone), NEXT_RUNS)
+            runs = cron.next_runs(expression, zone, NEXT_RUNS)
             context.update(
                 words=cron.describe(expression),
                 zone=zone,
@@ -240,9 +215,7 @@ def _with_zone(text: str) -> str:
 
 def _schedule_given(request: HttpRequest, chosen: catalogue.Report) -> dict[str, Any]:
     return {
-        "name": request.POST.get("name", ""),
-        "cron": request.POST.get("cron", ""),
-        "time_zone": request.POST.get("time_zone", ""),
+        **posted(request, "name", "cron", "time_zone"),
         "enabled": request.POST.get("enabled", "off"),
         "overlap": request.POST.get("overlap", "skip"),
         "parameters": _parameters(request, chosen),

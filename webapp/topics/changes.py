@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from remoting.facts.snapshot import Topic
 from remoting.names import MAX_TOPIC_LENGTH, is_dead_letter_topic, is_retry_topic, is_system_topic
 from webapp import gateway, snapshot
@@ -52,7 +54,8 @@ def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
 
 def configuration(name: str) -> Parameters:
     """The topic's type, queues and permission as the brokers have them now."""
-    found = gateway.topic_config(name)
+    with gateway.cluster() as client:
+        found = client.topic_config(name)
     if not found:
         raise NotFound(f"There is no topic {name}.", code="topic-not-found")
     one = next(iter(found.values()))
@@ -78,20 +81,17 @@ def _existing(parameters: Parameters) -> Topic:
     return topic
 
 
-def _plan(verb: str):  # type: ignore[no-untyped-def]
-    def plan(parameters: Parameters) -> list[dict[str, str]]:
-        what = f"{verb} {parameters['name']}"
-        if "queues" in parameters:
-            what += f": {parameters['queues']} queues, {parameters['type']}, {PERMISSION_BITS[parameters['perm']]}"
-        return [
-            {"node": group.name, "change": what}
-            for group in snapshot.current().facts.groups
-            if parameters.get("group") in (None, group.name)
-        ]
-
-    return plan
+def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:
+    what = f"{verb} {parameters['name']}"
+    if "queues" in parameters:
+        what += f": {parameters['queues']} queues, {parameters['type']}, {PERMISSION_BITS[parameters['perm']]}"
+    return [
+        {"node": group.name, "change": what}
+        for group in snapshot.current().facts.groups
+        if parameters.get("group") in (None, group.name)
+    ]
 
 
-CREATE = Kind("topic.create", "Create topic", "topics.write", _validate_create, _plan("create"))
-UPDATE = Kind("topic.update", "Change topic", "topics.write", _validate_update, _plan("change"))
-DELETE = Kind("topic.delete", "Delete topic", "topics.write", _validate_delete, _plan("delete"))
+CREATE = Kind("topic.create", "Create topic", "topics.write", _validate_create, partial(_plan, "create"))
+UPDATE = Kind("topic.update", "Change topic", "topics.write", _validate_update, partial(_plan, "change"))
+DELETE = Kind("topic.delete", "Delete topic", "topics.write", _validate_delete, partial(_plan, "delete"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from django.http import QueryDict
@@ -13,37 +13,17 @@ from webapp.paging import paged, sorted_by
 from webapp.snapshot import Snapshot
 from webapp.topics.purpose import DELAYED, HALF, purpose
 
-COLUMNS = ("name", "type", "queue_count", "message_count", "in_per_s", "lag")
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRow:
-    """A row of the list. `lag` is the largest of any consumer group."""
-
-    name: str
-    type: str
-    system: bool
-    queue_count: int
-    message_count: int | None
-    in_per_s: float | None
-    lag: int | None
+SHOWN = ("name", "type", "system", "queue_count", "message_count", "in_per_s")
+COLUMNS = (*SHOWN, "lag")
 
 
 @live("topics", "topics/_list.html")
 def topic_list(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
-    """The topics that the filter lets through, one page of them."""
+    """The topics that the filter lets through, one page of them, with the largest lag of any consumer group."""
     wanted = query.get("q", "").strip()
     lags = _lag_by_topic(snapshot)
     found = [
-        TopicRow(
-            topic.name,
-            topic.type,
-            topic.system,
-            topic.queue_count,
-            topic.message_count,
-            topic.in_per_s,
-            lags.get(topic.name),
-        )
+        SimpleNamespace(lag=lags.get(topic.name), **{name: getattr(topic, name) for name in SHOWN})
         for topic in snapshot.find_topics(wanted, with_system=query.get("system") == "on")
     ]
     return {

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from remoting.names import MAX_TOPIC_LENGTH
 from webapp import snapshot
 from webapp.errors import NotFound, Problem
-from webapp.pages import form_page, live_page, needs, page
+from webapp.pages import form_page, live_page, needs, page, posted
 from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, NAME_RULE, PERMISSION_BITS
 from webapp.topics.changes import DEFAULT_QUEUES, configuration
 
@@ -38,19 +38,17 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @needs("topics.write")
 def create(request: HttpRequest) -> HttpResponse:
-    context = {**_choices(), "values": {"type": "NORMAL", "queues": DEFAULT_QUEUES, "perm": 6}, "errors": {}}
-    if request.method == "GET":
-        return page(request, "topics/create.html", context)
+    context = {**_choices(), "values": {"type": "NORMAL", "queues": DEFAULT_QUEUES, "perm": 6}}
     return form_page(request, "topics/create.html", context, "topic.create", _given(request))
 
 
 @require_http_methods(["GET", "POST"])
 @needs("topics.write")
 def edit(request: HttpRequest, name: str) -> HttpResponse:
-    context: dict[str, Any] = {**_choices(), "name": name, "values": {}, "errors": {}}
+    context: dict[str, Any] = {**_choices(), "name": name}
     if request.method == "GET":
         try:
-            return page(request, "topics/edit.html", {**context, "values": configuration(name)})
+            context["values"] = configuration(name)
         except Problem as problem:
             return page(request, "topics/edit.html", {**context, "problem": problem}, status=problem.status)
     return form_page(request, "topics/edit.html", context, "topic.update", {**_given(request), "name": name})
@@ -62,10 +60,8 @@ def delete(request: HttpRequest, name: str) -> HttpResponse:
     present = snapshot.current()
     known = present.topic(name)
     consumers = [each.group.name for each in present.consumers_of(name)]
-    context = {"name": name, "topic": known, "consumers": consumers, "values": {}, "errors": {}}
-    if request.method == "GET":
-        return page(request, "topics/delete.html", context)
-    parameters = {"name": name, "confirmation": request.POST.get("confirmation", "")}
+    context = {"name": name, "topic": known, "consumers": consumers}
+    parameters = {"name": name, **posted(request, "confirmation")}
     return form_page(request, "topics/delete.html", context, "topic.delete", parameters)
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.reports.context import PartialRow
 from tasks.reports.throughput.minutes import Minute, Minutes
+from webapp.reports.catalogue import Row
 
 MOST_ROWS: Final = 20_000
 _WRITE_ROWS: Final = 50_000
@@ -27,19 +27,19 @@ _SCHEMA: Final = pa.schema(
 )
 
 
-def minute_rows(minutes: Minutes, wanted: Iterable[Minute]) -> list[PartialRow]:
+def minute_rows(minutes: Minutes, wanted: Iterable[Minute]) -> list[Row]:
     """Rows of the section `throughput`."""
-    return [PartialRow("throughput", minute.key, minutes.row(minute)) for minute in wanted]
+    return [Row("throughput", minute.key, minutes.row(minute)) for minute in wanted]
 
 
-def size_rows(rows: Iterable[Mapping[str, Any]]) -> list[PartialRow]:
+def size_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
     """Rows of the section `sizes`."""
-    return [PartialRow("sizes", row["topic"][:300], dict(row)) for row in rows]
+    return [Row("sizes", row["topic"][:300], dict(row)) for row in rows]
 
 
-def key_rows(rows: Iterable[Mapping[str, Any]]) -> list[PartialRow]:
+def key_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
     """Rows of the section `keys`; a key may be longer than a row's name, so its place names it."""
-    return [PartialRow("keys", f"{place:06d}", dict(row)) for place, row in enumerate(rows)]
+    return [Row("keys", f"{place:06d}", dict(row)) for place, row in enumerate(rows)]
 
 
 def write_parquet(path: Path, minutes: Minutes) -> None:
@@ -57,14 +57,7 @@ def write_parquet(path: Path, minutes: Minutes) -> None:
 
 
 def _table(minutes: Minutes, part: list[Minute]) -> pa.Table:
-    counts = [minutes.counts[minute] for minute in part]
-    columns = [
-        [minute.topic for minute in part],
-        [minute.group for minute in part],
-        [minute.queue_id for minute in part],
-        [minute.minute for minute in part],
-        [messages for messages, _ in counts],
-        [size for _, size in counts],
-    ]
+    rows = ((each.topic, each.group, each.queue_id, each.minute, *minutes.counts[each]) for each in part)
+    columns = zip(*rows, strict=True)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=_SCHEMA)

@@ -97,7 +97,7 @@ class Event:
 
 
 class Recorder:
-    """A Listener; `wait` returns the next event of a kind, skipping others."""
+    """In the place of the terminal; `wait` returns the next event of a kind, skipping others."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

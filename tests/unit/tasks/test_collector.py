@@ -13,11 +13,11 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from remoting import codes
-from remoting.facts.snapshot import ClusterSnapshot, Verdict
+from remoting.facts.snapshot import ClusterSnapshot, SparkProcess, Supervisor, Verdict
 from remoting.facts.words import Health
 from remoting.transport.client import RemotingClient
 from remoting.transport.server import RemotingServer
-from tasks.collector import Collector, LocalFiles
+from tasks.collector import Collector, LocalFiles, read_published
 from tests.unit.tasks.fake_cluster import answering, serve
 from tests.unit.tasks.snapshot.cluster import replica, state, topic, view
 
@@ -163,11 +163,11 @@ async def test_what_a_dead_supervisor_left_behind_is_not_believed(cluster: Broke
     files = LocalFiles(tmp_path / "supervisor.json", tmp_path / "spark.json")
     content = {"processes": [{"name": "web", "state": "running", "pid": 1, "restarts": 0, "since": "x"}]}
     files.supervisor.write_text(json.dumps({**content, "pid": os.getpid()}))
-    found = files.read_supervisor()
+    found = read_published(files.supervisor, Supervisor)
     assert found is not None
     assert found.processes[0].name == "web"
     files.supervisor.write_text(json.dumps({**content, "pid": 2**22 + 1}))
-    assert files.read_supervisor() is None
+    assert read_published(files.supervisor, Supervisor) is None
     files.supervisor.write_text("{")
-    assert files.read_supervisor() is None
-    assert files.read_spark() is None
+    assert read_published(files.supervisor, Supervisor) is None
+    assert read_published(files.spark, SparkProcess) is None

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.reports import JOBS
-from tasks.reports.context import PartialRow, ReportFailed, RunCancelled, Stop
+from tasks.reports.context import ReportFailed, RunCancelled, Stop
 from tasks.reports.progress import STAGES_SHOWN, Progress
 from tasks.reports.throughput import minutes, read, write
 from tasks.reports.throughput.minutes import Minutes, TooMany
@@ -307,7 +307,3 @@ def test_a_busy_database_does_not_end_the_watch(watched: Watched, caplog: pytest
         watched.store.cancel = True
         assert watched.stop.event.wait(10)
     assert "trying again" in caplog.text
-
-
-def test_a_partial_row_is_what_the_console_stores() -> None:
-    assert PartialRow("keys", "1", {"a": 1}).data == {"a": 1}

@@ -17,12 +17,13 @@ from remoting.errors import ConnectionLost
 from tasks import operations, schedule
 from tasks.claims import Claims
 from tasks.reports import runs
-from tasks.reports.context import Context, PartialRow, ReportFailed, Result
+from tasks.reports.context import Context, ReportFailed, Result
 from tasks.spark.lease import SparkUnavailable
 from tests.unit.tasks.fake_redis import FakeRedis
 from webapp.accounts.models import User
 from webapp.operations.models import Operation
 from webapp.reports import schedules, stream
+from webapp.reports.catalogue import Row
 from webapp.reports.models import ReportRun, ReportSchedule
 
 pytestmark = pytest.mark.django_db
@@ -120,12 +121,10 @@ def test_a_run_goes_from_queued_to_its_final_rows(spark: FakeSpark) -> None:
         found = after(made)
         seen.append((found.state, found.spark_session_id, found.spark_tag, context.tag))
         context.progress.say("reading")
-        context.publish(
-            [PartialRow("throughput", "a", {"messages": 1}), PartialRow("throughput", "b", {"messages": 1})]
-        )
+        context.publish([Row("throughput", "a", {"messages": 1}), Row("throughput", "b", {"messages": 1})])
         StillWatch.latest.look()
         seen.append((after(made).progress["text"], made.rows.filter(final=False).count()))
-        return Result([PartialRow("throughput", "a", {"messages": 5})], "5 messages counted.")
+        return Result([Row("throughput", "a", {"messages": 5})], "5 messages counted.")
 
     spark.work = work
     runs.run(str(made.pk))
@@ -238,7 +237,7 @@ def test_a_run_that_was_ended_by_somebody_else_stays_ended(spark: FakeSpark) -> 
 
     def work(context: Context) -> Result:
         stream.failed(made.pk, "the janitor was here")
-        context.publish([PartialRow("throughput", "a", {})])
+        context.publish([Row("throughput", "a", {})])
         raise AssertionError("not reached")
 
     spark.work = work
@@ -398,10 +397,10 @@ def test_retention_removes_the_old_and_their_files(settings: Any, tmp_path: Any)
 
 
 def test_the_timetable_names_tasks_that_exist() -> None:
-    from tasks.app import app, beat_schedule
+    from tasks.app import app
 
     app.loader.import_default_modules()
-    assert {entry["task"] for entry in beat_schedule().values()} <= set(app.tasks)
+    assert {entry["task"] for entry in app.conf.beat_schedule.values()} <= set(app.tasks)
     from webapp import queue
 
     named = {queue.RUN_OPERATION, queue.RUN_REPORT, queue.CANCEL_REPORT, queue.RUN_REPORT_SCHEDULE}

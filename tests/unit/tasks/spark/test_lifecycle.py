@@ -18,7 +18,6 @@ from tasks.spark.lifecycle import (
     STOP_TIMEOUT_MS,
     Action,
     Lifecycle,
-    Limits,
     State,
 )
 from tasks.spark.processes import tree, tree_memory_bytes
@@ -27,12 +26,12 @@ from tests.support.examples import examples
 from tests.unit.tasks.patience import patient
 
 IDLE_MS = 600_000
-LIMITS = Limits(idle_stop_ms=IDLE_MS, most_memory_bytes=1000)
+LIMITS = {"idle_stop_ms": IDLE_MS, "most_memory_bytes": 1000}
 
 
 def ready(leases: int = 1) -> Lifecycle:
     """A server that listens, with so many leases."""
-    lifecycle = Lifecycle(LIMITS)
+    lifecycle = Lifecycle(**LIMITS)
     for _ in range(leases or 1):
         lifecycle.lease_opened()
     lifecycle.started(0)
@@ -43,14 +42,14 @@ def ready(leases: int = 1) -> Lifecycle:
 
 
 def test_it_starts_when_it_is_wanted_and_not_before() -> None:
-    lifecycle = Lifecycle(LIMITS)
+    lifecycle = Lifecycle(**LIMITS)
     assert lifecycle.decide(0)[0] is Action.NOTHING
     lifecycle.lease_opened()
     assert lifecycle.decide(0)[0] is Action.START
 
 
 def test_a_start_that_hangs_is_killed_and_the_next_waits_longer_each_time() -> None:
-    lifecycle = Lifecycle(LIMITS)
+    lifecycle = Lifecycle(**LIMITS)
     lifecycle.lease_opened()
     now_ms, waits = 0, []
     for _ in range(9):
@@ -137,7 +136,7 @@ class AnyLife(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.now_ms = 0
-        self.lifecycle = Lifecycle(LIMITS)
+        self.lifecycle = Lifecycle(**LIMITS)
         self.broken = False
 
     @rule()

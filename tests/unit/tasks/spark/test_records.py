@@ -15,7 +15,7 @@ from remoting.errors import ProtocolError
 from remoting.record.codec import Record, decode_records, encode_record
 from remoting.record.hosts import offset_message_id, pack_host
 from tasks.spark import records
-from tasks.spark.bodies import MAX_UNPACKED_BYTES, unpack
+from tasks.spark.records import MAX_UNPACKED_BYTES, unpacked
 from tests.unit.tasks.patience import patient
 
 ALL = tuple(records.COLUMN_TYPES)
@@ -188,5 +188,5 @@ def test_compressed_bodies_are_unpacked_but_counted_as_stored(kind: int, compres
 
 
 def test_a_body_that_unpacks_to_too_much_is_unknown() -> None:
-    assert unpack(zlib.compress(b"\0" * (MAX_UNPACKED_BYTES + 1)), 1) is None
-    assert unpack(b"anything", 0x401) is None
+    assert unpacked(zlib.compress(b"\0" * (MAX_UNPACKED_BYTES + 1)), 1) is None
+    assert unpacked(b"anything", 0x401) is None

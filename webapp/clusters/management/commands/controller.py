@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from urllib.parse import quote
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from webapp.api import client
 
 
-class Command(BaseCommand):
+class Command(client.ConsoleCommand):
     help = "List, add, promote and remove controllers, and choose which one leads (the console must be running)."
-    requires_system_checks: list[str] = []  # noqa: RUF012
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -33,21 +31,9 @@ class Command(BaseCommand):
         ):
             actions.add_parser(action, help=what).add_argument("id")
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        getattr(self, options["action"])(options)
-
     def list(self, options: dict[str, Any]) -> None:
-        document = client.call("GET", "controllers/members").document
-        if options["json"]:
-            self.stdout.write(json.dumps(document, indent=2))
-            return
-        for member in document["items"]:
-            words = [member["id"], "leader" if member["leader"] else member["role"], member["address"]]
-            if member["alive"] is False:
-                words.append("not heard")
-            elif member["behind"] not in (None, "0"):
-                words.append(f"{member['behind']} entries behind")
-            self.stdout.write("\t".join(words))
+        document = client.call("GET", "controllers/members")
+        self.show(document, map(_line, document["items"]), as_json=options["json"])
 
     def add(self, options: dict[str, Any]) -> None:
         client.change("POST", "controllers/members", {"id": options["id"], "address": options["address"]})
@@ -64,3 +50,12 @@ class Command(BaseCommand):
     def transfer(self, options: dict[str, Any]) -> None:
         client.change("PUT", "controllers/leader", {"id": options["id"]})
         self.stdout.write(f"{options['id']} leads")
+
+
+def _line(member: dict[str, Any]) -> str:
+    words = [member["id"], "leader" if member["leader"] else member["role"], member["address"]]
+    if member["alive"] is False:
+        words.append("not heard")
+    elif member["behind"] not in (None, "0"):
+        words.append(f"{member['behind']} entries behind")
+    return "\t".join(words)

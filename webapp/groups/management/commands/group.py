@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from urllib.parse import quote
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from webapp.api import client
 
 
-class Command(BaseCommand):
+class Command(client.ConsoleCommand):
     help = "Create, list and delete consumer groups (the console must be running)."
-    requires_system_checks: list[str] = []  # noqa: RUF012
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -26,9 +24,6 @@ class Command(BaseCommand):
         delete = actions.add_parser("delete", help="delete a consumer group and its offsets")
         delete.add_argument("name")
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        getattr(self, options["action"])(options)
-
     def create(self, options: dict[str, Any]) -> None:
         body = {"name": options["name"], "fifo": options["fifo"], "retry_max_times": options["attempts"]}
         client.change("POST", "consumer-groups", body)
@@ -36,12 +31,8 @@ class Command(BaseCommand):
 
     def list(self, options: dict[str, Any]) -> None:
         groups = client.pages("consumer-groups")
-        if options["json"]:
-            self.stdout.write(json.dumps(groups, indent=2))
-            return
-        for group in groups:
-            lag = "?" if group["lag"] is None else group["lag"]
-            self.stdout.write(f"{group['name']}\tlag {lag}\t{len(group['members'])} members")
+        lines = (f"{each['name']}\tlag {each['lag'] or '?'}\t{len(each['members'])} members" for each in groups)
+        self.show(groups, lines, as_json=options["json"])
 
     def delete(self, options: dict[str, Any]) -> None:
         client.change("DELETE", f"consumer-groups/{quote(options['name'], safe='')}")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from urllib.parse import quote
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from webapp.api import client
 from webapp.rules import MESSAGE_TYPES
 
 
-class Command(BaseCommand):
+class Command(client.ConsoleCommand):
     help = "Create, list and delete topics (the console must be running)."
-    requires_system_checks: list[str] = []  # noqa: RUF012
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -29,9 +27,6 @@ class Command(BaseCommand):
         listing.add_argument("--json", action="store_true", help="one JSON document")
         delete = actions.add_parser("delete", help="delete a topic and its messages")
         delete.add_argument("name")
-
-    def handle(self, *args: Any, **options: Any) -> None:
-        getattr(self, options["action"])(options)
 
     def create(self, options: dict[str, Any]) -> None:
         if options["if_missing"] and any(
@@ -50,14 +45,11 @@ class Command(BaseCommand):
 
     def list(self, options: dict[str, Any]) -> None:
         topics = client.pages(f"topics?system={'true' if options['system'] else 'false'}")
-        if options["json"]:
-            self.stdout.write(json.dumps(topics, indent=2))
-            return
-        for topic in topics:
-            messages = "?" if topic["message_count"] is None else topic["message_count"]
-            self.stdout.write(
-                f"{topic['name']}\t{topic['type'] or '?'}\t{topic['queue_count']} queues\t{messages} messages"
-            )
+        lines = (
+            f"{each['name']}\t{each['type'] or '?'}\t{each['queue_count']} queues\t{each['message_count'] or '?'} messages"
+            for each in topics
+        )
+        self.show(topics, lines, as_json=options["json"])
 
     def delete(self, options: dict[str, Any]) -> None:
         client.change("DELETE", f"topics/{quote(options['name'], safe='')}")
