@@ -30,13 +30,19 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("logboom")
 
-# Fast and pure first, real processes later. Browsers come last for a reason of their own: while Playwright runs, an event loop
-# runs in the main thread, and no other test could start one.
-_SHARED = ("test_tidy.py", "test_promises.py", "sim", "unit", "scenarios", "golden", "contract")
-_ALONE = ("web", "reports", "integration", "chaos", "interop", "browser")  # they start daemons or measure
-_ORDER = (*_SHARED, *_ALONE)
-_TESTS = Path(__file__).resolve().parent
-_ON_REQUEST = (_TESTS / "interop",)  # needs more than Debian's and Python's packages: collected only when it is named
+# Fast and pure first, real processes later: so they run one after the other, and so each worker of several takes them.
+SELF_CONTAINED = ("test_tidy.py", "test_promises.py", "sim", "unit", "scenarios", "golden", "contract", "web")
+DAEMONS = ("reports", "integration", "chaos", "interop", "browser")
+_ORDER = (*SELF_CONTAINED, *DAEMONS)
+_ONE_SET_OF_DAEMONS = (
+    "reports",
+    "chaos",
+    "interop",
+    "browser",
+)  # for all files of the directory, so one worker runs them
+ALONE = ("tests/integration/test_outages.py",)  # judge by the clock
+TESTS = Path(__file__).resolve().parent
+_ON_REQUEST = (TESTS / "interop",)  # needs more than Debian's and Python's packages: collected only when it is named
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -54,10 +60,19 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n`: all workers share what is self-contained, then one goes on alone."""
-    from tests.support.shares import TogetherThenAlone  # xdist is needed for `-n` only
+    """With `-n`: who runs what is told by where a test stands."""
+    from tests.support.shares import Kind, Share, Shares  # xdist is needed for `-n` only
 
-    return TogetherThenAlone(config, log, lambda test: _kind(config.rootpath / test.partition("::")[0]) in _ALONE)
+    def share_of(test: str) -> Share:
+        file = test.partition("::")[0]
+        directory = _kind(config.rootpath / file)
+        if file in ALONE:
+            return Share(Kind.ALONE, file)
+        if directory in DAEMONS:
+            return Share(Kind.DAEMONS, directory if directory in _ONE_SET_OF_DAEMONS else file)
+        return Share(Kind.SELF_CONTAINED, file)
+
+    return Shares(config, log, share_of)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,4 +84,4 @@ def _place(item: pytest.Item) -> int:
 
 
 def _kind(path: Path) -> str:
-    return path.relative_to(_TESTS).parts[0]
+    return path.relative_to(TESTS).parts[0]
