@@ -6,9 +6,11 @@ The variables are set when this file is imported, which is before pytest-django 
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ atexit.register(shutil.rmtree, _DATA_DIR, ignore_errors=True)
 for _name in [name for name in os.environ if name.startswith("LOGBOOM_") or name in ("REDIS_URL", "DATABASE_URL")]:
     del os.environ[_name]
 os.environ["LOGBOOM_DATA_DIR"] = _DATA_DIR
+# Daemons are started some hundred times: each would compile all it imports, where the environment forbids to keep that.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ["DJANGO_SETTINGS_MODULE"] = "webapp.settings"
 importlib.import_module("django")  # pytest-django sets up only a Django that is loaded before tests are collected
 
@@ -77,6 +82,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected lives to the end: the collector of cycles need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _place(item: pytest.Item) -> int:
