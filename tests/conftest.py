@@ -6,9 +6,11 @@ The variables are set when this file is imported, which is before pytest-django 
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ atexit.register(shutil.rmtree, _DATA_DIR, ignore_errors=True)
 for _name in [name for name in os.environ if name.startswith("LOGBOOM_") or name in ("REDIS_URL", "DATABASE_URL")]:
     del os.environ[_name]
 os.environ["LOGBOOM_DATA_DIR"] = _DATA_DIR
+# Daemons are started some hundred times: each would compile all it imports, where the environment forbids to keep that.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ["DJANGO_SETTINGS_MODULE"] = "webapp.settings"
 importlib.import_module("django")  # pytest-django sets up only a Django that is loaded before tests are collected
 
@@ -30,13 +35,19 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("logboom")
 
-# Fast and pure first, real processes later. Browsers come last for a reason of their own: while Playwright runs, an event loop
-# runs in the main thread, and no other test could start one.
-_SHARED = ("test_tidy.py", "test_promises.py", "sim", "unit", "scenarios", "golden", "contract")
-_ALONE = ("web", "reports", "integration", "chaos", "interop", "browser")  # they start daemons or measure
-_ORDER = (*_SHARED, *_ALONE)
-_TESTS = Path(__file__).resolve().parent
-_ON_REQUEST = (_TESTS / "interop",)  # needs more than Debian's and Python's packages: collected only when it is named
+# Fast and pure first, real processes later: so they run one after the other, and so each worker of several takes them.
+SELF_CONTAINED = ("test_tidy.py", "test_promises.py", "sim", "unit", "scenarios", "golden", "contract", "web")
+DAEMONS = ("reports", "integration", "chaos", "interop", "browser")
+_ORDER = (*SELF_CONTAINED, *DAEMONS)
+_ONE_SET_OF_DAEMONS = (
+    "reports",
+    "chaos",
+    "interop",
+    "browser",
+)  # for all files of the directory, so one worker runs them
+ALONE = ("tests/integration/test_outages.py",)  # judge by the clock
+TESTS = Path(__file__).resolve().parent
+_ON_REQUEST = (TESTS / "interop",)  # needs more than Debian's and Python's packages: collected only when it is named
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -54,14 +65,29 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n`: all workers share what is self-contained, then one goes on alone."""
-    from tests.support.shares import TogetherThenAlone  # xdist is needed for `-n` only
+    """With `-n`: who runs what is told by where a test stands."""
+    from tests.support.shares import Kind, Share, Shares  # xdist is needed for `-n` only
 
-    return TogetherThenAlone(config, log, lambda test: _kind(config.rootpath / test.partition("::")[0]) in _ALONE)
+    def share_of(test: str) -> Share:
+        file = test.partition("::")[0]
+        directory = _kind(config.rootpath / file)
+        if file in ALONE:
+            return Share(Kind.ALONE, file)
+        if directory in DAEMONS:
+            return Share(Kind.DAEMONS, directory if directory in _ONE_SET_OF_DAEMONS else file)
+        return Share(Kind.SELF_CONTAINED, file)
+
+    return Shares(config, log, share_of)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected lives to the end: the collector of cycles need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _place(item: pytest.Item) -> int:
@@ -69,4 +95,4 @@ def _place(item: pytest.Item) -> int:
 
 
 def _kind(path: Path) -> str:
-    return path.relative_to(_TESTS).parts[0]
+    return path.relative_to(TESTS).parts[0]

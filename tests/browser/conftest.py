@@ -153,7 +153,7 @@ class Console:
             return False
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     running = Console(tmp_path_factory.mktemp("console"))
     try:
@@ -163,7 +163,9 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
         running.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(
+    scope="package"
+)  # while Playwright runs, an event loop runs in the main thread: other tests could start none
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -46,11 +47,11 @@ class _Clean:
         self._seen = seen
         self._open: set[int] = set()
 
-    async def run(self, address: str, seed: int, until_s: float) -> None:
+    async def run(self, address: str, seed: int, is_over: Callable[[], bool]) -> None:
         reader, writer = await asyncio.open_connection(*split_address(address))
         generator = Generator(seed)
         reading = asyncio.create_task(self._read(reader))
-        while time.monotonic() < until_s and not reading.done():
+        while not is_over() and not reading.done():
             thrown = [each for each in (generator.next() for _ in range(_RUN)) if each.opaque is not None]
             self._open.update(each.opaque for each in thrown if each.opaque is not None)
             self._seen.requests += len(thrown)
@@ -89,10 +90,10 @@ class _Clean:
         self._open.discard(answer.opaque)
 
 
-async def _throw_noise(address: str, seed: int, until_s: float, seen: Seen) -> None:
+async def _throw_noise(address: str, seed: int, is_over: Callable[[], bool], seen: Seen) -> None:
     """Everything over connections that the broker may close; it opens the next one then."""
     generator = Generator(seed)
-    while time.monotonic() < until_s:
+    while not is_over():
         reader, writer = await asyncio.open_connection(*split_address(address))
         reading = asyncio.create_task(reader.read(-1))
         with contextlib.suppress(ConnectionError):
@@ -101,7 +102,7 @@ async def _throw_noise(address: str, seed: int, until_s: float, seen: Seen) -> N
                 seen.damaged += 1
                 await writer.drain()
                 await asyncio.sleep(0)
-                if reading.done() or time.monotonic() > until_s:
+                if reading.done() or is_over():
                     break
         seen.closed_on_noise += reading.done() or writer.is_closing()
         reading.cancel()
@@ -110,11 +111,11 @@ async def _throw_noise(address: str, seed: int, until_s: float, seen: Seen) -> N
             await reading
 
 
-def _be_honest(address: str, until_s: float, seen: Seen) -> None:
+def _be_honest(address: str, is_over: Callable[[], bool], seen: Seen) -> None:
     """Send a message, and read it back, over and over."""
     with SocketConnection(address) as connection:
         for number in range(1 << 30):
-            if time.monotonic() > until_s:
+            if is_over():
                 return
             body = b"honest %d" % number
             sent = connection.call(
@@ -161,15 +162,22 @@ def _be_honest(address: str, until_s: float, seen: Seen) -> None:
             seen.honest_sends += 1
 
 
-async def throw(address: str, admin: AdminClient, seed: int, seconds: float) -> Seen:
-    """Both topics are made here; returns when everything that was asked is answered, or is a violation."""
+async def throw(address: str, admin: AdminClient, seed: int, seconds: float, least: int = 0) -> Seen:
+    """Both topics are made here; returns when everything that was asked is answered, or is a violation.
+
+    It goes on for so long, and until there were more than `least` requests of each kind.
+    """
     seen = Seen()
     for topic in (TOPIC, HONEST_TOPIC):
         await asyncio.to_thread(admin.create_topic, topic, queues=2)
     until_s = time.monotonic() + seconds
+
+    def is_over() -> bool:
+        return time.monotonic() > until_s and min(seen.requests, seen.damaged) > least
+
     await asyncio.gather(
-        *(_Clean(seen).run(address, seed * 1000 + number, until_s) for number in range(2)),
-        *(_throw_noise(address, seed * 1000 + 500 + number, until_s, seen) for number in range(2)),
-        asyncio.to_thread(_be_honest, address, until_s, seen),
+        *(_Clean(seen).run(address, seed * 1000 + number, is_over) for number in range(2)),
+        *(_throw_noise(address, seed * 1000 + 500 + number, is_over, seen) for number in range(2)),
+        asyncio.to_thread(_be_honest, address, is_over, seen),
     )
     return seen

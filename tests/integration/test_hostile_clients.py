@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 def test_whatever_clients_send_others_are_served(tmp_path: Path) -> None:
     with Cluster(tmp_path, controllers=1, replicas=1) as cluster:
         cluster.start()
-        seen = asyncio.run(throw(cluster.broker_addresses[0], cluster.admin, seed=7, seconds=4))
+        seen = asyncio.run(throw(cluster.broker_addresses[0], cluster.admin, seed=7, seconds=4, least=1000))
         assert not seen.violations
         assert "Traceback" not in cluster.brokers[0].log_text()
         assert cluster.brokers[0].is_running

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,6 @@ from tests.support.workload import call_until, check_queue, read_queue
 
 pytestmark = pytest.mark.slow
 
-TOPIC = "Outages"
 SETTINGS = ReplicationSettings()
 ROOM_MS = 3000  # election, promotion and the sends themselves
 MASTER_LIMIT_S = (SETTINGS.controller_heartbeat_timeout_ms + LivenessSettings().scan_ms + ROOM_MS) / 1000
@@ -32,35 +30,55 @@ RAFT = RaftSettings()
 ELECTION_LIMIT_S = 2 * RAFT.election_ticks * RAFT.tick_ms / 1000
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as cluster:
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         cluster.start()
-        call_until(lambda: cluster.admin.create_topic(TOPIC, queues=1))
-        eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(TOPIC)))
         yield cluster
 
 
 @pytest.fixture
-def senders(cluster: Cluster) -> Iterator[Senders]:
-    senders = Senders(cluster.broker_addresses, TOPIC, pause_s=0.01)
+def cluster(running: Cluster) -> Cluster:
+    """The same one for all tests, whole whatever the last one left."""
+    running.make_whole()
+    return running
+
+
+@pytest.fixture
+def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    """One of each test's own: the histories of its senders are all that is in it."""
+    name = request.node.name.removeprefix("test_")
+    call_until(lambda: cluster.admin.create_topic(name, queues=1))
+    eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(name)))
+    return name
+
+
+@pytest.fixture
+def senders(cluster: Cluster, topic: str) -> Iterator[Senders]:
+    senders = Senders(cluster.broker_addresses, topic, pause_s=0.01)
     senders.start()
     eventually("the first sends", lambda: senders.acknowledged > 20)
     yield senders
     senders.abandon()
 
 
-def check_everything(cluster: Cluster, senders: Senders) -> None:
+def check_everything(cluster: Cluster, topic: str, senders: Senders) -> None:
     """The group becomes whole again, sends go on, and what was acknowledged is there."""
     cluster.wait_in_sync(3)
     before = senders.acknowledged
     assert before > 20
     eventually("sends into the whole group", lambda: senders.acknowledged > before + 10)
     histories = senders.stop()
-    check_queue(read_queue(cluster.admin, TOPIC, 0), histories)
+    check_queue(read_queue(cluster.admin, topic, 0), histories)
 
 
-def test_a_frozen_master_is_replaced_in_time(cluster: Cluster, senders: Senders) -> None:
+def count_decided(cluster: Cluster) -> int:
+    """How many elections the controllers told of."""
+    return sum(each.log_text().count("was decided") for each in cluster.controllers)
+
+
+def test_a_frozen_master_is_replaced_in_time(cluster: Cluster, topic: str, senders: Senders) -> None:
+    before = count_decided(cluster)
     for _ in range(2):
         master = cluster.master()
         frozen_s = time.monotonic()
@@ -71,12 +89,13 @@ def test_a_frozen_master_is_replaced_in_time(cluster: Cluster, senders: Senders)
         assert took_s > SETTINGS.controller_heartbeat_ms / 1000, "nobody can know so soon: it was not frozen"
         cluster.wait_in_sync(3)
         assert cluster.master() != master
-    decided = [line for each in cluster.controllers for line in each.log_text().splitlines() if "was decided" in line]
-    assert len(decided) >= 2, "one election for each freeze, and its time is told"
-    check_everything(cluster, senders)
+    assert count_decided(cluster) >= before + 2, "one election for each freeze, and its time is told"
+    check_everything(cluster, topic, senders)
 
 
-def test_a_frozen_replica_holds_sends_up_for_a_moment_and_costs_no_election(cluster: Cluster, senders: Senders) -> None:
+def test_a_frozen_replica_holds_sends_up_for_a_moment_and_costs_no_election(
+    cluster: Cluster, topic: str, senders: Senders
+) -> None:
     before = cluster.wait_in_sync(3)
     replica = (cluster.master() + 1) % 3
     frozen_s = time.monotonic()
@@ -90,11 +109,13 @@ def test_a_frozen_replica_holds_sends_up_for_a_moment_and_costs_no_election(clus
     )
     assert blocked_s <= REPLICA_LIMIT_S
     assert blocked_s > SETTINGS.heartbeat_ms / 1000, "sends did not need the frozen replica"
-    check_everything(cluster, senders)
+    check_everything(cluster, topic, senders)
     assert cluster.wait_in_sync(3)["masterEpoch"] == before["masterEpoch"]
 
 
-def test_another_leader_of_the_controllers_changes_nothing_for_the_brokers(cluster: Cluster, senders: Senders) -> None:
+def test_another_leader_of_the_controllers_changes_nothing_for_the_brokers(
+    cluster: Cluster, topic: str, senders: Senders
+) -> None:
     before = cluster.wait_in_sync(3)
     for stop, resume in ((Process.freeze, Process.thaw), (Process.kill, Process.start)):
         leader = cluster.controllers[cluster.leader()]
@@ -104,12 +125,12 @@ def test_another_leader_of_the_controllers_changes_nothing_for_the_brokers(clust
         eventually("sends under the new leader", lambda goal=goal: senders.acknowledged > goal)
         resume(leader)
     assert cluster.wait_in_sync(3)["masterEpoch"] == before["masterEpoch"]
-    check_everything(cluster, senders)
+    check_everything(cluster, topic, senders)
     assert all(not history.unknown for history in senders.histories)
 
 
 def test_a_frozen_replica_leaves_in_time_although_the_leading_controller_froze_with_it(
-    cluster: Cluster, senders: Senders
+    cluster: Cluster, topic: str, senders: Senders
 ) -> None:
     """They share a machine, say: the master has to find the next leader before it can have the set changed."""
     before = cluster.wait_in_sync(3)
@@ -122,7 +143,7 @@ def test_a_frozen_replica_leaves_in_time_although_the_leading_controller_froze_w
     cluster.controllers[leader].thaw()
     cluster.brokers[replica].thaw()
     assert blocked_s <= max(REPLICA_LIMIT_S, ELECTION_LIMIT_S + ROOM_MS / 1000)
-    check_everything(cluster, senders)
+    check_everything(cluster, topic, senders)
     after = cluster.wait_in_sync(3)
     assert after["masterEpoch"] == before["masterEpoch"]
     assert after["syncStateSetEpoch"] >= before["syncStateSetEpoch"] + 2, "out of the set, and back"

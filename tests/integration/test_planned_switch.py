@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_faults import TOPIC, check_everything, start_producers
+from tests.integration.test_faults import check_everything, start_producers
 from tests.support.cluster import Cluster, eventually
 from tests.support.workload import call_until
 
 pytestmark = pytest.mark.slow
 
+TOPIC = "Orders"
 SWITCHES = 6
 
 
@@ -26,7 +27,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_a_planned_switch_cuts_nothing(cluster: Cluster) -> None:
-    producers = start_producers(cluster)
+    producers = start_producers(cluster, TOPIC)
     masters = []
     for _ in range(SWITCHES):
         group = cluster.wait_in_sync(3)
@@ -39,7 +40,7 @@ def test_a_planned_switch_cuts_nothing(cluster: Cluster) -> None:
         for producer in producers:
             producer.wait_for(20)
     assert sorted(masters) == [1, 1, 2, 2, 3, 3], "every broker was master twice"
-    acknowledged = check_everything(cluster, producers)
+    acknowledged = check_everything(cluster, TOPIC, producers)
     assert acknowledged >= 4 * 20 * SWITCHES
     logs = "".join(broker.log_text() for broker in cluster.brokers)
     assert logs.count("handing over to broker") == SWITCHES

@@ -196,6 +196,15 @@ class Cluster:
             process.start()
         self.wait_in_sync(len(self.brokers))
 
+    def make_whole(self) -> None:
+        """Start again and thaw what a test may have left dead or frozen, and wait as after the start."""
+        for process in self.processes:
+            if process.is_running:
+                process.thaw()
+            else:
+                process.start()
+        self.wait_in_sync(len(self.brokers))
+
     def group(self) -> dict[str, Any] | None:
         """The broker group as the controllers see it, None while nobody registered."""
         groups: list[dict[str, Any]] = document(self.admin.cluster_view())["groups"]

@@ -26,7 +26,7 @@ def free_ports(count: int, in_a_row: int = 1) -> list[int]:
     while len(found) < count:
         port = _CHANCE.randrange(_LOWEST_PORT, _LOWEST_PORT + _PORTS - in_a_row)
         row = range(port, port + in_a_row)
-        if _given.isdisjoint(row) and all(_is_free(each) and _is_ours(each) for each in row):
+        if _given.isdisjoint(row) and all(_is_ours(each) and _is_free(each) for each in row):
             found.append(port)
             _given.update(row)
     return found

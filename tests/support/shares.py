@@ -1,14 +1,20 @@
-"""How the suite is spread over processes (`pytest -n`): all workers share what is self-contained, then one does the rest alone.
+"""How the suite is spread over processes (`pytest -n`): which worker runs what, and when.
 
-A file is the unit of the first part: its tests run in one worker and in their order, and share its fixtures. When no file is
-left, the workers but one end. The one that stays then has the machine for itself, for the tests that start daemons or measure.
+Three kinds of tests. What is self-contained is shared by all workers. Tests that start daemons mostly wait for them, so they run
+from the start beside the self-contained ones, but only a few at a time: one worker in two does so, and one of two workers. What
+judges by the clock, or loads the machine itself, runs at the end in the one worker that stays when all others have ended.
+
+A bundle is the unit: its tests run in one worker and in their order, and share its fixtures. Of two workers one takes the bundles
+with daemons until there are none left, and then helps with the self-contained ones, if there are any.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from enum import Enum
 from itertools import groupby
+from typing import NamedTuple
 
 import pytest
 from xdist.remote import Producer
@@ -16,24 +22,39 @@ from xdist.scheduler import LoadScheduling
 from xdist.workermanage import WorkerController
 
 
-class TogetherThenAlone(LoadScheduling):
-    """A schedule of xdist; `is_alone` tells by its id whether a test wants the machine for itself."""
+class Kind(Enum):
+    """What a test needs of the machine."""
 
-    def __init__(self, config: pytest.Config, log: Producer | None, is_alone: Callable[[str], bool]) -> None:
+    SELF_CONTAINED = "self-contained"
+    DAEMONS = "daemons"
+    ALONE = "alone"
+
+
+class Share(NamedTuple):
+    """Where a test belongs; those with the same bundle run in one worker, if they stand together in the suite's order."""
+
+    kind: Kind
+    bundle: str
+
+
+class Shares(LoadScheduling):
+    """A schedule of xdist; `share_of` tells by a test's id where it belongs."""
+
+    def __init__(self, config: pytest.Config, log: Producer | None, share_of: Callable[[str], Share]) -> None:
         super().__init__(config, log)
-        self._is_alone = is_alone
-        self._files: deque[list[int]] = deque()
-        self._alone: list[int] = []
+        self._share_of = share_of
+        self._shares: list[Share] = []  # of the collection's tests
+        self._waiting: dict[Kind, deque[list[int]]] = {kind: deque() for kind in Kind}
 
     @property
     def tests_finished(self) -> bool:
         """Whether every test is with a worker, and none has more to do than its last."""
-        return super().tests_finished and not self._files and not self._alone
+        return super().tests_finished and not any(self._waiting.values())
 
     @property
     def has_pending(self) -> bool:
         """Whether any test is still to be run."""
-        return super().has_pending or bool(self._files) or bool(self._alone)
+        return super().has_pending or any(self._waiting.values())
 
     def schedule(self) -> None:
         """Begin, or go on with a worker that took the place of a dead one."""
@@ -41,6 +62,7 @@ class TogetherThenAlone(LoadScheduling):
             if not self._check_nodes_have_same_collection():
                 return
             self.collection = next(iter(self.node2collection.values()))
+            self._shares = [self._share_of(test) for test in self.collection]
             self._put_back(range(len(self.collection)))
         for node in self.nodes:
             self.check_schedule(node)
@@ -49,17 +71,10 @@ class TogetherThenAlone(LoadScheduling):
         """Give the worker more, or let it end; a worker runs a test only when it knows the next one or that there is none."""
         if node.shutting_down:
             return
-        while self._files and self._has_little(node):
-            self._give(node, self._files.popleft())
-        if not self._has_little(node):
-            return
-        if self._alone:
-            if any(not other.shutting_down for other in self.nodes if other is not node):
-                node.shutdown()
-            elif len(self.nodes) == 1:
-                alone, self._alone = self._alone, []
-                self._give(node, alone)
-        if not self._alone and self._has_little(node):
+        while self._has_little(node) and (bundle := self._next_bundle(node)):
+            self.node2pending[node].extend(bundle)
+            node.send_runtest_some(bundle)
+        if self._has_little(node) and not self._stays_for_the_end(node):
             node.shutdown()
 
     def remove_node(self, node: WorkerController) -> str | None:
@@ -81,13 +96,25 @@ class TogetherThenAlone(LoadScheduling):
     def _has_little(self, node: WorkerController) -> bool:
         return len(self.node2pending[node]) < 2
 
-    def _give(self, node: WorkerController, tests: list[int]) -> None:
-        self.node2pending[node].extend(tests)
-        node.send_runtest_some(tests)
+    def _next_bundle(self, node: WorkerController) -> list[int]:
+        """What the worker is to do next: daemons when it is its turn, else what is self-contained; in the end what runs alone."""
+        kinds = [Kind.SELF_CONTAINED]
+        if self.numnodes == 1:
+            kinds.append(Kind.DAEMONS)  # what is fast tells first
+        elif self._workers_with_daemons(besides=node) < self.numnodes // 2:
+            kinds.insert(0, Kind.DAEMONS)
+        if self.nodes == [node]:
+            kinds.append(Kind.ALONE)
+        return next((self._waiting[kind].popleft() for kind in kinds if self._waiting[kind]), [])
 
-    def _put_back(self, tests: Sequence[int]) -> None:
-        assert self.collection is not None or not tests
-        ids = self.collection or []
-        self._alone += [test for test in tests if self._is_alone(ids[test])]
-        together = [test for test in tests if not self._is_alone(ids[test])]
-        self._files.extend(list(group) for _, group in groupby(together, lambda test: ids[test].partition("::")[0]))
+    def _workers_with_daemons(self, *, besides: WorkerController) -> int:
+        others = (pending for node, pending in self.node2pending.items() if node is not besides)
+        return sum(any(self._shares[test].kind is Kind.DAEMONS for test in pending) for pending in others)
+
+    def _stays_for_the_end(self, node: WorkerController) -> bool:
+        """Whether it waits for the others, which are ending, to be alone then."""
+        return bool(self._waiting[Kind.ALONE]) and all(other.shutting_down for other in self.nodes if other is not node)
+
+    def _put_back(self, tests: Iterable[int]) -> None:
+        for share, bundle in groupby(tests, lambda test: self._shares[test]):
+            self._waiting[share.kind].append(list(bundle))

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brokerd.proxy.protobuf import service
+from tests.support.examples import examples
 from tests.unit.brokerd.proxy.calls import METADATA, FakeCall
 from tests.unit.brokerd.proxy.conftest import Bench
 
@@ -55,7 +56,9 @@ def build(request_class, fields):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(data=st.data())
 async def test_random_requests_get_a_status(method, data) -> None:
     bench = Bench()

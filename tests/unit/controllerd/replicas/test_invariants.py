@@ -278,7 +278,7 @@ def test_whatever_is_asked(histories: type[Histories]) -> None:
     run_state_machine_as_test(
         histories,
         # always the same histories: others might not do everything that is asked for below
-        settings=settings(max_examples=examples(150), stateful_step_count=50, deadline=None, derandomize=True),
+        settings=settings(max_examples=examples(75), stateful_step_count=50, deadline=None, derandomize=True),
     )
     kinds = {kind.__name__ for kind in get_args(Record)} | ({"UncleanElection"} if histories.allow_unclean else set())
     assert all(histories.happened[kind] for kind in kinds), f"too little happened: {histories.happened}"

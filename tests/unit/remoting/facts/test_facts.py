@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.errors import ProtocolError
@@ -16,6 +16,7 @@ from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode, encode
 from remoting.facts.snapshot import ClusterSnapshot
 from remoting.facts.words import BrokerRole
+from tests.support.examples import examples
 
 RECORDED = Path(__file__).parent / "recorded"
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -53,6 +54,7 @@ def test_documents_as_they_always_were_say_the_same(name: str, kind: type[object
     assert known(orjson.loads(encode(decode(kind, recorded)))) == known(orjson.loads(recorded))
 
 
+@settings(max_examples=examples(40))
 @given(st.data())
 @pytest.mark.parametrize("kind", sorted(set(KINDS.values()), key=str))
 def test_every_fact_comes_back_as_it_was(kind: type[object], data: st.DataObject) -> None:

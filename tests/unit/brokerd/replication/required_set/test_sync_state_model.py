@@ -22,7 +22,7 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake
 from remoting import codes
 
-SCHEDULES = int(os.environ.get("MODEL_SCHEDULES", "1500"))
+SCHEDULES = int(os.environ.get("MODEL_SCHEDULES", "500"))
 MOVES = {
     "append": 10, "catch_up": 16, "disconnect": 3, "connect": 8, "tick": 8, "process": 8, "answer": 8, "lose": 2,
     "give_up": 3, "read": 4,
