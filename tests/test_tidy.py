@@ -479,17 +479,13 @@ MOST_PARAMETERS = 6
 # Constructors that take more, until they are divided; an entry that is no longer needed goes.
 TAKE_MORE = {
     "brokerd/config/writer.py ConfigWriter",
-    "brokerd/loop/long_polling.py Waiter",
     "brokerd/pop/batch.py Batch",
     "brokerd/pop/finishing.py Finishing",
     "brokerd/pop/looking.py PopLooking",
     "brokerd/pop/reviver.py Reviver",
     "brokerd/pop/service.py PopService",
     "brokerd/processors/state.py StateProcessor",
-    "brokerd/retry/service.py RetryService",
     "brokerd/store/housekeeping.py Housekeeper",
-    "brokerd/transactions/checking.py CheckBack",
-    "brokerd/transactions/service.py TransactionService",
     "controllerd/raft/driver.py RaftDriver",
     "controllerd/raft/leading.py Leading",
     "remoting/frame.py Command",

@@ -11,7 +11,9 @@ from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService, Preface
 from brokerd.pop.service import PopService
 from brokerd.store.store import MessageStore
+from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.service import TransactionService
+from brokerd.transactions.topics import TransactionTopics
 
 
 class Residents(NamedTuple):
@@ -38,6 +40,15 @@ def make_residents(
         identity.cluster, identity.broker_name, development=identity.development, delay_levels=len(delays)
     )
     metadata = MetadataService(record_log, names, scheduler, wall_ms, settings.journal, preface)
+    transaction_topics = TransactionTopics(record_log, metadata, wall_ms, identity.store_host)
+    checks = CheckBack(
+        transaction_topics,
+        clients,
+        identity.broker_name,
+        scheduler,
+        settings.transactions,
+        settings.store.segment_size_bytes,
+    )
     return Residents(
         metadata,
         PopService(
@@ -52,17 +63,6 @@ def make_residents(
             settings=settings.pop,
             journal_settings=settings.journal,
         ),
-        TransactionService(
-            broker_name=identity.broker_name,
-            log=record_log,
-            metadata=metadata,
-            producers=clients,
-            move_up_bytes=settings.store.segment_size_bytes,
-            scheduler=scheduler,
-            now_ms=wall_ms,
-            host=identity.store_host,
-            settings=settings.transactions,
-            delays=delays,
-        ),
+        TransactionService(transaction_topics, checks, settings.transactions, delays),
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
     )
