@@ -20,7 +20,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from secrets import token_bytes
 
 from brokerd.metadata.configs import TopicConfig
@@ -29,8 +28,8 @@ from brokerd.replication.controllers.controller_link import ControllerLink
 from brokerd.replication.controllers.controller_session import ControllerSession
 from brokerd.replication.controllers.fixed_session import FixedSession
 from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
-from brokerd.replication.controllers.name_server_link import FixedNameServers, NameServerLink
-from brokerd.replication.controllers.request_fields import Speaker, broker_position
+from brokerd.replication.controllers.name_server_link import NameServerLink
+from brokerd.replication.controllers.request_fields import Speaker
 from brokerd.replication.controllers.session import BrokerNames, Session
 from brokerd.replication.controllers.wishes import Wishes
 from brokerd.replication.epochs.epoch_file import EpochFile
@@ -129,13 +128,12 @@ class Replica:
         else:
             files = IdentityFiles(around.disk, around.names.cluster, around.names.broker_name)
             registration = Registration(files, around.names.address, around.wall_ms())
-            position = partial(broker_position, driver.machine)
-            speaker = Speaker(around.names, registration, incarnation, position, tail_kept)
+            speaker = Speaker(around.names, registration, incarnation, driver.machine, tail_kept)
             self._session = ControllerSession(settings, speaker, around.controllers, driver, self._now_ms())
         self._stood_in = False  # what the name servers last heard
         self._link = ControllerLink(settings, self._session, wishes, self._hub.tell, around.wall_ms, around.identity)
         self._name_servers = NameServerLink(
-            self._link if settings.roles == "controllers" else FixedNameServers(self._link, tuple(around.controllers)),
+            self._link,
             around.names,
             around.topics,
             settings.name_server_register_ms,

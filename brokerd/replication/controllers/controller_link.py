@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
 
 from brokerd.replication.controllers.session import Session, SessionRequest
 from brokerd.replication.controllers.wishes import Wishes
@@ -35,10 +34,8 @@ _CLOSE_TIMEOUT_S = 1.0
 Answered = Callable[[Command | LogboomError], None]
 
 
-class Tell(Protocol):
-    """Calls an event with the arguments and the time; what the event raises ends the process. False: it raised."""
-
-    def __call__(self, event: Callable[..., None], /, *arguments: Any) -> bool: ...
+# Calls an event with the arguments and the time; what the event raises ends the process. False: it raised.
+Tell = Callable[..., bool]
 
 
 class ControllerLink:
@@ -74,6 +71,10 @@ class ControllerLink:
     @property
     def connected(self) -> list[str]:
         return sorted(address for address, connection in self._connections.items() if connection.is_open)
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        return self._session.name_servers
 
     def start(self) -> None:
         """Dial the controllers, and step whenever it is wanted."""

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from brokerd.replication.controllers.identity import Registration
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerPosition:
-    """What a heartbeat tells about the log."""
-
-    last_epoch: int
-    highest_epoch: int
-    max_offset: int
-    confirm_offset: int
-
-
-def broker_position(machine: RoleMachine) -> BrokerPosition:
-    return BrokerPosition(
-        machine.epochs.last_epoch, machine.highest_epoch, machine.log.end_offset, max(machine.confirm_offset, 0)
-    )
 
 
 @dataclass(slots=True)
@@ -35,7 +18,7 @@ class Speaker:
     names: BrokerNames
     registration: Registration
     incarnation: int
-    position: Callable[[], BrokerPosition]
+    machine: RoleMachine
     tail_kept: bool = True
 
 
@@ -60,7 +43,7 @@ class RequestFields:
         return self._group_and_id() | {
             "brokerAddress": self._speaker.names.address,
             "invokeTime": str(wall_ms),
-            "maxOffset": str(self._speaker.position().max_offset),
+            "maxOffset": str(self._speaker.machine.log.end_offset),
             **self._own(),
         }
 
@@ -77,12 +60,12 @@ class RequestFields:
         return self._group_and_id() | {"designateElect": "false", "invokeTime": str(wall_ms), **self._own()}
 
     def heartbeat(self) -> dict[str, str]:
-        settings, position = self._settings, self._speaker.position()
+        settings, machine = self._settings, self._speaker.machine
         return self._group_and_id() | {
             "brokerAddr": self._speaker.names.address,
-            "epoch": str(position.last_epoch),
-            "maxOffset": str(position.max_offset),
-            "confirmOffset": str(position.confirm_offset),
+            "epoch": str(machine.epochs.last_epoch),
+            "maxOffset": str(machine.log.end_offset),
+            "confirmOffset": str(max(machine.confirm_offset, 0)),
             "heartbeatIntervalMills": str(settings.controller_heartbeat_ms),
             "heartbeatTimeoutMills": str(settings.controller_heartbeat_timeout_ms),
             "electionPriority": str(settings.election_priority),
@@ -100,7 +83,7 @@ class RequestFields:
             "haAddress": speaker.names.ha_address,
             "grpcAddress": speaker.names.grpc_address,
             "incarnation": str(speaker.incarnation),
-            "highestMasterEpoch": str(speaker.position().highest_epoch),
+            "highestMasterEpoch": str(speaker.machine.highest_epoch),
         }
         if self._settings.learner:
             fields["learner"] = "true"

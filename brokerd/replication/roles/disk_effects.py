@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from brokerd.replication.epochs.epoch_file import EpochFile
@@ -13,6 +14,8 @@ from brokerd.replication.log import LogPosition, ReplicatedLog
 from brokerd.replication.roles import effects
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError, StorageError
+
+log = logging.getLogger(__name__)
 
 DiskEffect = (
     effects.AppendReplicated
@@ -33,12 +36,11 @@ class LogRefusedError(Exception):
 
 
 class DiskEffects:
-    """A broker's log and epoch files. `note` is told what a person may want to know."""
+    """A broker's log and epoch files."""
 
-    def __init__(self, log: ReplicatedLog, epoch_file: EpochFile, note: Callable[[str], None]) -> None:
+    def __init__(self, log: ReplicatedLog, epoch_file: EpochFile) -> None:
         self._log = log
         self._epoch_file = epoch_file
-        self._note = note
 
     def position(self) -> LogPosition:
         """What there is."""
@@ -59,12 +61,12 @@ class DiskEffects:
             case effects.PersistEpochs(entries):
                 self._epoch_file.save_entries(entries)
             case effects.TruncateLog(offset):
-                self._note(f"cutting the log from {self._log.end_offset} to {offset}, where the master's differs")
+                log.info("cutting the log from %d to %d, where the master's differs", self._log.end_offset, offset)
                 self._change(self._log.truncate, offset)
                 assert self._log.end_offset == offset
             case effects.ResetLog(offset):
                 if self._log.end_offset > self._log.min_offset:
-                    self._note("dropping the whole log, to copy the master's")
+                    log.info("dropping the whole log, to copy the master's")
                 self._change(self._log.reset, offset)
                 assert self._log.min_offset == self._log.end_offset == offset
             case effects.SettleLog():

@@ -22,13 +22,13 @@ from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.rocketmq_peers import host_of
 from brokerd.replication.roles import effects
 from brokerd.replication.roles.disk_effects import DiskEffects, LogRefusedError
-from brokerd.replication.roles.effects import Effect, Role, RoleView
+from brokerd.replication.roles.effects import Ask, Effect, Role, RoleView
 from brokerd.replication.roles.hand_over import HandOver, Told
 from brokerd.replication.roles.log_sender import LogSender
 from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.channels import Channels
-from brokerd.replication.wire.frames import Ack, FromMaster, FromReplica, Handshake, Piece
+from brokerd.replication.wire.frames import Ack, Frame, Handshake, Piece, Reply
 from brokerd.replication.wire.proof import Credentials
 from brokerd.store.put_status import PutStatus
 from remoting.disk import Bytes
@@ -58,11 +58,7 @@ class Outlet(Protocol):
 class RoleAuthority(Protocol):
     """Who decides the roles of the group, as the driver asks him; answers come as calls of the driver."""
 
-    def request_sync(self) -> None: ...
-
-    def request_election(self) -> None: ...
-
-    def request_members(self) -> None: ...
+    def ask(self, what: Ask) -> None: ...
 
     def propose(self, proposal: Proposal, master_epoch: int) -> None: ...
 
@@ -91,12 +87,11 @@ class ReplicationDriver:
     ) -> None:
         """`confirm_offset` is the last one known to be on disk (a lower bound is fine). Raises CorruptedFile."""
         epochs, highest_epoch = seams.epoch_file.load()
-        self._disk = DiskEffects(seams.log, seams.epoch_file, self._note)
+        self._disk = DiskEffects(seams.log, seams.epoch_file)
         self.channels = Channels(settings, credentials)
         self.machine = RoleMachine(settings, epochs, highest_epoch, self._disk.position(), confirm_offset, now_ms)
         self.acks = AckQueue(settings.max_waiting_acks)
         self._is_draining = False  # the broker is about to stop: nothing new is accepted
-        self.last_errors: list[str] = []
         self._hand_over: HandOver | None = None
         self._log = seams.log
         self._outlet = seams.outlet
@@ -186,7 +181,7 @@ class ReplicationDriver:
             return
         if self._hand_over is not None:
             self._hand_over.end("another switch was asked for", self._log.end_offset, now_ms)
-        self._note(f"handing over to broker {successor}")
+        log.info("handing over to broker %d", successor)
         self._hand_over = HandOver(successor, wait_ms, hold_ms, now_ms, told)
         self._finish(now_ms)
 
@@ -198,7 +193,7 @@ class ReplicationDriver:
         if hand_over.is_over(now_ms):
             self._hand_over = None
             if self.machine.mastership is not None:
-                self._note("not handed over: this broker goes on as master")
+                log.info("not handed over: this broker goes on as master")
 
     # From the network shells
 
@@ -210,32 +205,36 @@ class ReplicationDriver:
 
     def received(self, connection: int, data: Bytes, now_ms: int) -> None:
         """Bytes of the other side, cut anywhere; they are used before this returns."""
-        channels = self.channels
         try:
-            if channels.is_accepted(connection):
-                from_replica, said = channels.receive_from_replica(connection, data)
-                if said:
-                    self._outlet.send(connection, said)
-                self._from_replica(connection, from_replica, now_ms)
-            elif channels.is_dialled(connection):
-                from_master, said = channels.receive_from_master(connection, data)
-                if said:
-                    self._outlet.send(connection, said)
-                self._from_master(connection, from_master, now_ms)
+            frames, said = self.channels.receive(connection, data)
+            if said:
+                self._outlet.send(connection, said)
+            self._take(connection, frames, now_ms)
+            self._finish(now_ms)
+            self._pump(connection, now_ms)
         except ProtocolError as error:
             self._refuse(connection, error, now_ms)
 
-    def _from_replica(self, connection: int, frames: Iterable[FromReplica], now_ms: int) -> None:
-        """Frames of a replica, in order."""
+    def _take(self, connection: int, frames: Sequence[Frame], now_ms: int) -> None:
+        """Frames of a replica or of the master, in order."""
+        machine = self.machine
+        pieces: list[Piece] = []
         for frame in frames:
             if isinstance(frame, Ack):
-                self.machine.acked(connection, frame.offset, now_ms)
+                machine.acked(connection, frame.offset, now_ms)
+            elif isinstance(frame, Piece):
+                pieces.append(frame)
+            elif isinstance(frame, Reply):
+                if pieces:
+                    machine.received(connection, pieces, now_ms)
+                    pieces = []
+                machine.replied(connection, frame, now_ms)
             elif isinstance(frame, Handshake):
-                self.machine.handshake(connection, frame, now_ms)
+                machine.handshake(connection, frame, now_ms)
             else:
-                self.machine.saw_newer_epoch(connection, frame.epoch, now_ms)
-        self._finish(now_ms)
-        self._pump(connection, now_ms)
+                machine.saw_newer_epoch(connection, frame.epoch, now_ms)
+        if pieces:
+            machine.received(connection, pieces, now_ms)
 
     def connected(self, attempt: int, connection: int, now_ms: int) -> None:
         self.machine.connected(attempt, connection, now_ms)
@@ -243,21 +242,6 @@ class ReplicationDriver:
 
     def connect_failed(self, attempt: int, reason: str, now_ms: int) -> None:
         self.machine.connect_failed(attempt, reason, now_ms)
-        self._finish(now_ms)
-
-    def _from_master(self, connection: int, frames: Sequence[FromMaster], now_ms: int) -> None:
-        """Frames of the master, in order. Bodies are used before this returns."""
-        pieces: list[Piece] = []
-        for frame in frames:
-            if isinstance(frame, Piece):
-                pieces.append(frame)
-                continue
-            if pieces:
-                self.machine.received(connection, pieces, now_ms)
-                pieces = []
-            self.machine.replied(connection, frame, now_ms)
-        if pieces:
-            self.machine.received(connection, pieces, now_ms)
         self._finish(now_ms)
 
     def lost(self, connection: int, now_ms: int) -> None:
@@ -306,12 +290,8 @@ class ReplicationDriver:
         self.machine.proposal_accepted(token, members, set_epoch, now_ms)
         self._finish(now_ms)
 
-    def proposal_answered(self, token: int, code: int, now_ms: int) -> None:
-        self.machine.proposal_answered(token, code, now_ms)
-        self._finish(now_ms)
-
-    def proposal_unanswered(self, token: int, now_ms: int) -> None:
-        self.machine.proposal_unanswered(token, now_ms)
+    def proposal_failed(self, token: int, code: int | None, now_ms: int) -> None:
+        self.machine.proposal_failed(token, code, now_ms)
         self._finish(now_ms)
 
     # Time and end
@@ -443,12 +423,8 @@ class ReplicationDriver:
                 self._outlet.connect(address, attempt)
             case effects.CloseConnection(connection, reason):
                 self._close(connection, reason)
-            case effects.RequestSync():
-                self._authority.request_sync()
-            case effects.RequestElection():
-                self._authority.request_election()
-            case effects.RequestMembers():
-                self._authority.request_members()
+            case Ask():
+                self._authority.ask(effect)
             case effects.ProposeSyncStateSet(proposal, master_epoch):
                 log.info("proposing the sync-state set %s", sorted(proposal.members))
                 self._authority.propose(proposal, master_epoch)
@@ -492,11 +468,6 @@ class ReplicationDriver:
     def _close(self, connection: int, reason: str) -> None:
         # Whoever only connects must not fill the log; the first refusal of each peer is in it.
         level = logging.INFO if self.channels.is_open(connection) else logging.DEBUG
-        self._note(f"replication connection {connection} closed: {reason}", level)
+        log.log(level, "replication connection %d closed: %s", connection, reason)
         self.channels.forget(connection)
         self._outlet.close(connection)
-
-    def _note(self, sentence: str, level: int = logging.INFO) -> None:
-        log.log(level, "%s", sentence)
-        self.last_errors.append(sentence)
-        del self.last_errors[:-20]

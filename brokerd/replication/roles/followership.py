@@ -25,11 +25,11 @@ from enum import Enum
 from brokerd.replication.rocketmq_peers import RocketmqPeers, host_of
 from brokerd.replication.roles.effects import (
     AppendReplicated,
+    Ask,
     CloseConnection,
     Connect,
     PersistEpochs,
     RequestFlush,
-    RequestSync,
     ResetLog,
     SendAck,
     SendHandshake,
@@ -174,7 +174,7 @@ class Followership:
         if self.stage is CopyStage.HANDSHAKE:
             self._unanswered()
         # The master may be gone: ask who is it now. If only the connection is, be back before it proposes us out.
-        self._outbox.append(RequestSync())
+        self._outbox.append(Ask.SYNC)
         if self.stage is CopyStage.TRANSFER:
             self._dial(now_ms)
         else:
@@ -198,7 +198,7 @@ class Followership:
             if self.stage is CopyStage.HANDSHAKE:
                 self._unanswered()
             self._leave("the master is silent", now_ms)
-            self._outbox.append(RequestSync())
+            self._outbox.append(Ask.SYNC)
         elif self.stage is CopyStage.TRANSFER and now_ms - self._sent_ms >= self._settings.heartbeat_ms:
             self._send_ack(self._acked, now_ms)
 
@@ -220,7 +220,7 @@ class Followership:
             self._leave("the master greeted twice", now_ms)
             return
         if reply.last_epoch != self.master_epoch:
-            self._outbox.append(RequestSync())
+            self._outbox.append(Ask.SYNC)
             kind = (
                 "a stale master" if reply.last_epoch < self.master_epoch else "a newer master than a controller named"
             )
@@ -368,7 +368,7 @@ class Followership:
                 f"{reason}, and this replica may be in the sync-state set; "
                 "elect it master if its log is the right one, or remove its data directory if the master's is"
             )
-            self._outbox.append(RequestSync())
+            self._outbox.append(Ask.SYNC)
             self._leave(self.stuck, now_ms)
             self._dial_at_ms = now_ms + _STUCK_RETRY_MS
             return False

@@ -21,10 +21,9 @@ from brokerd.replication.required_set.quorum import ALL, Quorum, decide, positio
 from brokerd.replication.required_set.replica_progress import ConnectionStage, Follower, Progress
 from brokerd.replication.required_set.sync_state import SyncState
 from brokerd.replication.roles.effects import (
+    Ask,
     CloseConnection,
     ProposeSyncStateSet,
-    RequestMembers,
-    RequestSync,
     SendHeartbeat,
     SendReply,
 )
@@ -453,9 +452,9 @@ class Mastership:
     def _ask_sync(self, now_ms: int) -> None:
         if now_ms - self._sync_asked_ms >= _ASK_AGAIN_MS:
             self._sync_asked_ms = now_ms
-            self._outbox.append(RequestSync())
+            self._outbox.append(Ask.SYNC)
 
     def _ask_members(self, now_ms: int) -> None:
         if now_ms - self._members_asked_ms >= _ASK_MEMBERS_AGAIN_MS:
             self._members_asked_ms = now_ms
-            self._outbox.append(RequestMembers())
+            self._outbox.append(Ask.MEMBERS)

@@ -23,13 +23,12 @@ from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
 from brokerd.replication.log import LogPosition
 from brokerd.replication.required_set.sync_state import REFUSALS, SyncState
 from brokerd.replication.roles.effects import (
+    Ask,
     CloseConnection,
     Effect,
     FailWaiters,
     PersistEpochs,
     PersistMasterEpoch,
-    RequestElection,
-    RequestSync,
     Role,
     RoleChanged,
     RoleView,
@@ -210,18 +209,13 @@ class RoleMachine:
             self.mastership.sync.accepted(token, members, set_epoch)
             self._after_answer(self.mastership, now_ms)
 
-    def proposal_answered(self, token: int, code: int, now_ms: int) -> None:
-        """Any other answer than success; only those that prove that nothing happened count as refusals."""
+    def proposal_failed(self, token: int, code: int | None, now_ms: int) -> None:
+        """Any other answer than success, or none; only those that prove that nothing happened count as refusals."""
         if self.mastership is not None:
             if code in REFUSALS:
                 self.mastership.sync.refused(token, code, now_ms)
             else:
                 self.mastership.sync.unknown(token, now_ms)
-            self._after_answer(self.mastership, now_ms)
-
-    def proposal_unanswered(self, token: int, now_ms: int) -> None:
-        if self.mastership is not None:
-            self.mastership.sync.unknown(token, now_ms)
             self._after_answer(self.mastership, now_ms)
 
     # The own log
@@ -335,7 +329,7 @@ class RoleMachine:
         if self.mastership is not None:
             if pause_ms:
                 self.mastership.discount_pause(pause_ms, now_ms)
-                self._outbox.append(RequestSync())  # the group may have gone on without us
+                self._outbox.append(Ask.SYNC)  # the group may have gone on without us
             self.mastership.tick(now_ms)
         elif self.followership is not None:
             if pause_ms:
@@ -370,7 +364,7 @@ class RoleMachine:
             "it waits for an election above that"
         )
         if view.master_id is None and not self.settings.learner:
-            self._outbox.append(RequestElection())
+            self._outbox.append(Ask.ELECTION)
 
     def _observe_again(self, view: RoleView, now_ms: int) -> None:
         if view.master_id is None:
@@ -432,7 +426,7 @@ class RoleMachine:
             case Step.ASK_ELECTION:
                 self._ask_election()
             case Step.ASK_SYNC:
-                self._outbox.append(RequestSync())
+                self._outbox.append(Ask.SYNC)
 
     def _close_connections(self, reason: str) -> None:
         self._confirm_offset = self.confirm_offset
@@ -455,7 +449,7 @@ class RoleMachine:
         """A learner asks for no master, only to be none any more."""
         assert self.view is not None
         if self.view.master_id is not None or not self.settings.learner:
-            self._outbox.append(RequestElection())
+            self._outbox.append(Ask.ELECTION)
 
     def _begin_epoch(self, now_ms: int) -> None:
         assert self.broker_id is not None

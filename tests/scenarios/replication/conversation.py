@@ -20,7 +20,10 @@ state [B..] / waiting              who is what; what waits at the controller
 
 from __future__ import annotations
 
+import logging
 from copy import deepcopy
+
+import pytest
 
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Ack, Handshake, Piece, Reply
@@ -32,8 +35,10 @@ from tests.unit.brokerd.replication.invariants import check_safety
 class Conversation:
     """Executes the commands of one file."""
 
-    def __init__(self) -> None:
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.group = Group(1)
+        self._caplog = caplog
+        caplog.set_level(logging.DEBUG, "brokerd.replication.roles.driver")
 
     def __call__(self, command: Command) -> str:
         method = getattr(self, "do_" + command.name.replace("-", "_"))
@@ -237,7 +242,8 @@ class Conversation:
         if wire.open_at_master and wire.open_at_replica:
             return []
         node = wire.replica if not wire.open_at_replica else wire.master
-        reason = node.driver.last_errors[-1].partition(": ")[2] if node.driver.last_errors else "?"
+        closings = [each for each in self._caplog.messages if each.startswith("replication connection")]
+        reason = closings[-1].partition(": ")[2]
         lines = [f"b{node.broker_id} closes: {reason}"]
         self.group.notice_close(wire)
         return lines

@@ -14,7 +14,7 @@ from brokerd.replication.controllers.fixed_session import FixedSession
 from brokerd.replication.controllers.session import BrokerNames, SessionRequest
 from brokerd.replication.epochs.log_lineage import LINEAGE_FILE, LogLineage
 from brokerd.replication.required_set.sync_state import Proposal
-from brokerd.replication.roles.effects import Role, RoleView
+from brokerd.replication.roles.effects import Ask, Role, RoleView
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.put_status import PutStatus
 from remoting import codes
@@ -56,11 +56,8 @@ class Observer:
     def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None:
         self.accepted.append((token, frozenset(members), set_epoch))
 
-    def proposal_answered(self, token: int, code: int, now_ms: int) -> None:
-        raise AssertionError("a fixed group refuses nothing")
-
-    def proposal_unanswered(self, token: int, now_ms: int) -> None:
-        raise AssertionError("a fixed group loses no answer")
+    def proposal_failed(self, token: int, code: int | None, now_ms: int) -> None:
+        raise AssertionError("a fixed group refuses nothing, and loses no answer")
 
 
 class Lineage:
@@ -123,7 +120,7 @@ def test_every_start_of_the_master_is_a_new_epoch() -> None:
     assert talk.tick() == []
     assert talk.observer.views == [RoleView(0, 7, frozenset({0}), 1, MASTER, "m:2", "m:3")]
     assert talk.observer.members == {0, 1, 2}
-    talk.session.request_sync()
+    talk.session.ask(Ask.SYNC)
     talk.tick(50)
     assert talk.observer.views[-1].master_epoch == 7
 
@@ -150,7 +147,7 @@ def test_a_replica_asks_its_master_now_and_then_and_when_wished() -> None:
     assert talk.tick(1) == [(MASTER, ASK_MASTER)]
     assert talk.tick(5000) == [], "one question at a time"
     talk.session.failed(talk.waiting.pop().token, "no answer", talk.now_ms)
-    talk.session.request_sync()
+    talk.session.ask(Ask.SYNC)
     assert talk.tick() == [(MASTER, ASK_MASTER)]
 
 

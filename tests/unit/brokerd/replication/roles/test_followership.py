@@ -7,12 +7,12 @@ import itertools
 from brokerd.replication.log import LogPosition
 from brokerd.replication.roles.effects import (
     AppendReplicated,
+    Ask,
     CloseConnection,
     Connect,
     Effect,
     PersistEpochs,
     RequestFlush,
-    RequestSync,
     ResetLog,
     SendAck,
     SendHandshake,
@@ -101,7 +101,7 @@ def test_a_stale_master_gets_no_ack() -> None:
     replica.greet("1@0 2@50", end=200)
     assert "stale" in replica.last(CloseConnection).reason
     assert not replica.all(SendAck, TruncateLog)
-    assert replica.all(RequestSync)
+    assert Ask.SYNC in replica.all(Ask)
 
 
 def test_a_master_that_no_controller_named_gets_no_ack_either() -> None:
@@ -260,7 +260,7 @@ def test_a_gap_means_a_new_copy() -> None:
 def test_it_dials_again_soon_then_less_often_and_asks_who_is_master() -> None:
     replica = streaming()
     replica.followership.lost(replica.wire, 0)
-    assert replica.all(RequestSync)
+    assert Ask.SYNC in replica.all(Ask)
     assert len(replica.all(Connect)) == 2, "at once, before the master's grace is over"
     replica.followership.connect_failed(replica.last(Connect).attempt, "refused", 0)
     times, now = [], 0

@@ -57,7 +57,7 @@ def test_refusals_are_logged_once_per_host_and_counted() -> None:
     for connection in range(5):
         channels.accept(connection, "10.0.0.9", 0)
         try:
-            channels.receive_from_replica(connection, b"\xff" * 20)
+            channels.receive(connection, b"\xff" * 20)
         except ProtocolError as error:
             sentences.append(channels.refuse(connection, error))
         channels.forget(connection)
