@@ -41,7 +41,6 @@ from brokerd.replication.roles.driver import ReplicationDriver, RoleListener, Se
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.followership import CopyStage
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.sockets.dialled_connection import DialledConnection
 from brokerd.replication.sockets.hub import Hub
 from brokerd.replication.sockets.listener import ReplicationListener
 from brokerd.replication.tool_requests import ToolRequests
@@ -113,7 +112,7 @@ class Replica:
                 now_ms=self._now_ms(),
             )
 
-        self._hub = Hub(make_driver, DialledConnection, self._now_ms, around.identity.tls)
+        self._hub = Hub(make_driver, self._now_ms, around.identity.tls)
         self._driver = driver = self._hub.driver
         self._session: Session
         if settings.roles == "fixed":
