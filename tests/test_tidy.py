@@ -80,7 +80,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["required_set"],
         ["roles"],
         ["controllers", "facts", "sockets"],
-        ["controller_requests", "tool_requests"],
+        ["requests"],
         ["replica"],
     ],
     "controllerd": [

@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from secrets import token_bytes
 
 from brokerd.metadata.configs import TopicConfig
-from brokerd.replication.controller_requests import ControllerRequests
 from brokerd.replication.controllers.controller_link import ControllerLink
 from brokerd.replication.controllers.controller_session import ControllerSession
 from brokerd.replication.controllers.fixed_session import FixedSession
@@ -36,6 +35,7 @@ from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.epochs.log_lineage import LogLineage
 from brokerd.replication.facts import ReplicaFacts, driver_facts
 from brokerd.replication.log import ReplicatedLog
+from brokerd.replication.requests import ReplicationRequests
 from brokerd.replication.required_set.quorum import weaknesses
 from brokerd.replication.roles.driver import ReplicationDriver, RoleListener, Seams
 from brokerd.replication.roles.effects import Role
@@ -43,7 +43,6 @@ from brokerd.replication.roles.followership import CopyStage
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sockets.hub import Hub
 from brokerd.replication.sockets.listener import ReplicationListener
-from brokerd.replication.tool_requests import ToolRequests
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.store.put_status import PutStatus
 from remoting.disk import Disk
@@ -140,8 +139,7 @@ class Replica:
             acting_master=settings.roles == "fixed" and settings.acting_master,
         )
         self._link.add_connected_listener(self._name_servers.connected)
-        self._tools = ToolRequests(self._hub, self._session, around.names, around.wall_ms)
-        self._requests = ControllerRequests(self._hub, self._session, self._link)
+        self._requests = ReplicationRequests(self._hub, self._session, self._link, around.names, around.wall_ms)
         self._listener: ReplicationListener | None = None
         self._ticker: asyncio.TimerHandle | None = None
         # What the fast path calls, without a layer in between
@@ -188,7 +186,7 @@ class Replica:
 
     def handlers(self) -> dict[int, Handler]:
         """For the broker's remoting server: what controllers and tools ask about replication."""
-        return self._requests.handlers() | self._tools.handlers()
+        return self._requests.handlers()
 
     # For senders and readers
 
@@ -297,7 +295,7 @@ class Replica:
         """The facts for a person."""
         return replace(
             driver_facts(self._driver, self._now_ms()),
-            acts_as_master=self._stands_in,
+            acts_as_master=self._session.acts_as_master,
             controllers=self._link.connected,
             controllers_error=self._session.last_error,
         )
@@ -307,11 +305,6 @@ class Replica:
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
-    @property
-    def _stands_in(self) -> bool:
-        """In a fixed group: this replica serves reads in its master's place."""
-        return isinstance(self._session, FixedSession) and self._session.acts_as_master
-
     def _tick(self) -> None:
         if self._hub.tell(self._tick_parts):  # without its clock the broker must not go on
             self._ticker = self._loop.call_later(TICK_MS / 1000, self._tick)
@@ -320,11 +313,11 @@ class Replica:
         self._driver.tick(now_ms, TICK_MS)
         if not self._settings.classic_master:
             self._link.step()
-            if self._stands_in != self._stood_in:
-                self._stood_in = self._stands_in
+            if self._session.acts_as_master != self._stood_in:
+                self._stood_in = self._session.acts_as_master
                 self._name_servers.register(now_ms)
             self._name_servers.tick(now_ms)
-        self._tools.tick(now_ms)
+        self._requests.tick(now_ms)
 
     def _tell_name_servers(self, role: Role, master_epoch: int) -> None:
         self._name_servers.role_changed(role, master_epoch, self.broker_id, self._now_ms())

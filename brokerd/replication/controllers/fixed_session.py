@@ -54,7 +54,6 @@ class FixedSession(Session):
         _check(settings)
         super().__init__(settings, names, driver)
         self.is_master = settings.broker_id == MASTER_ID
-        self.acts_as_master = False  # this replica stands in for its master
         self._name_servers = tuple(name_servers)
         self._lineage_file = lineage
         self.lineage = lineage.load(draw=self.is_master)  # "" = a replica that has not heard of it yet
@@ -136,7 +135,6 @@ class FixedSession(Session):
         self._sync_at_ms = now_ms
 
     def min_id_changed(self, now_ms: int) -> None:
-        """A name server says that another id is the smallest of the group (905): ask now who is there."""
         self._group_at_ms = now_ms
         self.notified(now_ms)
 
@@ -160,14 +158,9 @@ class FixedSession(Session):
             self._pending = None
             self.last_error = reason
 
-    # What the master tells its replicas (906)
-
-    def exchange_fields(self, flushed_offset: int) -> dict[str, str]:
-        """The answer to a replica's question; what follows the first three is ours alone."""
+    def exchange_fields(self) -> Mapping[str, str]:
+        """Ours alone."""
         return {
-            "masterAddress": self._names.address,
-            "masterHaAddress": self._names.ha_address,
-            "masterFlushOffset": str(flushed_offset),
             "masterEpoch": str(self._epoch),
             "masterGrpcAddress": self._names.grpc_address,
             "syncStateSet": ",".join(map(str, sorted(self._members))),

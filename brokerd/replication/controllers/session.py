@@ -41,6 +41,7 @@ class Session(ABC):
     def __init__(self, settings: ReplicationSettings, names: BrokerNames, driver: ReplicationDriver) -> None:
         self.addresses: tuple[str, ...] = ()  # whom the shell keeps connections to
         self.last_error = ""
+        self.acts_as_master = False  # this replica stands in for its master
         self._settings = settings
         self._names = names
         self._driver = driver
@@ -81,6 +82,14 @@ class Session(ABC):
     @abstractmethod
     def notified(self, now_ms: int) -> None:
         """Somebody says that the role changed. Anybody can say that, so it is only a reason to ask at once."""
+
+    def min_id_changed(self, now_ms: int) -> None:
+        """A name server says that another id is the smallest of the group (905)."""
+        self.notified(now_ms)
+
+    def exchange_fields(self) -> Mapping[str, str]:
+        """What else a master answers to brokers that ask who it is (906)."""
+        return {}
 
     @abstractmethod
     def answered(self, token: int, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:

@@ -132,8 +132,8 @@ def test_what_the_master_proposes_is_the_set() -> None:
     talk.session.propose(Proposal(6, frozenset({0}), 9), 99)  # of an ended mastership
     talk.tick(50)
     assert talk.observer.accepted == [(5, frozenset({0, 1}), 2)]
-    assert talk.session.exchange_fields(77)["syncStateSet"] == "0,1"
-    assert talk.session.exchange_fields(77)["masterEpoch"] == "1"
+    assert talk.session.exchange_fields()["syncStateSet"] == "0,1"
+    assert talk.session.exchange_fields()["masterEpoch"] == "1"
 
 
 def test_a_replica_asks_its_master_now_and_then_and_when_wished() -> None:
