@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.replication.required_set.quorum import ALL, kind_of, weaknesses
+from brokerd.replication.required_set.replica_progress import MissingCopy
 from brokerd.replication.roles.driver import ReplicationDriver
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.followership import Followership
@@ -29,23 +30,13 @@ class PeerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MissingFacts:
-    """A copy that is missing, why, and for how long. `stalls`: sends wait for it."""
-
-    broker_id: int
-    reason: str
-    stalls: bool
-    for_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeadingFacts:
     """Of a master. Who is missing for its `quorum` stands in `missing`."""
 
     required_set: Sequence[int]
     replicas: Sequence[PeerFacts]
     quorum: QuorumState
-    missing: Sequence[MissingFacts]
+    missing: Sequence[MissingCopy]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,15 +132,7 @@ def _leading_facts(mastership: Mastership, settings: ReplicationSettings, end_of
             for follower in mastership.followers
         ],
         quorum=_quorum(mastership, settings),
-        missing=[
-            MissingFacts(
-                broker_id=each.broker_id,
-                reason=each.reason,
-                stalls=each.stalls,
-                for_ms=max(0, now_ms - each.since_ms),
-            )
-            for each in mastership.missing.all
-        ],
+        missing=mastership.missing(now_ms),
     )
 
 

@@ -39,7 +39,6 @@ class Quorum(NamedTuple):
 
     needed: int
     refused: bool
-    downgraded: bool = False
 
     @property
     def waits_for_replicas(self) -> bool:
@@ -70,7 +69,7 @@ def decide(settings: ReplicationSettings, members: int, near: int) -> Quorum:
     needed = wanted
     if settings.auto_in_sync_replicas:
         needed = max(min(wanted, present), settings.min_in_sync_replicas)
-    return Quorum(needed, refused=needed > present, downgraded=needed < wanted)
+    return Quorum(needed, refused=needed > present)
 
 
 def position_of(quorum: Quorum, own: int, replicas: Iterable[int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 from brokerd.replication.wire.frames import Handshake, Layout
 from remoting.liveness import Patience, Silence
@@ -39,6 +40,16 @@ class Follower:
         self.next_offset = -1
         self.confirm_sent = -1
         self.sent_ms = now_ms
+
+
+class MissingCopy(NamedTuple):
+    """A copy that the group lacks, why, and for how long (whatever the reason was in between). `stalls`: it is required, so sends
+    wait for it."""
+
+    broker_id: int
+    reason: str
+    stalls: bool
+    for_ms: int
 
 
 class Progress:

@@ -90,39 +90,20 @@ class Followership:
         self._epochs = context.epochs
         self._log = context.log
         self._outbox = context.outbox
-        self._connection: int | None = None
+        self.connection: int | None = None
         self._attempt = 0
         self._retry_ms = _FIRST_RETRY_MS
         self._dial_at_ms = now_ms
-        self._received_ms = now_ms
-        self._sent_ms = now_ms
+        self.received_ms = now_ms  # when the master last said something
+        self.sent_ms = now_ms  # when this replica last did
         self._acked = -1
         self._ever_acked = False
         self._wants_clearance = False  # we would drop the log, but must know first that the set does not count on it
         self._cleared = False
         self._fresh = True  # no data yet on this connection
         self._is_damaged = False  # the log cannot be continued, whatever the epochs say
-        self._master_confirm = -1
+        self.master_confirm_offset = -1  # what the master last said is confirmed; -1 = nothing yet
         self._dial(now_ms)
-
-    @property
-    def received_ms(self) -> int:
-        """When the master last said something."""
-        return self._received_ms
-
-    @property
-    def sent_ms(self) -> int:
-        """When this replica last did."""
-        return self._sent_ms
-
-    @property
-    def master_confirm_offset(self) -> int:
-        """What the master last said is confirmed; -1 = nothing yet."""
-        return self._master_confirm
-
-    @property
-    def connection(self) -> int | None:
-        return self._connection
 
     # The connection
 
@@ -143,10 +124,10 @@ class Followership:
         if self.stage is not CopyStage.DIALLING or attempt != self._attempt:
             self._outbox.append(CloseConnection(connection, "no longer wanted"))
             return
-        self._connection = connection
+        self.connection = connection
         self._acked = -1
         self._fresh = True
-        self._received_ms = self._sent_ms = now_ms
+        self.received_ms = self.sent_ms = now_ms
         self.stage = CopyStage.HANDSHAKE
         settings = self._settings
         handshake = Handshake(
@@ -167,10 +148,10 @@ class Followership:
             self._wait(now_ms)
 
     def lost(self, connection: int, now_ms: int, reason: str = "") -> None:
-        if connection != self._connection:
+        if connection != self.connection:
             return
         self.last_error = reason or "the connection to the master closed"
-        self._connection = None
+        self.connection = None
         if self.stage is CopyStage.HANDSHAKE:
             self._unanswered()
         # The master may be gone: ask who is it now. If only the connection is, be back before it proposes us out.
@@ -182,24 +163,24 @@ class Followership:
 
     def stop(self, reason: str) -> None:
         """This relation ends (another role or master)."""
-        if self._connection is not None:
-            self._outbox.append(CloseConnection(self._connection, reason))
-            self._connection = None
+        if self.connection is not None:
+            self._outbox.append(CloseConnection(self.connection, reason))
+            self.connection = None
         self._attempt += 1
         self.stage = CopyStage.IDLE
 
     def tick(self, now_ms: int) -> None:
-        if self._connection is None:
+        if self.connection is None:
             if self.stage is CopyStage.IDLE and now_ms >= self._dial_at_ms:
                 self._dial(now_ms)
             return
-        silent_ms = now_ms - self._received_ms
+        silent_ms = now_ms - self.received_ms
         if self.stage is not CopyStage.SETTLING and silent_ms >= self._silence_limit_ms:
             if self.stage is CopyStage.HANDSHAKE:
                 self._unanswered()
             self._leave("the master is silent", now_ms)
             self._outbox.append(Ask.SYNC)
-        elif self.stage is CopyStage.TRANSFER and now_ms - self._sent_ms >= self._settings.heartbeat_ms:
+        elif self.stage is CopyStage.TRANSFER and now_ms - self.sent_ms >= self._settings.heartbeat_ms:
             self._send_ack(self._acked, now_ms)
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
@@ -207,15 +188,15 @@ class Followership:
 
     def discount_pause(self, pause_ms: int) -> None:
         """This process stood still: the master was not silent in that time."""
-        self._received_ms += pause_ms
+        self.received_ms += pause_ms
 
     # What the master sends
 
     def replied(self, connection: int, reply: Reply, now_ms: int) -> None:
         """The master's epochs: cut what is not in its log, then ack (or drop everything and copy it again)."""
-        if connection != self._connection:
+        if connection != self.connection:
             return
-        self._received_ms = now_ms
+        self.received_ms = now_ms
         if self.stage is not CopyStage.HANDSHAKE:
             self._leave("the master greeted twice", now_ms)
             return
@@ -247,9 +228,9 @@ class Followership:
 
     def received(self, connection: int, pieces: Sequence[Piece], now_ms: int) -> None:
         """Log bytes and heartbeats, in order."""
-        if connection != self._connection:
+        if connection != self.connection:
             return
-        self._received_ms = now_ms
+        self.received_ms = now_ms
         if self.stage is not CopyStage.TRANSFER:
             self._leave("bytes before the first ack", now_ms)
             return
@@ -261,8 +242,8 @@ class Followership:
             if self.layout is Layout.CLASSIC:
                 last = self._epochs.last
                 header = header._replace(epoch_start=last.start_offset if last is not None else header.offset)
-            if header.confirm_offset > self._master_confirm:
-                self._master_confirm = header.confirm_offset
+            if header.confirm_offset > self.master_confirm_offset:
+                self.master_confirm_offset = header.confirm_offset
             if self._is_gap(header):
                 self._append(first_offset, buffers)
                 self._copy_again(now_ms)
@@ -385,7 +366,7 @@ class Followership:
 
     def _forget_epochs(self) -> None:
         if self._epochs.last is not None:
-            self._epochs.clear()
+            self._epochs.replace(())
             self._outbox.append(PersistEpochs(()))
 
     def _settled(self, now_ms: int) -> None:
@@ -395,7 +376,7 @@ class Followership:
             return
         self.stage = CopyStage.TRANSFER
         self._retry_ms = _FIRST_RETRY_MS
-        self._received_ms = now_ms
+        self.received_ms = now_ms
         self.stuck = self.last_error = ""
         self._send_ack(log.end_offset, now_ms)
 
@@ -434,14 +415,14 @@ class Followership:
     def _advance_confirm(self) -> None:
         own = self._log.flushed_offset if self._settings.ack_after_flush else self._log.end_offset
         assert own <= self._log.end_offset
-        self.confirm_offset = max(self.confirm_offset, min(self._master_confirm, own))
+        self.confirm_offset = max(self.confirm_offset, min(self.master_confirm_offset, own))
 
     def _send_ack(self, offset: int, now_ms: int) -> None:
-        assert self._connection is not None
+        assert self.connection is not None
         self._acked = offset
         self._ever_acked = self._ever_acked or offset > self._log.min_offset
-        self._sent_ms = now_ms
-        self._outbox.append(SendAck(self._connection, offset))
+        self.sent_ms = now_ms
+        self._outbox.append(SendAck(self.connection, offset))
 
     def _dial(self, now_ms: int) -> None:
         if not self.address:
@@ -454,9 +435,9 @@ class Followership:
     def _leave(self, reason: str, now_ms: int) -> None:
         """Close the connection, if there is one, and try again later."""
         self.last_error = reason
-        if self._connection is not None:
-            self._outbox.append(CloseConnection(self._connection, reason))
-            self._connection = None
+        if self.connection is not None:
+            self._outbox.append(CloseConnection(self.connection, reason))
+            self.connection = None
         self._wait(now_ms)
 
     def _wait(self, now_ms: int) -> None:

@@ -16,9 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brokerd.replication.epochs.epoch_list import EpochEntry
-from brokerd.replication.required_set.missing_copies import Finding, MissingCopies
 from brokerd.replication.required_set.quorum import ALL, Quorum, decide, position_of
-from brokerd.replication.required_set.replica_progress import ConnectionStage, Follower, Progress
+from brokerd.replication.required_set.replica_progress import ConnectionStage, Follower, MissingCopy, Progress
 from brokerd.replication.required_set.sync_state import SyncState
 from brokerd.replication.roles.effects import (
     Ask,
@@ -74,7 +73,7 @@ class Mastership:
         self._patience = Patience(settings.heartbeat_ms, settings.silence_floor_ms, settings.silence_limit_ms)
         self._followers: dict[int, Follower] = {}
         self._by_id: dict[int, Follower] = {}
-        self.missing = MissingCopies()
+        self._missing: dict[int, tuple[str, bool, int]] = {}  # by broker id: why, whether sends wait for it, since when
         self._expected: frozenset[int] = frozenset()  # who belongs to the group, as last told
         self._told_learners: frozenset[int] = frozenset()
         # A member that was never seen in this epoch gets the long limit: it has yet to learn who the master is.
@@ -116,6 +115,17 @@ class Mastership:
             return quorum.needed, self._settings.in_sync_replicas
         others = (self._expected | self.sync.required) - self.learners - {self._self_id}
         return len(self.sync.required), 1 + len(others)
+
+    def missing(self, now_ms: int) -> list[MissingCopy]:
+        """The copies that were missing at the last tick.
+
+        A replica is missing while an acknowledgement does not mean that it has the message (it left the set, or never joined), or
+        while sends wait for it in vain. It is back as soon as it is in the set and keeps up: nothing has to be reset by hand.
+        """
+        return [
+            MissingCopy(broker_id, reason, stalls, now_ms - since_ms)
+            for broker_id, (reason, stalls, since_ms) in sorted(self._missing.items())
+        ]
 
     @property
     def own_position(self) -> int:
@@ -324,7 +334,7 @@ class Mastership:
                 self._progress[follower.broker_id].caught_up_ms = now_ms
         self.propose(now_ms)
         self.advance()
-        self.missing.look(self._find_missing(now_ms), now_ms)
+        self._look_for_missing(now_ms)
 
     def _is_dead(self, follower: Follower, now_ms: int) -> bool:
         if follower.layout.is_rocketmq:
@@ -428,10 +438,10 @@ class Mastership:
                 lagging.append(broker_id)
         return frozenset(lagging)
 
-    def _find_missing(self, now_ms: int) -> dict[int, Finding]:
+    def _look_for_missing(self, now_ms: int) -> None:
         """Who of the group does not have, or holds up, what is acknowledged; learners are not asked for it."""
         required, lagging = self.sync.required, self._lagging(now_ms)
-        found = {}
+        before, self._missing = self._missing, {}
         for broker_id in (self._expected | required) - self.learners - {self._self_id}:
             if broker_id in required and broker_id not in lagging:
                 continue
@@ -442,8 +452,8 @@ class Mastership:
                 reason = "it is connected and settles its log"
             else:
                 reason = "it does not keep up" if broker_id in required else "it is copying what it lacks"
-            found[broker_id] = Finding(reason, stalls=broker_id in required)
-        return found
+            since_ms = before[broker_id][2] if broker_id in before else now_ms
+            self._missing[broker_id] = reason, broker_id in required, since_ms
 
     def _drop(self, follower: Follower, reason: str, now_ms: int) -> None:
         self._outbox.append(CloseConnection(follower.connection, reason))

@@ -68,11 +68,6 @@ class DialledEnd:
         return self._step is _Step.OPEN
 
     @property
-    def is_proven(self) -> bool:
-        """The master showed that it knows the secret."""
-        return self.layout is Layout.OWN and self.is_open
-
-    @property
     def unfinished(self) -> str:
         """What the master left undone if it closes the connection now; "" = nothing."""
         if self._step is _Step.CHALLENGE:

@@ -140,7 +140,7 @@ def test_stories_find_a_restarted_master_that_goes_on_with_its_epoch(monkeypatch
 
     def move(self: EpochList, epoch: int, start_offset: int) -> None:
         while self._entries and self._entries[-1].epoch >= epoch:
-            self._pop_last()
+            self._entries.pop()
         begin(self, epoch, start_offset)
 
     monkeypatch.setattr(RoleMachine, "observe", observe_again)

@@ -464,7 +464,7 @@ def test_the_weak_mode_asks_for_as_many_copies_when_members_are_missing() -> Non
 
 
 def missing(master: Master) -> dict[int, tuple[str, bool, int]]:
-    return {each.broker_id: (each.reason, each.stalls, each.since_ms) for each in master.mastership.missing.all}
+    return {each.broker_id: (each.reason, each.stalls, -each.for_ms) for each in master.mastership.missing(now_ms=0)}
 
 
 def test_who_is_missing_is_said_with_reason_and_time_until_it_is_back() -> None:
