@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.members.client_info import ClientInfo
-from remoting.disk import Bytes
-from remoting.errors import LogboomError
-from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
 
 MAX_SUBSCRIPTIONS: Final = 1024
 
@@ -46,28 +44,6 @@ class ConsumerData:
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
 
 
-class Notifiable(Protocol):
-    """A remoting client's connection, as far as the registry's users need it."""
-
-    def __hash__(self) -> int: ...
-
-    @property
-    def peer(self) -> str: ...
-
-    def notify(self, code: int, ext: Mapping[str, str] | None = None, body: Bytes = b"") -> bool: ...
-
-    def request(
-        self,
-        code: int,
-        ext: Mapping[str, str] | None,
-        body: Bytes,
-        timeout_ms: int,
-        answered: Callable[[Command | LogboomError], None],
-    ) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class ConsumerGroup:
     """The members of one group and what they last agreed on."""
 
@@ -97,7 +73,7 @@ class Member:
 
     __slots__ = ("connection", "info", "last_heard_ms")
 
-    def __init__(self, info: ClientInfo, connection: Notifiable | None, now_ms: int) -> None:
+    def __init__(self, info: ClientInfo, connection: RemotingConnection | None, now_ms: int) -> None:
         self.info = info
         self.connection = connection
         self.last_heard_ms = now_ms

@@ -12,9 +12,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
 from brokerd.members.client_info import ClientInfo
-from brokerd.members.consumer_groups import ConsumerData, ConsumerGroup, Member, Notifiable, Subscription
+from brokerd.members.consumer_groups import ConsumerData, ConsumerGroup, Member, Subscription
 from remoting import codes
 from remoting.errors import RequestError
+from remoting.transport.connection import RemotingConnection
 
 EXPIRY_MS: Final = 120_000
 MAX_MEMBERS: Final = 200_000
@@ -24,7 +25,7 @@ _Place = tuple[bool, str, Hashable]  # (is consumer, group, key of the member)
 
 
 class ClientRegistry:
-    """Implements `client_info.Clients`. `now_ms` is monotonic, `wall_ms` tells the time of day."""
+    """`now_ms` is monotonic, `wall_ms` tells the time of day."""
 
     def __init__(self, now_ms: Callable[[], int], wall_ms: Callable[[], int]) -> None:
         self.group_listeners: list[Callable[[str], None]] = []
@@ -33,13 +34,15 @@ class ClientRegistry:
         self._wall_ms = wall_ms
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Hashable, Member]] = {}
-        self._producer_places: dict[str, dict[Notifiable, int]] = {}  # by client id: connection -> in how many groups
+        self._producer_places: dict[
+            str, dict[RemotingConnection, int]
+        ] = {}  # by client id: connection -> in how many groups
         self._places: dict[object, set[_Place]] = {}  # by connection
         self._alive: dict[str, int] = {}  # client id -> in how many places it is
         self._fingerprints: dict[object, int] = {}
         self._member_count = 0
 
-    # ---- client_info.Clients
+    # ---- gRPC clients
 
     def heartbeat(self, info: ClientInfo, connection: object) -> None:
         """A gRPC client lives. Raises RequestError when there is no room for it."""
@@ -83,7 +86,7 @@ class ClientRegistry:
 
     def remoting_heartbeat(
         self,
-        connection: Notifiable,
+        connection: RemotingConnection,
         client: ClientInfo,
         producer_groups: Iterable[str],
         consumers: Sequence[ConsumerData],
@@ -151,12 +154,12 @@ class ClientRegistry:
         """One of those; None when no such client is connected here."""
         return next((each for each in self.remoting_members(group) if each.info.client_id == client_id), None)
 
-    def producer_connections(self, group: str) -> Sequence[Notifiable]:
+    def producer_connections(self, group: str) -> Sequence[RemotingConnection]:
         """The connections of a group's remoting producers, the longest there first."""
         members = self._producers.get(group, {}).values()
         return [member.connection for member in members if member.connection is not None]
 
-    def producer_connection(self, client_id: str) -> Notifiable | None:
+    def producer_connection(self, client_id: str) -> RemotingConnection | None:
         """Where a remoting producer is connected; the latest connection of several. None when it is not there."""
         connections = self._producer_places.get(client_id)
         return next(reversed(connections)) if connections else None
@@ -220,7 +223,7 @@ class ClientRegistry:
         key: Hashable,
         info: ClientInfo,
         connection: object,
-        remoting_connection: Notifiable | None,
+        remoting_connection: RemotingConnection | None,
     ) -> bool:
         """Enter or refresh a member; whether it is new, or another client than before."""
         if is_consumer:
@@ -284,7 +287,7 @@ class ClientRegistry:
         else:
             del self._producers[group]
 
-    def _count_producer(self, client_id: str, connection: Notifiable | None, step: int) -> None:
+    def _count_producer(self, client_id: str, connection: RemotingConnection | None, step: int) -> None:
         """Change in how many producer groups a client is on a connection."""
         if connection is None:
             return

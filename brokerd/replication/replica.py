@@ -37,7 +37,7 @@ from brokerd.replication.facts import ReplicaFacts, driver_facts
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.requests import ReplicationRequests
 from brokerd.replication.required_set.quorum import weaknesses
-from brokerd.replication.roles.driver import ReplicationDriver, RoleListener, Seams
+from brokerd.replication.roles.driver import ReplicationDriver, Seams
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.followership import CopyStage
 from brokerd.replication.settings import ReplicationSettings
@@ -142,6 +142,9 @@ class Replica:
         self._requests = ReplicationRequests(self._hub, self._session, self._link, around.names, around.wall_ms)
         self._listener: ReplicationListener | None = None
         self._ticker: asyncio.TimerHandle | None = None
+        self.add_role_listener = driver.add_role_listener
+        self.add_confirm_listener = driver.add_confirm_listener
+        self.on_failure = driver.on_failure
         # What the fast path calls, without a layer in between
         self._on_appended = driver.on_appended
         self._wait = driver.wait
@@ -223,10 +226,6 @@ class Replica:
         return self._driver.refusal
 
     @property
-    def acknowledged_offset(self) -> int:
-        return self._driver.machine.acknowledged_offset
-
-    @property
     def confirm_offset(self) -> int:
         return self._driver.machine.confirm_offset
 
@@ -259,18 +258,6 @@ class Replica:
     def on_flushed(self) -> None:
         """A flush of the log ended."""
         self._hub.tell(self._driver.on_flushed)
-
-    def on_failure(self, listener: Callable[[str], None]) -> None:
-        """Called once when the disk refused what replication had to write: the broker must stop."""
-        self._driver.on_failure(listener)
-
-    def add_role_listener(self, listener: RoleListener) -> None:
-        """Called at every change of role (role, master epoch); MASTER when the log is settled, before anybody is told."""
-        self._driver.add_role_listener(listener)
-
-    def add_confirm_listener(self, listener: Callable[[int], None]) -> None:
-        """Called with the confirm offset when it rose, before the sends below it are answered."""
-        self._driver.add_confirm_listener(listener)
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """An administrator changed settings: use these from now on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from brokerd.cluster.broker_route import BrokerRoute
+from brokerd.cluster.routes import BrokerRoute
 from brokerd.consuming.key_queries import Found
 from brokerd.consuming.progress import ConsumerProgress
 from brokerd.consuming.queue_locks import QueueLocks

@@ -24,7 +24,7 @@ from brokerd.replication.roles import effects
 from brokerd.replication.roles.disk_effects import DiskEffects, LogRefusedError
 from brokerd.replication.roles.effects import Ask, Effect, Role, RoleView
 from brokerd.replication.roles.hand_over import HandOver, Told
-from brokerd.replication.roles.log_sender import LogSender
+from brokerd.replication.roles.log_sender import LogSender, Outlet
 from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.channels import Channels
@@ -38,21 +38,6 @@ log = logging.getLogger(__name__)
 
 
 RoleListener = Callable[[Role, int], None]
-
-
-class Outlet(Protocol):
-    """Connections between brokers. Ids are the shell's; whatever it is told about an id it does not know it ignores."""
-
-    def connect(self, address: str, attempt: int) -> None:
-        """Dial; answer later with `connected` or `connect_failed`."""
-
-    def send(self, connection: int, buffers: Sequence[Bytes]) -> None:
-        """Hand over bytes; they may wait in memory."""
-
-    def can_send(self, connection: int) -> bool:
-        """Too much is not waiting already; `pump` is called when that changes."""
-
-    def close(self, connection: int) -> None: ...
 
 
 class RoleAuthority(Protocol):

@@ -28,7 +28,7 @@ _BUFFER_BYTES = 1024 * 1024
 
 
 class Hub:
-    """All replication connections of this broker; implements `driver.Outlet`."""
+    """All replication connections of this broker; implements `log_sender.Outlet`."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Hub:
         if self._connections.pop(number, None) is not None:
             self.tell(self.driver.lost, number)
 
-    # driver.Outlet
+    # log_sender.Outlet
 
     def connect(self, address: str, attempt: int) -> None:
         self._tasks.spawn(self._connect(address, attempt), f"connect to {address}")
