@@ -22,7 +22,7 @@ import orjson
 
 from brokerd.replication.controllers import answers
 from brokerd.replication.controllers.identity import Step
-from brokerd.replication.controllers.request_fields import RequestFields, Speaker
+from brokerd.replication.controllers.request_fields import Speaker
 from brokerd.replication.controllers.session import Session, SessionRequest
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.roles.driver import ReplicationDriver
@@ -59,7 +59,6 @@ class ControllerSession(Session):
         self.registration = speaker.registration
         self.leader: str | None = None
         self._speaker = speaker
-        self._fields = RequestFields(settings, speaker)
         self.addresses = self._given = tuple(addresses)  # the given controllers; they may name more
         self._pending: SessionRequest | None = None
         self._pending_proposal: Proposal | None = None
@@ -81,10 +80,6 @@ class ControllerSession(Session):
     def name_servers(self) -> tuple[str, ...]:
         """All controllers are."""
         return self.addresses
-
-    def reconfigure(self, settings: ReplicationSettings) -> None:
-        super().reconfigure(settings)
-        self._fields = RequestFields(settings, self._speaker)
 
     def propose(self, proposal: Proposal, master_epoch: int) -> None:
         """Ask for a change of the set. One that was not sent yet belongs to an ended mastership: nobody waits for it."""
@@ -172,7 +167,7 @@ class ControllerSession(Session):
             self._asked.remove(Ask.ELECTION)
             self._elect_at_ms = now_ms + _ELECTION_RETRY_MS
             self._heartbeat(leader)
-            self._send(leader, codes.CONTROLLER_ELECT_MASTER, self._fields.election(wall_ms))
+            self._send(leader, codes.CONTROLLER_ELECT_MASTER, self._speaker.election_fields(wall_ms))
         elif now_ms >= self._poll_at_ms or (Ask.SYNC in self._asked and now_ms >= self._sync_at_ms):
             self._asked.discard(Ask.SYNC)
             self._sync_at_ms = now_ms + _SYNC_RETRY_MS
@@ -187,20 +182,22 @@ class ControllerSession(Session):
     def _ask_registration(self, leader: str, wall_ms: int) -> None:
         step = self.registration.step
         if step is Step.UNKNOWN:
-            self._send(leader, codes.CONTROLLER_GET_NEXT_BROKER_ID, self._fields.group())
+            self._send(leader, codes.CONTROLLER_GET_NEXT_BROKER_ID, self._speaker.group_fields())
         elif step is Step.CHOSEN:
-            self._send(leader, codes.CONTROLLER_APPLY_BROKER_ID, self._fields.application())
+            self._send(leader, codes.CONTROLLER_APPLY_BROKER_ID, self._speaker.application_fields())
         else:
             self._heartbeat(leader)
-            self._send(leader, codes.CONTROLLER_REGISTER_BROKER, self._fields.registration(wall_ms))
+            self._send(leader, codes.CONTROLLER_REGISTER_BROKER, self._speaker.registration_fields(wall_ms))
 
     def _ask_alter(self, leader: str, proposal: Proposal, master_epoch: int, wall_ms: int) -> None:
         body = orjson.dumps({"syncStateSet": sorted(proposal.members), "syncStateSetEpoch": proposal.base_epoch})
-        self._send(leader, codes.CONTROLLER_ALTER_SYNC_STATE_SET, self._fields.alteration(master_epoch, wall_ms), body)
+        self._send(
+            leader, codes.CONTROLLER_ALTER_SYNC_STATE_SET, self._speaker.alteration_fields(master_epoch, wall_ms), body
+        )
 
     def _heartbeat(self, address: str) -> None:
         if self.registration.broker_id is not None:
-            self._requests.append(SessionRequest(0, address, codes.BROKER_HEARTBEAT, self._fields.heartbeat()))
+            self._requests.append(SessionRequest(0, address, codes.BROKER_HEARTBEAT, self._speaker.heartbeat_fields()))
 
     def _discover(self, now_ms: int) -> None:
         self._discover_at_ms = now_ms + _DISCOVERY_MS

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 import orjson
 
 from brokerd.metadata.configs import TopicConfig
+from brokerd.metadata.service import topic_json
 from brokerd.replication.controllers.controller_link import ControllerLink
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.roles.effects import Role
@@ -144,7 +145,7 @@ class NameServerLink:
         speaks = is_master or self._acting_master
         topics = self._topics() if speaks else {}
         wrapper = {
-            "topicConfigTable": {name: _topic(config) for name, config in topics.items()},
+            "topicConfigTable": {name: topic_json(config) for name, config in topics.items()},
             "dataVersion": {
                 "stateVersion": self._master_epoch,
                 "timestamp": self._changed_wall_ms,
@@ -193,16 +194,3 @@ class NameServerLink:
             "clusterName": self._names.cluster,
             "brokerId": str(role_id),
         }
-
-
-def _topic(config: TopicConfig) -> dict[str, object]:
-    return {
-        "topicName": config.name,
-        "readQueueNums": config.read_queue_nums,
-        "writeQueueNums": config.write_queue_nums,
-        "perm": config.perm,
-        "topicSysFlag": config.topic_sys_flag,
-        "topicFilterType": "SINGLE_TAG",
-        "order": config.order,
-        "attributes": dict(config.attributes),
-    }

@@ -48,13 +48,6 @@ class ReplicationListener:
         self._hub = hub
         self._server: asyncio.Server | None = None
 
-    @property
-    def port(self) -> int:
-        """The bound port."""
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
     async def start(self) -> None:
         """Bind and accept. Raises SettingsError when the address is taken."""
         loop = asyncio.get_running_loop()
