@@ -7,6 +7,7 @@ acknowledged: until then the consumer must not go on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
 from brokerd.delay.levels import Delays
@@ -40,17 +41,15 @@ class SentBack(NamedTuple):
     unit_mode: bool = False
 
 
+@dataclass(slots=True)
 class RetryCounters:
     """Running totals since the start, of both ways."""
 
-    __slots__ = ("dead_lettered", "returned")
-
-    def __init__(self) -> None:
-        self.returned = 0  # to a retry topic
-        self.dead_lettered = 0
+    returned: int = 0  # to a retry topic
+    dead_lettered: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 class RetryRules(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
 from brokerd.journal.record_log import RecordLog
@@ -36,20 +37,20 @@ class TransactionLog(RecordLog, Protocol):
     def find_record(self, physical_offset: int) -> bytes | None: ...
 
 
+@dataclass(slots=True)
 class TransactionCounters:
     """Running totals of transactions since the start, for rates and metrics."""
 
-    __slots__ = ("begun", "checks", "committed", "given_up", "refused_ends", "rolled_back", "unasked")
-
-    def __init__(self) -> None:
-        self.begun = self.committed = self.rolled_back = 0
-        self.checks = 0  # sent to a producer
-        self.unasked = 0  # checks that no producer of the group was there for
-        self.given_up = 0
-        self.refused_ends = 0
+    begun: int = 0
+    committed: int = 0
+    rolled_back: int = 0
+    checks: int = 0  # sent to a producer
+    unasked: int = 0  # checks that no producer of the group was there for
+    given_up: int = 0
+    refused_ends: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 class TransactionTopics:

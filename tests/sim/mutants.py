@@ -185,7 +185,7 @@ def _label_with_next(self: Mastership, connection: int) -> Transfer | None:
         return transfer
     entry = following[0]
     header = transfer.header._replace(epoch=entry.epoch, epoch_start=entry.start_offset)
-    return Transfer(connection, header, transfer.length)
+    return Transfer(header, transfer.length)
 
 
 def _observe_in_place(self: RoleMachine, view: RoleView, now_ms: int) -> None:

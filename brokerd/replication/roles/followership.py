@@ -19,7 +19,6 @@ Owned by `role_machine`, whose outbox receives the effects.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from brokerd.replication.rocketmq_peers import RocketmqPeers, host_of
@@ -31,6 +30,7 @@ from brokerd.replication.roles.effects import (
     PersistEpochs,
     RequestFlush,
     ResetLog,
+    RoleView,
     SendAck,
     SendHandshake,
     TruncateLog,
@@ -54,36 +54,26 @@ class CopyStage(Enum):
     TRANSFER = "transfer"
 
 
-@dataclass(frozen=True, slots=True)
-class FollowedMaster:
-    """Who is followed. `is_ours`: the controllers know it as one of ours; `is_classic`: it knows no controllers."""
-
-    broker_id: int
-    epoch: int
-    address: str  # of its replication
-    is_ours: bool = True
-    is_classic: bool = False
-
-
 class Followership:
     """One replica's relation to one master epoch."""
 
     def __init__(
-        self, context: RoleContext, master: FollowedMaster, *, in_set: bool, confirm_offset: int, now_ms: int
+        self, context: RoleContext, view: RoleView, confirm_offset: int, now_ms: int, *, is_classic: bool = False
     ) -> None:
+        """`view` names the master; `is_classic`: it knows no controllers."""
         settings = context.settings
-        self.master_id = master.broker_id
-        self.master_epoch = master.epoch
-        self.address = master.address
-        self.in_set = in_set  # as the controllers say; grows only by our acks
+        self.master_id = -1 if view.master_id is None else view.master_id
+        self.master_epoch = view.master_epoch
+        self.address = view.master_ha_address
+        self.in_set = context.self_id in view.members  # as the controllers say; grows only by our acks
         self.confirm_offset = confirm_offset
         self.stage = CopyStage.IDLE
         self.last_error = ""
         self.stuck = ""  # why this replica cannot follow without a person; "" = it can
         self.copies = 0  # how often the whole log was dropped and copied again
         self.cuts = 0
-        self.layout = Layout.CLASSIC if master.is_classic else Layout.OWN
-        self._is_ours = master.is_ours
+        self.layout = Layout.CLASSIC if is_classic else Layout.OWN
+        self._is_ours = view.master_is_ours
         self._rocketmq_peers = RocketmqPeers(settings.plain_peers)
         self._settings = settings
         self._self_id = context.self_id
@@ -292,9 +282,7 @@ class Followership:
         two logs differ although their epochs say otherwise: only a new copy helps."""
         self.confirm_offset = min(self.confirm_offset, self._log.end_offset)
         self._is_damaged = self._is_damaged or not full
-        self._leave(reason, now_ms)
-        self.stuck = reason
-        self._dial_at_ms = now_ms + _STUCK_RETRY_MS
+        self._be_stuck(reason, now_ms)
 
     # Steps
 
@@ -318,9 +306,7 @@ class Followership:
         """Nothing is greeted: the first ack says from where to send."""
         if self._epochs.last_epoch > 0:
             reason = "this log was written under controllers: follow a classic master with an empty data directory"
-            self._leave(reason, now_ms)
-            self.stuck = reason
-            self._dial_at_ms = now_ms + _STUCK_RETRY_MS
+            self._be_stuck(reason, now_ms)
             return
         if self._log.end_offset == self._log.min_offset:
             self._forget_epochs()
@@ -345,13 +331,12 @@ class Followership:
         if self.in_set or (self._ever_acked and not self._cleared):
             # Acks of this epoch may have brought us into the set since a controller last told: it must say again that we are not.
             self._wants_clearance = True
-            self.stuck = (
-                f"{reason}, and this replica may be in the sync-state set; "
+            self._outbox.append(Ask.SYNC)
+            reason += (
+                ", and this replica may be in the sync-state set; "
                 "elect it master if its log is the right one, or remove its data directory if the master's is"
             )
-            self._outbox.append(Ask.SYNC)
-            self._leave(self.stuck, now_ms)
-            self._dial_at_ms = now_ms + _STUCK_RETRY_MS
+            self._be_stuck(reason, now_ms)
             return False
         self._cleared = self._is_damaged = False
         self.copies += 1
@@ -439,6 +424,12 @@ class Followership:
             self._outbox.append(CloseConnection(self.connection, reason))
             self.connection = None
         self._wait(now_ms)
+
+    def _be_stuck(self, reason: str, now_ms: int) -> None:
+        """Only a person can help, or time."""
+        self.stuck = reason
+        self._leave(reason, now_ms)
+        self._dial_at_ms = now_ms + _STUCK_RETRY_MS
 
     def _wait(self, now_ms: int) -> None:
         self.stage = CopyStage.IDLE

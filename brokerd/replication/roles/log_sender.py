@@ -44,12 +44,12 @@ class LogSender:
 
     def pump(self, connection: int, now_ms: int) -> None:
         """Send what the replica lacks, until it has all or its connection is full. Raises StorageError."""
-        end = self._channels.accepted_end(connection)
-        if end is None:
+        end, mastership = self._channels.accepted_end(connection), self._machine.mastership
+        if end is None or mastership is None:
             return
         budget = self._channels.budget(connection)
         while self._outlet.can_send(connection):
-            transfer = self._machine.next_transfer(connection)
+            transfer = mastership.next_transfer(connection)
             if transfer is None:
                 return
             left = budget.left(now_ms)
@@ -58,7 +58,7 @@ class LogSender:
             length = transfer.length if left is None else min(transfer.length, left)
             body = self._read(transfer.header.offset, length)
             self._outlet.send(connection, (end.encode_transfer_header(transfer.header, len(body)), body))
-            self._machine.transferred(connection, len(body), now_ms)
+            mastership.transferred(connection, len(body), now_ms)
             budget.spend(len(body))
 
     def heartbeat(self, connection: int, header: TransferHeader) -> None:

@@ -13,7 +13,7 @@ Owned by `role_machine`, whose outbox receives the effects.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.required_set.quorum import ALL, Quorum, decide, position_of
@@ -37,11 +37,9 @@ _ASK_MEMBERS_AGAIN_MS = 50
 _SETTLING_PATIENCE = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """The next bytes for a connection: at most `length` from `header.offset`, all of one epoch."""
 
-    connection: int
     header: TransferHeader
     length: int
 
@@ -140,14 +138,12 @@ class Mastership:
     def accepted(self, connection: int, now_ms: int) -> None:
         if len(self._followers) >= self._settings.max_connections:
             # Whoever connects without a word must not keep replicas out.
-            idle = next(
-                (follower for follower in self._followers.values() if follower.stage is ConnectionStage.ACCEPTED), None
-            )
+            idle = next((each for each in self.followers if each.stage is ConnectionStage.ACCEPTED), None)
             if idle is None:
                 self._outbox.append(CloseConnection(connection, "too many replication connections"))
                 return
             self._drop(idle, "too many replication connections", now_ms)
-        self._followers[connection] = Follower(connection, self._patience, now_ms)
+        self._followers[connection] = Follower(connection, Silence(self._patience, now_ms), now_ms)
 
     def lost(self, connection: int, now_ms: int) -> None:
         follower = self._followers.pop(connection, None)
@@ -222,7 +218,7 @@ class Mastership:
         """A controller told the group's members: answer the handshakes that waited for that."""
         self._expected = broker_ids
         self._told_learners = learners
-        for follower in list(self._followers.values()):
+        for follower in self.followers:
             handshake = follower.unanswered
             if handshake is None:
                 continue
@@ -240,17 +236,13 @@ class Mastership:
         follower.silence.heard(now_ms)
         if follower.stage is ConnectionStage.STREAMING:
             if not follower.ack_offset <= offset <= follower.next_offset:
-                self._drop(
-                    follower,
-                    f"an ack of {offset} after {follower.ack_offset}, with {follower.next_offset} sent",
-                    now_ms,
-                )
+                reason = f"an ack of {offset} after {follower.ack_offset}, with {follower.next_offset} sent"
+                self._drop(follower, reason, now_ms)
                 return
         elif follower.stage is ConnectionStage.GREETED:
             if not 0 <= offset <= self._log.end_offset:
-                self._drop(
-                    follower, f"a log that ends at {offset} where the master's ends at {self._log.end_offset}", now_ms
-                )
+                reason = f"a log that ends at {offset} where the master's ends at {self._log.end_offset}"
+                self._drop(follower, reason, now_ms)
                 return
             follower.stage = ConnectionStage.STREAMING
             follower.silence = Silence(self._patience, now_ms)
@@ -292,7 +284,7 @@ class Mastership:
         most = self._settings.transfer_batch_bytes
         if follower.layout.is_rocketmq:
             most = min(most, MAX_BODY_BYTES_SENT)
-        return Transfer(connection, header, min(end - offset, most))
+        return Transfer(header, min(end - offset, most))
 
     def held_offset(self) -> int | None:
         """From where on the replicas of the group that are here still need the log; None without any."""
@@ -316,7 +308,7 @@ class Mastership:
 
     def tick(self, now_ms: int) -> None:
         """Heartbeats, silent followers, members that do not keep up."""
-        for follower in list(self._followers.values()):
+        for follower in self.followers:
             if self._is_dead(follower, now_ms):
                 self._drop(follower, f"silent for {follower.silence.silent_ms(now_ms)} ms", now_ms)
             elif follower.stage is ConnectionStage.STREAMING and (

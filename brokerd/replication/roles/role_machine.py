@@ -34,8 +34,8 @@ from brokerd.replication.roles.effects import (
     RoleView,
     SettleLog,
 )
-from brokerd.replication.roles.followership import FollowedMaster, Followership
-from brokerd.replication.roles.mastership import Mastership, Transfer
+from brokerd.replication.roles.followership import Followership
+from brokerd.replication.roles.mastership import Mastership
 from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Piece, Reply
@@ -287,13 +287,6 @@ class RoleMachine:
             reason = f"connection {connection} is of a replica that has seen master epoch {epoch}"
             self._switch(Event.NEWER_EPOCH_SHOWN, now_ms, reason)
 
-    def next_transfer(self, connection: int) -> Transfer | None:
-        return self.mastership.next_transfer(connection) if self.mastership is not None else None
-
-    def transferred(self, connection: int, length: int, now_ms: int) -> None:
-        assert self.mastership is not None
-        self.mastership.transferred(connection, length, now_ms)
-
     # This broker's connection to its master
 
     def connected(self, attempt: int, connection: int, now_ms: int) -> None:
@@ -418,9 +411,10 @@ class RoleMachine:
             case Step.BEGIN_EPOCH:
                 self._begin_epoch(now_ms)
             case Step.FOLLOW:
-                self._follow(now_ms)
+                assert self.view is not None
+                self._follow(self.view, now_ms)
             case Step.FOLLOW_CLASSIC:
-                self._begin_following(FollowedMaster(-1, 0, self.settings.classic_master, is_classic=True), now_ms)
+                self._follow(RoleView(None, 0, master_ha_address=self.settings.classic_master), now_ms, is_classic=True)
             case Step.TELL_ROLE:
                 self._outbox.append(RoleChanged(to, self.master_epoch))
             case Step.ASK_ELECTION:
@@ -473,17 +467,8 @@ class RoleMachine:
         began = EpochEntry(self.master_epoch, end_offset)
         self.mastership = Mastership(self._context(), began, sync, self._registered, self._confirm_offset, now_ms)
 
-    def _follow(self, now_ms: int) -> None:
-        view = self.view
-        assert view is not None
-        assert view.master_id is not None
-        master = FollowedMaster(view.master_id, view.master_epoch, view.master_ha_address, view.master_is_ours)
-        self._begin_following(master, now_ms, in_set=self.broker_id in view.members)
-
-    def _begin_following(self, master: FollowedMaster, now_ms: int, *, in_set: bool = False) -> None:
-        self.followership = Followership(
-            self._context(), master, in_set=in_set, confirm_offset=self._confirm_offset, now_ms=now_ms
-        )
+    def _follow(self, view: RoleView, now_ms: int, *, is_classic: bool = False) -> None:
+        self.followership = Followership(self._context(), view, self._confirm_offset, now_ms, is_classic=is_classic)
 
     def _context(self) -> RoleContext:
         self_id = -1 if self.broker_id is None else self.broker_id

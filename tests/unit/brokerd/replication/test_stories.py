@@ -122,7 +122,7 @@ def test_stories_find_a_batch_that_is_labelled_with_the_next_epoch(monkeypatch: 
         assert found is not None
         (epoch, start), _ = found
         header = transfer.header._replace(epoch=epoch, epoch_start=min(start, transfer.header.offset))
-        return Transfer(connection, header, transfer.length)
+        return Transfer(header, transfer.length)
 
     monkeypatch.setattr(Mastership, "next_transfer", next_transfer)
     assert failures(range(SCHEDULES // 4)) > 0

@@ -14,11 +14,12 @@ from brokerd.replication.roles.effects import (
     PersistEpochs,
     RequestFlush,
     ResetLog,
+    RoleView,
     SendAck,
     SendHandshake,
     TruncateLog,
 )
-from brokerd.replication.roles.followership import CopyStage, FollowedMaster, Followership
+from brokerd.replication.roles.followership import CopyStage, Followership
 from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Piece, Reply, TransferHeader
@@ -47,8 +48,9 @@ class Replica:
         self.epochs = epochs(entries)
         self.log = LogPosition(minimum, end, end if flushed is None else flushed)
         context = RoleContext(settings or ReplicationSettings(), 2, self.epochs, self.log, self.effects)
-        master = FollowedMaster(1, epoch, address, is_ours, is_classic)
-        self.followership = Followership(context, master, in_set=in_set, confirm_offset=minimum, now_ms=0)
+        members = frozenset({1, 2} if in_set else {1})
+        view = RoleView(1, epoch, members, master_ha_address=address, master_is_ours=is_ours)
+        self.followership = Followership(context, view, minimum, 0, is_classic=is_classic)
         self.wire = 0
 
     def dial(self) -> None:
