@@ -44,17 +44,24 @@ class ConsumerData:
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
+class Member:
+    """One client in one place. `connection` is set for remoting clients only."""
+
+    info: ClientInfo
+    connection: RemotingConnection | None
+    last_heard_ms: int
+
+
+@dataclass(slots=True, eq=False)
 class ConsumerGroup:
     """The members of one group and what they last agreed on."""
 
-    __slots__ = ("consume_from", "consume_type", "members", "message_model", "subscriptions")
-
-    def __init__(self) -> None:
-        self.members: dict[Hashable, Member] = {}
-        self.subscriptions: dict[str, Subscription] = {}
-        self.consume_type = CONSUME_TYPES[1]
-        self.message_model = MESSAGE_MODELS[1]
-        self.consume_from = CONSUME_FROM[0]
+    members: dict[Hashable, Member] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    consume_type: str = CONSUME_TYPES[1]
+    message_model: str = MESSAGE_MODELS[1]
+    consume_from: str = CONSUME_FROM[0]
 
     def take_subscriptions(self, incoming: Mapping[str, Subscription]) -> bool:
         """Replace what is older, forget what is not named; whether anything changed."""
@@ -66,14 +73,3 @@ class ConsumerGroup:
         changed = merged != self.subscriptions
         self.subscriptions = merged
         return changed
-
-
-class Member:
-    """One client in one place. `connection` is set for remoting clients only."""
-
-    __slots__ = ("connection", "info", "last_heard_ms")
-
-    def __init__(self, info: ClientInfo, connection: RemotingConnection | None, now_ms: int) -> None:
-        self.info = info
-        self.connection = connection
-        self.last_heard_ms = now_ms

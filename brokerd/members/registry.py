@@ -9,6 +9,7 @@ subscriptions changed, and of clients that are gone altogether; they are told af
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from brokerd.members.client_info import ClientInfo
@@ -47,9 +48,8 @@ class ClientRegistry:
     def heartbeat(self, info: ClientInfo, connection: object) -> None:
         """A gRPC client lives. Raises RequestError when there is no room for it."""
         key = (connection, info.client_id)
-        if info.producer_topics:
-            for topic in info.producer_topics:
-                self._join(False, topic, key, info, connection, None)
+        for topic in info.producer_topics:
+            self._join(False, topic, key, info, connection, None)
         if info.group:
             changed = self._join(True, info.group, key, info, connection, None)
             group = self._consumers[info.group]
@@ -106,14 +106,8 @@ class ClientRegistry:
             wanted = data.subscriptions
             if without_subscriptions:
                 wanted = group.subscriptions if group is not None else {}
-            info = ClientInfo(
-                client.client_id,
-                client.address,
-                client.language,
-                client.version,
-                group=data.group,
-                subscriptions={topic: each.expression for topic, each in wanted.items()},
-            )
+            expressions = {topic: each.expression for topic, each in wanted.items()}
+            info = replace(client, group=data.group, subscriptions=expressions)
             changed = self._join(True, data.group, connection, info, connection, connection)
             group = self._consumers[data.group]
             if not without_subscriptions:
@@ -134,12 +128,9 @@ class ClientRegistry:
 
     def leave(self, connection: object, producer_group: str, consumer_group: str) -> None:
         """A remoting client leaves groups; an empty name means none."""
-        leaving: list[_Place] = []
-        for is_consumer, name in ((False, producer_group), (True, consumer_group)):
-            place = (is_consumer, name, connection)
-            if name and place in self._places.get(connection, ()):
-                leaving.append(place)
-        self._leave([(connection, place) for place in leaving])
+        named = ((False, producer_group, connection), (True, consumer_group, connection))
+        places = self._places.get(connection, ())
+        self._leave([(connection, place) for place in named if place[1] and place in places])
 
     def consumer_group(self, group: str) -> ConsumerGroup | None:
         """The group as its members describe it; None when nobody is there."""

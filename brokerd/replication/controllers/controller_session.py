@@ -162,7 +162,9 @@ class ControllerSession(Session):
             proposal, master_epoch = self._proposal
             self._proposal = None
             self._pending_proposal = proposal
-            self._ask_alter(leader, proposal, master_epoch, wall_ms)
+            fields = self._speaker.alteration_fields(master_epoch, wall_ms)
+            body = orjson.dumps({"syncStateSet": sorted(proposal.members), "syncStateSetEpoch": proposal.base_epoch})
+            self._send(leader, codes.CONTROLLER_ALTER_SYNC_STATE_SET, fields, body)
         elif Ask.ELECTION in self._asked and now_ms >= self._elect_at_ms:
             self._asked.remove(Ask.ELECTION)
             self._elect_at_ms = now_ms + _ELECTION_RETRY_MS
@@ -188,12 +190,6 @@ class ControllerSession(Session):
         else:
             self._heartbeat(leader)
             self._send(leader, codes.CONTROLLER_REGISTER_BROKER, self._speaker.registration_fields(wall_ms))
-
-    def _ask_alter(self, leader: str, proposal: Proposal, master_epoch: int, wall_ms: int) -> None:
-        body = orjson.dumps({"syncStateSet": sorted(proposal.members), "syncStateSetEpoch": proposal.base_epoch})
-        self._send(
-            leader, codes.CONTROLLER_ALTER_SYNC_STATE_SET, self._speaker.alteration_fields(master_epoch, wall_ms), body
-        )
 
     def _heartbeat(self, address: str) -> None:
         if self.registration.broker_id is not None:

@@ -40,10 +40,6 @@ class Quorum(NamedTuple):
     needed: int
     refused: bool
 
-    @property
-    def waits_for_replicas(self) -> bool:
-        return self.needed == ALL or self.needed > 1
-
 
 _ALL_TAKEN: Final = Quorum(ALL, refused=False)
 _ALL_REFUSED: Final = Quorum(ALL, refused=True)
@@ -74,7 +70,7 @@ def decide(settings: ReplicationSettings, members: int, near: int) -> Quorum:
 
 def position_of(quorum: Quorum, own: int, replicas: Iterable[int]) -> int:
     """Up to where the quorum has the log. `replicas` are the positions of those who count, -1 = not known."""
-    if not quorum.waits_for_replicas:
+    if quorum.needed == 1:
         return own
     positions = sorted(replicas, reverse=True)
     if quorum.needed == ALL:

@@ -66,9 +66,6 @@ class Channels:
         self._replicas: dict[int, DialledEnd] = {}
         self._budgets: dict[int, Budget] = {}
 
-    def __len__(self) -> int:
-        return len(self._hosts)
-
     def prove_lineage(self, name: str) -> None:
         """On connections from now on, prove, and ask for proof of, being of the group with this log."""
         self._credentials = replace(self._credentials, group=self._group + b"#" + name.encode())

@@ -126,10 +126,9 @@ def test_the_position_is_the_last_that_enough_copies_reach(needed: int, own: int
 
 
 def test_one_copy_waits_for_nobody() -> None:
-    assert not Quorum(1, False).waits_for_replicas
     assert position_of(Quorum(1, False), 70, [-1, 3]) == 70
-    assert Quorum(2, False).waits_for_replicas
-    assert Quorum(ALL, False).waits_for_replicas
+    assert position_of(Quorum(2, False), 70, [-1, 3]) == 3
+    assert position_of(Quorum(ALL, False), 70, [-1, 3]) == -1
 
 
 DISK, REPLICAS = PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT

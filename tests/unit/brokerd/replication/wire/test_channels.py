@@ -64,7 +64,7 @@ def test_refusals_are_logged_once_per_host_and_counted() -> None:
     assert [bool(sentence) for sentence in sentences] == [True, False, False, False, False]
     assert "10.0.0.9" in sentences[0]
     assert channels.refused == {"10.0.0.9": 5}
-    assert len(channels) == 0
+    assert channels._hosts == channels._masters == channels._budgets == {}
 
 
 def test_refusals_of_many_hosts_are_bounded() -> None:
