@@ -271,12 +271,9 @@ class ClientRegistry:
         self._tell_gone(gone)
 
     def _drop_if_empty(self, is_consumer: bool, group: str) -> None:
-        if self._table(is_consumer, group):
-            return
-        if is_consumer:
-            del self._consumers[group]
-        else:
-            del self._producers[group]
+        if not self._table(is_consumer, group):
+            tables = self._consumers if is_consumer else self._producers
+            del tables[group]
 
     def _count_producer(self, client_id: str, connection: RemotingConnection | None, step: int) -> None:
         """Change in how many producer groups a client is on a connection."""

@@ -142,9 +142,9 @@ class Replica:
         self._requests = ReplicationRequests(self._hub, self._session, self._link, around.names, around.wall_ms)
         self._listener: ReplicationListener | None = None
         self._ticker: asyncio.TimerHandle | None = None
-        self.add_role_listener = driver.add_role_listener
-        self.add_confirm_listener = driver.add_confirm_listener
-        self.on_failure = driver.on_failure
+        self.add_role_listener = driver.role_listeners.append
+        self.add_confirm_listener = driver.confirm_listeners.append
+        self.on_failure = driver.failure_listeners.append
         # What the fast path calls, without a layer in between
         self._on_appended = driver.on_appended
         self._wait = driver.wait
@@ -155,7 +155,7 @@ class Replica:
         """Listen for replicas and begin to talk to the controllers. Raises SettingsError when the address is taken."""
         for weakness in weaknesses(self._settings):
             log.warning("weaker than the default: %s", weakness)
-        self._driver.add_role_listener(self._tell_name_servers)
+        self._driver.role_listeners.append(self._tell_name_servers)
         self._listener = ReplicationListener(host, port, self._hub, self._tls)
         await self._listener.start()
         if self._settings.classic_master:

@@ -60,8 +60,8 @@ class SimReplica:
     def __init__(self, driver: ReplicationDriver, now_ms: Callable[[], int]) -> None:
         self._driver = driver
         self._now_ms = now_ms
-        self.add_role_listener = driver.add_role_listener
-        self.add_confirm_listener = driver.add_confirm_listener
+        self.add_role_listener = driver.role_listeners.append
+        self.add_confirm_listener = driver.confirm_listeners.append
 
     @property
     def is_master(self) -> bool:
@@ -196,8 +196,8 @@ class SimBroker(Node):
         self.retry = retry_service(self)
         watch(self)
         life = self.life
-        self.driver.on_failure(lambda reason: self.after(0, lambda: self.stop_process(reason)))
-        self.driver.add_role_listener(lambda role, epoch: self._role_changed(life, role, epoch))
+        self.driver.failure_listeners.append(lambda reason: self.after(0, lambda: self.stop_process(reason)))
+        self.driver.role_listeners.append(lambda role, epoch: self._role_changed(life, role, epoch))
         self.cluster.recovered(self)
 
     def kill(self, how: str = "is killed") -> None:

@@ -81,10 +81,13 @@ class ReplicationDriver:
         self._log = seams.log
         self._outlet = seams.outlet
         self._authority = seams.authority
-        self._listeners: list[RoleListener] = []
-        self._confirm_listeners: list[Callable[[int], None]] = []
+        # Told after every change of role, in the order of the switch: when it is MASTER the log is settled
+        self.role_listeners: list[RoleListener] = []
+        # Told the confirm offset whenever it rose, before the sends below it are answered
+        self.confirm_listeners: list[Callable[[int], None]] = []
+        # Told once when the disk refused something: the broker has no role any more and must stop
+        self.failure_listeners: list[Callable[[str], None]] = []
         self._confirm_told = -1
-        self._failure_listeners: list[Callable[[str], None]] = []
         self._running = False
         self._sender = LogSender(self.machine, seams.log, self.channels, seams.outlet)
         self._finish(now_ms)
@@ -118,18 +121,6 @@ class ReplicationDriver:
         if mastership is not None and not mastership.enough_replicas:
             return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
         return PutStatus.SERVICE_NOT_AVAILABLE
-
-    def add_role_listener(self, listener: RoleListener) -> None:
-        """Called after every change of role, in the order of the switch: when it reports MASTER the log is settled."""
-        self._listeners.append(listener)
-
-    def add_confirm_listener(self, listener: Callable[[int], None]) -> None:
-        """Called with the confirm offset whenever it rose, before the sends below it are answered."""
-        self._confirm_listeners.append(listener)
-
-    def on_failure(self, listener: Callable[[str], None]) -> None:
-        """Called once when the disk refused something: the broker has no role any more and must stop."""
-        self._failure_listeners.append(listener)
 
     def drain(self) -> None:
         """The broker is about to stop: accept nothing new."""
@@ -321,7 +312,7 @@ class ReplicationDriver:
         self.machine.fail(reason, now_ms)
         self._finish(now_ms)
         if not already:
-            for listener in self._failure_listeners:
+            for listener in self.failure_listeners:
                 listener(reason)
 
     # Carrying out
@@ -366,7 +357,7 @@ class ReplicationDriver:
             rose = confirm_offset > self._confirm_told
             self._confirm_told = confirm_offset
             if rose:
-                for listener in self._confirm_listeners:
+                for listener in self.confirm_listeners:
                     listener(confirm_offset)
 
     def _refused(self, error: LogRefusedError, now_ms: int) -> None:
@@ -434,7 +425,7 @@ class ReplicationDriver:
                 log.info("role %s, master epoch %d, log end %d", role.value, master_epoch, self._log.end_offset)
                 if role is Role.MASTER:
                     self.acks.reset(self.machine.acknowledged_offset)
-                for listener in self._listeners:
+                for listener in self.role_listeners:
                     listener(role, master_epoch)
             case _:
                 raise AssertionError(f"nobody carries out {effect}")

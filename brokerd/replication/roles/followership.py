@@ -236,7 +236,9 @@ class Followership:
                 self.master_confirm_offset = header.confirm_offset
             if self._is_gap(header):
                 self._append(first_offset, buffers)
-                self._copy_again(now_ms)
+                if self._start_anew("the master no longer has the bytes behind this log's end", now_ms):
+                    self._leave("starting anew", now_ms)
+                    self._dial_at_ms = now_ms
                 return
             if not body:
                 continue
@@ -369,11 +371,6 @@ class Followership:
         """The master begins beyond our end: its older files are gone."""
         log = self._log
         return self._fresh and header.offset > log.end_offset > log.min_offset
-
-    def _copy_again(self, now_ms: int) -> None:
-        if self._start_anew("the master no longer has the bytes behind this log's end", now_ms):
-            self._leave("starting anew", now_ms)
-            self._dial_at_ms = now_ms
 
     def _begin_empty_log(self, offset: int) -> bool:
         """An empty log begins where the master's oldest file does."""

@@ -154,11 +154,8 @@ class RoleMachine:
     @property
     def confirm_offset(self) -> int:
         """Up to where consumers may read: all of the required set have it."""
-        if self.mastership is not None:
-            return self.mastership.confirm_offset
-        if self.followership is not None:
-            return self.followership.confirm_offset
-        return self._confirm_offset
+        role = self.mastership or self.followership
+        return role.confirm_offset if role is not None else self._confirm_offset
 
     @property
     def acknowledged_offset(self) -> int:
@@ -332,10 +329,9 @@ class RoleMachine:
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """An administrator changed settings; those that say how roles are found do not change while a broker runs."""
         self.settings = settings
-        if self.mastership is not None:
-            self.mastership.reconfigure(settings)
-        elif self.followership is not None:
-            self.followership.reconfigure(settings)
+        role = self.mastership or self.followership
+        if role is not None:
+            role.reconfigure(settings)
 
     def fail(self, reason: str, now_ms: int) -> None:
         """The disk refused, an invariant broke, or the broker stops: no role any more in this life.

@@ -150,7 +150,9 @@ class DialledEnd:
         if available < head.size:
             return 0
         _, body_bytes, end_offset, last_epoch, *more = head.unpack_from(view, position)
-        rocketmq_layouts.check_reply_body(body_bytes)
+        entry_bytes = rocketmq_layouts.REPLY_ENTRY.size
+        if body_bytes % entry_bytes or not 0 <= body_bytes <= rocketmq_layouts.MAX_EPOCHS_READ * entry_bytes:
+            raise ProtocolError(f"a handshake reply with {body_bytes} bytes of epochs")
         total: int = head.size + body_bytes
         if available < total:
             return 0
@@ -174,7 +176,8 @@ class DialledEnd:
         return layout.size
 
     def _begin_body(self, header: TransferHeader, body_bytes: int, frames: list[FromMaster]) -> None:
-        rocketmq_layouts.check_body(body_bytes)
+        if not 0 <= body_bytes <= rocketmq_layouts.MAX_BODY_BYTES:
+            raise ProtocolError(f"a transfer of {body_bytes} bytes; the limit is {rocketmq_layouts.MAX_BODY_BYTES}")
         self._header = header
         self._missing = body_bytes
         if not body_bytes:

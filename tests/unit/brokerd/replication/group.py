@@ -308,8 +308,8 @@ class Node:
             confirm_offset=0,
             now_ms=self.group.now_ms,
         )
-        self.driver.add_role_listener(lambda role, epoch: self.roles.append((role, epoch)))
-        self.driver.on_failure(self.failures.append)
+        self.driver.role_listeners.append(lambda role, epoch: self.roles.append((role, epoch)))
+        self.driver.failure_listeners.append(self.failures.append)
         self.driver.identified(self.broker_id)
 
     @property
