@@ -6,7 +6,6 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from brokerd.members.client_info import ClientInfo
 from remoting.transport.connection import RemotingConnection
 
 MAX_SUBSCRIPTIONS: Final = 1024
@@ -21,6 +20,19 @@ CONSUME_FROM: Final = (
     "CONSUME_FROM_FIRST_OFFSET",
     "CONSUME_FROM_TIMESTAMP",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientInfo:
+    """A live client. `language` as its protocol names it; `address` host:port of its connection."""
+
+    client_id: str
+    address: str
+    language: str
+    version: str
+    producer_topics: frozenset[str] = frozenset()
+    group: str = ""
+    subscriptions: Mapping[str, str] = field(default_factory=dict)  # topic -> expression
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from brokerd.members.client_info import ClientInfo
-from brokerd.members.consumer_groups import ConsumerData, ConsumerGroup, Member, Subscription
+from brokerd.members.consumer_groups import ClientInfo, ConsumerData, ConsumerGroup, Member, Subscription
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.transport.connection import RemotingConnection

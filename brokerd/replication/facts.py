@@ -53,7 +53,7 @@ class ReplicaFacts:
     """The role, the log, and whoever is followed or follows. `failure`: why the broker serves no more, empty while it does.
 
     `waiting_sends` groups of messages wait to be acknowledged, the first of them for `waited_ms`; `unacknowledged` counts those
-    that were answered with something else than success, by that. `controllers` are those that it is connected to.
+    that were answered with something else than success, by that.
     """
 
     role: Role
@@ -75,8 +75,6 @@ class ReplicaFacts:
     waited_ms: int = 0
     unacknowledged: Mapping[str, int] = field(default_factory=dict)
     refused_peers: Mapping[str, int] = field(default_factory=dict)
-    acts_as_master: bool = False
-    controllers: Sequence[str] = ()
     controllers_error: str = ""
 
 

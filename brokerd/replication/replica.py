@@ -42,7 +42,7 @@ from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.followership import CopyStage
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.sockets.hub import Hub
-from brokerd.replication.sockets.listener import ReplicationListener
+from brokerd.replication.sockets.listener import listen
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.store.put_status import PutStatus
 from remoting.disk import Disk
@@ -138,9 +138,9 @@ class Replica:
             around.wall_ms,
             acting_master=settings.roles == "fixed" and settings.acting_master,
         )
-        self._link.add_connected_listener(self._name_servers.connected)
+        self._link.connected_listeners.append(self._name_servers.connected)
         self._requests = ReplicationRequests(self._hub, self._session, self._link, around.names, around.wall_ms)
-        self._listener: ReplicationListener | None = None
+        self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self.add_role_listener = driver.role_listeners.append
         self.add_confirm_listener = driver.confirm_listeners.append
@@ -156,8 +156,7 @@ class Replica:
         for weakness in weaknesses(self._settings):
             log.warning("weaker than the default: %s", weakness)
         self._driver.role_listeners.append(self._tell_name_servers)
-        self._listener = ReplicationListener(host, port, self._hub, self._tls)
-        await self._listener.start()
+        self._server = await listen(host, port, self._hub, self._tls)
         if self._settings.classic_master:
             self._driver.follow_classic(self._now_ms())
         else:
@@ -171,8 +170,9 @@ class Replica:
         if self._ticker is not None:
             self._ticker.cancel()
         self._driver.stop("this broker stops", self._now_ms())
-        if self._listener is not None:
-            await self._listener.close()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
         await self._hub.close_all()
         await self._link.close()
 
@@ -280,12 +280,7 @@ class Replica:
 
     def state(self) -> ReplicaFacts:
         """The facts for a person."""
-        return replace(
-            driver_facts(self._driver, self._now_ms()),
-            acts_as_master=self._session.acts_as_master,
-            controllers=self._link.connected,
-            controllers_error=self._session.last_error,
-        )
+        return replace(driver_facts(self._driver, self._now_ms()), controllers_error=self._session.last_error)
 
     # Inside
 

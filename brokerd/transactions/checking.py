@@ -8,7 +8,7 @@ long moves along with the log. A check counts whether or not somebody was there 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from brokerd.loop.scheduler import Scheduler, Timer
@@ -19,10 +19,10 @@ from brokerd.transactions.records import HALF_TOPIC, PRODUCER_GROUP, UNIQUE_KEY,
 from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.topics import TransactionTopics
 from remoting import codes
-from remoting.disk import Bytes
 from remoting.errors import LogboomError
 from remoting.record.hosts import offset_message_id
 from remoting.settings import Live
+from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +32,10 @@ _MAX_BYTES: Final = 4 << 20
 _TRIES: Final = 3  # connections of a group, to find one that takes a request
 
 
-class Asked(Protocol):
-    """A producer's connection."""
-
-    def notify(self, code: int, ext: Mapping[str, str] | None = None, body: Bytes = b"") -> bool: ...
-
-
 class Producers(Protocol):
     """Who is connected."""
 
-    def producer_connections(self, group: str) -> Sequence[Asked]: ...
+    def producer_connections(self, group: str) -> Sequence[RemotingConnection]: ...
 
 
 class CheckBack:

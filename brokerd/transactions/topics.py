@@ -23,9 +23,8 @@ from remoting.errors import raise_refusal
 from remoting.record.codec import Record, decode_record
 
 _CHUNK: Final = 1024
-_PROGRESS_EVERY: Final = (
-    4096  # ended transactions, so that a start has little to read however rarely open ones are looked at
-)
+# Ended transactions, so that a start has little to read however rarely open ones are looked at
+_PROGRESS_EVERY: Final = 4096
 _Step = tuple[int, int, bool]  # physical offset, size, whether it is an op record
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokerd.members.client_info import ClientInfo
+from brokerd.members.consumer_groups import ClientInfo
 from brokerd.members.registry import ClientRegistry
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import CLIENT_VERSION, LANGUAGE, client_id, each, header

@@ -62,15 +62,8 @@ class ControllerLink:
         self._connections: dict[str, RemotingConnection] = {}
         self._closed: dict[str, asyncio.Event] = {}
         self._tasks = TaskOwner("controllers")
-        self._connected_listeners: list[Callable[[str], None]] = []
-
-    def add_connected_listener(self, listener: Callable[[str], None]) -> None:
-        """Called with the address of a controller whenever a connection to it was made."""
-        self._connected_listeners.append(listener)
-
-    @property
-    def connected(self) -> list[str]:
-        return sorted(address for address, connection in self._connections.items() if connection.is_open)
+        # Told the address of a controller whenever a connection to it was made
+        self.connected_listeners: list[Callable[[str], None]] = []
 
     @property
     def name_servers(self) -> tuple[str, ...]:
@@ -176,7 +169,7 @@ class ControllerLink:
                 log.info("connected to controller %s", address)
                 self._connections[address] = connection
                 self._tell(self._session.connected, address)
-                for listener in self._connected_listeners:
+                for listener in self.connected_listeners:
                     listener(address)
                 self.step()
                 await closed.wait()

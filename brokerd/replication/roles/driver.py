@@ -379,7 +379,7 @@ class ReplicationDriver:
 
     def _carry_out(self, effect: Effect, now_ms: int) -> None:
         match effect:
-            case effects.AppendReplicated():
+            case effects.AppendReplicated() | effects.PersistMasterEpoch() | effects.PersistEpochs():
                 self._disk.carry_out(effect)
             case effects.RequestFlush():
                 self._log.request_flush()
@@ -408,19 +408,15 @@ class ReplicationDriver:
                 self._switch(effect, now_ms)
 
     def _switch(self, effect: Effect, now_ms: int) -> None:
-        """The rare effects: role, epochs, and what changes the log otherwise than by appending."""
+        """The rare effects: role, and what changes the log otherwise than by appending."""
         match effect:
             case effects.FailWaiters():
                 self.acks.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
-            case effects.PersistMasterEpoch() | effects.PersistEpochs():
-                self._disk.carry_out(effect)
-            case effects.TruncateLog() | effects.ResetLog():
+            case effects.TruncateLog() | effects.ResetLog() | effects.SettleLog():
                 self._sender.forget()
                 self._disk.carry_out(effect)
-            case effects.SettleLog():
-                self._sender.forget()
-                self._disk.carry_out(effect)
-                self.machine.log_settled(self._log.end_offset, now_ms)
+                if isinstance(effect, effects.SettleLog):
+                    self.machine.log_settled(self._log.end_offset, now_ms)
             case effects.RoleChanged(role, master_epoch):
                 log.info("role %s, master epoch %d, log end %d", role.value, master_epoch, self._log.end_offset)
                 if role is Role.MASTER:

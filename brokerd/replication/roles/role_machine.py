@@ -82,6 +82,14 @@ class Switch(NamedTuple):
 _FENCED, _PROMOTING, _MASTER, _REPLICA = Role.FENCED, Role.PROMOTING, Role.MASTER, Role.REPLICA
 _LEAVE: Final = (Step.FAIL_WAITERS, Step.CLOSE_CONNECTIONS, Step.TELL_FENCED)
 
+# What ends any role, and what comes then
+_FROM_EACH_ROLE: Final[Mapping[Event, Switch]] = {
+    Event.MASTER_LOST: Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
+    Event.OTHER_ELECTED: Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
+    Event.ELECTED: Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
+    Event.FAILED: Switch(_FENCED, _LEAVE),
+}
+
 SWITCHES: Final[Mapping[tuple[Role, Event], Switch]] = {
     (_FENCED, Event.MASTER_LOST): Switch(_FENCED, (Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
     (_FENCED, Event.OTHER_ELECTED): Switch(
@@ -91,20 +99,9 @@ SWITCHES: Final[Mapping[tuple[Role, Event], Switch]] = {
     (_FENCED, Event.SERVED_BEFORE): Switch(_FENCED, (Step.ASK_ELECTION,)),
     (_FENCED, Event.CLASSIC_MASTER): Switch(_REPLICA, (Step.FAIL_WAITERS, Step.TELL_ROLE, Step.FOLLOW_CLASSIC)),
     (_FENCED, Event.FAILED): Switch(_FENCED, (Step.FAIL_WAITERS,)),
-    (_PROMOTING, Event.MASTER_LOST): Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
-    (_PROMOTING, Event.OTHER_ELECTED): Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
-    (_PROMOTING, Event.ELECTED): Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
     (_PROMOTING, Event.LOG_SETTLED): Switch(_MASTER, (Step.BEGIN_EPOCH, Step.TELL_ROLE)),
-    (_PROMOTING, Event.FAILED): Switch(_FENCED, _LEAVE),
-    (_MASTER, Event.MASTER_LOST): Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
-    (_MASTER, Event.OTHER_ELECTED): Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
-    (_MASTER, Event.ELECTED): Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
     (_MASTER, Event.NEWER_EPOCH_SHOWN): Switch(_FENCED, (*_LEAVE, Step.ASK_SYNC)),
-    (_MASTER, Event.FAILED): Switch(_FENCED, _LEAVE),
-    (_REPLICA, Event.MASTER_LOST): Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
-    (_REPLICA, Event.OTHER_ELECTED): Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
-    (_REPLICA, Event.ELECTED): Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
-    (_REPLICA, Event.FAILED): Switch(_FENCED, _LEAVE),
+    **{(role, event): switch for role in (_PROMOTING, _MASTER, _REPLICA) for event, switch in _FROM_EACH_ROLE.items()},
 }
 
 

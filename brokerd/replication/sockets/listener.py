@@ -38,31 +38,17 @@ class AcceptedConnection(Connection, asyncio.Protocol):
             self._hub.tell(self._hub.driver.pump, self._number)
 
 
-class ReplicationListener:
-    """Accepts replicas on the replication address."""
+async def listen(host: str, port: int, hub: Hub, tls: TlsServer | None) -> asyncio.Server:
+    """Accept replicas on the replication address, until the server is closed; the hub closes what was accepted.
 
-    def __init__(self, host: str, port: int, hub: Hub, tls: TlsServer | None = None) -> None:
-        self._tls = tls
-        self._host = host
-        self._port = port
-        self._hub = hub
-        self._server: asyncio.Server | None = None
-
-    async def start(self) -> None:
-        """Bind and accept. Raises SettingsError when the address is taken."""
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                accepting(self._tls, lambda: AcceptedConnection(self._hub)), self._host, self._port
-            )
-        except OSError as error:
-            raise SettingsError(
-                f"cannot listen for replicas on {self._host}:{self._port}: {error.strerror}; "
-                "free the port or choose another one with --ha-listen"
-            ) from error
-
-    async def close(self) -> None:
-        """Stop accepting; the hub closes what was accepted."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+    Raises SettingsError when the address is taken.
+    """
+    try:
+        return await asyncio.get_running_loop().create_server(
+            accepting(tls, lambda: AcceptedConnection(hub)), host, port
+        )
+    except OSError as error:
+        raise SettingsError(
+            f"cannot listen for replicas on {host}:{port}: {error.strerror}; "
+            "free the port or choose another one with --ha-listen"
+        ) from error

@@ -54,9 +54,8 @@ class Channels:
 
     def __init__(self, settings: ReplicationSettings, credentials: Credentials) -> None:
         """Raises SettingsError when the list of RocketMQ peers cannot be understood."""
-        self.refused: dict[
-            str, int
-        ] = {}  # host -> how many of its connections broke the protocol or did not prove themselves
+        # host -> how many of its connections broke the protocol or did not prove themselves
+        self.refused: dict[str, int] = {}
         self._settings = settings
         self._group = credentials.group
         self._credentials = credentials

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.members import registry as module
-from brokerd.members.client_info import ClientInfo
-from brokerd.members.consumer_groups import ConsumerData, Subscription
+from brokerd.members.consumer_groups import ClientInfo, ConsumerData, Subscription
 from brokerd.members.registry import ClientRegistry
 from remoting.errors import RequestError
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.cluster.routes import BrokerRoute
-from brokerd.members.client_info import ClientInfo
+from brokerd.members.consumer_groups import ClientInfo
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, PoppedMessage, PopRequest, PopStatus
 from brokerd.proxy.methods.base import Services

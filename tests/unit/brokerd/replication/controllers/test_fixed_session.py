@@ -367,7 +367,7 @@ async def test_a_replica_names_its_topics_to_stand_in_and_clients_requests_are_a
         address = f"127.0.0.1:{replica.remoting_port}"
         try:
             await client.call(address, codes.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "1", "brokerName": "b"})
-            await until(lambda: replica.state().acts_as_master, "the replica stands in")
+            await until(lambda: replica.replica._session.acts_as_master, "the replica stands in")
             assert not replica.replica.is_connected_to_master
             assert (await client.call(address, ASK_MASTER)).ext == {}, "it is not the master"
             with pytest.raises(RequestError, match="cannot be told"):
@@ -375,7 +375,7 @@ async def test_a_replica_names_its_topics_to_stand_in_and_clients_requests_are_a
             with pytest.raises(RequestError, match="by their epochs"):
                 await client.call(address, codes.RESET_MASTER_FLUSH_OFFSET, {"masterFlushOffset": "0"})
             await master.start()
-            await until(lambda: not replica.state().acts_as_master, "the master is back")
+            await until(lambda: not replica.replica._session.acts_as_master, "the master is back")
         finally:
             client.close()
 
