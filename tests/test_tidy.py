@@ -80,7 +80,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["required_set"],
         ["roles"],
         ["controllers", "facts", "sockets"],
-        ["controller_requests", "tool_requests"],
+        ["requests"],
         ["replica"],
     ],
     "controllerd": [
@@ -475,16 +475,12 @@ MOST_PARAMETERS = 6
 
 # Constructors that take more, until they are divided; an entry that is no longer needed goes.
 TAKE_MORE = {
-    "brokerd/loop/long_polling.py Waiter",
     "brokerd/pop/batch.py Batch",
     "brokerd/pop/finishing.py Finishing",
     "brokerd/pop/looking.py PopLooking",
     "brokerd/pop/reviver.py Reviver",
     "brokerd/pop/service.py PopService",
     "brokerd/processors/state.py StateProcessor",
-    "brokerd/retry/service.py RetryService",
-    "brokerd/transactions/checking.py CheckBack",
-    "brokerd/transactions/service.py TransactionService",
     "remoting/frame.py Command",  # a frame has so many fields, and one is made for each message
 }
 

@@ -10,9 +10,10 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.cluster.routes import OwnGroup
+from brokerd.replication.replica import Replica
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError, RequestTimeout
@@ -32,22 +33,6 @@ _TIMEOUT_MS: Final = 1000
 _MASTER_ROLE_ID: Final = 0
 
 
-class Membership(Protocol):
-    """What the directory needs of the replica."""
-
-    @property
-    def is_master(self) -> bool: ...
-
-    @property
-    def broker_id(self) -> int | None: ...
-
-    @property
-    def master_address(self) -> str: ...
-
-    @property
-    def master_grpc_address(self) -> str: ...
-
-
 class Directory:
     """Started and stopped by its owner."""
 
@@ -55,14 +40,14 @@ class Directory:
         self,
         client: RemotingClient,
         controllers: Sequence[str],
-        membership: Membership,
+        replica: Replica,
         broker_name: str,
         address: str,
         grpc_address: str,
     ) -> None:
         self._client = client
         self._controllers = list(controllers)
-        self._membership = membership
+        self._replica = replica
         self._broker_name = broker_name
         self._address = address
         self._grpc_address = grpc_address
@@ -82,13 +67,13 @@ class Directory:
 
     def own_group(self) -> OwnGroup:
         """The addresses of this broker's group, the master's first."""
-        membership = self._membership
+        replica = self._replica
         replicas = dict(self._replicas)
-        if membership.broker_id is not None:
-            replicas[membership.broker_id] = (self._address, self._grpc_address)
+        if replica.broker_id is not None:
+            replicas[replica.broker_id] = (self._address, self._grpc_address)
         master = (self._address, self._grpc_address)
-        if not membership.is_master:
-            master = (membership.master_address, membership.master_grpc_address)
+        if not replica.is_master:
+            master = (replica.master_address, replica.master_grpc_address)
         addresses = {_MASTER_ROLE_ID: master[0]} if master[0] else {}
         addresses |= {broker_id: each[0] for broker_id, each in sorted(replicas.items()) if each[0] != master[0]}
         others = [each[1] for _, each in sorted(replicas.items()) if each[1] and each[1] != master[1]]

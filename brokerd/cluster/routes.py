@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import orjson
 
-from brokerd.cluster.broker_route import BrokerRoute
 from brokerd.metadata.configs import Metadata, TopicConfig
 from remoting import codes
 from remoting.disk import Bytes
@@ -25,9 +24,18 @@ _FRESH_MS: Final = 3000
 _MAX_CACHED: Final = 10_000
 _MAX_BROKERS: Final = 10_000
 
-Routed = Callable[[Sequence[BrokerRoute] | RequestError], None]
-# (topic, answered): ask a name server for the route document of a topic
-QueryRoute = Callable[[str, Callable[[Bytes | LogboomError], None]], None]
+
+@dataclass(frozen=True, slots=True)
+class BrokerRoute:
+    """One broker group in a topic's route. `grpc_addresses`: master first, then the replicas, as host:port."""
+
+    broker_name: str
+    addresses: Mapping[int, str]  # role id (0 = master) -> remoting address
+    grpc_addresses: Sequence[str]
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    message_type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +47,13 @@ class OwnGroup:
     grpc_addresses: Sequence[str]
 
 
+Routed = Callable[[Sequence[BrokerRoute] | RequestError], None]
+# (topic, answered): ask a name server for the route document of a topic
+QueryRoute = Callable[[str, Callable[[Bytes | LogboomError], None]], None]
+
+
 class Routes:
-    """Implements `broker_route.RouteSource`. `now_ms` is monotonic."""
+    """`now_ms` is monotonic."""
 
     def __init__(
         self, metadata: Metadata, own_group: Callable[[], OwnGroup], query: QueryRoute, now_ms: Callable[[], int]
@@ -53,7 +66,7 @@ class Routes:
         self._asking: dict[str, list[Routed]] = {}
 
     def route(self, topic: str, done: Routed) -> None:
-        """The routes of a topic, at once or when a name server answered; see broker_route.RouteSource."""
+        """The routes of a topic, at once or when a name server answered; TOPIC_NOT_EXIST when nobody has it."""
         cached = self._cached.get(topic)
         if cached is not None and self._now_ms() - cached[0] < _FRESH_MS:
             self._answer(topic, cached[1], done)

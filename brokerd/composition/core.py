@@ -20,7 +20,7 @@ from brokerd.config.writer import ConfigWriter, Sources
 from brokerd.delay.levels import code_rules
 from brokerd.journal.resident import Resident
 from brokerd.replication.roles.effects import Role
-from brokerd.retry.counters import RetryCounters
+from brokerd.retry.service import RetryCounters
 from brokerd.sending.acknowledging import Appends, ReplicaView
 from brokerd.sending.counters import Counters
 from brokerd.sending.sender import MessageSender, SendRules

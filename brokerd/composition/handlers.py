@@ -41,7 +41,7 @@ from brokerd.processors.topics import TopicProcessor
 from brokerd.processors.transactions import TransactionProcessor
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica
-from brokerd.retry.service import RetryService
+from brokerd.retry.service import RetryRules, RetryService
 from brokerd.sending.boundary import SendKernel
 from brokerd.sending.kernel import Kernel
 from remoting.facts.broker_state import ScheduleState
@@ -156,10 +156,8 @@ def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool
         core.store,
         core.record_log,
         core.sender.turn_of,
-        lambda group: locks.is_locked(group, steady_ms()),
-        core.delays,
+        RetryRules(core.delays, lambda group: locks.is_locked(group, steady_ms()), auto_create_groups),
         core.retry_counters,
-        auto_create_groups=auto_create_groups,
     )
     service.listeners.append(core.counters.statistics.note_sent_back)
     return service

@@ -15,7 +15,9 @@ from brokerd.metadata.tables import MetadataTables
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.service import PopService
 from brokerd.store.store import MessageStore
+from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.service import TransactionService
+from brokerd.transactions.topics import TransactionTopics
 
 
 class Residents(NamedTuple):
@@ -45,6 +47,15 @@ def make_residents(
     progress = ConsumerProgress(tables, ledger, store)
     rules = Rules(tables, names, wall_ms, progress.unread_queues, progress.unfinished)
     metadata = MetadataService(record_log, rules, scheduler, settings.journal, preface)
+    transaction_topics = TransactionTopics(record_log, metadata, wall_ms, identity.store_host)
+    checks = CheckBack(
+        transaction_topics,
+        clients,
+        identity.broker_name,
+        scheduler,
+        settings.transactions,
+        settings.store.segment_size_bytes,
+    )
     residents = Residents(
         metadata,
         PopService(
@@ -60,18 +71,7 @@ def make_residents(
             settings=settings.pop,
             journal_settings=settings.journal,
         ),
-        TransactionService(
-            broker_name=identity.broker_name,
-            log=record_log,
-            metadata=metadata,
-            producers=clients,
-            move_up_bytes=settings.store.segment_size_bytes,
-            scheduler=scheduler,
-            now_ms=wall_ms,
-            host=identity.store_host,
-            settings=settings.transactions,
-            delays=delays,
-        ),
+        TransactionService(transaction_topics, checks, settings.transactions, delays),
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
     )
     return residents, progress

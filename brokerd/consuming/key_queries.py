@@ -45,16 +45,14 @@ class KeyQueries:
         """Search; `done` is called later. Raises RequestError when too many searches run."""
         if self._running >= _MOST_AT_ONCE:
             raise RequestError(codes.SYSTEM_BUSY, f"{_MOST_AT_ONCE} queries by key are running; try again")
-        question = question._replace(most=min(question.most, MOST_MESSAGES))
-        self._running += 1
-        _Running(self._store, self._background, self._scheduler, question, self._ended(done))
 
-    def _ended(self, done: Callable[[Found | LogboomError], None]) -> Callable[[Found | LogboomError], None]:
-        def end(found: Found | LogboomError) -> None:
+        def ended(found: Found | LogboomError) -> None:
             self._running -= 1
             done(found)
 
-        return end
+        question = question._replace(most=min(question.most, MOST_MESSAGES))
+        self._running += 1
+        _Running(self._store, self._background, self._scheduler, question, ended)
 
 
 class _Running:

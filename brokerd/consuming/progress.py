@@ -6,14 +6,37 @@ A group may do both, one after the other: its offset in a queue is the larger of
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
-from brokerd.consuming.pull_offsets import PullOffsets
 from brokerd.metadata.start_offsets import QueueReads
 from brokerd.metadata.tables import Change, MetadataTables
 from brokerd.pop.handles import split_retry_topic
 from brokerd.pop.ledger import PopLedger
 
+MAX_PULLED_QUEUES: Final = 1_000_000  # more than those are not noted
+
 Queue = tuple[str, int]  # stored topic, queue id
+
+
+class PullOffsets:
+    """Up to where each group pulled each queue: ahead of what it committed by what its consumers work on. In memory only."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[tuple[str, str, int], int] = {}
+
+    def note(self, reader: tuple[str, str, int], next_offset: int) -> None:
+        """A pull of (group, topic, queue id) was answered: the next one goes on at that offset."""
+        if len(self._offsets) < MAX_PULLED_QUEUES or reader in self._offsets:
+            self._offsets[reader] = next_offset
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        return self._offsets.get((group, topic, queue_id))
+
+    def forget(self, group: str | None, topic: str | None) -> None:
+        """Everything of a group, or of a topic, that was deleted."""
+        gone = [key for key in self._offsets if group in (None, key[0]) and topic in (None, key[1])]
+        for key in gone:
+            del self._offsets[key]
 
 
 class ConsumerProgress:

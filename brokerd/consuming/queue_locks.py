@@ -57,8 +57,8 @@ class QueueLocks:
         """Whether somebody of the group holds any queue."""
         return any(now_ms - refreshed_ms < LOCK_MS for _, refreshed_ms in self._locks.get(group, {}).values())
 
-    def expire(self, now_ms: int) -> int:
-        """Forget locks that nobody refreshed; returns how many."""
+    def expire(self, now_ms: int) -> None:
+        """Forget locks that nobody refreshed."""
         old = [
             (group, queue)
             for group, locks in self._locks.items()
@@ -67,7 +67,6 @@ class QueueLocks:
         ]
         for group, queue in old:
             self._forget(group, queue)
-        return len(old)
 
     def clear(self) -> None:
         """This broker does not lock any more."""

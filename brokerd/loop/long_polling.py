@@ -33,17 +33,14 @@ T = TypeVar("T", bound=Payload)
 class Waiter(Generic[T]):
     """One parked request; `pop.requests.Parked`."""
 
-    __slots__ = ("_table", "deadline_ms", "group", "is_parked", "number", "payload", "queue_id", "topic")
+    __slots__ = ("_table", "group", "is_parked", "number", "payload", "queue_id", "topic")
 
-    def __init__(
-        self, table: WaitTable[T], number: int, topic: str, group: str, queue_id: int, deadline_ms: int, payload: T
-    ) -> None:
+    def __init__(self, table: WaitTable[T], number: int, topic: str, group: str, queue_id: int, payload: T) -> None:
         self._table = table
         self.number = number
         self.topic = topic
         self.group = group
         self.queue_id = queue_id
-        self.deadline_ms = deadline_ms
         self.payload = payload
         self.is_parked = True
 
@@ -75,7 +72,7 @@ class WaitTable(Generic[T]):
         if len(waiters) >= self._max_per_key:
             return None
         number = self._last_number = self._last_number + 1
-        waiter = self._numbered[number] = Waiter(self, number, topic, group, queue_id, deadline_ms, payload)
+        waiter = self._numbered[number] = Waiter(self, number, topic, group, queue_id, payload)
         waiters[waiter] = None
         if len(self._deadlines) > 2 * len(self._numbered) + _SWEEP_SLACK:
             self._deadlines = [each for each in self._deadlines if each[1] in self._numbered]

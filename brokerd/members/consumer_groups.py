@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from brokerd.members.client_info import ClientInfo
-from remoting.disk import Bytes
-from remoting.errors import LogboomError
-from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
 
 MAX_SUBSCRIPTIONS: Final = 1024
 
@@ -23,6 +20,19 @@ CONSUME_FROM: Final = (
     "CONSUME_FROM_FIRST_OFFSET",
     "CONSUME_FROM_TIMESTAMP",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientInfo:
+    """A live client. `language` as its protocol names it; `address` host:port of its connection."""
+
+    client_id: str
+    address: str
+    language: str
+    version: str
+    producer_topics: frozenset[str] = frozenset()
+    group: str = ""
+    subscriptions: Mapping[str, str] = field(default_factory=dict)  # topic -> expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,39 +56,24 @@ class ConsumerData:
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
 
 
-class Notifiable(Protocol):
-    """A remoting client's connection, as far as the registry's users need it."""
+@dataclass(slots=True, eq=False)
+class Member:
+    """One client in one place. `connection` is set for remoting clients only."""
 
-    def __hash__(self) -> int: ...
-
-    @property
-    def peer(self) -> str: ...
-
-    def notify(self, code: int, ext: Mapping[str, str] | None = None, body: Bytes = b"") -> bool: ...
-
-    def request(
-        self,
-        code: int,
-        ext: Mapping[str, str] | None,
-        body: Bytes,
-        timeout_ms: int,
-        answered: Callable[[Command | LogboomError], None],
-    ) -> None: ...
-
-    def close(self) -> None: ...
+    info: ClientInfo
+    connection: RemotingConnection | None
+    last_heard_ms: int
 
 
+@dataclass(slots=True, eq=False)
 class ConsumerGroup:
     """The members of one group and what they last agreed on."""
 
-    __slots__ = ("consume_from", "consume_type", "members", "message_model", "subscriptions")
-
-    def __init__(self) -> None:
-        self.members: dict[Hashable, Member] = {}
-        self.subscriptions: dict[str, Subscription] = {}
-        self.consume_type = CONSUME_TYPES[1]
-        self.message_model = MESSAGE_MODELS[1]
-        self.consume_from = CONSUME_FROM[0]
+    members: dict[Hashable, Member] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    consume_type: str = CONSUME_TYPES[1]
+    message_model: str = MESSAGE_MODELS[1]
+    consume_from: str = CONSUME_FROM[0]
 
     def take_subscriptions(self, incoming: Mapping[str, Subscription]) -> bool:
         """Replace what is older, forget what is not named; whether anything changed."""
@@ -90,14 +85,3 @@ class ConsumerGroup:
         changed = merged != self.subscriptions
         self.subscriptions = merged
         return changed
-
-
-class Member:
-    """One client in one place. `connection` is set for remoting clients only."""
-
-    __slots__ = ("connection", "info", "last_heard_ms")
-
-    def __init__(self, info: ClientInfo, connection: Notifiable | None, now_ms: int) -> None:
-        self.info = info
-        self.connection = connection
-        self.last_heard_ms = now_ms

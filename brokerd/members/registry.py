@@ -9,12 +9,13 @@ subscriptions changed, and of clients that are gone altogether; they are told af
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from brokerd.members.client_info import ClientInfo
-from brokerd.members.consumer_groups import ConsumerData, ConsumerGroup, Member, Notifiable, Subscription
+from brokerd.members.consumer_groups import ClientInfo, ConsumerData, ConsumerGroup, Member, Subscription
 from remoting import codes
 from remoting.errors import RequestError
+from remoting.transport.connection import RemotingConnection
 
 EXPIRY_MS: Final = 120_000
 MAX_MEMBERS: Final = 200_000
@@ -24,7 +25,7 @@ _Place = tuple[bool, str, Hashable]  # (is consumer, group, key of the member)
 
 
 class ClientRegistry:
-    """Implements `client_info.Clients`. `now_ms` is monotonic, `wall_ms` tells the time of day."""
+    """`now_ms` is monotonic, `wall_ms` tells the time of day."""
 
     def __init__(self, now_ms: Callable[[], int], wall_ms: Callable[[], int]) -> None:
         self.group_listeners: list[Callable[[str], None]] = []
@@ -33,20 +34,21 @@ class ClientRegistry:
         self._wall_ms = wall_ms
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Hashable, Member]] = {}
-        self._producer_places: dict[str, dict[Notifiable, int]] = {}  # by client id: connection -> in how many groups
+        self._producer_places: dict[
+            str, dict[RemotingConnection, int]
+        ] = {}  # by client id: connection -> in how many groups
         self._places: dict[object, set[_Place]] = {}  # by connection
         self._alive: dict[str, int] = {}  # client id -> in how many places it is
         self._fingerprints: dict[object, int] = {}
         self._member_count = 0
 
-    # ---- client_info.Clients
+    # ---- gRPC clients
 
     def heartbeat(self, info: ClientInfo, connection: object) -> None:
         """A gRPC client lives. Raises RequestError when there is no room for it."""
         key = (connection, info.client_id)
-        if info.producer_topics:
-            for topic in info.producer_topics:
-                self._join(False, topic, key, info, connection, None)
+        for topic in info.producer_topics:
+            self._join(False, topic, key, info, connection, None)
         if info.group:
             changed = self._join(True, info.group, key, info, connection, None)
             group = self._consumers[info.group]
@@ -83,7 +85,7 @@ class ClientRegistry:
 
     def remoting_heartbeat(
         self,
-        connection: Notifiable,
+        connection: RemotingConnection,
         client: ClientInfo,
         producer_groups: Iterable[str],
         consumers: Sequence[ConsumerData],
@@ -103,14 +105,8 @@ class ClientRegistry:
             wanted = data.subscriptions
             if without_subscriptions:
                 wanted = group.subscriptions if group is not None else {}
-            info = ClientInfo(
-                client.client_id,
-                client.address,
-                client.language,
-                client.version,
-                group=data.group,
-                subscriptions={topic: each.expression for topic, each in wanted.items()},
-            )
+            expressions = {topic: each.expression for topic, each in wanted.items()}
+            info = replace(client, group=data.group, subscriptions=expressions)
             changed = self._join(True, data.group, connection, info, connection, connection)
             group = self._consumers[data.group]
             if not without_subscriptions:
@@ -131,12 +127,9 @@ class ClientRegistry:
 
     def leave(self, connection: object, producer_group: str, consumer_group: str) -> None:
         """A remoting client leaves groups; an empty name means none."""
-        leaving: list[_Place] = []
-        for is_consumer, name in ((False, producer_group), (True, consumer_group)):
-            place = (is_consumer, name, connection)
-            if name and place in self._places.get(connection, ()):
-                leaving.append(place)
-        self._leave([(connection, place) for place in leaving])
+        named = ((False, producer_group, connection), (True, consumer_group, connection))
+        places = self._places.get(connection, ())
+        self._leave([(connection, place) for place in named if place[1] and place in places])
 
     def consumer_group(self, group: str) -> ConsumerGroup | None:
         """The group as its members describe it; None when nobody is there."""
@@ -151,12 +144,12 @@ class ClientRegistry:
         """One of those; None when no such client is connected here."""
         return next((each for each in self.remoting_members(group) if each.info.client_id == client_id), None)
 
-    def producer_connections(self, group: str) -> Sequence[Notifiable]:
+    def producer_connections(self, group: str) -> Sequence[RemotingConnection]:
         """The connections of a group's remoting producers, the longest there first."""
         members = self._producers.get(group, {}).values()
         return [member.connection for member in members if member.connection is not None]
 
-    def producer_connection(self, client_id: str) -> Notifiable | None:
+    def producer_connection(self, client_id: str) -> RemotingConnection | None:
         """Where a remoting producer is connected; the latest connection of several. None when it is not there."""
         connections = self._producer_places.get(client_id)
         return next(reversed(connections)) if connections else None
@@ -220,7 +213,7 @@ class ClientRegistry:
         key: Hashable,
         info: ClientInfo,
         connection: object,
-        remoting_connection: Notifiable | None,
+        remoting_connection: RemotingConnection | None,
     ) -> bool:
         """Enter or refresh a member; whether it is new, or another client than before."""
         if is_consumer:
@@ -277,14 +270,11 @@ class ClientRegistry:
         self._tell_gone(gone)
 
     def _drop_if_empty(self, is_consumer: bool, group: str) -> None:
-        if self._table(is_consumer, group):
-            return
-        if is_consumer:
-            del self._consumers[group]
-        else:
-            del self._producers[group]
+        if not self._table(is_consumer, group):
+            tables = self._consumers if is_consumer else self._producers
+            del tables[group]
 
-    def _count_producer(self, client_id: str, connection: Notifiable | None, step: int) -> None:
+    def _count_producer(self, client_id: str, connection: RemotingConnection | None, step: int) -> None:
         """Change in how many producer groups a client is on a connection."""
         if connection is None:
             return

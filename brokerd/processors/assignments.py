@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from brokerd.cluster.broker_route import BrokerRoute
+from brokerd.cluster.routes import BrokerRoute
 from brokerd.consuming.assignment import STRATEGIES, Queue, assign, assign_pops
 from brokerd.members.consumer_groups import MESSAGE_MODELS
 from brokerd.members.registry import ClientRegistry

@@ -8,12 +8,12 @@ from typing import Any, Final, Protocol
 
 from brokerd.consuming.read_place import PullSettings
 from brokerd.filters.message_filter import compile_filter
-from brokerd.members.client_info import ClientInfo
 from brokerd.members.consumer_groups import (
     CONSUME_FROM,
     CONSUME_TYPES,
     MAX_SUBSCRIPTIONS,
     MESSAGE_MODELS,
+    ClientInfo,
     ConsumerData,
     Subscription,
 )

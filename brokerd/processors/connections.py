@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from brokerd.filters.message_filter import split_tags
-from brokerd.members.client_info import ClientInfo
-from brokerd.members.consumer_groups import Subscription
+from brokerd.members.consumer_groups import ClientInfo, Subscription
 from brokerd.members.registry import ClientRegistry
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Final, Protocol
 
-from brokerd.consuming.pull_offsets import PullOffsets
+from brokerd.consuming.progress import PullOffsets
 from brokerd.consuming.read_place import MASTER, ReadPlace
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.loop.scheduler import Scheduler

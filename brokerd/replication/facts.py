@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.replication.required_set.quorum import ALL, kind_of, weaknesses
+from brokerd.replication.required_set.replica_progress import MissingCopy
 from brokerd.replication.roles.driver import ReplicationDriver
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.followership import Followership
@@ -29,23 +30,13 @@ class PeerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MissingFacts:
-    """A copy that is missing, why, and for how long. `stalls`: sends wait for it."""
-
-    broker_id: int
-    reason: str
-    stalls: bool
-    for_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeadingFacts:
     """Of a master. Who is missing for its `quorum` stands in `missing`."""
 
     required_set: Sequence[int]
     replicas: Sequence[PeerFacts]
     quorum: QuorumState
-    missing: Sequence[MissingFacts]
+    missing: Sequence[MissingCopy]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +53,7 @@ class ReplicaFacts:
     """The role, the log, and whoever is followed or follows. `failure`: why the broker serves no more, empty while it does.
 
     `waiting_sends` groups of messages wait to be acknowledged, the first of them for `waited_ms`; `unacknowledged` counts those
-    that were answered with something else than success, by that. `controllers` are those that it is connected to.
+    that were answered with something else than success, by that.
     """
 
     role: Role
@@ -84,8 +75,6 @@ class ReplicaFacts:
     waited_ms: int = 0
     unacknowledged: Mapping[str, int] = field(default_factory=dict)
     refused_peers: Mapping[str, int] = field(default_factory=dict)
-    acts_as_master: bool = False
-    controllers: Sequence[str] = ()
     controllers_error: str = ""
 
 
@@ -141,15 +130,7 @@ def _leading_facts(mastership: Mastership, settings: ReplicationSettings, end_of
             for follower in mastership.followers
         ],
         quorum=_quorum(mastership, settings),
-        missing=[
-            MissingFacts(
-                broker_id=each.broker_id,
-                reason=each.reason,
-                stalls=each.stalls,
-                for_ms=max(0, now_ms - each.since_ms),
-            )
-            for each in mastership.missing.all
-        ],
+        missing=mastership.missing(now_ms),
     )
 
 

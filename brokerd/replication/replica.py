@@ -20,32 +20,29 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from secrets import token_bytes
 
 from brokerd.metadata.configs import TopicConfig
-from brokerd.replication.controller_requests import ControllerRequests
 from brokerd.replication.controllers.controller_link import ControllerLink
 from brokerd.replication.controllers.controller_session import ControllerSession
 from brokerd.replication.controllers.fixed_session import FixedSession
 from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
-from brokerd.replication.controllers.name_server_link import FixedNameServers, NameServerLink
-from brokerd.replication.controllers.request_fields import Speaker, broker_position
+from brokerd.replication.controllers.name_server_link import NameServerLink
+from brokerd.replication.controllers.request_fields import Speaker
 from brokerd.replication.controllers.session import BrokerNames, Session
 from brokerd.replication.controllers.wishes import Wishes
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.epochs.log_lineage import LogLineage
 from brokerd.replication.facts import ReplicaFacts, driver_facts
 from brokerd.replication.log import ReplicatedLog
+from brokerd.replication.requests import ReplicationRequests
 from brokerd.replication.required_set.quorum import weaknesses
-from brokerd.replication.roles.driver import ReplicationDriver, RoleListener, Seams
+from brokerd.replication.roles.driver import ReplicationDriver, Seams
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.followership import CopyStage
 from brokerd.replication.settings import ReplicationSettings
-from brokerd.replication.sockets.dialled_connection import DialledConnection
 from brokerd.replication.sockets.hub import Hub
-from brokerd.replication.sockets.listener import ReplicationListener
-from brokerd.replication.tool_requests import ToolRequests
+from brokerd.replication.sockets.listener import listen
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.store.put_status import PutStatus
 from remoting.disk import Disk
@@ -114,7 +111,7 @@ class Replica:
                 now_ms=self._now_ms(),
             )
 
-        self._hub = Hub(make_driver, DialledConnection, self._now_ms, around.identity.tls)
+        self._hub = Hub(make_driver, self._now_ms, around.identity.tls)
         self._driver = driver = self._hub.driver
         self._session: Session
         if settings.roles == "fixed":
@@ -129,24 +126,25 @@ class Replica:
         else:
             files = IdentityFiles(around.disk, around.names.cluster, around.names.broker_name)
             registration = Registration(files, around.names.address, around.wall_ms())
-            position = partial(broker_position, driver.machine)
-            speaker = Speaker(around.names, registration, incarnation, position, tail_kept)
+            speaker = Speaker(around.names, registration, incarnation, driver.machine, tail_kept)
             self._session = ControllerSession(settings, speaker, around.controllers, driver, self._now_ms())
         self._stood_in = False  # what the name servers last heard
         self._link = ControllerLink(settings, self._session, wishes, self._hub.tell, around.wall_ms, around.identity)
         self._name_servers = NameServerLink(
-            self._link if settings.roles == "controllers" else FixedNameServers(self._link, tuple(around.controllers)),
+            self._link,
             around.names,
             around.topics,
             settings.name_server_register_ms,
             around.wall_ms,
             acting_master=settings.roles == "fixed" and settings.acting_master,
         )
-        self._link.add_connected_listener(self._name_servers.connected)
-        self._tools = ToolRequests(self._hub, self._session, around.names, around.wall_ms)
-        self._requests = ControllerRequests(self._hub, self._session, self._link)
-        self._listener: ReplicationListener | None = None
+        self._link.connected_listeners.append(self._name_servers.connected)
+        self._requests = ReplicationRequests(self._hub, self._session, self._link, around.names, around.wall_ms)
+        self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
+        self.add_role_listener = driver.role_listeners.append
+        self.add_confirm_listener = driver.confirm_listeners.append
+        self.on_failure = driver.failure_listeners.append
         # What the fast path calls, without a layer in between
         self._on_appended = driver.on_appended
         self._wait = driver.wait
@@ -157,9 +155,8 @@ class Replica:
         """Listen for replicas and begin to talk to the controllers. Raises SettingsError when the address is taken."""
         for weakness in weaknesses(self._settings):
             log.warning("weaker than the default: %s", weakness)
-        self._driver.add_role_listener(self._tell_name_servers)
-        self._listener = ReplicationListener(host, port, self._hub, self._tls)
-        await self._listener.start()
+        self._driver.role_listeners.append(self._tell_name_servers)
+        self._server = await listen(host, port, self._hub, self._tls)
         if self._settings.classic_master:
             self._driver.follow_classic(self._now_ms())
         else:
@@ -173,8 +170,9 @@ class Replica:
         if self._ticker is not None:
             self._ticker.cancel()
         self._driver.stop("this broker stops", self._now_ms())
-        if self._listener is not None:
-            await self._listener.close()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
         await self._hub.close_all()
         await self._link.close()
 
@@ -191,7 +189,7 @@ class Replica:
 
     def handlers(self) -> dict[int, Handler]:
         """For the broker's remoting server: what controllers and tools ask about replication."""
-        return self._requests.handlers() | self._tools.handlers()
+        return self._requests.handlers()
 
     # For senders and readers
 
@@ -228,10 +226,6 @@ class Replica:
         return self._driver.refusal
 
     @property
-    def acknowledged_offset(self) -> int:
-        return self._driver.machine.acknowledged_offset
-
-    @property
     def confirm_offset(self) -> int:
         return self._driver.machine.confirm_offset
 
@@ -265,18 +259,6 @@ class Replica:
         """A flush of the log ended."""
         self._hub.tell(self._driver.on_flushed)
 
-    def on_failure(self, listener: Callable[[str], None]) -> None:
-        """Called once when the disk refused what replication had to write: the broker must stop."""
-        self._driver.on_failure(listener)
-
-    def add_role_listener(self, listener: RoleListener) -> None:
-        """Called at every change of role (role, master epoch); MASTER when the log is settled, before anybody is told."""
-        self._driver.add_role_listener(listener)
-
-    def add_confirm_listener(self, listener: Callable[[int], None]) -> None:
-        """Called with the confirm offset when it rose, before the sends below it are answered."""
-        self._driver.add_confirm_listener(listener)
-
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """An administrator changed settings: use these from now on."""
         self._settings = settings
@@ -298,22 +280,12 @@ class Replica:
 
     def state(self) -> ReplicaFacts:
         """The facts for a person."""
-        return replace(
-            driver_facts(self._driver, self._now_ms()),
-            acts_as_master=self._stands_in,
-            controllers=self._link.connected,
-            controllers_error=self._session.last_error,
-        )
+        return replace(driver_facts(self._driver, self._now_ms()), controllers_error=self._session.last_error)
 
     # Inside
 
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
-
-    @property
-    def _stands_in(self) -> bool:
-        """In a fixed group: this replica serves reads in its master's place."""
-        return isinstance(self._session, FixedSession) and self._session.acts_as_master
 
     def _tick(self) -> None:
         if self._hub.tell(self._tick_parts):  # without its clock the broker must not go on
@@ -323,11 +295,11 @@ class Replica:
         self._driver.tick(now_ms, TICK_MS)
         if not self._settings.classic_master:
             self._link.step()
-            if self._stands_in != self._stood_in:
-                self._stood_in = self._stands_in
+            if self._session.acts_as_master != self._stood_in:
+                self._stood_in = self._session.acts_as_master
                 self._name_servers.register(now_ms)
             self._name_servers.tick(now_ms)
-        self._tools.tick(now_ms)
+        self._requests.tick(now_ms)
 
     def _tell_name_servers(self, role: Role, master_epoch: int) -> None:
         self._name_servers.role_changed(role, master_epoch, self.broker_id, self._now_ms())

@@ -30,9 +30,6 @@ class RocketmqPeers:
                     ) from error
                 self._names.add(word.lower())
 
-    def __bool__(self) -> bool:
-        return bool(self._networks or self._names)
-
     def allows(self, host: str) -> bool:
         """Whether the peer at this address (or, for one that is dialled, of this name) may speak plainly."""
         try:

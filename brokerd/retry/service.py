@@ -7,17 +7,19 @@ acknowledged: until then the consumer must not go on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from dataclasses import asdict, dataclass
+from typing import Final, NamedTuple
 
 from brokerd.delay.levels import Delays
 from brokerd.delay.rules import schedule
 from brokerd.journal.record_log import RecordLog
-from brokerd.metadata.configs import Metadata, TopicConfig
+from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.groups import ensure_group
-from brokerd.retry.counters import RetryCounters
+from brokerd.metadata.service import MetadataService
 from brokerd.retry.rules import decide_copy, limit_of, sent_again
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
+from brokerd.store.store import MessageStore
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_of_retry_topic
@@ -25,18 +27,6 @@ from remoting.record.properties import decode_properties
 
 _WRITE: Final = 2
 _HAS_UNIT_SUBSCRIPTION: Final = 2  # of a topic's flags
-
-
-class RetryMetadata(Metadata, Protocol):
-    """What is needed of the metadata service."""
-
-    def ensure_topic(self, name: str, queues: int = 1, sys_flag: int = 0) -> RequestError | None: ...
-
-
-class MessageAt(Protocol):
-    """What is needed of the store."""
-
-    def message_at(self, physical_offset: int) -> bytes | None: ...
 
 
 class SentBack(NamedTuple):
@@ -51,20 +41,36 @@ class SentBack(NamedTuple):
     unit_mode: bool = False
 
 
+@dataclass(slots=True)
+class RetryCounters:
+    """Running totals since the start, of both ways."""
+
+    returned: int = 0  # to a retry topic
+    dead_lettered: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class RetryRules(NamedTuple):
+    """`is_ordered(group)` says whether somebody holds a lock of one of its queues."""
+
+    delays: Delays
+    is_ordered: Callable[[str], bool]
+    auto_create_groups: bool
+
+
 class RetryService:
-    """`turn_of(topic)` chooses one of n queues; `is_ordered(group)` says whether somebody holds a lock of one of its queues."""
+    """`turn_of(topic)` chooses one of n queues."""
 
     def __init__(
         self,
-        metadata: RetryMetadata,
-        reads: MessageAt,
+        metadata: MetadataService,
+        reads: MessageStore,
         record_log: RecordLog,
         turn_of: Callable[[str], Callable[[int], int]],
-        is_ordered: Callable[[str], bool],
-        delays: Delays,
+        rules: RetryRules,
         counters: RetryCounters,
-        *,
-        auto_create_groups: bool,
     ) -> None:
         self.counters = counters
         self.listeners: list[Callable[[str, str], None]] = []  # hear of the topic and the group of what was given back
@@ -72,16 +78,14 @@ class RetryService:
         self._reads = reads
         self._log = record_log
         self._turn_of = turn_of
-        self._is_ordered = is_ordered
-        self._delays = delays
-        self._auto_create_groups = auto_create_groups
+        self._rules = rules
 
     def send_back(self, request: SentBack, done: Callable[[RequestError | None], None]) -> None:
         """Store what becomes of the message; `done` follows when that is acknowledged.
 
         Raises LogboomError when nothing was stored.
         """
-        group = ensure_group(self._metadata, request.group, self._auto_create_groups)
+        group = ensure_group(self._metadata, request.group, self._rules.auto_create_groups)
         if group.retry_queue_nums <= 0:  # the group wants nothing back
             done(None)
             return
@@ -105,7 +109,7 @@ class RetryService:
             return
         if draft.topic == retry_topic.name:
             queues = min(group.retry_queue_nums, retry_topic.write_queue_nums)
-            draft = schedule(draft._replace(queue_id=self._turn_of(draft.topic)(max(1, queues))), self._delays)
+            draft = schedule(draft._replace(queue_id=self._turn_of(draft.topic)(max(1, queues))), self._rules.delays)
             self.counters.returned += 1
         else:
             self._topic(draft.topic, 1)
@@ -128,7 +132,7 @@ class RetryService:
                 codes.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"consumer group {name} does not exist; create it before sending to {draft.topic}",
             )
-        found = sent_again(draft, name, limit_of(group, limit, version), is_ordered=self._is_ordered(name))
+        found = sent_again(draft, name, limit_of(group, limit, version), is_ordered=self._rules.is_ordered(name))
         is_dead = found.topic.startswith(DEAD_LETTER_PREFIX)
         self._topic(found.topic, 1 if is_dead else max(1, group.retry_queue_nums))
         self.counters.dead_lettered += is_dead

@@ -8,22 +8,21 @@ long moves along with the log. A check counts whether or not somebody was there 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.store.put_status import PutStatus
-from brokerd.transactions.counters import TransactionCounters
+from brokerd.store.run import AppendResult
 from brokerd.transactions.decide import Due, decide_due
 from brokerd.transactions.records import HALF_TOPIC, PRODUCER_GROUP, UNIQUE_KEY, Half, check_body
 from brokerd.transactions.settings import TransactionSettings
-from brokerd.transactions.table import OpenTransactions
+from brokerd.transactions.topics import TransactionTopics
 from remoting import codes
-from remoting.disk import Bytes
 from remoting.errors import LogboomError
-from remoting.record.codec import Record
 from remoting.record.hosts import offset_message_id
 from remoting.settings import Live
+from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
 
@@ -33,52 +32,10 @@ _MAX_BYTES: Final = 4 << 20
 _TRIES: Final = 3  # connections of a group, to find one that takes a request
 
 
-class Place(Protocol):
-    """Where a record went."""
-
-    @property
-    def physical_offset(self) -> int: ...
-
-    @property
-    def queue_offset(self) -> int: ...
-
-    @property
-    def end_offset(self) -> int: ...
-
-
-class Asked(Protocol):
-    """A producer's connection."""
-
-    def notify(self, code: int, ext: Mapping[str, str] | None = None, body: Bytes = b"") -> bool: ...
-
-
 class Producers(Protocol):
     """Who is connected."""
 
-    def producer_connections(self, group: str) -> Sequence[Asked]: ...
-
-
-class Transactions(Protocol):
-    """What the checks need of the service."""
-
-    @property
-    def table(self) -> OpenTransactions: ...
-
-    @property
-    def counters(self) -> TransactionCounters: ...
-
-    @property
-    def log_end(self) -> int: ...
-
-    def read(self, physical_offset: int) -> Record | None: ...
-
-    def replace(self, half: Half | None, record: Record, checks: int | None) -> Place: ...
-
-    def give_up(self, half: Half, record: Record) -> Place: ...
-
-    def when_acknowledged(self, end_offset: int, done: Callable[[PutStatus], None]) -> None: ...
-
-    def commit_progress(self) -> None: ...
+    def producer_connections(self, group: str) -> Sequence[RemotingConnection]: ...
 
 
 class CheckBack:
@@ -86,21 +43,20 @@ class CheckBack:
 
     def __init__(
         self,
-        transactions: Transactions,
+        topics: TransactionTopics,
         producers: Producers,
         broker_name: str,
         scheduler: Scheduler,
-        now_ms: Callable[[], int],
-        move_up_bytes: int,
         settings: Live[TransactionSettings],
+        move_up_bytes: int,
     ) -> None:
-        self._transactions = transactions
+        """`move_up_bytes`: see `decide_due`."""
+        self._topics = topics
         self._producers = producers
         self._broker_name = broker_name
         self._scheduler = scheduler
-        self._now_ms = now_ms
-        self._move_up_bytes = move_up_bytes
         self._settings = settings
+        self._move_up_bytes = move_up_bytes
         self._timer: Timer | None = None
         self._left: list[int] = []  # of the present look, the last first
         self._look = 0  # which look it is; what belongs to an earlier one is dropped
@@ -123,7 +79,7 @@ class CheckBack:
     def _begin_look(self) -> None:
         self._timer = None
         self._look += 1
-        self._left = [half.first for half in self._transactions.table]
+        self._left = [half.first for half in self._topics.table]
         self._left.reverse()
         self._continue_look(self._look)
 
@@ -140,7 +96,7 @@ class CheckBack:
         try:
             while self._left and looked_at < _MAX_LOOKED_AT and records < _MAX_RECORDS and size < _MAX_BYTES:
                 looked_at += 1
-                half = self._transactions.table.get(self._left.pop())
+                half = self._topics.table.get(self._left.pop())
                 if half is None:
                     continue
                 place = self._handle_half(half)
@@ -152,18 +108,20 @@ class CheckBack:
             log.info("open transactions are looked at later: %s", error)
             self._left.clear()
         if not self._left:
-            self._transactions.commit_progress()
+            self._topics.commit_progress()
             self._arm()
         elif end_offset is None:
             self._scheduler.call_soon(self._continue_look, look)
         else:
-            self._transactions.when_acknowledged(end_offset, go_on)
+            self._topics.log.when_acknowledged(end_offset, go_on)
 
-    def _handle_half(self, half: Half) -> Place | None:
-        due = decide_due(half, self._now_ms(), self._transactions.log_end, self._move_up_bytes, self._settings.value)
+    def _handle_half(self, half: Half) -> AppendResult | None:
+        due = decide_due(
+            half, self._topics.now_ms(), self._topics.log.end_offset, self._move_up_bytes, self._settings.value
+        )
         if due is Due.NOTHING:
             return None
-        record = self._transactions.read(half.physical_offset)
+        record = self._topics.read(half.physical_offset)
         if record is None:
             log.error("the half message at %d cannot be read; it stays open", half.physical_offset)
             return None
@@ -174,22 +132,22 @@ class CheckBack:
                 half.checks,
                 half.unique_key,
             )
-            return self._transactions.give_up(half, record)
+            return self._topics.give_up(half, record)
         if due is Due.MOVE_UP:
-            return self._transactions.replace(half, record, None)
-        place = self._transactions.replace(half, record, half.checks + 1)
+            return self._topics.replace(half, record, None)
+        place = self._topics.replace(half, record, half.checks + 1)
         look = self._look
 
         def acknowledged(status: PutStatus) -> None:
             if status is PutStatus.PUT_OK and look == self._look:
                 self._ask(place.physical_offset)
 
-        self._transactions.when_acknowledged(place.end_offset, acknowledged)
+        self._topics.log.when_acknowledged(place.end_offset, acknowledged)
         return place
 
     def _ask(self, physical_offset: int) -> None:
         """Send the question to one producer, the next in turn that takes it."""
-        record = self._transactions.read(physical_offset)
+        record = self._topics.read(physical_offset)
         if record is None:
             return
         properties = record.property_map()
@@ -208,6 +166,6 @@ class CheckBack:
         self._turn += 1
         for attempt in range(min(_TRIES, len(found))):
             if found[(self._turn + attempt) % len(found)].notify(codes.CHECK_TRANSACTION_STATE, ext, body):
-                self._transactions.counters.checks += 1
+                self._topics.counters.checks += 1
                 return
-        self._transactions.counters.unasked += 1
+        self._topics.counters.unasked += 1

@@ -7,7 +7,6 @@ a failure of the disk ends the process, and somebody starts it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from brokerd.composition.core import BrokerCore, open_store
@@ -17,11 +16,11 @@ from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
 from brokerd.replication.controllers.controller_session import ControllerSession
 from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
-from brokerd.replication.controllers.request_fields import Speaker, broker_position
+from brokerd.replication.controllers.request_fields import Speaker
 from brokerd.replication.controllers.session import BrokerNames, SessionRequest
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.roles.driver import ReplicationDriver, Seams
-from brokerd.replication.roles.effects import Role
+from brokerd.replication.roles.effects import Ask, Role
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.sending.outcomes import SendOutcome
@@ -61,8 +60,8 @@ class SimReplica:
     def __init__(self, driver: ReplicationDriver, now_ms: Callable[[], int]) -> None:
         self._driver = driver
         self._now_ms = now_ms
-        self.add_role_listener = driver.add_role_listener
-        self.add_confirm_listener = driver.add_confirm_listener
+        self.add_role_listener = driver.role_listeners.append
+        self.add_confirm_listener = driver.confirm_listeners.append
 
     @property
     def is_master(self) -> bool:
@@ -183,7 +182,7 @@ class SimBroker(Node):
                 BrokerNames(CLUSTER, GROUP, self.address, self.ha_address, ""),
                 registration,
                 next_incarnation(self.disk),
-                partial(broker_position, self.driver.machine),
+                self.driver.machine,
             ),
             list(self._controllers),
             self.driver,
@@ -195,8 +194,8 @@ class SimBroker(Node):
         self.retry = retry_service(self)
         watch(self)
         life = self.life
-        self.driver.on_failure(lambda reason: self.after(0, lambda: self.stop_process(reason)))
-        self.driver.add_role_listener(lambda role, epoch: self._role_changed(life, role, epoch))
+        self.driver.failure_listeners.append(lambda reason: self.after(0, lambda: self.stop_process(reason)))
+        self.driver.role_listeners.append(lambda role, epoch: self._role_changed(life, role, epoch))
         self.cluster.recovered(self)
 
     def kill(self, how: str = "is killed") -> None:
@@ -359,14 +358,8 @@ class SimBroker(Node):
 
     # ---- controllers: `RoleAuthority` of the driver goes to the session
 
-    def request_sync(self) -> None:
-        self.session.request_sync()
-
-    def request_election(self) -> None:
-        self.session.request_election()
-
-    def request_members(self) -> None:
-        self.session.request_members()
+    def ask(self, what: Ask) -> None:
+        self.session.ask(what)
 
     def propose(self, proposal: Any, master_epoch: int) -> None:
         self.session.propose(proposal, master_epoch)

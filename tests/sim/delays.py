@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from brokerd.delay.levels import SCHEDULE_GROUP
-from brokerd.retry.service import RetryService, SentBack
+from brokerd.retry.service import RetryRules, RetryService, SentBack
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
@@ -124,10 +124,8 @@ def retry_service(broker: SimBroker) -> RetryService:
         core.store,
         core.record_log,
         core.sender.turn_of,
-        lambda _: False,
-        core.delays,
+        RetryRules(core.delays, is_ordered=lambda _: False, auto_create_groups=False),
         core.retry_counters,
-        auto_create_groups=False,
     )
 
 

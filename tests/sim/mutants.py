@@ -96,8 +96,8 @@ class OneSlot(SyncState):
     """W4: one slot for the proposed set; the next replica that catches up overwrites it, while the first is on its way."""
 
     def join(self, broker_id: int) -> None:
-        self._joining = set()
-        self._in_flight = None
+        self.joining = set()
+        self.in_flight = None
         super().join(broker_id)
 
 
@@ -107,7 +107,7 @@ class ForgetsUnanswered(SyncState):
     def unknown(self, token: int, now_ms: int) -> None:
         proposal = self._answered(token)
         if proposal is not None:
-            self._joining -= proposal.members
+            self.joining -= proposal.members
             self._recompute()
 
 
@@ -130,7 +130,7 @@ class ChecksThenActs(SyncState):
         if self._is_fresh:
             self._is_fresh = False
             return None
-        self._joining |= self._checked
+        self.joining |= self._checked
         self._checked.clear()
         self._recompute()
         return super().propose(lagging, now_ms)
@@ -185,7 +185,7 @@ def _label_with_next(self: Mastership, connection: int) -> Transfer | None:
         return transfer
     entry = following[0]
     header = transfer.header._replace(epoch=entry.epoch, epoch_start=entry.start_offset)
-    return Transfer(connection, header, transfer.length)
+    return Transfer(header, transfer.length)
 
 
 def _observe_in_place(self: RoleMachine, view: RoleView, now_ms: int) -> None:

@@ -13,7 +13,7 @@ from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.roles.effects import Role
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import StoreSettings
-from brokerd.transactions.checking import Asked
+from remoting.transport.connection import RemotingConnection
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
 
@@ -60,7 +60,7 @@ class Nobody:
     def is_alive(self, _client_id: str) -> bool:
         return False
 
-    def producer_connections(self, _group: str) -> Sequence[Asked]:
+    def producer_connections(self, _group: str) -> Sequence[RemotingConnection]:
         return ()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from brokerd.cluster.broker_route import BrokerRoute
+from brokerd.cluster.routes import BrokerRoute
 from brokerd.consuming.key_queries import Found
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import PullSettings, ReadPlace
@@ -35,11 +35,13 @@ from brokerd.processors.transactions import TransactionProcessor
 from brokerd.replication.facts import ReplicaFacts
 from brokerd.replication.log import LogPosition
 from brokerd.replication.roles.effects import Role
-from brokerd.retry.counters import RetryCounters
-from brokerd.retry.service import RetryService
+from brokerd.retry.service import RetryCounters, RetryRules, RetryService
 from brokerd.sending.counters import Counters
 from brokerd.store.index.search import Question
+from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.service import TransactionService
+from brokerd.transactions.settings import TransactionSettings
+from brokerd.transactions.topics import TransactionTopics
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.facts.broker_state import EpochState, Totals
@@ -175,16 +177,12 @@ class RemotingBroker(PopBroker):
             lambda: 11,
             self.turns.wall_ms,
         )
-        self.transactions = TransactionService(
-            broker_name="broker-a",
-            log=self.log,
-            metadata=self.metadata,
-            producers=self.clients,
-            move_up_bytes=1 << 20,
-            scheduler=self.turns,
-            now_ms=self.turns.wall_ms,
-            host=HOST,
+        transaction_topics = TransactionTopics(self.log, self.metadata, self.turns.wall_ms, HOST)
+        transaction_settings = Live(TransactionSettings())
+        checks = CheckBack(
+            transaction_topics, self.clients, "broker-a", self.turns, transaction_settings, move_up_bytes=1 << 20
         )
+        self.transactions = TransactionService(transaction_topics, checks, transaction_settings)
         ranges: Any = self.log
         self.locks = QueueLocks()
         self.schedule = Deliverer(DEFAULT_DELAYS, self.metadata, self.log, self.turns, self.turns.wall_ms)
@@ -194,10 +192,12 @@ class RemotingBroker(PopBroker):
             self.log,
             self.log,
             lambda topic: lambda queues: queues - 1,
-            lambda group: self.locks.is_locked(group, self.turns.monotonic_ms()),
-            DEFAULT_DELAYS,
+            RetryRules(
+                DEFAULT_DELAYS,
+                lambda group: self.locks.is_locked(group, self.turns.monotonic_ms()),
+                auto_create_groups=True,
+            ),
             RetryCounters(),
-            auto_create_groups=True,
         )
         consumption = Consumption(self.metadata, self.clients, self.progress, ranges, "broker-a")
         self.processors = Processors(

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from brokerd.cluster.broker_route import RouteSource
-from brokerd.members.client_info import Clients
+from brokerd.cluster.routes import Routes
+from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import Metadata
 from brokerd.pop.requests import Popper
 from brokerd.proxy.calls import Call, Handler
@@ -40,8 +40,8 @@ class Services:
     sender: Sender
     popper: Popper
     metadata: Metadata
-    clients: Clients
-    routes: RouteSource
+    clients: ClientRegistry
+    routes: Routes
 
 
 def client_id(call: Call) -> str:

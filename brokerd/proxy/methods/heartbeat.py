@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokerd.members.client_info import ClientInfo, Clients
+from brokerd.members.consumer_groups import ClientInfo
+from brokerd.members.registry import ClientRegistry
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import CLIENT_VERSION, LANGUAGE, client_id, each, header
 from brokerd.proxy.methods.groups import Groups
@@ -16,7 +17,7 @@ from brokerd.proxy.status import OK, refusal_of, status_field
 from remoting.errors import RequestError
 
 
-def heartbeat(clients: Clients, sessions: Sessions, groups: Groups) -> Handler:
+def heartbeat(clients: ClientRegistry, sessions: Sessions, groups: Groups) -> Handler:
     """A client without settings is a client all the same: it may have sent them to this broker's predecessor."""
 
     def handle(call: Call, request: Any) -> None:
@@ -37,7 +38,7 @@ def heartbeat(clients: Clients, sessions: Sessions, groups: Groups) -> Handler:
     return each(service.HeartbeatRequest, handle)
 
 
-def notify_client_termination(clients: Clients) -> Handler:
+def notify_client_termination(clients: ClientRegistry) -> Handler:
     def handle(call: Call, request: Any) -> None:
         group = group_name(request.group) if request.HasField("group") and request.group.name else ""
         clients.unregister(client_id(call), group)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from brokerd.cluster.broker_route import BrokerRoute, RouteSource
+from brokerd.cluster.routes import BrokerRoute, Routes
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import attempt, each, refuse_unary
 from brokerd.proxy.methods.groups import Groups
@@ -21,7 +21,7 @@ from remoting.errors import RequestError
 ANY_QUEUE: Final = -1
 
 
-def query_assignment(routes: RouteSource, groups: Groups) -> Handler:
+def query_assignment(routes: Routes, groups: Groups) -> Handler:
     def handle(call: Call, request: Any) -> None:
         topic = topic_name(request.topic)
         group = group_name(request.group)

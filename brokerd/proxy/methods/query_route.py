@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from brokerd.cluster.broker_route import BrokerRoute, RouteSource
+from brokerd.cluster.routes import BrokerRoute, Routes
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.endpoints import endpoints
 from brokerd.proxy.methods.base import each
@@ -26,7 +26,7 @@ _MIXED: Final = [definition.MessageType.Value(name) for name in ("NORMAL", "FIFO
 _UNSPECIFIED: Final = [0]
 
 
-def query_route(routes: RouteSource) -> Handler:
+def query_route(routes: Routes) -> Handler:
     def handle(call: Call, request: Any) -> None:
         topic = topic_name(request.topic)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from brokerd.members.client_info import Clients
+from brokerd.members.registry import ClientRegistry
 from brokerd.proxy import settings_merge
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import attempt, client_id
@@ -19,7 +19,7 @@ from brokerd.proxy.sessions import Sessions, session_of
 from brokerd.proxy.status import OK, Code, Refusal, status_field
 
 
-def telemetry(clients: Clients, sessions: Sessions, groups: Groups) -> Handler:
+def telemetry(clients: ClientRegistry, sessions: Sessions, groups: Groups) -> Handler:
     def handle(call: Call, command: Any) -> None:
         if not command.HasField("settings"):
             # results of commands that nobody waits for (any more): nothing to answer

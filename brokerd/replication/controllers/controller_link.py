@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
 
 from brokerd.replication.controllers.session import Session, SessionRequest
 from brokerd.replication.controllers.wishes import Wishes
@@ -35,10 +34,8 @@ _CLOSE_TIMEOUT_S = 1.0
 Answered = Callable[[Command | LogboomError], None]
 
 
-class Tell(Protocol):
-    """Calls an event with the arguments and the time; what the event raises ends the process. False: it raised."""
-
-    def __call__(self, event: Callable[..., None], /, *arguments: Any) -> bool: ...
+# Calls an event with the arguments and the time; what the event raises ends the process. False: it raised.
+Tell = Callable[..., bool]
 
 
 class ControllerLink:
@@ -65,15 +62,12 @@ class ControllerLink:
         self._connections: dict[str, RemotingConnection] = {}
         self._closed: dict[str, asyncio.Event] = {}
         self._tasks = TaskOwner("controllers")
-        self._connected_listeners: list[Callable[[str], None]] = []
-
-    def add_connected_listener(self, listener: Callable[[str], None]) -> None:
-        """Called with the address of a controller whenever a connection to it was made."""
-        self._connected_listeners.append(listener)
+        # Told the address of a controller whenever a connection to it was made
+        self.connected_listeners: list[Callable[[str], None]] = []
 
     @property
-    def connected(self) -> list[str]:
-        return sorted(address for address, connection in self._connections.items() if connection.is_open)
+    def name_servers(self) -> tuple[str, ...]:
+        return self._session.name_servers
 
     def start(self) -> None:
         """Dial the controllers, and step whenever it is wanted."""
@@ -175,7 +169,7 @@ class ControllerLink:
                 log.info("connected to controller %s", address)
                 self._connections[address] = connection
                 self._tell(self._session.connected, address)
-                for listener in self._connected_listeners:
+                for listener in self.connected_listeners:
                     listener(address)
                 self.step()
                 await closed.wait()

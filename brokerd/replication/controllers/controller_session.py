@@ -10,7 +10,7 @@ A request is sent once. If its outcome is not known (no answer, connection lost)
 be sent again behind its back, because a later refusal of the copy would prove nothing about the original.
 
 `now_ms` and wall time come in; requests go out through `take_requests`; the shell answers each with `answered` or `failed`.
-Nothing here decides about roles: views go to the `SessionObserver`, which is the driver.
+Nothing here decides about roles: views go to the driver.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ import orjson
 
 from brokerd.replication.controllers import answers
 from brokerd.replication.controllers.identity import Step
-from brokerd.replication.controllers.request_fields import RequestFields, Speaker
-from brokerd.replication.controllers.session import SessionObserver, SessionRequest
+from brokerd.replication.controllers.request_fields import Speaker
+from brokerd.replication.controllers.session import Session, SessionRequest
 from brokerd.replication.required_set.sync_state import Proposal
+from brokerd.replication.roles.driver import ReplicationDriver
+from brokerd.replication.roles.effects import Ask
 from brokerd.replication.settings import ReplicationSettings
 from remoting import codes
 from remoting.disk import Bytes
@@ -42,7 +44,7 @@ _PATIENCE_MS = 100  # how long a leader may owe an answer before another one is 
 _MAX_LEARNED = 64
 
 
-class ControllerSession:
+class ControllerSession(Session):
     """One broker's session with its controllers."""
 
     def __init__(
@@ -50,61 +52,34 @@ class ControllerSession:
         settings: ReplicationSettings,
         speaker: Speaker,
         addresses: Sequence[str],
-        observer: SessionObserver,
+        driver: ReplicationDriver,
         now_ms: int,
     ) -> None:
+        super().__init__(settings, speaker.names, driver)
         self.registration = speaker.registration
         self.leader: str | None = None
-        self.last_error = ""
-        self._settings = settings
         self._speaker = speaker
-        self._names = speaker.names
-        self._fields = RequestFields(settings, speaker)
-        self.addresses = tuple(addresses)  # the given controllers, and those that they name
-        self._given = tuple(addresses)
-        self._observer = observer
-        self._requests: list[SessionRequest] = []
-        self._next_token = 1
+        self.addresses = self._given = tuple(addresses)  # the given controllers; they may name more
         self._pending: SessionRequest | None = None
         self._pending_proposal: Proposal | None = None
         self._discovering: set[int] = set()
         self._discover_at_ms = now_ms
         self._controllers_at_ms = now_ms
         self._heartbeat_at_ms = now_ms
-        self._asked_ms = now_ms
+        self._idle_ms = now_ms  # when no request was owed an answer
         self._step_at_ms = now_ms
         self._elect_at_ms = now_ms
         self._sync_at_ms = now_ms
         self._poll_at_ms = now_ms
         self._members_at_ms = now_ms + _STEP_RETRY_MS
         self._proposal: tuple[Proposal, int] | None = None
-        self._wants_sync = False
-        self._wants_election = False
-        self._wants_members = False
         if self.registration.broker_id is not None:
-            observer.identified(self.registration.broker_id)
+            driver.identified(self.registration.broker_id)
 
-    def take_requests(self) -> list[SessionRequest]:
-        """What is to be sent, in order."""
-        requests = self._requests[:]
-        self._requests.clear()
-        return requests
-
-    def reconfigure(self, settings: ReplicationSettings) -> None:
-        """Use these settings from now on."""
-        self._settings = settings
-        self._fields = RequestFields(settings, self._speaker)
-
-    # What the driver wants (RoleAuthority)
-
-    def request_sync(self) -> None:
-        self._wants_sync = True
-
-    def request_election(self) -> None:
-        self._wants_election = True
-
-    def request_members(self) -> None:
-        self._wants_members = True
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """All controllers are."""
+        return self.addresses
 
     def propose(self, proposal: Proposal, master_epoch: int) -> None:
         """Ask for a change of the set. One that was not sent yet belongs to an ended mastership: nobody waits for it."""
@@ -113,7 +88,6 @@ class ControllerSession:
     # Events
 
     def tick(self, now_ms: int, wall_ms: int) -> None:
-        """Send what is due; also called right after anything that may have made something due."""
         if now_ms >= self._heartbeat_at_ms:
             self._heartbeat_at_ms = now_ms + self._settings.controller_heartbeat_ms
             for address in self.addresses:
@@ -125,9 +99,9 @@ class ControllerSession:
         if now_ms >= self._controllers_at_ms:
             self._ask_who_leads((self.leader,), now_ms)
         if self._pending is None:
-            self._asked_ms = now_ms
+            self._idle_ms = now_ms
             self._ask(self.leader, now_ms, wall_ms)
-        elif now_ms - self._asked_ms >= _PATIENCE_MS and now_ms >= self._discover_at_ms:
+        elif now_ms - self._idle_ms >= _PATIENCE_MS and now_ms >= self._discover_at_ms:
             self._discover(now_ms)
 
     def connected(self, address: str, now_ms: int) -> None:
@@ -141,7 +115,6 @@ class ControllerSession:
             self._lose_leader(now_ms)
 
     def answered(self, token: int, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
-        """A controller answered a request."""
         if token in self._discovering:
             self._discovering.discard(token)
             self._discovered(code, ext, now_ms)
@@ -161,7 +134,6 @@ class ControllerSession:
             self._unanswered(request, now_ms)
 
     def failed(self, token: int, reason: str, now_ms: int) -> None:
-        """No answer came, or the request could not be sent; its outcome is unknown."""
         if token in self._discovering:
             self._discovering.discard(token)
             return
@@ -173,11 +145,10 @@ class ControllerSession:
         self._unanswered(request, now_ms)
 
     def notified(self, now_ms: int) -> None:
-        """Somebody says that the role changed (1008). Anybody can say that, so it is only a reason to ask at once; a leader
-        that has owed an answer for a while is not waited for."""
-        self._wants_sync = True
+        """A leader that has owed an answer for a while is not waited for."""
+        self._asked.add(Ask.SYNC)
         self._sync_at_ms = now_ms
-        if self._pending is not None and now_ms - self._asked_ms >= _PATIENCE_MS:
+        if self._pending is not None and now_ms - self._idle_ms >= _PATIENCE_MS:
             self.failed(self._pending.token, f"controller {self._pending.address} owes an answer", now_ms)
 
     # Requests
@@ -191,19 +162,21 @@ class ControllerSession:
             proposal, master_epoch = self._proposal
             self._proposal = None
             self._pending_proposal = proposal
-            self._ask_alter(leader, proposal, master_epoch, wall_ms)
-        elif self._wants_election and now_ms >= self._elect_at_ms:
-            self._wants_election = False
+            fields = self._speaker.alteration_fields(master_epoch, wall_ms)
+            body = orjson.dumps({"syncStateSet": sorted(proposal.members), "syncStateSetEpoch": proposal.base_epoch})
+            self._send(leader, codes.CONTROLLER_ALTER_SYNC_STATE_SET, fields, body)
+        elif Ask.ELECTION in self._asked and now_ms >= self._elect_at_ms:
+            self._asked.remove(Ask.ELECTION)
             self._elect_at_ms = now_ms + _ELECTION_RETRY_MS
             self._heartbeat(leader)
-            self._send(leader, codes.CONTROLLER_ELECT_MASTER, self._fields.election(wall_ms))
-        elif now_ms >= self._poll_at_ms or (self._wants_sync and now_ms >= self._sync_at_ms):
-            self._wants_sync = False
+            self._send(leader, codes.CONTROLLER_ELECT_MASTER, self._speaker.election_fields(wall_ms))
+        elif now_ms >= self._poll_at_ms or (Ask.SYNC in self._asked and now_ms >= self._sync_at_ms):
+            self._asked.discard(Ask.SYNC)
             self._sync_at_ms = now_ms + _SYNC_RETRY_MS
             self._poll_at_ms = now_ms + self._settings.controller_poll_ms
             self._send(leader, codes.CONTROLLER_GET_REPLICA_INFO, {"brokerName": self._names.broker_name})
-        elif self._wants_members or now_ms >= self._members_at_ms:
-            self._wants_members = False
+        elif Ask.MEMBERS in self._asked or now_ms >= self._members_at_ms:
+            self._asked.discard(Ask.MEMBERS)
             self._members_at_ms = now_ms + _MEMBERS_POLL_MS
             body = orjson.dumps([self._names.broker_name])
             self._send(leader, codes.CONTROLLER_GET_SYNC_STATE_DATA, {"invokeTime": str(wall_ms)}, body)
@@ -211,20 +184,16 @@ class ControllerSession:
     def _ask_registration(self, leader: str, wall_ms: int) -> None:
         step = self.registration.step
         if step is Step.UNKNOWN:
-            self._send(leader, codes.CONTROLLER_GET_NEXT_BROKER_ID, self._fields.group())
+            self._send(leader, codes.CONTROLLER_GET_NEXT_BROKER_ID, self._speaker.group_fields())
         elif step is Step.CHOSEN:
-            self._send(leader, codes.CONTROLLER_APPLY_BROKER_ID, self._fields.application())
+            self._send(leader, codes.CONTROLLER_APPLY_BROKER_ID, self._speaker.application_fields())
         else:
             self._heartbeat(leader)
-            self._send(leader, codes.CONTROLLER_REGISTER_BROKER, self._fields.registration(wall_ms))
-
-    def _ask_alter(self, leader: str, proposal: Proposal, master_epoch: int, wall_ms: int) -> None:
-        body = orjson.dumps({"syncStateSet": sorted(proposal.members), "syncStateSetEpoch": proposal.base_epoch})
-        self._send(leader, codes.CONTROLLER_ALTER_SYNC_STATE_SET, self._fields.alteration(master_epoch, wall_ms), body)
+            self._send(leader, codes.CONTROLLER_REGISTER_BROKER, self._speaker.registration_fields(wall_ms))
 
     def _heartbeat(self, address: str) -> None:
         if self.registration.broker_id is not None:
-            self._requests.append(SessionRequest(0, address, codes.BROKER_HEARTBEAT, self._fields.heartbeat()))
+            self._requests.append(SessionRequest(0, address, codes.BROKER_HEARTBEAT, self._speaker.heartbeat_fields()))
 
     def _discover(self, now_ms: int) -> None:
         self._discover_at_ms = now_ms + _DISCOVERY_MS
@@ -235,9 +204,7 @@ class ControllerSession:
         self._controllers_at_ms = now_ms + _CONTROLLERS_POLL_MS
         # Answers to an earlier round still count; the set is small because each is answered or failed in bounded time.
         for address in addresses:
-            token = self._token()
-            self._discovering.add(token)
-            self._requests.append(SessionRequest(token, address, codes.CONTROLLER_GET_METADATA_INFO, {}))
+            self._discovering.add(self._request(address, codes.CONTROLLER_GET_METADATA_INFO, {}).token)
 
     def _discovered(self, code: int, ext: Mapping[str, str], now_ms: int) -> None:
         if code != codes.SUCCESS:
@@ -251,7 +218,7 @@ class ControllerSession:
             return
         if self.leader is not None:
             pending = self._pending
-            if pending is None or now_ms - self._asked_ms < _PATIENCE_MS or ext.get("isLeader") != "true":
+            if pending is None or now_ms - self._idle_ms < _PATIENCE_MS or ext.get("isLeader") != "true":
                 return
             self.failed(pending.token, f"controller {pending.address} owes an answer, and {leader} leads now", now_ms)
         self.leader = leader
@@ -270,12 +237,7 @@ class ControllerSession:
 
     def _send(self, address: str, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         assert self._pending is None
-        self._pending = SessionRequest(self._token(), address, code, ext, body)
-        self._requests.append(self._pending)
-
-    def _token(self) -> int:
-        self._next_token += 1
-        return self._next_token
+        self._pending = self._request(address, code, ext, body)
 
     def _take_pending(self, token: int) -> SessionRequest | None:
         request = self._pending
@@ -302,7 +264,7 @@ class ControllerSession:
                 self._on_replica_info(code, ext, body, now_ms)
             case codes.CONTROLLER_GET_SYNC_STATE_DATA:
                 if code == codes.SUCCESS:
-                    self._observer.members_known(*answers.members(body, self._names.broker_name), now_ms)
+                    self._driver.members_known(*answers.members(body, self._names.broker_name), now_ms)
             case _:
                 self._step_answered(request.code, code, ext, body, now_ms)
 
@@ -315,7 +277,7 @@ class ControllerSession:
             elif request == codes.CONTROLLER_APPLY_BROKER_ID:
                 registration.applied()
                 assert registration.broker_id is not None
-                self._observer.identified(registration.broker_id)
+                self._driver.identified(registration.broker_id)
             else:
                 self._registered(ext, body, now_ms)
             return
@@ -328,13 +290,12 @@ class ControllerSession:
 
     def _registered(self, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         self.registration.registered()
-        self._speaker.tail_kept = (
-            True  # the sync-state set is without this broker now, or it is the last one that is left
-        )
+        # The sync-state set is without this broker now, or it is the last one that is left.
+        self._speaker.tail_kept = True
         view = answers.view(ext, body)
         if view is not None and view.master_id is not None:
             self._poll_at_ms = now_ms + self._settings.controller_poll_ms
-            self._observer.observed(view, now_ms)
+            self._driver.observed(view, now_ms)
         else:
             # No master named means "none that lives", not "none recorded": ask what is recorded.
             self._poll_at_ms = now_ms
@@ -342,26 +303,26 @@ class ControllerSession:
     def _altered(self, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         proposal = self._pending_proposal
         assert proposal is not None
-        if code == codes.SUCCESS:
-            members, set_epoch = answers.sync_state_set(body)
-            if not members:
-                members, set_epoch = proposal.members, int(ext["newSyncStateSetEpoch"])
+        if code != codes.SUCCESS:
             self._pending_proposal = None
-            self._observer.proposal_accepted(proposal.token, members, set_epoch, now_ms)
-        else:
-            self._pending_proposal = None
-            self._observer.proposal_answered(proposal.token, code, now_ms)
+            self._driver.proposal_failed(proposal.token, code, now_ms)
+            return
+        members, set_epoch = answers.sync_state_set(body)
+        if not members:
+            members, set_epoch = proposal.members, int(ext["newSyncStateSetEpoch"])
+        self._pending_proposal = None
+        self._driver.proposal_accepted(proposal.token, members, set_epoch, now_ms)
 
     def _elected(self, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         if code == codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             self.registration.forgotten()
         view = answers.view(ext, body) if code in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST) else None
         if view is None or view.master_id is None:
-            self._wants_sync = True  # refused: see what is recorded, and ask again if that is still nobody
+            self._asked.add(Ask.SYNC)  # refused: see what is recorded, and ask again if that is still nobody
             self._sync_at_ms = now_ms + _ELECTION_RETRY_MS
             return
         self._poll_at_ms = now_ms + self._settings.controller_poll_ms
-        self._observer.observed(view, now_ms)
+        self._driver.observed(view, now_ms)
 
     def _on_replica_info(self, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         if code == codes.CONTROLLER_BROKER_METADATA_NOT_EXIST:
@@ -369,19 +330,18 @@ class ControllerSession:
             self._step_at_ms = now_ms + _STEP_RETRY_MS
         if code != codes.SUCCESS:
             return
-        view = answers.view(ext, body)
-        if view is not None:
-            self._observer.observed(view, now_ms)
+        if (view := answers.view(ext, body)) is not None:
+            self._driver.observed(view, now_ms)
 
     def _unanswered(self, request: SessionRequest, now_ms: int) -> None:
         """The outcome is unknown: tell who must know, ask again for the rest."""
         proposal, self._pending_proposal = self._pending_proposal, None
         if proposal is not None:
-            self._observer.proposal_unanswered(proposal.token, now_ms)
+            self._driver.proposal_failed(proposal.token, None, now_ms)
         elif request.code == codes.CONTROLLER_ELECT_MASTER:
-            self._wants_sync = True
+            self._asked.add(Ask.SYNC)
         elif request.code == codes.CONTROLLER_GET_SYNC_STATE_DATA:
-            self._wants_members = True
+            self._asked.add(Ask.MEMBERS)
         elif request.code == codes.CONTROLLER_GET_REPLICA_INFO:
             self._poll_at_ms = now_ms + _SYNC_RETRY_MS
         else:

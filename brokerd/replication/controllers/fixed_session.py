@@ -20,10 +20,11 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from brokerd.replication.controllers.session import BrokerNames, SessionObserver, SessionRequest
+from brokerd.replication.controllers.session import BrokerNames, Session
 from brokerd.replication.epochs.log_lineage import LogLineage
 from brokerd.replication.required_set.sync_state import Proposal
-from brokerd.replication.roles.effects import RoleView
+from brokerd.replication.roles.driver import ReplicationDriver
+from brokerd.replication.roles.effects import Ask, RoleView
 from brokerd.replication.settings import ReplicationSettings
 from remoting import codes
 from remoting.disk import Bytes
@@ -37,7 +38,7 @@ _GROUP_POLL_MS = 1000
 _MAX_MEMBERS = 1000
 
 
-class FixedSession:
+class FixedSession(Session):
     """One broker's session with its fixed group."""
 
     def __init__(
@@ -45,63 +46,49 @@ class FixedSession:
         settings: ReplicationSettings,
         names: BrokerNames,
         name_servers: Sequence[str],
-        observer: SessionObserver,
+        driver: ReplicationDriver,
         lineage: LogLineage,
         highest_epoch: int,
     ) -> None:
         """`highest_epoch` is the highest master epoch that this broker has persisted. Raises SettingsError or CorruptedFile."""
         _check(settings)
+        super().__init__(settings, names, driver)
         self.is_master = settings.broker_id == MASTER_ID
-        self.last_error = ""
-        self.acts_as_master = False  # this replica stands in for its master
-        self.name_servers = tuple(name_servers)
+        self._name_servers = tuple(name_servers)
         self._lineage_file = lineage
         self.lineage = lineage.load(draw=self.is_master)  # "" = a replica that has not heard of it yet
         assert self.lineage or not self.is_master
-        master = () if self.is_master or settings.fixed_master in self.name_servers else (settings.fixed_master,)
-        self.addresses = (*self.name_servers, *master)
-        self._settings = settings
-        self._names = names
-        self._observer = observer
+        master = () if self.is_master or settings.fixed_master in self._name_servers else (settings.fixed_master,)
+        self.addresses = (*self._name_servers, *master)
         self._epoch = highest_epoch + 1 if self.is_master else highest_epoch
         self._members = frozenset({MASTER_ID}) if self.is_master else frozenset()
         self._set_epoch = 1
-        self._requests: list[SessionRequest] = []
-        self._next_token = 1
         self._proposals: list[Proposal] = []
         self._pending: int | None = None  # the token of the question to the master
         self._group_asked: dict[int, str] = {}  # token -> name server
         self._groups: dict[str, frozenset[int]] = {}  # name server -> who it says is there
         self._is_told = False
-        self._wants_sync = False
-        self._wants_members = self.is_master
+        if self.is_master:
+            self._asked.add(Ask.MEMBERS)
         self._poll_at_ms = self._sync_at_ms = self._group_at_ms = 0
-        observer.identified(settings.broker_id)
+        driver.identified(settings.broker_id)
         if self.lineage:
-            observer.lineage_known(self.lineage)
+            driver.lineage_known(self.lineage)
 
-    def take_requests(self) -> list[SessionRequest]:
-        requests, self._requests = self._requests, []
-        return requests
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """A replica dials its master, too, which is none."""
+        return self._name_servers
 
-    def reconfigure(self, settings: ReplicationSettings) -> None:
-        """Use these settings from now on."""
-        self._settings = settings
-
-    # What the driver wants (RoleAuthority)
-
-    def request_sync(self) -> None:
-        self._wants_sync = True
-
-    def request_election(self) -> None:
-        self.last_error = (
-            "this broker cannot go on in its epoch, and nobody elects in a group with fixed roles: start it again"
-            if self.is_master
-            else "the master is not known yet"
-        )
-
-    def request_members(self) -> None:
-        self._wants_members = True
+    def ask(self, what: Ask) -> None:
+        if what is not Ask.ELECTION:
+            super().ask(what)
+        elif self.is_master:
+            self.last_error = (
+                "this broker cannot go on in its epoch, and nobody elects in a group with fixed roles: start it again"
+            )
+        else:
+            self.last_error = "the master is not known yet"
 
     def propose(self, proposal: Proposal, master_epoch: int) -> None:
         if master_epoch == self._epoch:
@@ -110,31 +97,32 @@ class FixedSession:
     # Events
 
     def tick(self, now_ms: int, wall_ms: int) -> None:
-        """Send and tell what is due."""
         if not self._is_told:
             self._is_told = True
             if self.is_master or self._epoch > 0:
-                self._observer.observed(self._own_view(), now_ms)
-        if self._wants_members:
-            self._wants_members = False
-            self._observer.members_known(frozenset(range(self._settings.total_replicas)), frozenset(), now_ms)
+                self._driver.observed(self._own_view(), now_ms)
+        if Ask.MEMBERS in self._asked:
+            self._asked.remove(Ask.MEMBERS)
+            self._driver.members_known(frozenset(range(self._settings.total_replicas)), frozenset(), now_ms)
         if self.is_master:
             self._settle_proposals(now_ms)
-            if self._wants_sync:
-                self._wants_sync = False
-                self._observer.observed(self._own_view(), now_ms)
+            if Ask.SYNC in self._asked:
+                self._asked.remove(Ask.SYNC)
+                self._driver.observed(self._own_view(), now_ms)
             return
-        if self._pending is None and (now_ms >= self._poll_at_ms or (self._wants_sync and now_ms >= self._sync_at_ms)):
-            self._wants_sync = False
+        if self._pending is None and (
+            now_ms >= self._poll_at_ms or (Ask.SYNC in self._asked and now_ms >= self._sync_at_ms)
+        ):
+            self._asked.discard(Ask.SYNC)
             self._poll_at_ms = now_ms + self._settings.controller_poll_ms
             self._sync_at_ms = now_ms + _SYNC_RETRY_MS
-            self._pending = self._send(self._settings.fixed_master, codes.EXCHANGE_BROKER_HA_INFO, {})
+            self._pending = self._request(self._settings.fixed_master, codes.EXCHANGE_BROKER_HA_INFO, {}).token
         if self._settings.acting_master and now_ms >= self._group_at_ms:
             self._ask_for_the_group(now_ms)
 
     def connected(self, address: str, now_ms: int) -> None:
         if address == self._settings.fixed_master:
-            self._wants_sync = True
+            self._asked.add(Ask.SYNC)
         self._group_at_ms = now_ms
 
     def disconnected(self, address: str, now_ms: int) -> None:
@@ -143,12 +131,10 @@ class FixedSession:
             self._decide_acting()
 
     def notified(self, now_ms: int) -> None:
-        """Somebody says that roles changed: a reason to ask, nothing more."""
-        self._wants_sync = True
+        self._asked.add(Ask.SYNC)
         self._sync_at_ms = now_ms
 
     def min_id_changed(self, now_ms: int) -> None:
-        """A name server says that another id is the smallest of the group (905): ask now who is there."""
         self._group_at_ms = now_ms
         self.notified(now_ms)
 
@@ -172,14 +158,9 @@ class FixedSession:
             self._pending = None
             self.last_error = reason
 
-    # What the master tells its replicas (906)
-
-    def exchange_fields(self, flushed_offset: int) -> dict[str, str]:
-        """The answer to a replica's question; what follows the first three is ours alone."""
+    def exchange_fields(self) -> Mapping[str, str]:
+        """Ours alone."""
         return {
-            "masterAddress": self._names.address,
-            "masterHaAddress": self._names.ha_address,
-            "masterFlushOffset": str(flushed_offset),
             "masterEpoch": str(self._epoch),
             "masterGrpcAddress": self._names.grpc_address,
             "syncStateSet": ",".join(map(str, sorted(self._members))),
@@ -202,7 +183,7 @@ class FixedSession:
         for proposal in proposals:
             self._members = proposal.members
             self._set_epoch = max(self._set_epoch, proposal.base_epoch) + 1
-            self._observer.proposal_accepted(proposal.token, self._members, self._set_epoch, now_ms)
+            self._driver.proposal_accepted(proposal.token, self._members, self._set_epoch, now_ms)
 
     def _master_answered(self, code: int, ext: Mapping[str, str], now_ms: int) -> None:
         master = self._settings.fixed_master
@@ -236,7 +217,7 @@ class FixedSession:
         if not self.lineage:
             self._lineage_file.keep(lineage)
             self.lineage = lineage
-            self._observer.lineage_known(lineage)
+            self._driver.lineage_known(lineage)
         if epoch < self._epoch:
             self.last_error = (
                 f"the master is in epoch {epoch}, but this replica has seen {self._epoch}: the master has an older copy of its "
@@ -244,14 +225,15 @@ class FixedSession:
             )
         else:
             self._epoch, self.last_error = epoch, ""
-        self._observer.observed(view, now_ms)
+        self._driver.observed(view, now_ms)
 
     def _ask_for_the_group(self, now_ms: int) -> None:
         self._group_at_ms = now_ms + _GROUP_POLL_MS
         fields = {"clusterName": self._names.cluster, "brokerName": self._names.broker_name}
-        for address in self.name_servers:
+        for address in self._name_servers:
             if address not in self._group_asked.values():
-                self._group_asked[self._send(address, codes.GET_BROKER_MEMBER_GROUP, fields)] = address
+                request = self._request(address, codes.GET_BROKER_MEMBER_GROUP, fields)
+                self._group_asked[request.token] = address
 
     def _decide_acting(self) -> None:
         """It stands in only while every name server that answers misses the master; without one, clients find nobody anyway."""
@@ -260,11 +242,6 @@ class FixedSession:
         if acts != self.acts_as_master:
             self.acts_as_master = acts
             log.warning("this replica %s for its master", "stands in" if acts else "no longer stands in")
-
-    def _send(self, address: str, code: int, ext: dict[str, str]) -> int:
-        self._next_token += 1
-        self._requests.append(SessionRequest(self._next_token, address, code, ext))
-        return self._next_token
 
 
 def _ids_of(body: Bytes) -> frozenset[int]:

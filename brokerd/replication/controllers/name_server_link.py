@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import orjson
 
 from brokerd.metadata.configs import TopicConfig
+from brokerd.metadata.service import topic_json
+from brokerd.replication.controllers.controller_link import ControllerLink
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.roles.effects import Role
 from remoting import codes
 from remoting.checksum import crc32
-from remoting.disk import Bytes
 from remoting.errors import LogboomError
 from remoting.frame import Command
 
@@ -31,36 +31,12 @@ _TIMEOUT_MS = 3000
 _KNOWN_TIMEOUT_MS = 1000  # what one who waits for name servers waits for a silent one
 
 
-class Sender(Protocol):
-    """What is needed of the connections to the controllers."""
-
-    addresses: tuple[str, ...]
-
-    def request(
-        self,
-        address: str,
-        code: int,
-        ext: Mapping[str, str],
-        body: Bytes,
-        timeout_ms: int,
-        answered: Callable[[Command | LogboomError], None],
-    ) -> None: ...
-
-
-class FixedNameServers:
-    """Of a sender's addresses those that are name servers: in a fixed group a replica dials its master, too."""
-
-    def __init__(self, sender: Sender, addresses: tuple[str, ...]) -> None:
-        self.addresses = addresses
-        self.request = sender.request
-
-
 class NameServerLink:
     """One broker's registration. All methods are called on the loop."""
 
     def __init__(
         self,
-        sender: Sender,
+        link: ControllerLink,
         names: BrokerNames,
         topics: Callable[[], Mapping[str, TopicConfig]],
         interval_ms: int,
@@ -70,7 +46,7 @@ class NameServerLink:
     ) -> None:
         """`acting_master`: a replica of a group with fixed roles names its topics too, to stand in while no master does."""
         self._acting_master = acting_master
-        self._sender = sender
+        self._link = link
         self._names = names
         self._topics = topics
         self._interval_ms = interval_ms
@@ -118,7 +94,7 @@ class NameServerLink:
 
     def _next_round(self) -> None:
         self._round, self._waiting = self._waiting, []
-        addresses = self._sender.addresses if self._role_id is not None else ()
+        addresses = self._link.name_servers if self._role_id is not None else ()
         if not self._round or not addresses:
             self._end_round()
             return
@@ -149,12 +125,12 @@ class NameServerLink:
         if self._role_id is None:
             return
         ext, body = self.registration()
-        for address in self._sender.addresses:
+        for address in self._link.name_servers:
             self._register_with(address, ext, body)
 
     def connected(self, address: str) -> None:
         """A name server came (back): it knows nothing of this broker."""
-        if self._role_id is not None and address in self._sender.addresses:
+        if self._role_id is not None and address in self._link.name_servers:
             self._register_with(address, *self.registration())
 
     def stop(self) -> None:
@@ -169,7 +145,7 @@ class NameServerLink:
         speaks = is_master or self._acting_master
         topics = self._topics() if speaks else {}
         wrapper = {
-            "topicConfigTable": {name: _topic(config) for name, config in topics.items()},
+            "topicConfigTable": {name: topic_json(config) for name, config in topics.items()},
             "dataVersion": {
                 "stateVersion": self._master_epoch,
                 "timestamp": self._changed_wall_ms,
@@ -197,18 +173,17 @@ class NameServerLink:
         then: Callable[[], None] = lambda: None,
     ) -> None:
         def answered(result: Command | LogboomError) -> None:
-            # a controller of the original does not support it: it is no name server
-            fine = (codes.SUCCESS, codes.REQUEST_CODE_NOT_SUPPORTED)
-            if not isinstance(result, LogboomError) and result.code not in fine:
-                remark = result.remark or f"code {result.code}"
-                log.warning("name server %s refuses the registration: %s", address, remark)
+            # A controller of the original does not know the request: it is no name server.
+            if isinstance(result, Command) and result.code not in (codes.SUCCESS, codes.REQUEST_CODE_NOT_SUPPORTED):
+                reason = result.remark or f"code {result.code}"
+                log.warning("name server %s refuses the registration: %s", address, reason)
             then()
 
-        self._sender.request(address, codes.REGISTER_BROKER, ext, body, timeout_ms, answered)
+        self._link.request(address, codes.REGISTER_BROKER, ext, body, timeout_ms, answered)
 
     def _unregister(self, role_id: int) -> None:
-        for address in self._sender.addresses:
-            self._sender.request(
+        for address in self._link.name_servers:
+            self._link.request(
                 address, codes.UNREGISTER_BROKER, self._identity(role_id), b"", _TIMEOUT_MS, lambda _: None
             )
 
@@ -219,16 +194,3 @@ class NameServerLink:
             "clusterName": self._names.cluster,
             "brokerId": str(role_id),
         }
-
-
-def _topic(config: TopicConfig) -> dict[str, object]:
-    return {
-        "topicName": config.name,
-        "readQueueNums": config.read_queue_nums,
-        "writeQueueNums": config.write_queue_nums,
-        "perm": config.perm,
-        "topicSysFlag": config.topic_sys_flag,
-        "topicFilterType": "SINGLE_TAG",
-        "order": config.order,
-        "attributes": dict(config.attributes),
-    }

@@ -2,87 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from brokerd.replication.controllers.identity import Registration
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.roles.role_machine import RoleMachine
-from brokerd.replication.settings import ReplicationSettings
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerPosition:
-    """What a heartbeat tells about the log."""
-
-    last_epoch: int
-    highest_epoch: int
-    max_offset: int
-    confirm_offset: int
-
-
-def broker_position(machine: RoleMachine) -> BrokerPosition:
-    return BrokerPosition(
-        machine.epochs.last_epoch, machine.highest_epoch, machine.log.end_offset, max(machine.confirm_offset, 0)
-    )
 
 
 @dataclass(slots=True)
 class Speaker:
-    """The broker that speaks. `incarnation` differs from start to start; `tail_kept` is false when recovery may have left less
-    than was acknowledged."""
+    """The broker that speaks, and the fields that it says by the kind of request. Wall time is only told, and decides nothing.
+
+    `incarnation` differs from start to start; `tail_kept` is false when recovery may have left less than was acknowledged.
+    """
 
     names: BrokerNames
     registration: Registration
     incarnation: int
-    position: Callable[[], BrokerPosition]
+    machine: RoleMachine
     tail_kept: bool = True
 
+    def group_fields(self) -> dict[str, str]:
+        return {"clusterName": self.names.cluster, "brokerName": self.names.broker_name}
 
-class RequestFields:
-    """Fields by the kind of request; wall time is only told, and decides nothing."""
-
-    def __init__(self, settings: ReplicationSettings, speaker: Speaker) -> None:
-        self._settings = settings
-        self._speaker = speaker
-
-    def group(self) -> dict[str, str]:
-        names = self._speaker.names
-        return {"clusterName": names.cluster, "brokerName": names.broker_name}
-
-    def application(self) -> dict[str, str]:
+    def application_fields(self) -> dict[str, str]:
         """For the broker id that was chosen."""
-        choice = self._speaker.registration.choice
+        choice = self.registration.choice
         assert choice is not None
-        return self.group() | {"appliedBrokerId": str(choice.broker_id), "registerCheckCode": choice.check_code}
+        return self.group_fields() | {"appliedBrokerId": str(choice.broker_id), "registerCheckCode": choice.check_code}
 
-    def registration(self, wall_ms: int) -> dict[str, str]:
+    def registration_fields(self, wall_ms: int) -> dict[str, str]:
         return self._group_and_id() | {
-            "brokerAddress": self._speaker.names.address,
+            "brokerAddress": self.names.address,
             "invokeTime": str(wall_ms),
-            "maxOffset": str(self._speaker.position().max_offset),
+            "maxOffset": str(self.machine.log.end_offset),
             **self._own(),
         }
 
-    def alteration(self, master_epoch: int, wall_ms: int) -> dict[str, str]:
+    def alteration_fields(self, master_epoch: int, wall_ms: int) -> dict[str, str]:
         """Of the sync-state set, by the master of this epoch."""
         return {
-            "brokerName": self._speaker.names.broker_name,
-            "masterBrokerId": str(self._speaker.registration.broker_id),
+            "brokerName": self.names.broker_name,
+            "masterBrokerId": str(self.registration.broker_id),
             "masterEpoch": str(master_epoch),
             "invokeTime": str(wall_ms),
         }
 
-    def election(self, wall_ms: int) -> dict[str, str]:
+    def election_fields(self, wall_ms: int) -> dict[str, str]:
         return self._group_and_id() | {"designateElect": "false", "invokeTime": str(wall_ms), **self._own()}
 
-    def heartbeat(self) -> dict[str, str]:
-        settings, position = self._settings, self._speaker.position()
+    def heartbeat_fields(self) -> dict[str, str]:
+        machine, settings = self.machine, self.machine.settings
         return self._group_and_id() | {
-            "brokerAddr": self._speaker.names.address,
-            "epoch": str(position.last_epoch),
-            "maxOffset": str(position.max_offset),
-            "confirmOffset": str(position.confirm_offset),
+            "brokerAddr": self.names.address,
+            "epoch": str(machine.epochs.last_epoch),
+            "maxOffset": str(machine.log.end_offset),
+            "confirmOffset": str(max(machine.confirm_offset, 0)),
             "heartbeatIntervalMills": str(settings.controller_heartbeat_ms),
             "heartbeatTimeoutMills": str(settings.controller_heartbeat_timeout_ms),
             "electionPriority": str(settings.election_priority),
@@ -90,20 +65,19 @@ class RequestFields:
         }
 
     def _group_and_id(self) -> dict[str, str]:
-        return self.group() | {"brokerId": str(self._speaker.registration.broker_id)}
+        return self.group_fields() | {"brokerId": str(self.registration.broker_id)}
 
     def _own(self) -> dict[str, str]:
         """What the original's requests do not carry: where this broker is reached, which life of it speaks, and the highest
         master epoch that it has persisted (a controller that lost its data must go on above it)."""
-        speaker = self._speaker
         fields = {
-            "haAddress": speaker.names.ha_address,
-            "grpcAddress": speaker.names.grpc_address,
-            "incarnation": str(speaker.incarnation),
-            "highestMasterEpoch": str(speaker.position().highest_epoch),
+            "haAddress": self.names.ha_address,
+            "grpcAddress": self.names.grpc_address,
+            "incarnation": str(self.incarnation),
+            "highestMasterEpoch": str(self.machine.highest_epoch),
         }
-        if self._settings.learner:
+        if self.machine.settings.learner:
             fields["learner"] = "true"
-        if not speaker.tail_kept:
+        if not self.tail_kept:
             fields["tailKept"] = "false"
         return fields

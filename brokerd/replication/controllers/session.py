@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from brokerd.replication.required_set.sync_state import Proposal
-from brokerd.replication.roles.effects import RoleView
+from brokerd.replication.roles.driver import ReplicationDriver
+from brokerd.replication.roles.effects import Ask
 from brokerd.replication.settings import ReplicationSettings
 from remoting.disk import Bytes
 
@@ -34,50 +35,73 @@ class BrokerNames:
     grpc_address: str
 
 
-class SessionObserver(Protocol):
-    """Who learns what the session found out: the replication driver."""
-
-    def identified(self, broker_id: int) -> None: ...
-
-    def lineage_known(self, name: str) -> None: ...
-
-    def observed(self, view: RoleView, now_ms: int) -> None: ...
-
-    def members_known(self, broker_ids: frozenset[int], learners: frozenset[int], now_ms: int) -> None: ...
-
-    def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None: ...
-
-    def proposal_answered(self, token: int, code: int, now_ms: int) -> None: ...
-
-    def proposal_unanswered(self, token: int, now_ms: int) -> None: ...
-
-
-class Session(Protocol):
+class Session(ABC):
     """Requests go out through `take_requests`; each is answered with `answered` or `failed`, by its token."""
 
-    addresses: tuple[str, ...]
-    last_error: str
+    def __init__(self, settings: ReplicationSettings, names: BrokerNames, driver: ReplicationDriver) -> None:
+        self.addresses: tuple[str, ...] = ()  # whom the shell keeps connections to
+        self.last_error = ""
+        self.acts_as_master = False  # this replica stands in for its master
+        self._settings = settings
+        self._names = names
+        self._driver = driver
+        self._asked: set[Ask] = set()
+        self._requests: list[SessionRequest] = []
+        self._next_token = 1
 
-    def reconfigure(self, settings: ReplicationSettings) -> None: ...
+    @property
+    @abstractmethod
+    def name_servers(self) -> tuple[str, ...]:
+        """Those of the addresses where the broker registers."""
 
-    def take_requests(self) -> list[SessionRequest]: ...
+    def take_requests(self) -> list[SessionRequest]:
+        """What is to be sent, in order."""
+        requests, self._requests = self._requests, []
+        return requests
 
-    def request_sync(self) -> None: ...
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        """Use these settings from now on."""
+        self._settings = settings
 
-    def request_election(self) -> None: ...
+    def ask(self, what: Ask) -> None:
+        self._asked.add(what)
 
-    def request_members(self) -> None: ...
-
+    @abstractmethod
     def propose(self, proposal: Proposal, master_epoch: int) -> None: ...
 
-    def tick(self, now_ms: int, wall_ms: int) -> None: ...
+    @abstractmethod
+    def tick(self, now_ms: int, wall_ms: int) -> None:
+        """Send what is due; also called right after anything that may have made something due."""
 
+    @abstractmethod
     def connected(self, address: str, now_ms: int) -> None: ...
 
+    @abstractmethod
     def disconnected(self, address: str, now_ms: int) -> None: ...
 
-    def notified(self, now_ms: int) -> None: ...
+    @abstractmethod
+    def notified(self, now_ms: int) -> None:
+        """Somebody says that the role changed. Anybody can say that, so it is only a reason to ask at once."""
 
-    def answered(self, token: int, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None: ...
+    def min_id_changed(self, now_ms: int) -> None:
+        """A name server says that another id is the smallest of the group (905)."""
+        self.notified(now_ms)
 
-    def failed(self, token: int, reason: str, now_ms: int) -> None: ...
+    def exchange_fields(self) -> Mapping[str, str]:
+        """What else a master answers to brokers that ask who it is (906)."""
+        return {}
+
+    @abstractmethod
+    def answered(self, token: int, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
+        """A controller answered a request."""
+
+    @abstractmethod
+    def failed(self, token: int, reason: str, now_ms: int) -> None:
+        """No answer came, or the request could not be sent; its outcome is unknown."""
+
+    def _request(self, address: str, code: int, ext: dict[str, str], body: bytes = b"") -> SessionRequest:
+        """Send a request that is to be answered."""
+        self._next_token += 1
+        request = SessionRequest(self._next_token, address, code, ext, body)
+        self._requests.append(request)
+        return request

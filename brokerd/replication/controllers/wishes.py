@@ -11,6 +11,7 @@ from operator import methodcaller
 
 from brokerd.replication.controllers.session import Session
 from brokerd.replication.required_set.sync_state import Proposal
+from brokerd.replication.roles.effects import Ask
 
 
 class Wishes:
@@ -18,19 +19,13 @@ class Wishes:
 
     def __init__(self) -> None:
         self.are_there = asyncio.Event()
-        self._wishes: dict[str, Callable[[Session], None]] = {}  # the newest of each kind
+        self._wishes: dict[Ask | None, Callable[[Session], None]] = {}  # the newest of each kind
 
-    def request_sync(self) -> None:
-        self._add("request_sync")
-
-    def request_election(self) -> None:
-        self._add("request_election")
-
-    def request_members(self) -> None:
-        self._add("request_members")
+    def ask(self, what: Ask) -> None:
+        self._add(what, methodcaller("ask", what))
 
     def propose(self, proposal: Proposal, master_epoch: int) -> None:
-        self._add("propose", proposal, master_epoch)
+        self._add(None, methodcaller("propose", proposal, master_epoch))
 
     def pass_on(self, session: Session) -> None:
         """Ask the session for what was wanted since the last time. Of two proposals the older is of an ended mastership."""
@@ -38,6 +33,6 @@ class Wishes:
         for ask in wishes.values():
             ask(session)
 
-    def _add(self, kind: str, *arguments: object) -> None:
-        self._wishes[kind] = methodcaller(kind, *arguments)
+    def _add(self, kind: Ask | None, wish: Callable[[Session], None]) -> None:
+        self._wishes[kind] = wish
         self.are_there.set()

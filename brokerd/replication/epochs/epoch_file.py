@@ -15,7 +15,7 @@ from remoting.invariants import monotonic
 
 EPOCH_FILE = "epochFileCheckpoint"
 MASTER_EPOCH_FILE = "masterEpochSeen"
-_BACKUP_SUFFIX = ".bak"
+_BACKUP_FILE = EPOCH_FILE + ".bak"
 
 
 class EpochFile:
@@ -35,7 +35,7 @@ class EpochFile:
         self._disk.replace_bytes(EPOCH_FILE, encode_epochs(entries))
         # A backup exists only in a directory that the original wrote. It is one change behind from now on, and a list that
         # lacks an entry labels bytes wrongly, so it must not be found later.
-        self._disk.remove(EPOCH_FILE + _BACKUP_SUFFIX)
+        self._disk.remove(_BACKUP_FILE)
 
     def save_master_epoch(self, epoch: int) -> None:
         self._master_epoch = monotonic(self._master_epoch, epoch, "the persisted master epoch")
@@ -43,16 +43,14 @@ class EpochFile:
         self._disk.replace_bytes(MASTER_EPOCH_FILE, b"%s %d\n" % (digits, crc32(digits)))
 
     def _load_entries(self) -> list[EpochEntry]:
-        backup = self._disk.read_bytes(EPOCH_FILE + _BACKUP_SUFFIX)
-        content = self._disk.read_bytes(EPOCH_FILE)
-        if not content:
-            return decode_epochs(backup, EPOCH_FILE + _BACKUP_SUFFIX) if backup else []
+        content, backup = (self._disk.read_bytes(path) for path in (EPOCH_FILE, _BACKUP_FILE))
         try:
-            return decode_epochs(content, EPOCH_FILE)
+            if content:
+                return decode_epochs(content, EPOCH_FILE)
         except CorruptedFile:
             if not backup:
                 raise
-            return decode_epochs(backup, EPOCH_FILE + _BACKUP_SUFFIX)
+        return decode_epochs(backup, _BACKUP_FILE) if backup else []
 
     def _load_master_epoch(self) -> int:
         content = self._disk.read_bytes(MASTER_EPOCH_FILE)

@@ -32,11 +32,10 @@ class EpochEntry(NamedTuple):
 class EpochList:
     """The entries of one replica, oldest first."""
 
-    __slots__ = ("_entries", "_starts")
+    __slots__ = ("_entries",)
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
         self._entries: list[EpochEntry] = list(entries)
-        self._starts: list[int] = [entry.start_offset for entry in self._entries]
         assert is_increasing(self._entries), f"epochs and starts must both increase: {self._entries}"
 
     @property
@@ -64,21 +63,19 @@ class EpochList:
             assert self._entries[-1].start_offset >= start_offset, (
                 f"epoch {epoch} cannot begin at {start_offset}: epoch {self._entries[-1].epoch} has bytes before that"
             )
-            self._pop_last()
+            self._entries.pop()
         self._entries.append(EpochEntry(epoch, start_offset))
-        self._starts.append(start_offset)
 
     def cover(self, min_offset: int) -> None:
         """Give bytes from before the first known epoch (a log that was written without epochs) the number 0."""
-        if not self._entries or (self._starts[0] > min_offset and self._entries[0].epoch > 0):
+        if not self._entries or (self._entries[0].start_offset > min_offset and self._entries[0].epoch > 0):
             self._entries.insert(0, EpochEntry(0, min_offset))
-            self._starts.insert(0, min_offset)
 
     def cut(self, offset: int) -> bool:
         """The log was cut to `offset`: forget the epochs that begin there or later. Says whether anything changed."""
         before = len(self._entries)
         while self._entries and self._entries[-1].start_offset >= offset:
-            self._pop_last()
+            self._entries.pop()
         return len(self._entries) != before
 
     def drop_beyond(self, end_offset: int) -> bool:
@@ -87,28 +84,21 @@ class EpochList:
 
     def forget_before(self, min_offset: int) -> bool:
         """Files below `min_offset` are gone: forget epochs that end there; the one that covers it stays."""
-        count = 0
-        while count + 1 < len(self._entries) and self._starts[count + 1] <= min_offset:
-            count += 1
+        count = max(0, self._index(min_offset))
         del self._entries[:count]
-        del self._starts[:count]
         return count > 0
-
-    def clear(self) -> None:
-        self.replace(())
 
     def replace(self, entries: Sequence[EpochEntry]) -> None:
         """Hold these entries instead."""
         assert is_increasing(entries), entries
         self._entries[:] = entries
-        self._starts[:] = [entry.start_offset for entry in entries]
 
     def find(self, offset: int) -> tuple[EpochEntry, int | None] | None:
         """The entry whose epoch wrote `offset` (or will write it next) and that epoch's end; None end = the newest epoch."""
-        index = bisect_right(self._starts, offset) - 1
+        index = self._index(offset)
         if index < 0:
             return None
-        end = self._starts[index + 1] if index + 1 < len(self._starts) else None
+        end = self._entries[index + 1].start_offset if index + 1 < len(self._entries) else None
         return self._entries[index], end
 
     def common_end(self, own_end: int, peer: Sequence[EpochEntry], peer_end: int) -> int | None:
@@ -124,9 +114,9 @@ class EpochList:
             end = entry.start_offset
         return None
 
-    def _pop_last(self) -> None:
-        self._entries.pop()
-        self._starts.pop()
+    def _index(self, offset: int) -> int:
+        """Of the entry whose epoch wrote `offset`; -1 for one before the first."""
+        return bisect_right(self._entries, offset, key=lambda entry: entry.start_offset) - 1
 
 
 def is_increasing(entries: Sequence[EpochEntry]) -> bool:

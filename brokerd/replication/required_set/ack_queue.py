@@ -68,11 +68,10 @@ class AckQueue:
             count += 1
         return count
 
-    def expire(self, now_ms: int, verdict: Verdict) -> int:
+    def expire(self, now_ms: int, verdict: Verdict) -> None:
         """Answer those whose time is over (stored here, not known to be safe) as `verdict` says; the first for whom it says
         None waits on, and so does everybody behind."""
         waiters = self._waiters
-        count = 0
         while waiters:
             position, since_ms, callback = waiters[0]
             status = verdict(position, now_ms - since_ms)
@@ -81,19 +80,15 @@ class AckQueue:
             waiters.popleft()
             self.ended[status] = self.ended.get(status, 0) + 1
             callback(status)
-            count += 1
-        return count
 
-    def fail_all(self, status: PutStatus) -> int:
+    def fail_all(self, status: PutStatus) -> None:
         """The role changed or the broker stops: whether they were stored for good is unknown to every waiter."""
         waiters = self._waiters
-        count = len(waiters)
-        for _ in range(count):
+        for _ in range(len(waiters)):
             if not waiters:  # a callback failed the rest
                 break
             self.ended[status] = self.ended.get(status, 0) + 1
             waiters.popleft()[2](status)
-        return count
 
     def reset(self, acknowledged: int) -> None:
         """A mastership begins (or the log was cut): positions count anew from here."""

@@ -39,11 +39,6 @@ class Quorum(NamedTuple):
 
     needed: int
     refused: bool
-    downgraded: bool = False
-
-    @property
-    def waits_for_replicas(self) -> bool:
-        return self.needed == ALL or self.needed > 1
 
 
 _ALL_TAKEN: Final = Quorum(ALL, refused=False)
@@ -70,12 +65,12 @@ def decide(settings: ReplicationSettings, members: int, near: int) -> Quorum:
     needed = wanted
     if settings.auto_in_sync_replicas:
         needed = max(min(wanted, present), settings.min_in_sync_replicas)
-    return Quorum(needed, refused=needed > present, downgraded=needed < wanted)
+    return Quorum(needed, refused=needed > present)
 
 
 def position_of(quorum: Quorum, own: int, replicas: Iterable[int]) -> int:
     """Up to where the quorum has the log. `replicas` are the positions of those who count, -1 = not known."""
-    if not quorum.waits_for_replicas:
+    if quorum.needed == 1:
         return own
     positions = sorted(replicas, reverse=True)
     if quorum.needed == ALL:

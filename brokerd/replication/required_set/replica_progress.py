@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from brokerd.replication.wire.frames import Handshake, Layout
-from remoting.liveness import Patience, Silence
+from remoting.liveness import Silence
 
 
 class ConnectionStage(Enum):
@@ -16,29 +18,34 @@ class ConnectionStage(Enum):
     STREAMING = "streaming"  # its first ack said from where to send
 
 
+@dataclass(slots=True, eq=False)
 class Follower:
     """One replica's connection."""
 
-    __slots__ = (
-        "ack_offset", "address", "broker_id", "confirm_sent", "connection", "from_last_file", "incarnation", "layout",
-        "learner", "next_offset", "sent_ms", "silence", "stage", "unanswered",
-    )  # fmt: skip
+    connection: int
+    silence: Silence
+    sent_ms: int
+    unanswered: Handshake | None = None  # of a broker id that is not known (yet)
+    broker_id: int = -1  # stays so for a guest: sent the log, counted nowhere
+    address: str = ""  # of a guest, as it says
+    layout: Layout = Layout.OWN
+    incarnation: int = 0
+    from_last_file: bool = False
+    learner: bool = False
+    stage: ConnectionStage = ConnectionStage.ACCEPTED
+    ack_offset: int = -1
+    next_offset: int = -1
+    confirm_sent: int = -1
 
-    def __init__(self, connection: int, patience: Patience, now_ms: int) -> None:
-        self.connection = connection
-        self.silence = Silence(patience, now_ms)
-        self.unanswered: Handshake | None = None  # of a broker id that is not known (yet)
-        self.broker_id = -1  # stays so for a guest: sent the log, counted nowhere
-        self.address = ""  # of a guest, as it says
-        self.layout = Layout.OWN
-        self.incarnation = 0
-        self.from_last_file = False
-        self.learner = False
-        self.stage = ConnectionStage.ACCEPTED
-        self.ack_offset = -1
-        self.next_offset = -1
-        self.confirm_sent = -1
-        self.sent_ms = now_ms
+
+class MissingCopy(NamedTuple):
+    """A copy that the group lacks, why, and for how long (whatever the reason was in between). `stalls`: it is required, so sends
+    wait for it."""
+
+    broker_id: int
+    reason: str
+    stalls: bool
+    for_ms: int
 
 
 class Progress:

@@ -70,12 +70,11 @@ class SyncState:
         self.set_epoch = set_epoch
         self._retry_ms = retry_ms
         self._rejoin_delay_ms = rejoin_delay_ms
-        self._joining: set[int] = set()
-        self._in_flight: Proposal | None = None
-        self._unknown: set[tuple[frozenset[int], int]] = (
-            set()
-        )  # (members, base epoch) of attempts without a proven outcome
-        self._needs_read = False
+        self.joining: set[int] = set()
+        self.in_flight: Proposal | None = None
+        # (members, base epoch) of attempts without a proven outcome
+        self._unknown: set[tuple[frozenset[int], int]] = set()
+        self.needs_read = False  # a linearizable read of the set should be asked for before anything else is proposed
         self._not_before_ms = 0
         self._barred_until_ms: dict[int, int] = {}
         self._next_token = first_token
@@ -83,52 +82,34 @@ class SyncState:
 
     # What the master asks
 
-    @property
-    def joining(self) -> frozenset[int]:
-        return frozenset(self._joining)
-
-    @property
-    def in_flight(self) -> Proposal | None:
-        return self._in_flight
-
-    @property
-    def unknown_outcomes(self) -> tuple[frozenset[int], ...]:
-        """The sets that were proposed and may or may not be the controller's."""
-        return tuple(members for members, _ in self._unknown)
-
-    @property
-    def needs_read(self) -> bool:
-        """A linearizable read of the set should be asked for before anything else is proposed."""
-        return self._needs_read
-
     def may_join(self, broker_id: int, now_ms: int) -> bool:
-        return broker_id not in self._joining | self.local and now_ms >= self._barred_until_ms.get(broker_id, 0)
+        return broker_id not in self.joining | self.local and now_ms >= self._barred_until_ms.get(broker_id, 0)
 
     def join(self, broker_id: int) -> None:
         """Require this replica's acks from now on (rule 1)."""
         assert broker_id != self.self_id
         self._barred_until_ms.pop(broker_id, None)
-        self._joining.add(broker_id)
+        self.joining.add(broker_id)
         self._recompute()
 
     def leave_joining(self, broker_ids: Iterable[int]) -> None:
         """Let replicas go that were not proposed yet; those that were stay required through the proposal."""
-        self._joining.difference_update(broker_ids)
+        self.joining.difference_update(broker_ids)
         self._recompute()
 
     def propose(self, lagging: frozenset[int], now_ms: int) -> Proposal | None:
         """The change to ask for now, if any: without the lagging members, with the joining replicas."""
-        if self._in_flight is not None or self._needs_read or now_ms < self._not_before_ms:
+        if self.in_flight is not None or self.needs_read or now_ms < self._not_before_ms:
             return None
-        wanted = ((self.local | self._joining) - lagging) | {self.self_id}
+        wanted = ((self.local | self.joining) - lagging) | {self.self_id}
         if wanted == self.local:
             wanted = self._settling_set(lagging)
         if wanted == self.local:
             return None
-        self._in_flight = Proposal(self._next_token, wanted, self.set_epoch)
+        self.in_flight = Proposal(self._next_token, wanted, self.set_epoch)
         self._next_token += 1
         self._recompute()
-        return self._in_flight
+        return self.in_flight
 
     def _settling_set(self, lagging: frozenset[int]) -> frozenset[int]:
         """The local set is the wanted one, but an attempt without a known outcome may require somebody for ever.
@@ -161,11 +142,11 @@ class SyncState:
             return
         self._not_before_ms = now_ms + self._retry_ms
         if code in _MEMBER_REFUSALS:
-            for broker_id in self._joining & proposal.members:
+            for broker_id in self.joining & proposal.members:
                 self._barred_until_ms[broker_id] = now_ms + self._rejoin_delay_ms
-            self._joining -= proposal.members
+            self.joining -= proposal.members
         else:
-            self._needs_read = True
+            self.needs_read = True
         self._recompute()
 
     def unknown(self, token: int, now_ms: int) -> None:
@@ -173,7 +154,7 @@ class SyncState:
         proposal = self._answered(token)
         if proposal is None:
             return
-        self._needs_read = True
+        self.needs_read = True
         self._not_before_ms = now_ms + self._retry_ms
         if proposal.base_epoch >= self.set_epoch:
             self._unknown.add((proposal.members, proposal.base_epoch))
@@ -182,7 +163,7 @@ class SyncState:
     def observed(self, members: Iterable[int], set_epoch: int) -> None:
         """A linearizable read (or a notification) of this master epoch shows this set."""
         if set_epoch >= self.set_epoch:
-            self._needs_read = False
+            self.needs_read = False
         self.install(members, set_epoch)
 
     def install(self, members: Iterable[int], set_epoch: int) -> None:
@@ -191,23 +172,23 @@ class SyncState:
             return
         self.local = frozenset(members)
         self.set_epoch = monotonic(self.set_epoch, set_epoch, "the epoch of the sync-state set")
-        self._joining -= self.local
+        self.joining -= self.local
         self._unknown = {(attempt, base) for attempt, base in self._unknown if base >= set_epoch}
         self._recompute()
 
     def _answered(self, token: int) -> Proposal | None:
         """The proposal in flight if this is its token; an answer that comes after its time-out finds nothing."""
-        proposal = self._in_flight
+        proposal = self.in_flight
         if proposal is None or proposal.token != token:
             return None
-        self._in_flight = None
+        self.in_flight = None
         self._recompute()
         return proposal
 
     def _recompute(self) -> None:
-        required = set(self.local) | self._joining | {self.self_id}
-        if self._in_flight is not None and self._in_flight.base_epoch >= self.set_epoch:
-            required |= self._in_flight.members
+        required = set(self.local) | self.joining | {self.self_id}
+        if self.in_flight is not None and self.in_flight.base_epoch >= self.set_epoch:
+            required |= self.in_flight.members
         for members, _ in self._unknown:
             required |= members
         self.required = frozenset(required)

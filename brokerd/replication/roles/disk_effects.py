@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.log import LogPosition, ReplicatedLog
 from brokerd.replication.roles import effects
-from remoting.disk import Bytes
 from remoting.errors import ProtocolError, StorageError
 
 log = logging.getLogger(__name__)
@@ -38,8 +37,8 @@ class LogRefusedError(Exception):
 class DiskEffects:
     """A broker's log and epoch files."""
 
-    def __init__(self, replicated: ReplicatedLog, epoch_file: EpochFile) -> None:
-        self._log = replicated
+    def __init__(self, log: ReplicatedLog, epoch_file: EpochFile) -> None:
+        self._log = log
         self._epoch_file = epoch_file
 
     def position(self) -> LogPosition:
@@ -53,39 +52,32 @@ class DiskEffects:
 
     def carry_out(self, effect: DiskEffect) -> None:
         """Raises LogRefusedError, or StorageError: what should follow must not happen."""
+        try:
+            self._carry_out(effect)
+        except ProtocolError as error:
+            raise LogRefusedError(str(error), full=False) from error
+        except StorageError as error:
+            if isinstance(effect, effects.AppendReplicated) and error.is_out_of_space:
+                raise LogRefusedError(str(error), full=True) from error
+            raise
+
+    def _carry_out(self, effect: DiskEffect) -> None:
         match effect:
             case effects.AppendReplicated(offset, buffers):
-                self._append(offset, buffers)
+                self._log.append_replicated(offset, buffers)
+                assert self._log.end_offset == offset + sum(map(len, buffers))
             case effects.PersistMasterEpoch(epoch):
                 self._epoch_file.save_master_epoch(epoch)
             case effects.PersistEpochs(entries):
                 self._epoch_file.save_entries(entries)
             case effects.TruncateLog(offset):
                 log.info("cutting the log from %d to %d, where the master's differs", self._log.end_offset, offset)
-                self._change(self._log.truncate, offset)
+                self._log.truncate(offset)
                 assert self._log.end_offset == offset
             case effects.ResetLog(offset):
                 if self._log.end_offset > self._log.min_offset:
                     log.info("dropping the whole log, to copy the master's")
-                self._change(self._log.reset, offset)
+                self._log.reset(offset)
                 assert self._log.min_offset == self._log.end_offset == offset
             case effects.SettleLog():
                 self._log.settle()
-
-    def _append(self, offset: int, buffers: Sequence[Bytes]) -> None:
-        try:
-            self._log.append_replicated(offset, buffers)
-        except ProtocolError as error:
-            raise LogRefusedError(str(error), full=False) from error
-        except StorageError as error:
-            if error.is_out_of_space:
-                raise LogRefusedError(str(error), full=True) from error
-            raise
-        assert self._log.end_offset == offset + sum(map(len, buffers))
-
-    @staticmethod
-    def _change(change: Callable[[int], None], offset: int) -> None:
-        try:
-            change(offset)
-        except ProtocolError as error:
-            raise LogRefusedError(str(error), full=False) from error

@@ -22,13 +22,13 @@ from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.rocketmq_peers import host_of
 from brokerd.replication.roles import effects
 from brokerd.replication.roles.disk_effects import DiskEffects, LogRefusedError
-from brokerd.replication.roles.effects import Effect, Role, RoleView
+from brokerd.replication.roles.effects import Ask, Effect, Role, RoleView
 from brokerd.replication.roles.hand_over import HandOver, Told
-from brokerd.replication.roles.log_sender import LogSender
+from brokerd.replication.roles.log_sender import LogSender, Outlet
 from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.channels import Channels
-from brokerd.replication.wire.frames import Ack, FromMaster, FromReplica, Handshake, Piece
+from brokerd.replication.wire.frames import Ack, Frame, Handshake, Piece, Reply
 from brokerd.replication.wire.proof import Credentials
 from brokerd.store.put_status import PutStatus
 from remoting.disk import Bytes
@@ -40,29 +40,10 @@ log = logging.getLogger(__name__)
 RoleListener = Callable[[Role, int], None]
 
 
-class Outlet(Protocol):
-    """Connections between brokers. Ids are the shell's; whatever it is told about an id it does not know it ignores."""
-
-    def connect(self, address: str, attempt: int) -> None:
-        """Dial; answer later with `connected` or `connect_failed`."""
-
-    def send(self, connection: int, buffers: Sequence[Bytes]) -> None:
-        """Hand over bytes; they may wait in memory."""
-
-    def can_send(self, connection: int) -> bool:
-        """Too much is not waiting already; `pump` is called when that changes."""
-
-    def close(self, connection: int) -> None: ...
-
-
 class RoleAuthority(Protocol):
     """Who decides the roles of the group, as the driver asks him; answers come as calls of the driver."""
 
-    def request_sync(self) -> None: ...
-
-    def request_election(self) -> None: ...
-
-    def request_members(self) -> None: ...
+    def ask(self, what: Ask) -> None: ...
 
     def propose(self, proposal: Proposal, master_epoch: int) -> None: ...
 
@@ -100,10 +81,13 @@ class ReplicationDriver:
         self._log = seams.log
         self._outlet = seams.outlet
         self._authority = seams.authority
-        self._listeners: list[RoleListener] = []
-        self._confirm_listeners: list[Callable[[int], None]] = []
+        # Told after every change of role, in the order of the switch: when it is MASTER the log is settled
+        self.role_listeners: list[RoleListener] = []
+        # Told the confirm offset whenever it rose, before the sends below it are answered
+        self.confirm_listeners: list[Callable[[int], None]] = []
+        # Told once when the disk refused something: the broker has no role any more and must stop
+        self.failure_listeners: list[Callable[[str], None]] = []
         self._confirm_told = -1
-        self._failure_listeners: list[Callable[[str], None]] = []
         self._running = False
         self._sender = LogSender(self.machine, seams.log, self.channels, seams.outlet)
         self._finish(now_ms)
@@ -137,18 +121,6 @@ class ReplicationDriver:
         if mastership is not None and not mastership.enough_replicas:
             return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
         return PutStatus.SERVICE_NOT_AVAILABLE
-
-    def add_role_listener(self, listener: RoleListener) -> None:
-        """Called after every change of role, in the order of the switch: when it reports MASTER the log is settled."""
-        self._listeners.append(listener)
-
-    def add_confirm_listener(self, listener: Callable[[int], None]) -> None:
-        """Called with the confirm offset whenever it rose, before the sends below it are answered."""
-        self._confirm_listeners.append(listener)
-
-    def on_failure(self, listener: Callable[[str], None]) -> None:
-        """Called once when the disk refused something: the broker has no role any more and must stop."""
-        self._failure_listeners.append(listener)
 
     def drain(self) -> None:
         """The broker is about to stop: accept nothing new."""
@@ -209,32 +181,36 @@ class ReplicationDriver:
 
     def received(self, connection: int, data: Bytes, now_ms: int) -> None:
         """Bytes of the other side, cut anywhere; they are used before this returns."""
-        channels = self.channels
         try:
-            if channels.is_accepted(connection):
-                from_replica, said = channels.receive_from_replica(connection, data)
-                if said:
-                    self._outlet.send(connection, said)
-                self._from_replica(connection, from_replica, now_ms)
-            elif channels.is_dialled(connection):
-                from_master, said = channels.receive_from_master(connection, data)
-                if said:
-                    self._outlet.send(connection, said)
-                self._from_master(connection, from_master, now_ms)
+            frames, said = self.channels.receive(connection, data)
+            if said:
+                self._outlet.send(connection, said)
+            self._take(connection, frames, now_ms)
+            self._finish(now_ms)
+            self._pump(connection, now_ms)
         except ProtocolError as error:
             self._refuse(connection, error, now_ms)
 
-    def _from_replica(self, connection: int, frames: Iterable[FromReplica], now_ms: int) -> None:
-        """Frames of a replica, in order."""
+    def _take(self, connection: int, frames: Sequence[Frame], now_ms: int) -> None:
+        """Frames of a replica or of the master, in order."""
+        machine = self.machine
+        pieces: list[Piece] = []
         for frame in frames:
             if isinstance(frame, Ack):
-                self.machine.acked(connection, frame.offset, now_ms)
+                machine.acked(connection, frame.offset, now_ms)
+            elif isinstance(frame, Piece):
+                pieces.append(frame)
+            elif isinstance(frame, Reply):
+                if pieces:
+                    machine.received(connection, pieces, now_ms)
+                    pieces = []
+                machine.replied(connection, frame, now_ms)
             elif isinstance(frame, Handshake):
-                self.machine.handshake(connection, frame, now_ms)
+                machine.handshake(connection, frame, now_ms)
             else:
-                self.machine.saw_newer_epoch(connection, frame.epoch, now_ms)
-        self._finish(now_ms)
-        self._pump(connection, now_ms)
+                machine.saw_newer_epoch(connection, frame.epoch, now_ms)
+        if pieces:
+            machine.received(connection, pieces, now_ms)
 
     def connected(self, attempt: int, connection: int, now_ms: int) -> None:
         self.machine.connected(attempt, connection, now_ms)
@@ -242,21 +218,6 @@ class ReplicationDriver:
 
     def connect_failed(self, attempt: int, reason: str, now_ms: int) -> None:
         self.machine.connect_failed(attempt, reason, now_ms)
-        self._finish(now_ms)
-
-    def _from_master(self, connection: int, frames: Sequence[FromMaster], now_ms: int) -> None:
-        """Frames of the master, in order. Bodies are used before this returns."""
-        pieces: list[Piece] = []
-        for frame in frames:
-            if isinstance(frame, Piece):
-                pieces.append(frame)
-                continue
-            if pieces:
-                self.machine.received(connection, pieces, now_ms)
-                pieces = []
-            self.machine.replied(connection, frame, now_ms)
-        if pieces:
-            self.machine.received(connection, pieces, now_ms)
         self._finish(now_ms)
 
     def lost(self, connection: int, now_ms: int) -> None:
@@ -305,12 +266,8 @@ class ReplicationDriver:
         self.machine.proposal_accepted(token, members, set_epoch, now_ms)
         self._finish(now_ms)
 
-    def proposal_answered(self, token: int, code: int, now_ms: int) -> None:
-        self.machine.proposal_answered(token, code, now_ms)
-        self._finish(now_ms)
-
-    def proposal_unanswered(self, token: int, now_ms: int) -> None:
-        self.machine.proposal_unanswered(token, now_ms)
+    def proposal_failed(self, token: int, code: int | None, now_ms: int) -> None:
+        self.machine.proposal_failed(token, code, now_ms)
         self._finish(now_ms)
 
     # Time and end
@@ -355,7 +312,7 @@ class ReplicationDriver:
         self.machine.fail(reason, now_ms)
         self._finish(now_ms)
         if not already:
-            for listener in self._failure_listeners:
+            for listener in self.failure_listeners:
                 listener(reason)
 
     # Carrying out
@@ -400,7 +357,7 @@ class ReplicationDriver:
             rose = confirm_offset > self._confirm_told
             self._confirm_told = confirm_offset
             if rose:
-                for listener in self._confirm_listeners:
+                for listener in self.confirm_listeners:
                     listener(confirm_offset)
 
     def _refused(self, error: LogRefusedError, now_ms: int) -> None:
@@ -422,7 +379,7 @@ class ReplicationDriver:
 
     def _carry_out(self, effect: Effect, now_ms: int) -> None:
         match effect:
-            case effects.AppendReplicated():
+            case effects.AppendReplicated() | effects.PersistMasterEpoch() | effects.PersistEpochs():
                 self._disk.carry_out(effect)
             case effects.RequestFlush():
                 self._log.request_flush()
@@ -442,12 +399,8 @@ class ReplicationDriver:
                 self._outlet.connect(address, attempt)
             case effects.CloseConnection(connection, reason):
                 self._close(connection, reason)
-            case effects.RequestSync():
-                self._authority.request_sync()
-            case effects.RequestElection():
-                self._authority.request_election()
-            case effects.RequestMembers():
-                self._authority.request_members()
+            case Ask():
+                self._authority.ask(effect)
             case effects.ProposeSyncStateSet(proposal, master_epoch):
                 log.info("proposing the sync-state set %s", sorted(proposal.members))
                 self._authority.propose(proposal, master_epoch)
@@ -455,24 +408,20 @@ class ReplicationDriver:
                 self._switch(effect, now_ms)
 
     def _switch(self, effect: Effect, now_ms: int) -> None:
-        """The rare effects: role, epochs, and what changes the log otherwise than by appending."""
+        """The rare effects: role, and what changes the log otherwise than by appending."""
         match effect:
             case effects.FailWaiters():
                 self.acks.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
-            case effects.PersistMasterEpoch() | effects.PersistEpochs():
-                self._disk.carry_out(effect)
-            case effects.TruncateLog() | effects.ResetLog():
+            case effects.TruncateLog() | effects.ResetLog() | effects.SettleLog():
                 self._sender.forget()
                 self._disk.carry_out(effect)
-            case effects.SettleLog():
-                self._sender.forget()
-                self._disk.carry_out(effect)
-                self.machine.log_settled(self._log.end_offset, now_ms)
+                if isinstance(effect, effects.SettleLog):
+                    self.machine.log_settled(self._log.end_offset, now_ms)
             case effects.RoleChanged(role, master_epoch):
                 log.info("role %s, master epoch %d, log end %d", role.value, master_epoch, self._log.end_offset)
                 if role is Role.MASTER:
                     self.acks.reset(self.machine.acknowledged_offset)
-                for listener in self._listeners:
+                for listener in self.role_listeners:
                     listener(role, master_epoch)
             case _:
                 raise AssertionError(f"nobody carries out {effect}")

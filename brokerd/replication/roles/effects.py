@@ -139,19 +139,12 @@ class SendHeartbeat:
 # Towards the controllers
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSync:
-    """Ask the controllers now who is master and what the sync-state set is."""
+class Ask(Enum):
+    """What the controllers are to be asked."""
 
-
-@dataclass(frozen=True, slots=True)
-class RequestElection:
-    """The group needs a new master epoch: there is no master, or the recorded one is an earlier life of this broker."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestMembers:
-    """Ask the controllers which broker ids belong to the group: an unknown one wants to follow."""
+    SYNC = "who is master now, and what the sync-state set is"
+    ELECTION = "for a new master epoch: there is no master, or the recorded one is an earlier life of this broker"
+    MEMBERS = "which broker ids belong to the group: an unknown one wants to follow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +169,6 @@ Effect = (
     | SendReply
     | SendAck
     | SendHeartbeat
-    | RequestSync
-    | RequestElection
-    | RequestMembers
+    | Ask
     | ProposeSyncStateSet
 )

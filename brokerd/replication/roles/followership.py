@@ -19,18 +19,18 @@ Owned by `role_machine`, whose outbox receives the effects.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from brokerd.replication.rocketmq_peers import RocketmqPeers, host_of
 from brokerd.replication.roles.effects import (
     AppendReplicated,
+    Ask,
     CloseConnection,
     Connect,
     PersistEpochs,
     RequestFlush,
-    RequestSync,
     ResetLog,
+    RoleView,
     SendAck,
     SendHandshake,
     TruncateLog,
@@ -54,75 +54,46 @@ class CopyStage(Enum):
     TRANSFER = "transfer"
 
 
-@dataclass(frozen=True, slots=True)
-class FollowedMaster:
-    """Who is followed. `is_ours`: the controllers know it as one of ours; `is_classic`: it knows no controllers."""
-
-    broker_id: int
-    epoch: int
-    address: str  # of its replication
-    is_ours: bool = True
-    is_classic: bool = False
-
-
 class Followership:
     """One replica's relation to one master epoch."""
 
     def __init__(
-        self, context: RoleContext, master: FollowedMaster, *, in_set: bool, confirm_offset: int, now_ms: int
+        self, context: RoleContext, view: RoleView, confirm_offset: int, now_ms: int, *, is_classic: bool = False
     ) -> None:
+        """`view` names the master; `is_classic`: it knows no controllers."""
         settings = context.settings
-        self.master_id = master.broker_id
-        self.master_epoch = master.epoch
-        self.address = master.address
-        self.in_set = in_set  # as the controllers say; grows only by our acks
+        self.master_id = -1 if view.master_id is None else view.master_id
+        self.master_epoch = view.master_epoch
+        self.address = view.master_ha_address
+        self.in_set = context.self_id in view.members  # as the controllers say; grows only by our acks
         self.confirm_offset = confirm_offset
         self.stage = CopyStage.IDLE
         self.last_error = ""
         self.stuck = ""  # why this replica cannot follow without a person; "" = it can
         self.copies = 0  # how often the whole log was dropped and copied again
         self.cuts = 0
-        self.layout = Layout.CLASSIC if master.is_classic else Layout.OWN
-        self._is_ours = master.is_ours
+        self.layout = Layout.CLASSIC if is_classic else Layout.OWN
+        self._is_ours = view.master_is_ours
         self._rocketmq_peers = RocketmqPeers(settings.plain_peers)
         self._settings = settings
         self._self_id = context.self_id
         self._epochs = context.epochs
         self._log = context.log
         self._outbox = context.outbox
-        self._connection: int | None = None
+        self.connection: int | None = None
         self._attempt = 0
         self._retry_ms = _FIRST_RETRY_MS
         self._dial_at_ms = now_ms
-        self._received_ms = now_ms
-        self._sent_ms = now_ms
+        self.received_ms = now_ms  # when the master last said something
+        self.sent_ms = now_ms  # when this replica last did
         self._acked = -1
         self._ever_acked = False
         self._wants_clearance = False  # we would drop the log, but must know first that the set does not count on it
         self._cleared = False
         self._fresh = True  # no data yet on this connection
         self._is_damaged = False  # the log cannot be continued, whatever the epochs say
-        self._master_confirm = -1
+        self.master_confirm_offset = -1  # what the master last said is confirmed; -1 = nothing yet
         self._dial(now_ms)
-
-    @property
-    def received_ms(self) -> int:
-        """When the master last said something."""
-        return self._received_ms
-
-    @property
-    def sent_ms(self) -> int:
-        """When this replica last did."""
-        return self._sent_ms
-
-    @property
-    def master_confirm_offset(self) -> int:
-        """What the master last said is confirmed; -1 = nothing yet."""
-        return self._master_confirm
-
-    @property
-    def connection(self) -> int | None:
-        return self._connection
 
     # The connection
 
@@ -143,10 +114,10 @@ class Followership:
         if self.stage is not CopyStage.DIALLING or attempt != self._attempt:
             self._outbox.append(CloseConnection(connection, "no longer wanted"))
             return
-        self._connection = connection
+        self.connection = connection
         self._acked = -1
         self._fresh = True
-        self._received_ms = self._sent_ms = now_ms
+        self.received_ms = self.sent_ms = now_ms
         self.stage = CopyStage.HANDSHAKE
         settings = self._settings
         handshake = Handshake(
@@ -167,14 +138,14 @@ class Followership:
             self._wait(now_ms)
 
     def lost(self, connection: int, now_ms: int, reason: str = "") -> None:
-        if connection != self._connection:
+        if connection != self.connection:
             return
         self.last_error = reason or "the connection to the master closed"
-        self._connection = None
+        self.connection = None
         if self.stage is CopyStage.HANDSHAKE:
             self._unanswered()
         # The master may be gone: ask who is it now. If only the connection is, be back before it proposes us out.
-        self._outbox.append(RequestSync())
+        self._outbox.append(Ask.SYNC)
         if self.stage is CopyStage.TRANSFER:
             self._dial(now_ms)
         else:
@@ -182,24 +153,24 @@ class Followership:
 
     def stop(self, reason: str) -> None:
         """This relation ends (another role or master)."""
-        if self._connection is not None:
-            self._outbox.append(CloseConnection(self._connection, reason))
-            self._connection = None
+        if self.connection is not None:
+            self._outbox.append(CloseConnection(self.connection, reason))
+            self.connection = None
         self._attempt += 1
         self.stage = CopyStage.IDLE
 
     def tick(self, now_ms: int) -> None:
-        if self._connection is None:
+        if self.connection is None:
             if self.stage is CopyStage.IDLE and now_ms >= self._dial_at_ms:
                 self._dial(now_ms)
             return
-        silent_ms = now_ms - self._received_ms
+        silent_ms = now_ms - self.received_ms
         if self.stage is not CopyStage.SETTLING and silent_ms >= self._silence_limit_ms:
             if self.stage is CopyStage.HANDSHAKE:
                 self._unanswered()
             self._leave("the master is silent", now_ms)
-            self._outbox.append(RequestSync())
-        elif self.stage is CopyStage.TRANSFER and now_ms - self._sent_ms >= self._settings.heartbeat_ms:
+            self._outbox.append(Ask.SYNC)
+        elif self.stage is CopyStage.TRANSFER and now_ms - self.sent_ms >= self._settings.heartbeat_ms:
             self._send_ack(self._acked, now_ms)
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
@@ -207,20 +178,20 @@ class Followership:
 
     def discount_pause(self, pause_ms: int) -> None:
         """This process stood still: the master was not silent in that time."""
-        self._received_ms += pause_ms
+        self.received_ms += pause_ms
 
     # What the master sends
 
     def replied(self, connection: int, reply: Reply, now_ms: int) -> None:
         """The master's epochs: cut what is not in its log, then ack (or drop everything and copy it again)."""
-        if connection != self._connection:
+        if connection != self.connection:
             return
-        self._received_ms = now_ms
+        self.received_ms = now_ms
         if self.stage is not CopyStage.HANDSHAKE:
             self._leave("the master greeted twice", now_ms)
             return
         if reply.last_epoch != self.master_epoch:
-            self._outbox.append(RequestSync())
+            self._outbox.append(Ask.SYNC)
             kind = (
                 "a stale master" if reply.last_epoch < self.master_epoch else "a newer master than a controller named"
             )
@@ -247,9 +218,9 @@ class Followership:
 
     def received(self, connection: int, pieces: Sequence[Piece], now_ms: int) -> None:
         """Log bytes and heartbeats, in order."""
-        if connection != self._connection:
+        if connection != self.connection:
             return
-        self._received_ms = now_ms
+        self.received_ms = now_ms
         if self.stage is not CopyStage.TRANSFER:
             self._leave("bytes before the first ack", now_ms)
             return
@@ -261,11 +232,13 @@ class Followership:
             if self.layout is Layout.CLASSIC:
                 last = self._epochs.last
                 header = header._replace(epoch_start=last.start_offset if last is not None else header.offset)
-            if header.confirm_offset > self._master_confirm:
-                self._master_confirm = header.confirm_offset
+            if header.confirm_offset > self.master_confirm_offset:
+                self.master_confirm_offset = header.confirm_offset
             if self._is_gap(header):
                 self._append(first_offset, buffers)
-                self._copy_again(now_ms)
+                if self._start_anew("the master no longer has the bytes behind this log's end", now_ms):
+                    self._leave("starting anew", now_ms)
+                    self._dial_at_ms = now_ms
                 return
             if not body:
                 continue
@@ -311,9 +284,7 @@ class Followership:
         two logs differ although their epochs say otherwise: only a new copy helps."""
         self.confirm_offset = min(self.confirm_offset, self._log.end_offset)
         self._is_damaged = self._is_damaged or not full
-        self._leave(reason, now_ms)
-        self.stuck = reason
-        self._dial_at_ms = now_ms + _STUCK_RETRY_MS
+        self._be_stuck(reason, now_ms)
 
     # Steps
 
@@ -337,9 +308,7 @@ class Followership:
         """Nothing is greeted: the first ack says from where to send."""
         if self._epochs.last_epoch > 0:
             reason = "this log was written under controllers: follow a classic master with an empty data directory"
-            self._leave(reason, now_ms)
-            self.stuck = reason
-            self._dial_at_ms = now_ms + _STUCK_RETRY_MS
+            self._be_stuck(reason, now_ms)
             return
         if self._log.end_offset == self._log.min_offset:
             self._forget_epochs()
@@ -364,13 +333,12 @@ class Followership:
         if self.in_set or (self._ever_acked and not self._cleared):
             # Acks of this epoch may have brought us into the set since a controller last told: it must say again that we are not.
             self._wants_clearance = True
-            self.stuck = (
-                f"{reason}, and this replica may be in the sync-state set; "
+            self._outbox.append(Ask.SYNC)
+            reason += (
+                ", and this replica may be in the sync-state set; "
                 "elect it master if its log is the right one, or remove its data directory if the master's is"
             )
-            self._outbox.append(RequestSync())
-            self._leave(self.stuck, now_ms)
-            self._dial_at_ms = now_ms + _STUCK_RETRY_MS
+            self._be_stuck(reason, now_ms)
             return False
         self._cleared = self._is_damaged = False
         self.copies += 1
@@ -385,7 +353,7 @@ class Followership:
 
     def _forget_epochs(self) -> None:
         if self._epochs.last is not None:
-            self._epochs.clear()
+            self._epochs.replace(())
             self._outbox.append(PersistEpochs(()))
 
     def _settled(self, now_ms: int) -> None:
@@ -395,7 +363,7 @@ class Followership:
             return
         self.stage = CopyStage.TRANSFER
         self._retry_ms = _FIRST_RETRY_MS
-        self._received_ms = now_ms
+        self.received_ms = now_ms
         self.stuck = self.last_error = ""
         self._send_ack(log.end_offset, now_ms)
 
@@ -403,11 +371,6 @@ class Followership:
         """The master begins beyond our end: its older files are gone."""
         log = self._log
         return self._fresh and header.offset > log.end_offset > log.min_offset
-
-    def _copy_again(self, now_ms: int) -> None:
-        if self._start_anew("the master no longer has the bytes behind this log's end", now_ms):
-            self._leave("starting anew", now_ms)
-            self._dial_at_ms = now_ms
 
     def _begin_empty_log(self, offset: int) -> bool:
         """An empty log begins where the master's oldest file does."""
@@ -434,14 +397,14 @@ class Followership:
     def _advance_confirm(self) -> None:
         own = self._log.flushed_offset if self._settings.ack_after_flush else self._log.end_offset
         assert own <= self._log.end_offset
-        self.confirm_offset = max(self.confirm_offset, min(self._master_confirm, own))
+        self.confirm_offset = max(self.confirm_offset, min(self.master_confirm_offset, own))
 
     def _send_ack(self, offset: int, now_ms: int) -> None:
-        assert self._connection is not None
+        assert self.connection is not None
         self._acked = offset
         self._ever_acked = self._ever_acked or offset > self._log.min_offset
-        self._sent_ms = now_ms
-        self._outbox.append(SendAck(self._connection, offset))
+        self.sent_ms = now_ms
+        self._outbox.append(SendAck(self.connection, offset))
 
     def _dial(self, now_ms: int) -> None:
         if not self.address:
@@ -454,10 +417,16 @@ class Followership:
     def _leave(self, reason: str, now_ms: int) -> None:
         """Close the connection, if there is one, and try again later."""
         self.last_error = reason
-        if self._connection is not None:
-            self._outbox.append(CloseConnection(self._connection, reason))
-            self._connection = None
+        if self.connection is not None:
+            self._outbox.append(CloseConnection(self.connection, reason))
+            self.connection = None
         self._wait(now_ms)
+
+    def _be_stuck(self, reason: str, now_ms: int) -> None:
+        """Only a person can help, or time."""
+        self.stuck = reason
+        self._leave(reason, now_ms)
+        self._dial_at_ms = now_ms + _STUCK_RETRY_MS
 
     def _wait(self, now_ms: int) -> None:
         self.stage = CopyStage.IDLE

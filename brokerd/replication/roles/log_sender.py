@@ -17,32 +17,39 @@ from remoting.disk import Bytes
 _NOTHING: tuple[int, Bytes] = (-1, b"")
 
 
-class Connections(Protocol):
-    """What sending needs of `driver.Outlet`."""
+class Outlet(Protocol):
+    """Connections between brokers. Ids are the shell's; whatever it is told about an id it does not know it ignores."""
 
-    def send(self, connection: int, buffers: Sequence[Bytes]) -> None: ...
+    def connect(self, address: str, attempt: int) -> None:
+        """Dial; answer later with `connected` or `connect_failed`."""
 
-    def can_send(self, connection: int) -> bool: ...
+    def send(self, connection: int, buffers: Sequence[Bytes]) -> None:
+        """Hand over bytes; they may wait in memory."""
+
+    def can_send(self, connection: int) -> bool:
+        """Too much is not waiting already; `pump` is called when that changes."""
+
+    def close(self, connection: int) -> None: ...
 
 
 class LogSender:
     """The master's bytes on their way out."""
 
-    def __init__(self, machine: RoleMachine, log: ReplicatedLog, channels: Channels, connections: Connections) -> None:
+    def __init__(self, machine: RoleMachine, log: ReplicatedLog, channels: Channels, outlet: Outlet) -> None:
         self._machine = machine
         self._log = log
         self._channels = channels
-        self._connections = connections
+        self._outlet = outlet
         self._last_read = _NOTHING
 
     def pump(self, connection: int, now_ms: int) -> None:
         """Send what the replica lacks, until it has all or its connection is full. Raises StorageError."""
-        end = self._channels.accepted_end(connection)
-        if end is None:
+        end, mastership = self._channels.accepted_end(connection), self._machine.mastership
+        if end is None or mastership is None:
             return
         budget = self._channels.budget(connection)
-        while self._connections.can_send(connection):
-            transfer = self._machine.next_transfer(connection)
+        while self._outlet.can_send(connection):
+            transfer = mastership.next_transfer(connection)
             if transfer is None:
                 return
             left = budget.left(now_ms)
@@ -50,15 +57,15 @@ class LogSender:
                 return  # the next tick goes on
             length = transfer.length if left is None else min(transfer.length, left)
             body = self._read(transfer.header.offset, length)
-            self._connections.send(connection, (end.encode_transfer_header(transfer.header, len(body)), body))
-            self._machine.transferred(connection, len(body), now_ms)
+            self._outlet.send(connection, (end.encode_transfer_header(transfer.header, len(body)), body))
+            mastership.transferred(connection, len(body), now_ms)
             budget.spend(len(body))
 
     def heartbeat(self, connection: int, header: TransferHeader) -> None:
         """Say something, unless enough is on its way already."""
         end = self._channels.accepted_end(connection)
-        if end is not None and self._connections.can_send(connection):
-            self._connections.send(connection, (end.encode_transfer_header(header, 0),))
+        if end is not None and self._outlet.can_send(connection):
+            self._outlet.send(connection, (end.encode_transfer_header(header, 0),))
 
     def forget(self) -> None:
         """The log is about to change otherwise than by growing."""

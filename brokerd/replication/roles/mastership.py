@@ -13,18 +13,16 @@ Owned by `role_machine`, whose outbox receives the effects.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brokerd.replication.epochs.epoch_list import EpochEntry
-from brokerd.replication.required_set.missing_copies import Finding, MissingCopies
 from brokerd.replication.required_set.quorum import ALL, Quorum, decide, position_of
-from brokerd.replication.required_set.replica_progress import ConnectionStage, Follower, Progress
+from brokerd.replication.required_set.replica_progress import ConnectionStage, Follower, MissingCopy, Progress
 from brokerd.replication.required_set.sync_state import SyncState
 from brokerd.replication.roles.effects import (
+    Ask,
     CloseConnection,
     ProposeSyncStateSet,
-    RequestMembers,
-    RequestSync,
     SendHeartbeat,
     SendReply,
 )
@@ -39,11 +37,9 @@ _ASK_MEMBERS_AGAIN_MS = 50
 _SETTLING_PATIENCE = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """The next bytes for a connection: at most `length` from `header.offset`, all of one epoch."""
 
-    connection: int
     header: TransferHeader
     length: int
 
@@ -75,7 +71,7 @@ class Mastership:
         self._patience = Patience(settings.heartbeat_ms, settings.silence_floor_ms, settings.silence_limit_ms)
         self._followers: dict[int, Follower] = {}
         self._by_id: dict[int, Follower] = {}
-        self.missing = MissingCopies()
+        self._missing: dict[int, tuple[str, bool, int]] = {}  # by broker id: why, whether sends wait for it, since when
         self._expected: frozenset[int] = frozenset()  # who belongs to the group, as last told
         self._told_learners: frozenset[int] = frozenset()
         # A member that was never seen in this epoch gets the long limit: it has yet to learn who the master is.
@@ -118,6 +114,17 @@ class Mastership:
         others = (self._expected | self.sync.required) - self.learners - {self._self_id}
         return len(self.sync.required), 1 + len(others)
 
+    def missing(self, now_ms: int) -> list[MissingCopy]:
+        """The copies that were missing at the last tick.
+
+        A replica is missing while an acknowledgement does not mean that it has the message (it left the set, or never joined), or
+        while sends wait for it in vain. It is back as soon as it is in the set and keeps up: nothing has to be reset by hand.
+        """
+        return [
+            MissingCopy(broker_id, reason, stalls, now_ms - since_ms)
+            for broker_id, (reason, stalls, since_ms) in sorted(self._missing.items())
+        ]
+
     @property
     def own_position(self) -> int:
         return self._log.flushed_offset if self._settings.ack_after_flush else self._log.end_offset
@@ -131,14 +138,12 @@ class Mastership:
     def accepted(self, connection: int, now_ms: int) -> None:
         if len(self._followers) >= self._settings.max_connections:
             # Whoever connects without a word must not keep replicas out.
-            idle = next(
-                (follower for follower in self._followers.values() if follower.stage is ConnectionStage.ACCEPTED), None
-            )
+            idle = next((each for each in self.followers if each.stage is ConnectionStage.ACCEPTED), None)
             if idle is None:
                 self._outbox.append(CloseConnection(connection, "too many replication connections"))
                 return
             self._drop(idle, "too many replication connections", now_ms)
-        self._followers[connection] = Follower(connection, self._patience, now_ms)
+        self._followers[connection] = Follower(connection, Silence(self._patience, now_ms), now_ms)
 
     def lost(self, connection: int, now_ms: int) -> None:
         follower = self._followers.pop(connection, None)
@@ -213,7 +218,7 @@ class Mastership:
         """A controller told the group's members: answer the handshakes that waited for that."""
         self._expected = broker_ids
         self._told_learners = learners
-        for follower in list(self._followers.values()):
+        for follower in self.followers:
             handshake = follower.unanswered
             if handshake is None:
                 continue
@@ -231,17 +236,13 @@ class Mastership:
         follower.silence.heard(now_ms)
         if follower.stage is ConnectionStage.STREAMING:
             if not follower.ack_offset <= offset <= follower.next_offset:
-                self._drop(
-                    follower,
-                    f"an ack of {offset} after {follower.ack_offset}, with {follower.next_offset} sent",
-                    now_ms,
-                )
+                reason = f"an ack of {offset} after {follower.ack_offset}, with {follower.next_offset} sent"
+                self._drop(follower, reason, now_ms)
                 return
         elif follower.stage is ConnectionStage.GREETED:
             if not 0 <= offset <= self._log.end_offset:
-                self._drop(
-                    follower, f"a log that ends at {offset} where the master's ends at {self._log.end_offset}", now_ms
-                )
+                reason = f"a log that ends at {offset} where the master's ends at {self._log.end_offset}"
+                self._drop(follower, reason, now_ms)
                 return
             follower.stage = ConnectionStage.STREAMING
             follower.silence = Silence(self._patience, now_ms)
@@ -283,7 +284,7 @@ class Mastership:
         most = self._settings.transfer_batch_bytes
         if follower.layout.is_rocketmq:
             most = min(most, MAX_BODY_BYTES_SENT)
-        return Transfer(connection, header, min(end - offset, most))
+        return Transfer(header, min(end - offset, most))
 
     def held_offset(self) -> int | None:
         """From where on the replicas of the group that are here still need the log; None without any."""
@@ -307,7 +308,7 @@ class Mastership:
 
     def tick(self, now_ms: int) -> None:
         """Heartbeats, silent followers, members that do not keep up."""
-        for follower in list(self._followers.values()):
+        for follower in self.followers:
             if self._is_dead(follower, now_ms):
                 self._drop(follower, f"silent for {follower.silence.silent_ms(now_ms)} ms", now_ms)
             elif follower.stage is ConnectionStage.STREAMING and (
@@ -325,7 +326,7 @@ class Mastership:
                 self._progress[follower.broker_id].caught_up_ms = now_ms
         self.propose(now_ms)
         self.advance()
-        self.missing.look(self._find_missing(now_ms), now_ms)
+        self._look_for_missing(now_ms)
 
     def _is_dead(self, follower: Follower, now_ms: int) -> bool:
         if follower.layout.is_rocketmq:
@@ -429,10 +430,10 @@ class Mastership:
                 lagging.append(broker_id)
         return frozenset(lagging)
 
-    def _find_missing(self, now_ms: int) -> dict[int, Finding]:
+    def _look_for_missing(self, now_ms: int) -> None:
         """Who of the group does not have, or holds up, what is acknowledged; learners are not asked for it."""
         required, lagging = self.sync.required, self._lagging(now_ms)
-        found = {}
+        before, self._missing = self._missing, {}
         for broker_id in (self._expected | required) - self.learners - {self._self_id}:
             if broker_id in required and broker_id not in lagging:
                 continue
@@ -443,8 +444,8 @@ class Mastership:
                 reason = "it is connected and settles its log"
             else:
                 reason = "it does not keep up" if broker_id in required else "it is copying what it lacks"
-            found[broker_id] = Finding(reason, stalls=broker_id in required)
-        return found
+            since_ms = before[broker_id][2] if broker_id in before else now_ms
+            self._missing[broker_id] = reason, broker_id in required, since_ms
 
     def _drop(self, follower: Follower, reason: str, now_ms: int) -> None:
         self._outbox.append(CloseConnection(follower.connection, reason))
@@ -453,9 +454,9 @@ class Mastership:
     def _ask_sync(self, now_ms: int) -> None:
         if now_ms - self._sync_asked_ms >= _ASK_AGAIN_MS:
             self._sync_asked_ms = now_ms
-            self._outbox.append(RequestSync())
+            self._outbox.append(Ask.SYNC)
 
     def _ask_members(self, now_ms: int) -> None:
         if now_ms - self._members_asked_ms >= _ASK_MEMBERS_AGAIN_MS:
             self._members_asked_ms = now_ms
-            self._outbox.append(RequestMembers())
+            self._outbox.append(Ask.MEMBERS)

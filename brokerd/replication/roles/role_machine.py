@@ -23,20 +23,19 @@ from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
 from brokerd.replication.log import LogPosition
 from brokerd.replication.required_set.sync_state import REFUSALS, SyncState
 from brokerd.replication.roles.effects import (
+    Ask,
     CloseConnection,
     Effect,
     FailWaiters,
     PersistEpochs,
     PersistMasterEpoch,
-    RequestElection,
-    RequestSync,
     Role,
     RoleChanged,
     RoleView,
     SettleLog,
 )
-from brokerd.replication.roles.followership import FollowedMaster, Followership
-from brokerd.replication.roles.mastership import Mastership, Transfer
+from brokerd.replication.roles.followership import Followership
+from brokerd.replication.roles.mastership import Mastership
 from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Piece, Reply
@@ -83,6 +82,14 @@ class Switch(NamedTuple):
 _FENCED, _PROMOTING, _MASTER, _REPLICA = Role.FENCED, Role.PROMOTING, Role.MASTER, Role.REPLICA
 _LEAVE: Final = (Step.FAIL_WAITERS, Step.CLOSE_CONNECTIONS, Step.TELL_FENCED)
 
+# What ends any role, and what comes then
+_FROM_EACH_ROLE: Final[Mapping[Event, Switch]] = {
+    Event.MASTER_LOST: Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
+    Event.OTHER_ELECTED: Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
+    Event.ELECTED: Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
+    Event.FAILED: Switch(_FENCED, _LEAVE),
+}
+
 SWITCHES: Final[Mapping[tuple[Role, Event], Switch]] = {
     (_FENCED, Event.MASTER_LOST): Switch(_FENCED, (Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
     (_FENCED, Event.OTHER_ELECTED): Switch(
@@ -92,20 +99,9 @@ SWITCHES: Final[Mapping[tuple[Role, Event], Switch]] = {
     (_FENCED, Event.SERVED_BEFORE): Switch(_FENCED, (Step.ASK_ELECTION,)),
     (_FENCED, Event.CLASSIC_MASTER): Switch(_REPLICA, (Step.FAIL_WAITERS, Step.TELL_ROLE, Step.FOLLOW_CLASSIC)),
     (_FENCED, Event.FAILED): Switch(_FENCED, (Step.FAIL_WAITERS,)),
-    (_PROMOTING, Event.MASTER_LOST): Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
-    (_PROMOTING, Event.OTHER_ELECTED): Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
-    (_PROMOTING, Event.ELECTED): Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
     (_PROMOTING, Event.LOG_SETTLED): Switch(_MASTER, (Step.BEGIN_EPOCH, Step.TELL_ROLE)),
-    (_PROMOTING, Event.FAILED): Switch(_FENCED, _LEAVE),
-    (_MASTER, Event.MASTER_LOST): Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
-    (_MASTER, Event.OTHER_ELECTED): Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
-    (_MASTER, Event.ELECTED): Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
     (_MASTER, Event.NEWER_EPOCH_SHOWN): Switch(_FENCED, (*_LEAVE, Step.ASK_SYNC)),
-    (_MASTER, Event.FAILED): Switch(_FENCED, _LEAVE),
-    (_REPLICA, Event.MASTER_LOST): Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
-    (_REPLICA, Event.OTHER_ELECTED): Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
-    (_REPLICA, Event.ELECTED): Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
-    (_REPLICA, Event.FAILED): Switch(_FENCED, _LEAVE),
+    **{(role, event): switch for role in (_PROMOTING, _MASTER, _REPLICA) for event, switch in _FROM_EACH_ROLE.items()},
 }
 
 
@@ -155,11 +151,8 @@ class RoleMachine:
     @property
     def confirm_offset(self) -> int:
         """Up to where consumers may read: all of the required set have it."""
-        if self.mastership is not None:
-            return self.mastership.confirm_offset
-        if self.followership is not None:
-            return self.followership.confirm_offset
-        return self._confirm_offset
+        role = self.mastership or self.followership
+        return role.confirm_offset if role is not None else self._confirm_offset
 
     @property
     def acknowledged_offset(self) -> int:
@@ -210,18 +203,13 @@ class RoleMachine:
             self.mastership.sync.accepted(token, members, set_epoch)
             self._after_answer(self.mastership, now_ms)
 
-    def proposal_answered(self, token: int, code: int, now_ms: int) -> None:
-        """Any other answer than success; only those that prove that nothing happened count as refusals."""
+    def proposal_failed(self, token: int, code: int | None, now_ms: int) -> None:
+        """Any other answer than success, or none; only those that prove that nothing happened count as refusals."""
         if self.mastership is not None:
             if code in REFUSALS:
                 self.mastership.sync.refused(token, code, now_ms)
             else:
                 self.mastership.sync.unknown(token, now_ms)
-            self._after_answer(self.mastership, now_ms)
-
-    def proposal_unanswered(self, token: int, now_ms: int) -> None:
-        if self.mastership is not None:
-            self.mastership.sync.unknown(token, now_ms)
             self._after_answer(self.mastership, now_ms)
 
     # The own log
@@ -293,13 +281,6 @@ class RoleMachine:
             reason = f"connection {connection} is of a replica that has seen master epoch {epoch}"
             self._switch(Event.NEWER_EPOCH_SHOWN, now_ms, reason)
 
-    def next_transfer(self, connection: int) -> Transfer | None:
-        return self.mastership.next_transfer(connection) if self.mastership is not None else None
-
-    def transferred(self, connection: int, length: int, now_ms: int) -> None:
-        assert self.mastership is not None
-        self.mastership.transferred(connection, length, now_ms)
-
     # This broker's connection to its master
 
     def connected(self, attempt: int, connection: int, now_ms: int) -> None:
@@ -335,7 +316,7 @@ class RoleMachine:
         if self.mastership is not None:
             if pause_ms:
                 self.mastership.discount_pause(pause_ms, now_ms)
-                self._outbox.append(RequestSync())  # the group may have gone on without us
+                self._outbox.append(Ask.SYNC)  # the group may have gone on without us
             self.mastership.tick(now_ms)
         elif self.followership is not None:
             if pause_ms:
@@ -345,10 +326,9 @@ class RoleMachine:
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """An administrator changed settings; those that say how roles are found do not change while a broker runs."""
         self.settings = settings
-        if self.mastership is not None:
-            self.mastership.reconfigure(settings)
-        elif self.followership is not None:
-            self.followership.reconfigure(settings)
+        role = self.mastership or self.followership
+        if role is not None:
+            role.reconfigure(settings)
 
     def fail(self, reason: str, now_ms: int) -> None:
         """The disk refused, an invariant broke, or the broker stops: no role any more in this life.
@@ -370,7 +350,7 @@ class RoleMachine:
             "it waits for an election above that"
         )
         if view.master_id is None and not self.settings.learner:
-            self._outbox.append(RequestElection())
+            self._outbox.append(Ask.ELECTION)
 
     def _observe_again(self, view: RoleView, now_ms: int) -> None:
         if view.master_id is None:
@@ -424,15 +404,16 @@ class RoleMachine:
             case Step.BEGIN_EPOCH:
                 self._begin_epoch(now_ms)
             case Step.FOLLOW:
-                self._follow(now_ms)
+                assert self.view is not None
+                self._follow(self.view, now_ms)
             case Step.FOLLOW_CLASSIC:
-                self._begin_following(FollowedMaster(-1, 0, self.settings.classic_master, is_classic=True), now_ms)
+                self._follow(RoleView(None, 0, master_ha_address=self.settings.classic_master), now_ms, is_classic=True)
             case Step.TELL_ROLE:
                 self._outbox.append(RoleChanged(to, self.master_epoch))
             case Step.ASK_ELECTION:
                 self._ask_election()
             case Step.ASK_SYNC:
-                self._outbox.append(RequestSync())
+                self._outbox.append(Ask.SYNC)
 
     def _close_connections(self, reason: str) -> None:
         self._confirm_offset = self.confirm_offset
@@ -455,7 +436,7 @@ class RoleMachine:
         """A learner asks for no master, only to be none any more."""
         assert self.view is not None
         if self.view.master_id is not None or not self.settings.learner:
-            self._outbox.append(RequestElection())
+            self._outbox.append(Ask.ELECTION)
 
     def _begin_epoch(self, now_ms: int) -> None:
         assert self.broker_id is not None
@@ -479,17 +460,8 @@ class RoleMachine:
         began = EpochEntry(self.master_epoch, end_offset)
         self.mastership = Mastership(self._context(), began, sync, self._registered, self._confirm_offset, now_ms)
 
-    def _follow(self, now_ms: int) -> None:
-        view = self.view
-        assert view is not None
-        assert view.master_id is not None
-        master = FollowedMaster(view.master_id, view.master_epoch, view.master_ha_address, view.master_is_ours)
-        self._begin_following(master, now_ms, in_set=self.broker_id in view.members)
-
-    def _begin_following(self, master: FollowedMaster, now_ms: int, *, in_set: bool = False) -> None:
-        self.followership = Followership(
-            self._context(), master, in_set=in_set, confirm_offset=self._confirm_offset, now_ms=now_ms
-        )
+    def _follow(self, view: RoleView, now_ms: int, *, is_classic: bool = False) -> None:
+        self.followership = Followership(self._context(), view, self._confirm_offset, now_ms, is_classic=is_classic)
 
     def _context(self) -> RoleContext:
         self_id = -1 if self.broker_id is None else self.broker_id

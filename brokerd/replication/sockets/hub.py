@@ -1,4 +1,4 @@
-"""The sockets between brokers: the replication listener, the connection to the master, and the driver's `Outlet` over both.
+"""The sockets between brokers: the driver's `Outlet` over all of them, and the one that this broker dials.
 
 Connections have numbers here, and the driver knows only those. A connection that was closed from this side is forgotten at once:
 whatever still arrives on it reaches nobody. Closing is always abrupt, since what would be waiting to be sent belongs to a role
@@ -12,7 +12,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, cast
 
 from brokerd.replication.roles.driver import ReplicationDriver
 from remoting.disk import Bytes
@@ -24,29 +24,21 @@ log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 1.0
 _CLOSE_TIMEOUT_S = 1.0
-
-
-class Connection(Protocol):
-    """One connection as the hub sees it."""
-
-    transport: asyncio.Transport | None
-    paused: bool
+_BUFFER_BYTES = 1024 * 1024
 
 
 class Hub:
-    """All replication connections of this broker; implements `driver.Outlet`."""
+    """All replication connections of this broker; implements `log_sender.Outlet`."""
 
     def __init__(
         self,
         make_driver: Callable[[Hub], ReplicationDriver],
-        dial: Callable[[Hub, int], asyncio.BaseProtocol],
         now_ms: Callable[[], int],
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`make_driver` gets this hub as its outlet; the driver is then told what happens. `dial` makes the protocol of a dialled
-        connection (hub, attempt). `tls`: what masters are dialled with, None = in plaintext."""
+        """`make_driver` gets this hub as its outlet; the driver is then told what happens. `tls`: what masters are dialled with,
+        None = in plaintext."""
         self._tls = tls
-        self._dial = dial
         self.now_ms = now_ms
         self._connections: dict[int, Connection] = {}
         self._sockets: set[int] = set()  # also those that were closed from here and are not gone yet
@@ -92,7 +84,7 @@ class Hub:
         if self._connections.pop(number, None) is not None:
             self.tell(self.driver.lost, number)
 
-    # driver.Outlet
+    # log_sender.Outlet
 
     def connect(self, address: str, attempt: int) -> None:
         self._tasks.spawn(self._connect(address, attempt), f"connect to {address}")
@@ -127,7 +119,56 @@ class Hub:
         try:
             host, port = split_address(address)
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                await loop.create_connection(lambda: self._dial(self, attempt), host, port, ssl=self._tls)
+                await loop.create_connection(lambda: DialledConnection(self, attempt), host, port, ssl=self._tls)
         except (OSError, TimeoutError, LogboomError) as error:
             reason = f"cannot connect to the master's replication at {address}: {error or 'no answer'}"
             self.tell(self.driver.connect_failed, attempt, reason)
+
+
+class Connection(asyncio.BaseProtocol):
+    """One connection between brokers, whichever end dialled it."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.paused = False
+        self._hub = hub
+        self._number = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A uvloop transport has the methods of asyncio.Transport without being one.
+        self.transport = cast(asyncio.Transport, transport)
+        self._number = self._hub.register(self)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._hub.lost(self._number)
+
+
+class DialledConnection(Connection, asyncio.BufferedProtocol):
+    """A replica's connection to its master.
+
+    Bytes are received into one buffer that is used over and over; log bytes go from there to the log file without being put
+    together or copied in between, because the driver uses them before the next read.
+    """
+
+    def __init__(self, hub: Hub, attempt: int) -> None:
+        super().__init__(hub)
+        self._attempt = attempt
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._hub.tell(self._hub.driver.connected, self._attempt, self._number)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._hub.knows(self._number):
+            self._hub.tell(self._hub.driver.received, self._number, self._buffer[:nbytes])

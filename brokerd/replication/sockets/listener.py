@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import cast
 
-from brokerd.replication.sockets.hub import Hub
+from brokerd.replication.sockets.hub import Connection, Hub
 from remoting.errors import SettingsError
 from remoting.transport.tls import TlsServer, accepting
 
@@ -19,20 +18,13 @@ _HIGH_WATER_BYTES = 4 * 1024 * 1024
 _LOW_WATER_BYTES = 2 * 1024 * 1024
 
 
-class AcceptedConnection(asyncio.Protocol):
+class AcceptedConnection(Connection, asyncio.Protocol):
     """A connection that a replica dialled."""
 
-    def __init__(self, hub: Hub) -> None:
-        self.transport: asyncio.Transport | None = None
-        self.paused = False
-        self._hub = hub
-        self._number = 0
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A uvloop transport has the methods of asyncio.Transport without being one.
-        self.transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(_HIGH_WATER_BYTES, _LOW_WATER_BYTES)
-        self._number = self._hub.register(self)
+        super().connection_made(transport)
+        assert self.transport is not None
+        self.transport.set_write_buffer_limits(_HIGH_WATER_BYTES, _LOW_WATER_BYTES)
         name = transport.get_extra_info("peername")
         self._hub.tell(partial(self._hub.driver.accepted, host=name[0] if name else ""), self._number)
 
@@ -40,51 +32,23 @@ class AcceptedConnection(asyncio.Protocol):
         if self._hub.knows(self._number):
             self._hub.tell(self._hub.driver.received, self._number, data)
 
-    def pause_writing(self) -> None:
-        self.paused = True
-
     def resume_writing(self) -> None:
-        self.paused = False
+        super().resume_writing()
         if self._hub.knows(self._number):
             self._hub.tell(self._hub.driver.pump, self._number)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.transport = None
-        self._hub.lost(self._number)
 
+async def listen(host: str, port: int, hub: Hub, tls: TlsServer | None) -> asyncio.Server:
+    """Accept replicas on the replication address, until the server is closed; the hub closes what was accepted.
 
-class ReplicationListener:
-    """Accepts replicas on the replication address."""
-
-    def __init__(self, host: str, port: int, hub: Hub, tls: TlsServer | None = None) -> None:
-        self._tls = tls
-        self._host = host
-        self._port = port
-        self._hub = hub
-        self._server: asyncio.Server | None = None
-
-    @property
-    def port(self) -> int:
-        """The bound port."""
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    async def start(self) -> None:
-        """Bind and accept. Raises SettingsError when the address is taken."""
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                accepting(self._tls, lambda: AcceptedConnection(self._hub)), self._host, self._port
-            )
-        except OSError as error:
-            raise SettingsError(
-                f"cannot listen for replicas on {self._host}:{self._port}: {error.strerror}; "
-                "free the port or choose another one with --ha-listen"
-            ) from error
-
-    async def close(self) -> None:
-        """Stop accepting; the hub closes what was accepted."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+    Raises SettingsError when the address is taken.
+    """
+    try:
+        return await asyncio.get_running_loop().create_server(
+            accepting(tls, lambda: AcceptedConnection(hub)), host, port
+        )
+    except OSError as error:
+        raise SettingsError(
+            f"cannot listen for replicas on {host}:{port}: {error.strerror}; "
+            "free the port or choose another one with --ha-listen"
+        ) from error

@@ -31,11 +31,6 @@ class _Step(Enum):
 class AcceptedEnd:
     """One accepted connection. What it has to say by itself is in `output` after each `receive`: send it first."""
 
-    __slots__ = (
-        "_allows_classic", "_allows_rocketmq", "_challenge", "_credentials", "_epoch", "_hello", "_padding", "_rest", "_skip",
-        "_step", "layout", "output",
-    )  # fmt: skip
-
     def __init__(
         self, credentials: Credentials, *, allows_rocketmq: bool = False, allows_classic: bool = False
     ) -> None:

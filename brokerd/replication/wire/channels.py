@@ -13,7 +13,7 @@ from brokerd.replication.rocketmq_peers import RocketmqPeers
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.accepted_end import AcceptedEnd
 from brokerd.replication.wire.dialled_end import DialledEnd
-from brokerd.replication.wire.frames import FromMaster, FromReplica, Handshake
+from brokerd.replication.wire.frames import Frame, Handshake
 from brokerd.replication.wire.proof import Credentials
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
@@ -54,9 +54,8 @@ class Channels:
 
     def __init__(self, settings: ReplicationSettings, credentials: Credentials) -> None:
         """Raises SettingsError when the list of RocketMQ peers cannot be understood."""
-        self.refused: dict[
-            str, int
-        ] = {}  # host -> how many of its connections broke the protocol or did not prove themselves
+        # host -> how many of its connections broke the protocol or did not prove themselves
+        self.refused: dict[str, int] = {}
         self._settings = settings
         self._group = credentials.group
         self._credentials = credentials
@@ -65,9 +64,6 @@ class Channels:
         self._masters: dict[int, AcceptedEnd] = {}  # this broker is the master there
         self._replicas: dict[int, DialledEnd] = {}
         self._budgets: dict[int, Budget] = {}
-
-    def __len__(self) -> int:
-        return len(self._hosts)
 
     def prove_lineage(self, name: str) -> None:
         """On connections from now on, prove, and ask for proof of, being of the group with this log."""
@@ -93,25 +89,16 @@ class Channels:
         for table in (self._hosts, self._masters, self._replicas, self._budgets):
             table.pop(connection, None)
 
-    def receive_from_replica(self, connection: int, data: Bytes) -> tuple[list[FromReplica], Sequence[bytes]]:
-        """A replica's frames, and what to send it at once. Raises ProtocolError: close the connection."""
-        end = self._masters[connection]
+    def receive(self, connection: int, data: Bytes) -> tuple[Sequence[Frame], Sequence[bytes]]:
+        """The peer's frames, and what to send it at once; nothing of a connection that is gone.
+
+        Raises ProtocolError: close the connection.
+        """
+        end = self._masters.get(connection) or self._replicas.get(connection)
+        if end is None:
+            return (), ()
         frames = end.receive(data)
         return frames, _take_output(end)
-
-    def receive_from_master(self, connection: int, data: Bytes) -> tuple[list[FromMaster], Sequence[bytes]]:
-        """A master's frames, and what to send it at once. Raises ProtocolError: close the connection."""
-        end = self._replicas[connection]
-        frames = end.receive(data)
-        return frames, _take_output(end)
-
-    def is_accepted(self, connection: int) -> bool:
-        """This broker is the master there."""
-        return connection in self._masters
-
-    def is_dialled(self, connection: int) -> bool:
-        """This broker is the replica there."""
-        return connection in self._replicas
 
     def accepted_end(self, connection: int) -> AcceptedEnd | None:
         return self._masters.get(connection)

@@ -36,11 +36,6 @@ class _Step(Enum):
 class DialledEnd:
     """One dialled connection. What it says by itself is in `output`, at the start and after each `receive`: send it."""
 
-    __slots__ = (
-        "_challenge", "_credentials", "_entries", "_epoch", "_header", "_hello", "_missing", "_proof", "_rest", "_step",
-        "layout", "output",
-    )  # fmt: skip
-
     def __init__(self, credentials: Credentials, handshake: Handshake) -> None:
         """`handshake.highest_epoch` is the master epoch that is followed. Raises NotProven without a secret to prove it with."""
         self.layout = handshake.layout
@@ -66,11 +61,6 @@ class DialledEnd:
     def is_open(self) -> bool:
         """The master showed that it knows the secret, or was dialled in a layout in which nobody does."""
         return self._step is _Step.OPEN
-
-    @property
-    def is_proven(self) -> bool:
-        """The master showed that it knows the secret."""
-        return self.layout is Layout.OWN and self.is_open
 
     @property
     def unfinished(self) -> str:
@@ -116,7 +106,11 @@ class DialledEnd:
             return self._take_welcome(bytes(view[position : position + own_layout.SIGNED_BYTES]))
         available = len(view) - position
         if self.layout is Layout.CLASSIC:
-            return self._take_classic_transfer(view, position, available, frames)
+            if available < rocketmq_layouts.CLASSIC_TRANSFER.size:
+                return 0
+            offset, body_bytes = rocketmq_layouts.CLASSIC_TRANSFER.unpack_from(view, position)
+            self._begin_body(TransferHeader(offset, 0, -1, UNLIMITED), body_bytes, frames)
+            return rocketmq_layouts.CLASSIC_TRANSFER.size
         if available < rocketmq_layouts.STATE.size:
             return 0
         (state,) = rocketmq_layouts.STATE.unpack_from(view, position)
@@ -156,7 +150,9 @@ class DialledEnd:
         if available < head.size:
             return 0
         _, body_bytes, end_offset, last_epoch, *more = head.unpack_from(view, position)
-        rocketmq_layouts.check_reply_body(body_bytes)
+        entry_bytes = rocketmq_layouts.REPLY_ENTRY.size
+        if body_bytes % entry_bytes or not 0 <= body_bytes <= rocketmq_layouts.MAX_EPOCHS_READ * entry_bytes:
+            raise ProtocolError(f"a handshake reply with {body_bytes} bytes of epochs")
         total: int = head.size + body_bytes
         if available < total:
             return 0
@@ -174,21 +170,14 @@ class DialledEnd:
         if available < layout.size:
             return 0
         _, body_bytes, offset, epoch, epoch_start, confirm_offset, *more = layout.unpack_from(view, position)
-        rocketmq_layouts.check_body(body_bytes)
         if more and more[0] != self._epoch:
             raise ProtocolError(f"a frame of master epoch {more[0]} where epoch {self._epoch} is followed")
         self._begin_body(TransferHeader(offset, epoch, epoch_start, confirm_offset), body_bytes, frames)
         return layout.size
 
-    def _take_classic_transfer(self, view: memoryview, position: int, available: int, frames: list[FromMaster]) -> int:
-        if available < rocketmq_layouts.CLASSIC_TRANSFER.size:
-            return 0
-        offset, body_bytes = rocketmq_layouts.CLASSIC_TRANSFER.unpack_from(view, position)
-        rocketmq_layouts.check_body(body_bytes)
-        self._begin_body(TransferHeader(offset, 0, -1, UNLIMITED), body_bytes, frames)
-        return rocketmq_layouts.CLASSIC_TRANSFER.size
-
     def _begin_body(self, header: TransferHeader, body_bytes: int, frames: list[FromMaster]) -> None:
+        if not 0 <= body_bytes <= rocketmq_layouts.MAX_BODY_BYTES:
+            raise ProtocolError(f"a transfer of {body_bytes} bytes; the limit is {rocketmq_layouts.MAX_BODY_BYTES}")
         self._header = header
         self._missing = body_bytes
         if not body_bytes:

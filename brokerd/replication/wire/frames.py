@@ -101,3 +101,4 @@ class Piece(NamedTuple):
 
 FromReplica = Handshake | Ack | NewerEpoch
 FromMaster = Reply | Piece
+Frame = FromReplica | FromMaster

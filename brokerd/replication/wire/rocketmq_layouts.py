@@ -112,12 +112,6 @@ def decode_address(raw: bytes) -> str:
     return text if colon and host.isascii() and host.isprintable() and port.isdecimal() else ""
 
 
-def check_body(body_bytes: int) -> None:
-    """Raise ProtocolError unless a transfer may announce a body of this size."""
-    if not 0 <= body_bytes <= MAX_BODY_BYTES:
-        raise ProtocolError(f"a transfer of {body_bytes} bytes; the limit is {MAX_BODY_BYTES}")
-
-
 def decode_epochs(view: memoryview, end_offset: int, last_epoch: int) -> tuple[EpochEntry, ...]:
     """The entries of a reply whose body is `view`. Raises ProtocolError when they contradict each other or the header."""
     entries = tuple(EpochEntry(*pair) for pair in REPLY_ENTRY.iter_unpack(view))
@@ -126,9 +120,3 @@ def decode_epochs(view: memoryview, end_offset: int, last_epoch: int) -> tuple[E
     if entries and entries[-1].start_offset > end_offset:
         raise ProtocolError("a handshake reply with an epoch that begins beyond the end of the log")
     return entries
-
-
-def check_reply_body(body_bytes: int) -> None:
-    """Raise ProtocolError unless a reply may announce so many bytes of epochs."""
-    if body_bytes % REPLY_ENTRY.size or not 0 <= body_bytes <= MAX_EPOCHS_READ * REPLY_ENTRY.size:
-        raise ProtocolError(f"a handshake reply with {body_bytes} bytes of epochs")

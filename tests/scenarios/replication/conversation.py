@@ -23,6 +23,8 @@ from __future__ import annotations
 import logging
 from copy import deepcopy
 
+import pytest
+
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Ack, Handshake, Piece, Reply
 from tests.scenarios.runner import Command
@@ -30,28 +32,13 @@ from tests.unit.brokerd.replication.group import TICK_MS, Group, Node, Wire
 from tests.unit.brokerd.replication.invariants import check_safety
 
 
-class _LastWords(logging.Handler):
-    """Why a broker closed a connection last: only its log says so."""
-
-    reason = "?"
-
-    def emit(self, record: logging.LogRecord) -> None:
-        _, closed, reason = record.getMessage().partition(" closed: ")
-        if closed:
-            self.reason = reason
-
-
-LAST_WORDS = _LastWords()
-DRIVER_LOG = logging.getLogger("brokerd.replication.roles.driver")
-DRIVER_LOG.setLevel(logging.DEBUG)
-DRIVER_LOG.addHandler(LAST_WORDS)
-
-
 class Conversation:
     """Executes the commands of one file."""
 
-    def __init__(self) -> None:
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.group = Group(1)
+        self._caplog = caplog
+        caplog.set_level(logging.DEBUG, "brokerd.replication.roles.driver")
 
     def __call__(self, command: Command) -> str:
         method = getattr(self, "do_" + command.name.replace("-", "_"))
@@ -255,7 +242,8 @@ class Conversation:
         if wire.open_at_master and wire.open_at_replica:
             return []
         node = wire.replica if not wire.open_at_replica else wire.master
-        reason = LAST_WORDS.reason
+        closings = [each for each in self._caplog.messages if each.startswith("replication connection")]
+        reason = closings[-1].partition(": ")[2]
         lines = [f"b{node.broker_id} closes: {reason}"]
         self.group.notice_close(wire)
         return lines

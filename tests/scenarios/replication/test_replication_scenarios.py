@@ -13,5 +13,5 @@ FILES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_scenario(path: Path) -> None:
-    run_scenario(path, Conversation())
+def test_scenario(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run_scenario(path, Conversation(caplog))

@@ -8,8 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.cluster.broker_route import BrokerRoute, RouteSource
-from brokerd.cluster.routes import OwnGroup, Routes, decode_route
+from brokerd.cluster.routes import BrokerRoute, OwnGroup, Routes, decode_route
 from brokerd.metadata.configs import TopicConfig
 from remoting import codes
 from remoting.disk import Bytes
@@ -69,10 +68,7 @@ class Setting:
 
 @pytest.fixture
 def setting() -> Setting:
-    made = Setting()
-    source: RouteSource = made.routes
-    assert source
-    return made
+    return Setting()
 
 
 def test_own_tables_and_the_name_servers_together(setting: Setting) -> None:

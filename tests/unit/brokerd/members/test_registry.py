@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.members import registry as module
-from brokerd.members.client_info import ClientInfo, Clients
-from brokerd.members.consumer_groups import ConsumerData, Subscription
+from brokerd.members.consumer_groups import ClientInfo, ConsumerData, Subscription
 from brokerd.members.registry import ClientRegistry
 from remoting.errors import RequestError
 
@@ -50,10 +49,7 @@ class Registry:
 
 @pytest.fixture
 def registry() -> Registry:
-    made = Registry()
-    protocol: Clients = made.clients
-    assert protocol
-    return made
+    return Registry()
 
 
 def test_members_are_there_when_the_heartbeat_returns(registry: Registry) -> None:

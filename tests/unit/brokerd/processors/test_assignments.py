@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.cluster.broker_route import BrokerRoute
+from brokerd.cluster.routes import BrokerRoute
 from brokerd.metadata.consumer_rules import RequestMode
 from remoting import codes
 from remoting.frame import Command

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.members.client_info import ClientInfo
+from brokerd.members.consumer_groups import ClientInfo
 from remoting import codes
 from remoting.bare_json import loads_bare
 from remoting.java_hash import java_hash

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from brokerd.consuming.read_place import PullSettings
-from brokerd.members.client_info import ClientInfo
+from brokerd.members.consumer_groups import ClientInfo
 from remoting import codes
 from remoting.frame import Command
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master

@@ -7,8 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.members.client_info import ClientInfo
-from brokerd.members.consumer_groups import ConsumerData, Subscription
+from brokerd.members.consumer_groups import ClientInfo, ConsumerData, Subscription
 from remoting import codes
 from remoting.bare_json import loads_bare
 from remoting.errors import ConnectionLost, RequestTimeout

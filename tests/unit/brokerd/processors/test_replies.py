@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.members.client_info import ClientInfo
+from brokerd.members.consumer_groups import ClientInfo
 from brokerd.members.registry import ClientRegistry
 from brokerd.processors import replies
 from brokerd.processors.replies import ReplyProcessor

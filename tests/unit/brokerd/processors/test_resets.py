@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from brokerd.consuming.read_place import PullSettings
-from brokerd.members.client_info import ClientInfo
-from brokerd.members.consumer_groups import ConsumerData
+from brokerd.members.consumer_groups import ClientInfo, ConsumerData
 from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.store.put_status import PutStatus
 from remoting import codes

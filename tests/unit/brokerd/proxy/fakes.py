@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from brokerd.cluster.broker_route import BrokerRoute
-from brokerd.members.client_info import ClientInfo
+from brokerd.cluster.routes import BrokerRoute
+from brokerd.members.consumer_groups import ClientInfo
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, PoppedMessage, PopRequest, PopStatus
 from brokerd.proxy.methods.base import Services
@@ -74,7 +74,7 @@ class FakeParked:
 
 
 class FakeBroker:
-    """Sender, Popper, Metadata, Clients and RouteSource in one."""
+    """Sender, Popper, Metadata, Clients and Routes in one."""
 
     def __init__(self, grpc_addresses: Callable[[], Sequence[str]] = lambda: ["127.0.0.1:1"]) -> None:
         self.grpc_addresses = grpc_addresses
@@ -268,7 +268,7 @@ class FakeBroker:
     def members(self, group: str) -> Sequence[ClientInfo]:
         return [info for info, _ in self.live.values() if info.group == group]
 
-    # ---- RouteSource
+    # ---- Routes
 
     def route(self, topic: str, done: Callable[[Sequence[BrokerRoute] | RequestError], None]) -> None:
         config = self.topic_table.get(topic)

@@ -16,7 +16,7 @@ from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.facts import driver_facts
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.roles.driver import ReplicationDriver, Seams
-from brokerd.replication.roles.effects import Role, RoleView
+from brokerd.replication.roles.effects import Ask, Role, RoleView
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.store.put_status import PutStatus
@@ -308,8 +308,8 @@ class Node:
             confirm_offset=0,
             now_ms=self.group.now_ms,
         )
-        self.driver.add_role_listener(lambda role, epoch: self.roles.append((role, epoch)))
-        self.driver.on_failure(self.failures.append)
+        self.driver.role_listeners.append(lambda role, epoch: self.roles.append((role, epoch)))
+        self.driver.failure_listeners.append(self.failures.append)
         self.driver.identified(self.broker_id)
 
     @property
@@ -351,24 +351,16 @@ class Node:
 
     # RoleAuthority
 
-    def request_sync(self) -> None:
-        self._ask("view")
-
-    def request_election(self) -> None:
-        self._ask("elect")
-
-    def request_members(self) -> None:
-        self._ask("members")
-
-    def propose(self, proposal: Proposal, master_epoch: int) -> None:
-        self.group.requests.append(Request(self, self.life, "alter", proposal, master_epoch))
-
-    def _ask(self, kind: str) -> None:
+    def ask(self, what: Ask) -> None:
+        kind = {Ask.SYNC: "view", Ask.ELECTION: "elect", Ask.MEMBERS: "members"}[what]
         waiting = [
             each for each in self.group.requests if each.node is self and each.kind == kind and each.life == self.life
         ]
         if not waiting:
             self.group.requests.append(Request(self, self.life, kind))
+
+    def propose(self, proposal: Proposal, master_epoch: int) -> None:
+        self.group.requests.append(Request(self, self.life, "alter", proposal, master_epoch))
 
 
 @dataclass
@@ -526,7 +518,7 @@ class Group:
             if answer.code == codes.SUCCESS:
                 driver.proposal_accepted(answer.token, answer.view.members, answer.view.set_epoch, self.now_ms)
             else:
-                driver.proposal_answered(answer.token, answer.code, self.now_ms)
+                driver.proposal_failed(answer.token, answer.code, self.now_ms)
         elif answer.kind == "members":
             driver.members_known(answer.members, frozenset(), self.now_ms)
         else:
@@ -537,14 +529,14 @@ class Group:
         """The answer never arrives: the sender's time-out fires."""
         self.answers.remove(answer)
         if answer.kind == "alter" and answer.node.alive and answer.node.life == answer.life:
-            answer.node.driver.proposal_unanswered(answer.token, self.now_ms)
+            answer.node.driver.proposal_failed(answer.token, None, self.now_ms)
 
     def abandon(self, request: Request) -> None:
         """The sender gives up; the request itself is still under way."""
         request.abandoned = True
         if request.kind == "alter" and request.node.alive and request.node.life == request.life:
             assert request.proposal is not None
-            request.node.driver.proposal_unanswered(request.proposal.token, self.now_ms)
+            request.node.driver.proposal_failed(request.proposal.token, None, self.now_ms)
 
     def push(self, node: Node) -> None:
         """The controller's view reaches a node (a notification, or the answer to its poll)."""

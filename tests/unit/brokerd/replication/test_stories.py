@@ -115,7 +115,7 @@ def test_stories_find_a_batch_that_is_labelled_with_the_next_epoch(monkeypatch: 
         assert found is not None
         (epoch, start), _ = found
         header = transfer.header._replace(epoch=epoch, epoch_start=min(start, transfer.header.offset))
-        return Transfer(connection, header, transfer.length)
+        return Transfer(header, transfer.length)
 
     monkeypatch.setattr(Mastership, "next_transfer", next_transfer)
     assert fails(range(SCHEDULES // 4))
@@ -133,7 +133,7 @@ def test_stories_find_a_restarted_master_that_goes_on_with_its_epoch(monkeypatch
 
     def move(self: EpochList, epoch: int, start_offset: int) -> None:
         while self._entries and self._entries[-1].epoch >= epoch:
-            self._pop_last()
+            self._entries.pop()
         begin(self, epoch, start_offset)
 
     monkeypatch.setattr(RoleMachine, "observe", observe_again)

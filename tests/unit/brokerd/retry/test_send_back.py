@@ -13,7 +13,7 @@ from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.pop import copies
 from brokerd.replication.roles.effects import Role
 from brokerd.retry.rules import limit_of
-from brokerd.retry.service import RetryService, SentBack
+from brokerd.retry.service import RetryRules, RetryService, SentBack
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting import codes
@@ -40,10 +40,12 @@ class RetryBroker(Broker):
             self.core.store,
             self.core.record_log,
             self.core.sender.turn_of,
-            lambda group: self.locks.is_locked(group, self.turns.monotonic_ms()),
-            DEFAULT_DELAYS,
+            RetryRules(
+                DEFAULT_DELAYS,
+                lambda group: self.locks.is_locked(group, self.turns.monotonic_ms()),
+                auto_create_groups=True,
+            ),
             self.core.retry_counters,
-            auto_create_groups=True,
         )
 
     def group(self, name: str = "g", **fields: Any) -> None:
@@ -226,7 +228,7 @@ def test_a_consumer_may_ask_for_the_dead_letter_or_for_a_level(broker: RetryBrok
 def test_groups_are_made_if_they_may_be(broker: RetryBroker) -> None:
     assert broker.back(broker.put(), group="new") is None
     assert broker.core.metadata.group("new") == GroupConfig("new")
-    broker.retry._auto_create_groups = False
+    broker.retry._rules = broker.retry._rules._replace(auto_create_groups=False)
     error = broker.back(broker.put(), group="another")
     assert error is not None
     assert error.code == codes.SUBSCRIPTION_GROUP_NOT_EXIST

@@ -12,10 +12,14 @@ from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import MetadataTables
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
+from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import HALF_TOPIC
 from brokerd.transactions.service import TransactionService
+from brokerd.transactions.settings import TransactionSettings
+from brokerd.transactions.topics import TransactionTopics
 from remoting.record.properties import encode_properties
+from remoting.settings import Live
 from tests.support.alone import Nobody
 from tests.support.memory_log import HOST, MemoryRecordLog
 from tests.support.turns import Turns
@@ -29,16 +33,10 @@ class Follower:
         self.turns = turns
         names = SystemNames("c", "broker-a", development=False, delay_levels=18)
         self.metadata = MetadataService(log, Rules(MetadataTables(), names, turns.wall_ms), turns)
-        self.service = TransactionService(
-            broker_name="broker-a",
-            log=log,
-            metadata=self.metadata,
-            producers=Nobody(),
-            move_up_bytes=3000,
-            scheduler=turns,
-            now_ms=turns.wall_ms,
-            host=HOST,
-        )
+        self.topics = TransactionTopics(log, self.metadata, turns.wall_ms, HOST)
+        settings = Live(TransactionSettings())
+        checks = CheckBack(self.topics, Nobody(), "broker-a", turns, settings, move_up_bytes=3000)
+        self.service = TransactionService(self.topics, checks, settings)
         log.listeners.append(self._dispatched)
         self.rebuild()
 
@@ -127,7 +125,7 @@ def test_a_follower_that_is_cut_forgets_what_was_behind_the_cut() -> None:
 
 def test_retention_takes_nothing_that_is_open() -> None:
     master, _ = tell_story(3)
-    master.service.commit_progress()
+    master.topics.commit_progress()
     master.turns.run(10)
     master.log.dispatch()
     done_before = master.service.table.done_before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.replication.roles.effects import Role
-from brokerd.transactions import checking, service
+from brokerd.transactions import checking, topics
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from brokerd.transactions.settings import TransactionSettings
@@ -300,7 +300,7 @@ def test_a_start_reads_only_what_may_be_open(broker: TransactionBroker) -> None:
 def test_many_ends_between_two_looks_do_not_make_a_start_long(
     broker: TransactionBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_PROGRESS_EVERY", 20)
+    monkeypatch.setattr(topics, "_PROGRESS_EVERY", 20)
     for _ in range(50):
         broker.end(broker.half())
     broker.turns.run(100)

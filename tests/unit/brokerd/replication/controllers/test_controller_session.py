@@ -7,10 +7,13 @@ import pytest
 
 from brokerd.replication.controllers.controller_session import ControllerSession
 from brokerd.replication.controllers.identity import IDENTITY_FILE, IdentityFiles, Registration, Step
-from brokerd.replication.controllers.request_fields import BrokerPosition, Speaker
+from brokerd.replication.controllers.request_fields import Speaker
 from brokerd.replication.controllers.session import BrokerNames, SessionRequest
+from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
+from brokerd.replication.log import LogPosition
 from brokerd.replication.required_set.sync_state import Proposal
-from brokerd.replication.roles.effects import RoleView
+from brokerd.replication.roles.effects import Ask, RoleView
+from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 from remoting import codes
 from tests.support.disks import MemoryDisk
@@ -48,17 +51,15 @@ class Observer:
     def proposal_accepted(self, token, members, set_epoch, now_ms) -> None:
         self.proposals.append(("accepted", token, sorted(members), set_epoch))
 
-    def proposal_answered(self, token, code, now_ms) -> None:
-        self.proposals.append(("answered", token, code))
-
-    def proposal_unanswered(self, token, now_ms) -> None:
-        self.proposals.append(("unanswered", token))
+    def proposal_failed(self, token, code, now_ms) -> None:
+        self.proposals.append(("failed", token, code))
 
 
 class Talk:
     """A session whose requests a test answers one by one."""
 
-    def __init__(self, *, known_id: int | None = 2, tail_kept: bool = True, **settings: object) -> None:
+    def __init__(self, *, known_id: int | None = 2, tail_kept: bool = True, **fields: object) -> None:
+        settings = ReplicationSettings(**fields)
         self.now_ms = 0
         self.observer = Observer()
         self.disk = MemoryDisk()
@@ -66,12 +67,12 @@ class Talk:
             self.disk.replace_bytes(IDENTITY_FILE, b"c#b#%d" % known_id)
         registration = Registration(IdentityFiles(self.disk, "c", "b"), "127.0.0.1:9", 77)
         self.session = ControllerSession(
-            ReplicationSettings(**settings),
+            settings,
             Speaker(
                 BrokerNames("c", "b", "127.0.0.1:9", "ha", "grpc"),
                 registration,
                 4,
-                lambda: BrokerPosition(3, 5, 1000, 900),
+                RoleMachine(settings, EpochList([EpochEntry(3, 0)]), 5, LogPosition(0, 1000, 1000), 900, 0),
                 tail_kept,
             ),
             [A, B],
@@ -226,8 +227,8 @@ def test_the_view_is_polled_and_asked_for_at_once_when_wished() -> None:
     assert talk.tick(749) == []
     assert talk.tick(1) == [INFO]
     talk.answer(INFO, *view_answer(1))
-    talk.session.request_sync()
-    talk.session.request_sync()
+    talk.session.ask(Ask.SYNC)
+    talk.session.ask(Ask.SYNC)
     assert talk.tick() == [], "wishes of one moment share one request"
     assert talk.tick(50) == [INFO]
 
@@ -248,7 +249,7 @@ def test_a_frozen_leader_is_left_as_soon_as_another_controller_says_that_it_lead
     talk = owing()
     talk.answer(METADATA, {"controllerLeaderAddress": B, "isLeader": "true"})
     assert talk.session.leader == B
-    assert talk.observer.proposals == [("unanswered", 7)], "whether the proposal took effect is not known"
+    assert talk.observer.proposals == [("failed", 7, None)], "whether the proposal took effect is not known"
     talk.session.propose(Proposal(8, frozenset({1, 2}), 8), 5)
     assert talk.tick() == [ALTER]
     assert talk.waiting[-1].address == B
@@ -270,9 +271,9 @@ def test_a_slow_leader_stays_the_leader_on_hearsay() -> None:
 def test_one_request_at_a_time_the_most_urgent_first() -> None:
     talk = Talk()
     talk.register()
-    talk.session.request_members()
-    talk.session.request_sync()
-    talk.session.request_election()
+    talk.session.ask(Ask.MEMBERS)
+    talk.session.ask(Ask.SYNC)
+    talk.session.ask(Ask.ELECTION)
     talk.session.propose(Proposal(7, frozenset({1, 2}), 8), 5)
     order = []
     for _ in range(4):
@@ -324,9 +325,9 @@ def test_answers_to_a_proposal() -> None:
     talk.fail(ALTER)
     assert talk.observer.proposals == [
         ("accepted", 7, [1, 2], 9),
-        ("answered", 8, codes.CONTROLLER_BROKER_NOT_ALIVE),
-        ("answered", 9, codes.CONTROLLER_NOT_LEADER),
-        ("unanswered", 10),
+        ("failed", 8, codes.CONTROLLER_BROKER_NOT_ALIVE),
+        ("failed", 9, codes.CONTROLLER_NOT_LEADER),
+        ("failed", 10, None),
     ]
 
 
@@ -338,7 +339,7 @@ def test_an_answer_after_the_time_out_is_nothing() -> None:
     late = talk.waiting[-1]
     talk.fail(ALTER)
     talk.session.answered(late.token, 0, {"newSyncStateSetEpoch": "9"}, b"", talk.now_ms)
-    assert talk.observer.proposals == [("unanswered", 7)]
+    assert talk.observer.proposals == [("failed", 7, None)]
 
 
 def test_an_answer_that_cannot_be_understood_is_no_answer() -> None:
@@ -347,7 +348,7 @@ def test_an_answer_that_cannot_be_understood_is_no_answer() -> None:
     talk.session.propose(Proposal(7, frozenset({1, 2}), 8), 5)
     talk.tick()
     talk.answer(ALTER, {}, ["what is this"])
-    assert talk.observer.proposals == [("unanswered", 7)]
+    assert talk.observer.proposals == [("failed", 7, None)]
     talk.tick(1000)
     talk.answer(INFO, {"masterEpoch": "x"})
     assert "cannot be understood" in talk.session.last_error
@@ -373,10 +374,10 @@ def test_a_lost_leader_is_looked_for_everywhere() -> None:
 def test_an_election_is_not_asked_for_in_a_hurry() -> None:
     talk = Talk()
     talk.register()
-    talk.session.request_election()
+    talk.session.ask(Ask.ELECTION)
     assert talk.tick() == [ELECT]
     talk.answer(ELECT, status=codes.CONTROLLER_ELECT_MASTER_FAILED)
-    talk.session.request_election()
+    talk.session.ask(Ask.ELECTION)
     assert talk.tick(199) == []
     assert talk.tick(1) == [ELECT]
     talk.answer(ELECT, *view_answer(2, 6), status=codes.CONTROLLER_MASTER_STILL_EXIST)

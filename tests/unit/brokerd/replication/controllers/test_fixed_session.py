@@ -14,7 +14,7 @@ from brokerd.replication.controllers.fixed_session import FixedSession
 from brokerd.replication.controllers.session import BrokerNames, SessionRequest
 from brokerd.replication.epochs.log_lineage import LINEAGE_FILE, LogLineage
 from brokerd.replication.required_set.sync_state import Proposal
-from brokerd.replication.roles.effects import Role, RoleView
+from brokerd.replication.roles.effects import Ask, Role, RoleView
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.put_status import PutStatus
 from remoting import codes
@@ -56,11 +56,8 @@ class Observer:
     def proposal_accepted(self, token: int, members: Iterable[int], set_epoch: int, now_ms: int) -> None:
         self.accepted.append((token, frozenset(members), set_epoch))
 
-    def proposal_answered(self, token: int, code: int, now_ms: int) -> None:
-        raise AssertionError("a fixed group refuses nothing")
-
-    def proposal_unanswered(self, token: int, now_ms: int) -> None:
-        raise AssertionError("a fixed group loses no answer")
+    def proposal_failed(self, token: int, code: int | None, now_ms: int) -> None:
+        raise AssertionError("a fixed group refuses nothing, and loses no answer")
 
 
 class Lineage:
@@ -123,7 +120,7 @@ def test_every_start_of_the_master_is_a_new_epoch() -> None:
     assert talk.tick() == []
     assert talk.observer.views == [RoleView(0, 7, frozenset({0}), 1, MASTER, "m:2", "m:3")]
     assert talk.observer.members == {0, 1, 2}
-    talk.session.request_sync()
+    talk.session.ask(Ask.SYNC)
     talk.tick(50)
     assert talk.observer.views[-1].master_epoch == 7
 
@@ -135,8 +132,8 @@ def test_what_the_master_proposes_is_the_set() -> None:
     talk.session.propose(Proposal(6, frozenset({0}), 9), 99)  # of an ended mastership
     talk.tick(50)
     assert talk.observer.accepted == [(5, frozenset({0, 1}), 2)]
-    assert talk.session.exchange_fields(77)["syncStateSet"] == "0,1"
-    assert talk.session.exchange_fields(77)["masterEpoch"] == "1"
+    assert talk.session.exchange_fields()["syncStateSet"] == "0,1"
+    assert talk.session.exchange_fields()["masterEpoch"] == "1"
 
 
 def test_a_replica_asks_its_master_now_and_then_and_when_wished() -> None:
@@ -150,7 +147,7 @@ def test_a_replica_asks_its_master_now_and_then_and_when_wished() -> None:
     assert talk.tick(1) == [(MASTER, ASK_MASTER)]
     assert talk.tick(5000) == [], "one question at a time"
     talk.session.failed(talk.waiting.pop().token, "no answer", talk.now_ms)
-    talk.session.request_sync()
+    talk.session.ask(Ask.SYNC)
     assert talk.tick() == [(MASTER, ASK_MASTER)]
 
 
@@ -370,7 +367,7 @@ async def test_a_replica_names_its_topics_to_stand_in_and_clients_requests_are_a
         address = f"127.0.0.1:{replica.remoting_port}"
         try:
             await client.call(address, codes.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "1", "brokerName": "b"})
-            await until(lambda: replica.state().acts_as_master, "the replica stands in")
+            await until(lambda: replica.replica._session.acts_as_master, "the replica stands in")
             assert not replica.replica.is_connected_to_master
             assert (await client.call(address, ASK_MASTER)).ext == {}, "it is not the master"
             with pytest.raises(RequestError, match="cannot be told"):
@@ -378,7 +375,7 @@ async def test_a_replica_names_its_topics_to_stand_in_and_clients_requests_are_a
             with pytest.raises(RequestError, match="by their epochs"):
                 await client.call(address, codes.RESET_MASTER_FLUSH_OFFSET, {"masterFlushOffset": "0"})
             await master.start()
-            await until(lambda: not replica.state().acts_as_master, "the master is back")
+            await until(lambda: not replica.replica._session.acts_as_master, "the master is back")
         finally:
             client.close()
 

@@ -20,11 +20,11 @@ NAMES = BrokerNames("DefaultCluster", "broker-a", "127.0.0.1:10911", "127.0.0.1:
 Answered = Callable[[Command | LogboomError], None]
 
 
-class Sender:
+class Link:
     """Keeps requests: (address, topics that it names, timeout, how to answer it)."""
 
     def __init__(self) -> None:
-        self.addresses: tuple[str, ...] = ("n0", "n1", "n2")
+        self.name_servers: tuple[str, ...] = ("n0", "n1", "n2")
         self.requests: list[tuple[str, list[str], int, Answered]] = []
 
     def request(
@@ -41,7 +41,7 @@ class Sender:
 
 class Place:
     def __init__(self) -> None:
-        self.sender = Sender()
+        self.sender = Link()
         self.topics: dict[str, TopicConfig] = {}
         self.link = NameServerLink(self.sender, NAMES, lambda: self.topics, 30_000, lambda: 1)
         self.known: list[str] = []

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from brokerd.replication.controllers.wishes import Wishes
 from brokerd.replication.required_set.sync_state import Proposal
+from brokerd.replication.roles.effects import Ask
 
 
 class Session:
     def __init__(self) -> None:
         self.asked: list[object] = []
 
-    def request_sync(self) -> None:
-        self.asked.append("sync")
-
-    def request_election(self) -> None:
-        self.asked.append("election")
-
-    def request_members(self) -> None:
-        self.asked.append("members")
+    def ask(self, what: Ask) -> None:
+        self.asked.append(what)
 
     def propose(self, proposal: Proposal, master_epoch: int) -> None:
         self.asked.append((proposal.token, master_epoch))
@@ -25,14 +20,14 @@ class Session:
 
 def test_each_kind_is_passed_on_once() -> None:
     wishes, session = Wishes(), Session()
-    wishes.request_sync()
-    wishes.request_sync()
+    wishes.ask(Ask.SYNC)
+    wishes.ask(Ask.SYNC)
     wishes.propose(Proposal(1, frozenset({1}), 7), 3)
     wishes.propose(Proposal(9, frozenset({1, 2}), 8), 4)
-    wishes.request_members()
-    wishes.request_election()
+    wishes.ask(Ask.MEMBERS)
+    wishes.ask(Ask.ELECTION)
     assert wishes.are_there.is_set()
     wishes.pass_on(session)
-    assert session.asked == ["sync", (9, 4), "members", "election"]
+    assert session.asked == [Ask.SYNC, (9, 4), Ask.MEMBERS, Ask.ELECTION]
     wishes.pass_on(session)
     assert len(session.asked) == 4

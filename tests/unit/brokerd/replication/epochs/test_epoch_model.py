@@ -137,11 +137,11 @@ class Game:
                 if not self.rules.copies_anew:
                     raise Stuck(f"replica {index}: {replica.epochs.entries} and {master.epochs.entries}")
                 common = 0
-                replica.epochs.clear()
+                replica.epochs.replace(())
             del replica.log[common:]
             replica.epochs.cut(common)
         else:
-            replica.epochs.clear()
+            replica.epochs.replace(())
         if replica.log != master.log[: len(replica.log)]:
             raise Divergence(f"replica {index} was cut to {len(replica.log)} bytes, which are not the master's")
         for _ in range(self.rng.randint(0, 4)):

@@ -68,7 +68,7 @@ def test_an_unknown_outcome_that_was_applied_is_learnt_by_a_read() -> None:
     propose(sync)
     sync.unknown(1, now_ms=10)
     sync.observed({1, 2}, 6)
-    assert (sync.local, sync.unknown_outcomes) == ({1, 2}, ())
+    assert (sync.local, sync._unknown) == ({1, 2}, set())
     sync.accepted(1, {1, 2}, 6)  # the late answer
     assert (sync.local, sync.set_epoch) == ({1, 2}, 6)
 
@@ -149,4 +149,4 @@ def test_many_unknown_attempts_take_no_more_room_than_one() -> None:
         assert propose(sync, now_ms=now_ms) == {1, 2}
         sync.unknown(attempt + 1, now_ms)
         sync.observed({1}, 5)
-    assert len(sync.unknown_outcomes) == 1
+    assert len(sync._unknown) == 1

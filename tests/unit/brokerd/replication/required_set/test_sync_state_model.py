@@ -218,12 +218,12 @@ def overwrite_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
     original = SyncState.propose
 
     def propose(self: SyncState, lagging: frozenset[int], now_ms: int) -> Proposal | None:
-        before, self._in_flight = self._in_flight, None
+        before, self.in_flight = self.in_flight, None
         proposal = original(self, lagging, now_ms)
         if proposal is None:
-            self._in_flight = before
+            self.in_flight = before
         else:
-            self._joining.clear()
+            self.joining.clear()
             self._recompute()
         return proposal
 

@@ -27,7 +27,7 @@ def healthy(size: int = 3, **settings: object) -> Group:
 def test_a_send_is_answered_when_all_have_flushed_it_and_consumers_can_see_it() -> None:
     group = healthy()
     seen: list[tuple[str, int]] = []
-    group[1].driver.add_confirm_listener(lambda offset: seen.append(("confirmed", offset)))
+    group[1].driver.confirm_listeners.append(lambda offset: seen.append(("confirmed", offset)))
     end = group[1].log.append_record(b"x")
     group[1].driver.on_appended(end, group.now_ms)
     group[1].driver.wait(end, lambda status: seen.append((status.name, end)), group.now_ms)
@@ -179,7 +179,7 @@ def test_a_listener_that_appends_at_promotion_is_not_overtaken() -> None:
         if role is Role.MASTER:
             group.append(node, b"first record of epoch %d" % epoch)
 
-    node.driver.add_role_listener(on_role)
+    node.driver.role_listeners.append(on_role)
     group.elect(1)
     assert node.log.records() == [b"first record of epoch 1"]
     assert group.outcomes == [PutStatus.PUT_OK]

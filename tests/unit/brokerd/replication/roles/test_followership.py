@@ -7,18 +7,19 @@ import itertools
 from brokerd.replication.log import LogPosition
 from brokerd.replication.roles.effects import (
     AppendReplicated,
+    Ask,
     CloseConnection,
     Connect,
     Effect,
     PersistEpochs,
     RequestFlush,
-    RequestSync,
     ResetLog,
+    RoleView,
     SendAck,
     SendHandshake,
     TruncateLog,
 )
-from brokerd.replication.roles.followership import CopyStage, FollowedMaster, Followership
+from brokerd.replication.roles.followership import CopyStage, Followership
 from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Piece, Reply, TransferHeader
@@ -47,8 +48,9 @@ class Replica:
         self.epochs = epochs(entries)
         self.log = LogPosition(minimum, end, end if flushed is None else flushed)
         context = RoleContext(settings or ReplicationSettings(), 2, self.epochs, self.log, self.effects)
-        master = FollowedMaster(1, epoch, address, is_ours, is_classic)
-        self.followership = Followership(context, master, in_set=in_set, confirm_offset=minimum, now_ms=0)
+        members = frozenset({1, 2} if in_set else {1})
+        view = RoleView(1, epoch, members, master_ha_address=address, master_is_ours=is_ours)
+        self.followership = Followership(context, view, minimum, 0, is_classic=is_classic)
         self.wire = 0
 
     def dial(self) -> None:
@@ -101,7 +103,7 @@ def test_a_stale_master_gets_no_ack() -> None:
     replica.greet("1@0 2@50", end=200)
     assert "stale" in replica.last(CloseConnection).reason
     assert not replica.all(SendAck, TruncateLog)
-    assert replica.all(RequestSync)
+    assert Ask.SYNC in replica.all(Ask)
 
 
 def test_a_master_that_no_controller_named_gets_no_ack_either() -> None:
@@ -260,7 +262,7 @@ def test_a_gap_means_a_new_copy() -> None:
 def test_it_dials_again_soon_then_less_often_and_asks_who_is_master() -> None:
     replica = streaming()
     replica.followership.lost(replica.wire, 0)
-    assert replica.all(RequestSync)
+    assert Ask.SYNC in replica.all(Ask)
     assert len(replica.all(Connect)) == 2, "at once, before the master's grace is over"
     replica.followership.connect_failed(replica.last(Connect).attempt, "refused", 0)
     times, now = [], 0

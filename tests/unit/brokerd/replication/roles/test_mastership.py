@@ -9,11 +9,10 @@ from brokerd.replication.log import LogPosition
 from brokerd.replication.required_set.replica_progress import ConnectionStage
 from brokerd.replication.required_set.sync_state import SyncState
 from brokerd.replication.roles.effects import (
+    Ask,
     CloseConnection,
     Effect,
     ProposeSyncStateSet,
-    RequestMembers,
-    RequestSync,
     SendHeartbeat,
     SendReply,
 )
@@ -131,7 +130,7 @@ def test_a_connection_that_has_not_proven_itself_acks_nothing() -> None:
     assert "itself" in master.closed[51]
     master.mastership.accepted(52, 0)
     master.mastership.handshake(52, Handshake(77), 0)
-    assert RequestMembers() in master.effects
+    assert Ask.MEMBERS in master.effects
     assert 52 not in master.closed
     master.mastership.members_known(frozenset({1, 2, 3, 4}), frozenset(), 0)
     assert "registered" in master.closed[52]
@@ -398,7 +397,7 @@ def test_a_silent_connection_is_closed() -> None:
     assert "silent" in master.closed[50]
     master.tick(7501)
     assert "silent" in master.closed[two]
-    assert RequestSync() in master.effects, "it left after our handshake: perhaps it knows a newer master"
+    assert Ask.SYNC in master.effects, "it left after our handshake: perhaps it knows a newer master"
 
 
 def test_connections_are_bounded_and_silent_ones_go_first() -> None:
@@ -465,7 +464,7 @@ def test_the_weak_mode_asks_for_as_many_copies_when_members_are_missing() -> Non
 
 
 def missing(master: Master) -> dict[int, tuple[str, bool, int]]:
-    return {each.broker_id: (each.reason, each.stalls, each.since_ms) for each in master.mastership.missing.all}
+    return {each.broker_id: (each.reason, each.stalls, -each.for_ms) for each in master.mastership.missing(now_ms=0)}
 
 
 def test_who_is_missing_is_said_with_reason_and_time_until_it_is_back() -> None:

@@ -7,8 +7,8 @@ import pytest
 from brokerd.replication.required_set.replica_progress import ConnectionStage
 from brokerd.replication.roles.effects import (
     AppendReplicated,
+    Ask,
     CloseConnection,
-    RequestSync,
     Role,
     SendAck,
     SendHandshake,
@@ -250,7 +250,7 @@ def test_a_master_that_is_shown_a_newer_epoch_leaves_its_role_and_asks() -> None
     assert made.role is Role.FENCED
     effects = made.take_effects()
     assert any(isinstance(effect, CloseConnection) and "master epoch 4" in effect.reason for effect in effects)
-    assert isinstance(effects[-1], RequestSync)
+    assert effects[-1] is Ask.SYNC
     assert made.highest_epoch == 3, "what a replica says is not persisted: a controller has to say it"
     made.observe(view(2, 4), 0)
     assert made.role is Role.REPLICA
@@ -341,7 +341,7 @@ def test_the_greeting_of_the_original_must_have_the_epoch_that_a_controller_name
     replica.greet(last, end=80)
     assert not replica.all(SendAck)
     assert sentence in replica.followership.last_error
-    assert replica.all(RequestSync)
+    assert Ask.SYNC in replica.all(Ask)
 
 
 def test_a_master_whose_log_begins_behind_ours_ends_is_known_by_its_greeting() -> None:

@@ -6,14 +6,13 @@ import pytest
 
 from brokerd.replication.log import LogPosition
 from brokerd.replication.roles.effects import (
+    Ask,
     CloseConnection,
     Connect,
     Effect,
     FailWaiters,
     PersistEpochs,
     PersistMasterEpoch,
-    RequestElection,
-    RequestSync,
     Role,
     RoleChanged,
     RoleView,
@@ -44,8 +43,8 @@ def promoted(entries: str = "", *, end: int = 0, epoch: int = 3) -> RoleMachine:
     return made
 
 
-def kinds(effects: list[Effect]) -> list[type]:
-    return [type(effect) for effect in effects]
+def kinds(effects: list[Effect]) -> list[type | Ask]:
+    return [effect if isinstance(effect, Ask) else type(effect) for effect in effects]
 
 
 def test_promotion_settles_the_log_before_the_epoch_begins() -> None:
@@ -63,7 +62,7 @@ def test_an_epoch_that_this_broker_has_served_is_not_served_again() -> None:
     made = machine("1@0 3@100", end=120, highest=3)
     made.observe(view(1, 3), 0)
     assert made.role is Role.FENCED
-    assert made.take_effects() == [RequestElection()]
+    assert made.take_effects() == [Ask.ELECTION]
     made.observe(view(1, 4), 0)
     assert made.role is Role.PROMOTING
 
@@ -75,7 +74,7 @@ def test_the_highest_epoch_outlives_the_process_whoever_tells_an_older_one() -> 
         assert (made.role, made.take_effects()) == (Role.FENCED, [])
         assert "has seen 9" in made.stale_view
     made.observe(view(None, 0), 0)
-    assert (made.role, made.take_effects()) == (Role.FENCED, [RequestElection()]), "controllers that lost their data"
+    assert (made.role, made.take_effects()) == (Role.FENCED, [Ask.ELECTION]), "controllers that lost their data"
     made.observe(view(2, 9), 0)
     assert (made.role, made.stale_view) == (Role.REPLICA, "")
 
@@ -122,9 +121,9 @@ def test_no_master_known_means_no_role_and_a_wish() -> None:
     made = promoted("1@0", end=120)
     made.observe(view(None, 4), 0)
     assert made.role is Role.FENCED
-    assert kinds(made.take_effects()) == [FailWaiters, RoleChanged, PersistMasterEpoch, RequestElection]
+    assert kinds(made.take_effects()) == [FailWaiters, RoleChanged, PersistMasterEpoch, Ask.ELECTION]
     made.observe(view(None, 4), 0)
-    assert made.take_effects() == [RequestElection()]
+    assert made.take_effects() == [Ask.ELECTION]
     made.observe(view(1, 4), 0)
     assert made.role is Role.FENCED, "an epoch without a master gets none later"
 
@@ -200,7 +199,7 @@ def test_a_process_that_stood_still_asks_what_became_of_the_group() -> None:
     made.tick(50, 50)
     made.take_effects()
     made.tick(14_050, 50)
-    assert RequestSync() in made.take_effects()
+    assert Ask.SYNC in made.take_effects()
 
 
 def test_the_confirm_offset_survives_a_switch_of_roles() -> None:
@@ -225,12 +224,11 @@ def test_answers_and_frames_for_a_role_that_ended_are_nothing() -> None:
     made.observe(view(2, 4), 0)
     made.take_effects()
     made.proposal_accepted(1, {1, 2}, 9, 0)
-    made.proposal_answered(1, 2001, 0)
-    made.proposal_unanswered(1, 0)
+    made.proposal_failed(1, 2001, 0)
+    made.proposal_failed(1, None, 0)
     made.acked(3, 120, 0)
     made.handshake(3, Handshake(2), 0)
     made.log_settled(120, 0)
-    assert made.next_transfer(3) is None
     assert made.take_effects() == []
     assert made.role is Role.REPLICA
 
@@ -267,8 +265,8 @@ EFFECTS = {
     Step.BEGIN_EPOCH: [PersistEpochs],
     Step.FOLLOW: [Connect],
     Step.FOLLOW_CLASSIC: [],
-    Step.ASK_ELECTION: [RequestElection],
-    Step.ASK_SYNC: [RequestSync],
+    Step.ASK_ELECTION: [Ask.ELECTION],
+    Step.ASK_SYNC: [Ask.SYNC],
 }
 
 

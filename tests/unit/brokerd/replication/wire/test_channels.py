@@ -57,14 +57,14 @@ def test_refusals_are_logged_once_per_host_and_counted() -> None:
     for connection in range(5):
         channels.accept(connection, "10.0.0.9", 0)
         try:
-            channels.receive_from_replica(connection, b"\xff" * 20)
+            channels.receive(connection, b"\xff" * 20)
         except ProtocolError as error:
             sentences.append(channels.refuse(connection, error))
         channels.forget(connection)
     assert [bool(sentence) for sentence in sentences] == [True, False, False, False, False]
     assert "10.0.0.9" in sentences[0]
     assert channels.refused == {"10.0.0.9": 5}
-    assert len(channels) == 0
+    assert channels._hosts == channels._masters == channels._budgets == {}
 
 
 def test_refusals_of_many_hosts_are_bounded() -> None:

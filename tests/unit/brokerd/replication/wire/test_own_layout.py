@@ -29,7 +29,7 @@ def greeted(piece_bytes: int = 1 << 30) -> Pair:
 @pytest.mark.parametrize("piece_bytes", [1, 2, 7, 31, 1 << 20])
 def test_a_conversation_is_the_same_however_it_is_cut(piece_bytes: int) -> None:
     pair = greeted(piece_bytes)
-    assert pair.replica.is_proven
+    assert pair.replica.is_open
     assert pair.at_master == [Handshake(2, highest_epoch=7, incarnation=9)]
     assert pair.at_replica == [REPLY]
     pair.to_master(pair.replica.encode_ack(100) + pair.replica.encode_ack(200))
@@ -82,7 +82,7 @@ def test_a_master_that_cannot_prove_itself_is_left() -> None:
     replica.receive(own_layout.CHALLENGE_MAGIC + bytes(32))
     with pytest.raises(NotProven, match="the master does not know"):
         replica.receive(own_layout.WELCOME_MAGIC + bytes(32))
-    assert not replica.is_proven
+    assert not replica.is_open
 
 
 def test_a_proof_sent_back_is_no_welcome() -> None:

@@ -162,7 +162,7 @@ def replica(layout: Layout = Layout.CURRENT) -> DialledEnd:
 def test_a_plain_replica_needs_no_secret_and_says_the_documented_bytes() -> None:
     end = replica()
     assert end.output == [rocketmq_layouts.encode_handshake(Handshake(2))]
-    assert not end.is_proven
+    assert end.is_open
     assert end.encode_ack(7) == rocketmq_layouts.encode_ack(7)
     classic = replica(Layout.CLASSIC)
     assert classic.output == []

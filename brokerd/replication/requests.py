@@ -1,4 +1,4 @@
-"""What tools, name servers and other brokers ask about replication: codes 905, 906, 907, 908 and 1007.
+"""What controllers, tools, name servers and other brokers ask about replication.
 
 Bodies have the original shapes. Some requests mean nothing here, where epochs tell the common end of two logs and the tables are
 records of the log; those are refused with the reason.
@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import orjson
 
-from brokerd.replication.controllers.fixed_session import FixedSession
+from brokerd.replication.controllers.controller_link import ControllerLink
 from brokerd.replication.controllers.session import BrokerNames, Session
 from brokerd.replication.roles.followership import CopyStage
 from brokerd.replication.sockets.hub import Hub
 from remoting import codes
-from remoting.errors import RequestError
+from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import each
@@ -49,18 +49,15 @@ class TransferRates:
         return self._rates.get(key, 0)
 
 
-class ToolRequests:
+class ReplicationRequests:
     """The handlers. `wall_ms` is for display."""
 
     def __init__(
-        self,
-        hub: Hub,
-        session: Session,
-        names: BrokerNames,
-        wall_ms: Callable[[], int],
+        self, hub: Hub, session: Session, link: ControllerLink, names: BrokerNames, wall_ms: Callable[[], int]
     ) -> None:
         self._hub = hub
         self._session = session
+        self._link = link
         self._names = names
         self._wall_ms = wall_ms
         self._rates = TransferRates()
@@ -68,6 +65,8 @@ class ToolRequests:
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
         return {
+            codes.NOTIFY_BROKER_ROLE_CHANGED: each(self._role_changed),
+            codes.HAND_OVER_MASTER: each(self._hand_over),
             codes.NOTIFY_MIN_BROKER_ID_CHANGE: each(self._min_id_changed),
             codes.EXCHANGE_BROKER_HA_INFO: each(self._exchange),
             codes.GET_BROKER_HA_STATUS: each(self._ha_status),
@@ -84,12 +83,31 @@ class ToolRequests:
             positions = {-1: machine.log.end_offset}
         self._rates.look(positions, now_ms)
 
+    # Of controllers
+
+    def _role_changed(self, connection: RemotingConnection, request: Command) -> None:
+        """1008: perhaps another broker is master."""
+        self._hub.tell(self._session.notified)
+        self._link.step()
+        connection.respond(request)
+
+    def _hand_over(self, connection: RemotingConnection, request: Command) -> None:
+        """This master's part of a planned switch."""
+        successor, epoch, wait_ms, hold_ms = (
+            _number(request, name) for name in ("brokerId", "masterEpoch", "waitMs", "holdMs")
+        )
+
+        def told(reason: str, end_offset: int) -> None:
+            code = codes.SERVICE_NOT_AVAILABLE if reason else codes.SUCCESS
+            connection.respond(request, code, {"maxOffset": str(end_offset)}, remark=reason or None)
+
+        self._hub.tell(self._hub.driver.hand_over, successor, epoch, wait_ms, hold_ms, told)
+
+    # Of name servers, brokers and tools
+
     def _min_id_changed(self, connection: RemotingConnection, request: Command) -> None:
         """905: the smallest id of the group is another one. Anybody can say that, so it is only a reason to look."""
-        if isinstance(self._session, FixedSession):
-            self._hub.tell(self._session.min_id_changed)
-        else:
-            self._hub.tell(self._session.notified)
+        self._hub.tell(self._session.min_id_changed)
         connection.respond(request)
 
     def _exchange(self, connection: RemotingConnection, request: Command) -> None:
@@ -101,17 +119,15 @@ class ToolRequests:
                 "it cannot be told by request 906",
             )
         machine = self._hub.driver.machine
-        if machine.mastership is None:
-            connection.respond(request)
-        elif isinstance(self._session, FixedSession):
-            connection.respond(request, ext=self._session.exchange_fields(machine.log.flushed_offset))
-        else:
+        ext = None
+        if machine.mastership is not None:
             ext = {
                 "masterAddress": self._names.address,
                 "masterHaAddress": self._names.ha_address,
                 "masterFlushOffset": str(machine.log.flushed_offset),
+                **self._session.exchange_fields(),
             }
-            connection.respond(request, ext=ext)
+        connection.respond(request, ext=ext)
 
     def _reset_flush_offset(self, connection: RemotingConnection, request: Command) -> None:
         raise RequestError(
@@ -136,9 +152,6 @@ class ToolRequests:
         connection.respond(request, body=orjson.dumps(body))
 
     def _ha_status(self, connection: RemotingConnection, request: Command) -> None:
-        connection.respond(request, body=orjson.dumps(self.ha_status()))
-
-    def ha_status(self) -> dict[str, Any]:
         """HARuntimeInfo. Connections that have not proven themselves are none yet."""
         machine = self._hub.driver.machine
         body: dict[str, Any] = {
@@ -176,4 +189,14 @@ class ToolRequests:
                 "isActivated": activated,
                 "activated": activated,
             }
-        return body
+        connection.respond(request, body=orjson.dumps(body))
+
+
+def _number(request: Command, name: str) -> int:
+    try:
+        found = int(request.ext[name])
+    except (KeyError, ValueError) as error:
+        raise InvalidParameter(f"request {request.code} needs the number {name}") from error
+    if found < 0:
+        raise InvalidParameter(f"the field {name} of request {request.code} must not be negative")
+    return found
