@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import pytest
 
 from brokerd.composition.log_access import Appends, StoreRecordLog, StoreReplicatedLog
 from brokerd.delay.levels import DEFAULT_DELAYS, code_rules
-from brokerd.journal.record_log import RecordLog
 from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
-from brokerd.transactions.service import TransactionLog
+from brokerd.transactions.topics import TransactionLog
 from remoting.errors import NotMaster, RequestError, StorageError
 from remoting.java_hash import java_hash
 from remoting.names import SCHEDULE_TOPIC
@@ -26,10 +23,6 @@ from tests.unit.brokerd.store.stores import STORE_HOST, Clock, dispatch_all, ope
 TOPIC = "rmq_sys_table"
 
 
-class PlacingRecordLog(RecordLog, TransactionLog, Protocol):
-    """All that is asked of it."""
-
-
 class OverMemory:
     """The twin."""
 
@@ -37,7 +30,7 @@ class OverMemory:
         memory = MemoryRecordLog()
         memory.dispatches = False
         self.memory = memory
-        self.log: PlacingRecordLog = memory
+        self.log: TransactionLog = memory
 
     def dispatch(self) -> None:
         self.memory.dispatch()
@@ -58,7 +51,7 @@ class OverStore:
         self.replica = AloneReplica(StoreReplicatedLog(store, lambda: None), 0)
         self.replica.is_master = True
         appends = Appends(store, self.replica, lambda: None)
-        self.log: PlacingRecordLog = StoreRecordLog(store, appends, clock, STORE_HOST, Statistics(0))
+        self.log: TransactionLog = StoreRecordLog(store, appends, clock, STORE_HOST, Statistics(0))
 
     def dispatch(self) -> None:
         dispatch_all(self.store)
@@ -80,7 +73,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     return made
 
 
-def records(log: PlacingRecordLog, topic: str = TOPIC, queue_id: int = 0) -> list[Record]:
+def records(log: TransactionLog, topic: str = TOPIC, queue_id: int = 0) -> list[Record]:
     """What can be read of a queue."""
     low, high = log.queue_range(topic, queue_id)
     return [decode_record(log.record_at(unit[0], unit[1])) for unit in log.read_units(topic, queue_id, low, high - low)]
