@@ -31,12 +31,12 @@ from brokerd.loop.steady_clock import SteadyClock
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
-from brokerd.processors.access import AccessProcessor
-from brokerd.processors.cleanup import CleanupProcessor
+from brokerd.processors.administration.access import AccessProcessor
+from brokerd.processors.administration.cleanup import CleanupProcessor
+from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.pass_on import PassOn
 from brokerd.processors.registry import handlers_of, on_master
-from brokerd.processors.replies import ReplyProcessor
-from brokerd.processors.runtime_info import SAMPLE_S, Figures, RuntimeInfo
+from brokerd.processors.sending.replies import ReplyProcessor
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy, ProxyOptions

@@ -485,7 +485,7 @@ TAKE_MORE = {
     "brokerd/pop/looking.py PopLooking",
     "brokerd/pop/reviver.py Reviver",
     "brokerd/pop/service.py PopService",
-    "brokerd/processors/state.py StateProcessor",
+    "brokerd/processors/administration/state.py StateProcessor",
     "brokerd/retry/service.py RetryService",
     "brokerd/store/housekeeping.py Housekeeper",
     "brokerd/transactions/checking.py CheckBack",

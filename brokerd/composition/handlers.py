@@ -15,26 +15,26 @@ from brokerd.consuming.read_place import ReadPlace
 from brokerd.loop.scheduler import Scheduler
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.service import DataVersion
-from brokerd.processors.assignments import AssignmentProcessor, Route
-from brokerd.processors.clients import ClientProcessor
-from brokerd.processors.connections import ConnectionProcessor
-from brokerd.processors.consumption import Consumption, ConsumptionProcessor
-from brokerd.processors.groups import GroupProcessor
-from brokerd.processors.inspection import InspectionProcessor
-from brokerd.processors.locks import LockProcessor
-from brokerd.processors.messages import MessageProcessor
-from brokerd.processors.offsets import OffsetProcessor
-from brokerd.processors.pop import PopProcessor
-from brokerd.processors.pop_looking import PopLookingProcessor
-from brokerd.processors.pull import PullProcessor, Readers
-from brokerd.processors.pull_checks import PullChecks
+from brokerd.processors.administration.groups import GroupProcessor
+from brokerd.processors.administration.inspection import InspectionProcessor
+from brokerd.processors.administration.messages import MessageProcessor
+from brokerd.processors.administration.state import StateProcessor, StateSources
+from brokerd.processors.administration.topics import TopicProcessor
+from brokerd.processors.clients.assignments import AssignmentProcessor, Route
+from brokerd.processors.clients.connections import ConnectionProcessor
+from brokerd.processors.clients.heartbeats import ClientProcessor
+from brokerd.processors.clients.locks import LockProcessor
+from brokerd.processors.clients.relay import RelayProcessor
+from brokerd.processors.offsets.committed import OffsetProcessor
+from brokerd.processors.offsets.consumption import Consumption, ConsumptionProcessor
+from brokerd.processors.offsets.resets import ResetProcessor
+from brokerd.processors.pop.looking import PopLookingProcessor
+from brokerd.processors.pop.pop import PopProcessor
+from brokerd.processors.pulling.checks import PullChecks
+from brokerd.processors.pulling.pull import PullProcessor, Readers
 from brokerd.processors.registry import Processors
-from brokerd.processors.relay import RelayProcessor
-from brokerd.processors.resets import ResetProcessor
-from brokerd.processors.send_back import SendBackProcessor
-from brokerd.processors.state import StateProcessor, StateSources
-from brokerd.processors.topics import TopicProcessor
-from brokerd.processors.transactions import TransactionProcessor
+from brokerd.processors.sending.send_back import SendBackProcessor
+from brokerd.processors.sending.transactions import TransactionProcessor
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica
 from brokerd.retry.service import RetryService

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from brokerd.composition.core import BrokerCore
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import Change
-from brokerd.processors.send import SendProcessor
-from brokerd.processors.send_general import GeneralSends
+from brokerd.processors.sending.general import GeneralSends
+from brokerd.processors.sending.send import SendProcessor
 from brokerd.retry.service import RetryService
 from brokerd.sending.boundary import SendKernel
 from brokerd.sending.kernel import Kernel

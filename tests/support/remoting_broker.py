@@ -13,26 +13,26 @@ from brokerd.consuming.read_place import PullSettings, ReadPlace
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.levels import DEFAULT_DELAYS
 from brokerd.members.registry import ClientRegistry
-from brokerd.processors.assignments import AssignmentProcessor
-from brokerd.processors.clients import ClientProcessor
-from brokerd.processors.connections import ConnectionProcessor
-from brokerd.processors.consumption import Consumption, ConsumptionProcessor
-from brokerd.processors.groups import GroupProcessor
-from brokerd.processors.inspection import InspectionProcessor
-from brokerd.processors.locks import LockProcessor
-from brokerd.processors.messages import MessageProcessor
-from brokerd.processors.offsets import OffsetProcessor
-from brokerd.processors.pop import PopProcessor
-from brokerd.processors.pop_looking import PopLookingProcessor
-from brokerd.processors.pull import PullProcessor, Readers
-from brokerd.processors.pull_checks import PullChecks
+from brokerd.processors.administration.groups import GroupProcessor
+from brokerd.processors.administration.inspection import InspectionProcessor
+from brokerd.processors.administration.messages import MessageProcessor
+from brokerd.processors.administration.state import StateProcessor, StateSources
+from brokerd.processors.administration.topics import TopicProcessor
+from brokerd.processors.clients.assignments import AssignmentProcessor
+from brokerd.processors.clients.connections import ConnectionProcessor
+from brokerd.processors.clients.heartbeats import ClientProcessor
+from brokerd.processors.clients.locks import LockProcessor
+from brokerd.processors.clients.relay import RelayProcessor
+from brokerd.processors.offsets.committed import OffsetProcessor
+from brokerd.processors.offsets.consumption import Consumption, ConsumptionProcessor
+from brokerd.processors.offsets.resets import ResetProcessor
+from brokerd.processors.pop.looking import PopLookingProcessor
+from brokerd.processors.pop.pop import PopProcessor
+from brokerd.processors.pulling.checks import PullChecks
+from brokerd.processors.pulling.pull import PullProcessor, Readers
 from brokerd.processors.registry import Processors, handlers_of, on_master
-from brokerd.processors.relay import RelayProcessor
-from brokerd.processors.resets import ResetProcessor
-from brokerd.processors.send_back import SendBackProcessor
-from brokerd.processors.state import StateProcessor, StateSources
-from brokerd.processors.topics import TopicProcessor
-from brokerd.processors.transactions import TransactionProcessor
+from brokerd.processors.sending.send_back import SendBackProcessor
+from brokerd.processors.sending.transactions import TransactionProcessor
 from brokerd.replication.facts import ReplicaFacts
 from brokerd.replication.log import LogPosition
 from brokerd.replication.roles.effects import Role

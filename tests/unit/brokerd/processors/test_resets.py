@@ -10,7 +10,7 @@ import pytest
 from brokerd.consuming.read_place import PullSettings
 from brokerd.members.client_info import ClientInfo
 from brokerd.members.consumer_groups import ConsumerData
-from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
+from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.bare_json import loads_bare

@@ -10,8 +10,8 @@ from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import Metadata
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
-from brokerd.processors.connections import subscription_json
-from brokerd.processors.offsets import QueueRanges
+from brokerd.processors.clients.connections import subscription_json
+from brokerd.processors.offsets.committed import QueueRanges
 from brokerd.statistics.figures import Statistics
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError

@@ -22,10 +22,10 @@ from brokerd.pop.handles import (
 )
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, Popper, PopRequest, PopStatus
 from brokerd.processors import bodies, fields
-from brokerd.processors.offsets import QueueRanges
+from brokerd.processors.offsets.committed import QueueRanges
 from brokerd.processors.parked import ParkedRequests
-from brokerd.processors.pop_answers import pop_body, pop_header
-from brokerd.processors.request_age import RequestAges
+from brokerd.processors.pop.answers import pop_body, pop_header
+from brokerd.processors.pop.request_age import RequestAges
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command

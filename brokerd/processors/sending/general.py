@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from brokerd.processors.send_request import drafts_of_request, limit_of_request
+from brokerd.processors.sending.requests import drafts_of_request, limit_of_request
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.sending.rules import unique_key
 from brokerd.sending.sender import MessageSender

@@ -9,7 +9,7 @@ from typing import Protocol
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import GroupConfig, Metadata, TopicConfig
 from brokerd.metadata.names import SystemNames
-from brokerd.processors.offsets import ConsumerOffset, QueueRanges
+from brokerd.processors.offsets.committed import ConsumerOffset, QueueRanges
 from brokerd.replication.facts import LeadingFacts, ReplicaFacts
 from remoting.facts.broker_state import (
     BrokerState,

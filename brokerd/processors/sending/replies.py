@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from brokerd.processors.send_request import drafts_of_request, short_names
+from brokerd.processors.sending.requests import drafts_of_request, short_names
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus

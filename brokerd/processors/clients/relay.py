@@ -15,8 +15,8 @@ from brokerd.members.consumer_groups import Member
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import Metadata
 from brokerd.processors import fields
+from brokerd.processors.administration.messages import PhysicalReads
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
-from brokerd.processors.messages import PhysicalReads
 from remoting import codes
 from remoting.bare_json import loads_bare
 from remoting.disk import Bytes

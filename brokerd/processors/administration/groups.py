@@ -8,10 +8,10 @@ from typing import Any, Final, Protocol
 from brokerd.metadata.configs import GroupConfig, Metadata
 from brokerd.metadata.service import DataVersion
 from brokerd.processors import bodies, fields
+from brokerd.processors.administration.group_bodies import decode_group, group_json
+from brokerd.processors.administration.pages import page
+from brokerd.processors.administration.topics import MAX_LIST, check_different, respond_when_done
 from brokerd.processors.bodies import encode
-from brokerd.processors.group_bodies import decode_group, group_json
-from brokerd.processors.pages import page
-from brokerd.processors.topics import MAX_LIST, check_different, respond_when_done
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command

@@ -10,9 +10,9 @@ from brokerd.metadata.decide import UNCHANGEABLE_ATTRIBUTES
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import DataVersion, topic_json
 from brokerd.processors import bodies, fields
+from brokerd.processors.administration.pages import page
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
-from brokerd.processors.offsets import QueueRanges
-from brokerd.processors.pages import page
+from brokerd.processors.offsets.committed import QueueRanges
 from brokerd.statistics.figures import Statistics
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Final
 
-from brokerd.processors.send_general import GeneralSends
-from brokerd.processors.send_request import short_names
+from brokerd.processors.sending.general import GeneralSends
+from brokerd.processors.sending.requests import short_names
 from brokerd.sending.acknowledging import Acknowledger
 from brokerd.sending.boundary import ANSWER_OK, SendKernel, Stop, Taken
 from brokerd.sending.counters import Counters

@@ -14,7 +14,7 @@ from brokerd.consuming.read_place import PullSettings
 from brokerd.metadata.names import check_committer
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
-from brokerd.processors.consumption import Consumption
+from brokerd.processors.offsets.consumption import Consumption
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command

@@ -19,7 +19,7 @@ from brokerd.metadata.names import is_brokers_group
 from brokerd.metadata.offset_commits import OffsetCommits
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
-from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUSPEND, Checked, Forbidden, PullChecks
+from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUSPEND, Checked, Forbidden, PullChecks
 from brokerd.sending.counters import Counters
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.queues.queue_reads import GetResult, GetStatus, JoinedResult, joined

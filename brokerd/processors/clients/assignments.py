@@ -12,7 +12,7 @@ from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import Metadata
 from brokerd.metadata.consumer_rules import POP, PULL, RequestMode
 from brokerd.processors import bodies
-from brokerd.processors.topics import respond_when_done
+from brokerd.processors.administration.topics import respond_when_done
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command

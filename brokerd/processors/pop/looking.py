@@ -10,9 +10,9 @@ from brokerd.pop.looking import Notice, Noticed, Peeked
 from brokerd.pop.requests import Parked, PopOutcome, PopRequest, PopStatus
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
-from brokerd.processors.pop import poll_wait_ms
-from brokerd.processors.pop_answers import pop_header
-from brokerd.processors.request_age import RequestAges
+from brokerd.processors.pop.answers import pop_header
+from brokerd.processors.pop.pop import poll_wait_ms
+from brokerd.processors.pop.request_age import RequestAges
 from remoting import codes
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
