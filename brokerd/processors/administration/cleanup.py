@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 from brokerd.metadata import records
-from brokerd.metadata.configs import TopicConfig
+from brokerd.metadata.service import MetadataService
+from brokerd.store.housekeeping import Housekeeper
+from brokerd.store.store import MessageStore
 from remoting import codes
 from remoting.errors import RequestError, raise_refusal
 from remoting.frame import Command
@@ -29,38 +31,14 @@ _TOPICS_PER_RECORD: Final = 500
 Queue = tuple[str, int]
 
 
-class Queues(Protocol):
-    """What is needed of the store."""
-
-    def expired_queues(self) -> Mapping[Queue, int]: ...
-
-    def topics_with_queues(self) -> Collection[str]: ...
-
-
-class Files(Protocol):
-    """What is needed of who removes files."""
-
-    async def remove_queue_files(self) -> int: ...
-
-    async def remove_expired_now(self) -> int: ...
-
-
-class Metadata(Protocol):
-    """What is needed of the metadata service."""
-
-    def topics(self) -> Mapping[str, TopicConfig]: ...
-
-    def record(self, decisions: Sequence[tuple[str, Any]], done: Callable[[RequestError | None], None]) -> None: ...
-
-
 class CleanupProcessor:
     """The handlers. `is_system_topic` names the topics that are there without a configuration."""
 
     def __init__(
         self,
-        queues: Queues,
-        files: Files,
-        metadata: Metadata,
+        queues: MessageStore,
+        files: Housekeeper,
+        metadata: MetadataService,
         is_system_topic: Callable[[str], bool],
         is_master: Callable[[], bool],
         now_ms: Callable[[], int],

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
-from brokerd.metadata.configs import GroupConfig, Metadata
-from brokerd.metadata.service import DataVersion
+from brokerd.metadata.configs import GroupConfig
+from brokerd.metadata.service import DataVersion, MetadataService
 from brokerd.processors import bodies, fields
 from brokerd.processors.administration.group_bodies import decode_group, group_json
 from brokerd.processors.administration.pages import page
@@ -20,26 +20,10 @@ from remoting.transport.connection import RemotingConnection
 _READ_BIT: Final = 4
 
 
-class GroupMetadata(Metadata, Protocol):
-    """What is needed of the metadata service."""
-
-    def put_groups(self, configs: Sequence[GroupConfig], done: Callable[[RequestError | None], None]) -> None: ...
-
-    def forbidden(self) -> Mapping[str, Sequence[str]]: ...
-
-    def is_forbidden(self, group: str, topic: str) -> bool: ...
-
-    def forbid(self, group: str, topic: str, forbidden: bool, done: Callable[[RequestError | None], None]) -> None: ...
-
-    def delete_group(
-        self, name: str, done: Callable[[RequestError | None], None], clean_offsets: bool = True
-    ) -> None: ...
-
-
 class GroupProcessor:
     """The handlers."""
 
-    def __init__(self, metadata: GroupMetadata, data_version: Callable[[], DataVersion]) -> None:
+    def __init__(self, metadata: MetadataService, data_version: Callable[[], DataVersion]) -> None:
         self._metadata = metadata
         self._data_version = data_version
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from brokerd.members.consumer_groups import ConsumerGroup
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode
 from brokerd.statistics.figures import DAY_S, HOUR_S, MINUTE_S, Figure, Statistics
+from brokerd.store.store_reads import StoreReads
 from brokerd.store.unit import BLANK_SIZE, Unit
 from remoting import codes
 from remoting.errors import RequestError
@@ -19,18 +20,6 @@ MAX_UNITS: Final = 4096
 _WINDOWS: Final = {"statsDay": DAY_S, "statsHour": HOUR_S, "statsMinute": MINUTE_S}
 
 
-class QueueUnits(Protocol):
-    """What is needed of the store."""
-
-    def queue_ids(self, topic: str) -> list[int]: ...
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Unit]: ...
-
-
 class InspectionProcessor:
     """The handlers."""
 
@@ -39,7 +28,7 @@ class InspectionProcessor:
         statistics: Statistics,
         cluster: str,
         now_s: Callable[[], float],
-        units: QueueUnits,
+        units: StoreReads,
         consumer_group: Callable[[str], ConsumerGroup | None],
     ) -> None:
         self._statistics = statistics

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from brokerd.consuming.key_queries import Found
+from brokerd.consuming.key_queries import Found, KeyQueries
 from brokerd.processors import fields
 from brokerd.store.index.search import Question
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
@@ -17,25 +17,10 @@ _UNIQUE_KEY_FLAG: Final = "_UNIQUE_KEY_QUERY"
 _UNIQUE_KEY_MESSAGES: Final = 32  # whatever a query by unique id asks for
 
 
-class PhysicalReads(Protocol):
-    """What is needed of the store."""
-
-    def message_at(self, physical_offset: int) -> bytes | None: ...
-
-
-class Queries(Protocol):
-    """What is needed to find by key."""
-
-    @property
-    def is_possible(self) -> bool: ...
-
-    def find(self, question: Question, done: Callable[[Found | LogboomError], None]) -> None: ...
-
-
 class MessageProcessor:
     """The handlers."""
 
-    def __init__(self, reads: PhysicalReads, queries: Queries) -> None:
+    def __init__(self, reads: StoreReads, queries: KeyQueries) -> None:
         self._reads = reads
         self._queries = queries
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from brokerd.members.registry import ClientRegistry
-from brokerd.metadata.configs import GroupConfig, Metadata, TopicConfig
+from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.names import SystemNames
-from brokerd.processors.offsets.committed import ConsumerOffset, QueueRanges
+from brokerd.metadata.service import MetadataService
+from brokerd.processors.offsets.committed import ConsumerOffset
 from brokerd.replication.facts import LeadingFacts, ReplicaFacts
+from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.store_reads import StoreReads
 from remoting.facts.broker_state import (
     BrokerState,
     ChannelState,
@@ -39,7 +41,7 @@ class StateSources:
     """
 
     replica: Callable[[], ReplicaFacts]
-    log: StateLog
+    log: CommitLog
     dispatched_offset: Callable[[], int]
     totals: Callable[[], Totals]
     connections: Callable[[], int]
@@ -52,27 +54,6 @@ class StateSources:
     wall_ms: Callable[[], int]
 
 
-class StateLog(Protocol):
-    """What is needed of the log."""
-
-    @property
-    def min_offset(self) -> int: ...
-
-    @property
-    def end_offset(self) -> int: ...
-
-    @property
-    def flushed_offset(self) -> int: ...
-
-
-class StateMetadata(Metadata, Protocol):
-    """What is needed of the metadata service."""
-
-    def forbidden(self) -> Mapping[str, Sequence[str]]: ...
-
-    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None: ...
-
-
 class StateProcessor:
     """The handler."""
 
@@ -80,10 +61,10 @@ class StateProcessor:
         self,
         cluster_name: str,
         broker_name: str,
-        metadata: StateMetadata,
+        metadata: MetadataService,
         names: SystemNames,
         clients: ClientRegistry,
-        ranges: QueueRanges,
+        ranges: StoreReads,
         sources: StateSources,
     ) -> None:
         self._cluster_name = cluster_name

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
-from brokerd.metadata.configs import Metadata, TopicConfig
+from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.decide import UNCHANGEABLE_ATTRIBUTES
-from brokerd.metadata.names import SystemNames
-from brokerd.metadata.service import DataVersion, topic_json
+from brokerd.metadata.service import DataVersion, MetadataService, topic_json
 from brokerd.processors import bodies, fields
 from brokerd.processors.administration.pages import page
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
-from brokerd.processors.offsets.committed import QueueRanges
 from brokerd.statistics.figures import Statistics
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
@@ -26,24 +25,15 @@ _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _DEFAULT_TYPE: Final = ("message.type", "NORMAL")
 
 
-class TopicMetadata(Metadata, Protocol):
-    """What is needed of the metadata service."""
-
-    @property
-    def names(self) -> SystemNames: ...
-
-    def put_topics(self, configs: Sequence[TopicConfig], done: Done) -> None: ...
-
-
 class TopicProcessor:
     """The handlers."""
 
     def __init__(
         self,
-        metadata: TopicMetadata,
+        metadata: MetadataService,
         broker_name: str,
         data_version: Callable[[], DataVersion],
-        ranges: QueueRanges,
+        ranges: StoreReads,
         statistics: Statistics,
         when_known: Callable[[Callable[[], None]], None] = lambda done: done(),
     ) -> None:

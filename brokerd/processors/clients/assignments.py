@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from brokerd.cluster.broker_route import BrokerRoute
 from brokerd.consuming.assignment import STRATEGIES, Queue, assign, assign_pops
 from brokerd.members.consumer_groups import MESSAGE_MODELS
 from brokerd.members.registry import ClientRegistry
-from brokerd.metadata.configs import Metadata
 from brokerd.metadata.consumer_rules import POP, PULL, RequestMode
+from brokerd.metadata.service import MetadataService
 from brokerd.processors import bodies
 from brokerd.processors.administration.topics import respond_when_done
 from remoting import codes
@@ -26,22 +26,10 @@ _USUAL: Final = RequestMode(PULL, 0)
 Route = Callable[[str, Callable[[Sequence[BrokerRoute] | RequestError], None]], None]
 
 
-class ModeMetadata(Metadata, Protocol):
-    """What is needed of the metadata service."""
-
-    def request_mode(self, group: str, topic: str) -> RequestMode | None: ...
-
-    def request_modes(self) -> Sequence[tuple[str, str, RequestMode]]: ...
-
-    def set_request_mode(
-        self, group: str, topic: str, mode: RequestMode, done: Callable[[RequestError | None], None]
-    ) -> None: ...
-
-
 class AssignmentProcessor:
     """The handlers. `route` tells who has a topic, in the whole cluster."""
 
-    def __init__(self, metadata: ModeMetadata, clients: ClientRegistry, route: Route) -> None:
+    def __init__(self, metadata: MetadataService, clients: ClientRegistry, route: Route) -> None:
         self._metadata = metadata
         self._clients = clients
         self._route = route

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from brokerd.consuming.read_place import PullSettings
 from brokerd.filters.message_filter import compile_filter
@@ -18,8 +18,8 @@ from brokerd.members.consumer_groups import (
     Subscription,
 )
 from brokerd.members.registry import MAX_GROUPS_OF_CLIENT, ClientRegistry
-from brokerd.metadata.configs import Metadata
 from brokerd.metadata.groups import ensure_group
+from brokerd.metadata.service import MetadataService
 from brokerd.processors import bodies, fields
 from brokerd.processors.bodies import encode
 from remoting import codes
@@ -34,12 +34,6 @@ log = logging.getLogger(__name__)
 _MAX_CLIENT_ID: Final = 512
 
 
-class ClientMetadata(Metadata, Protocol):
-    """What is needed of the metadata service."""
-
-    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None: ...
-
-
 class ClientProcessor:
     """The handlers. `is_master`: a replica takes heartbeats too, but makes no groups or topics for them.
 
@@ -48,7 +42,7 @@ class ClientProcessor:
 
     def __init__(
         self,
-        metadata: ClientMetadata,
+        metadata: MetadataService,
         clients: ClientRegistry,
         is_master: Callable[[], bool],
         settings: Live[PullSettings],

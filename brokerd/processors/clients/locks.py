@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from brokerd.consuming.queue_locks import Queue, QueueLocks
-from brokerd.metadata.configs import Metadata
+from brokerd.metadata.service import MetadataService
 from brokerd.processors import bodies
 from remoting.errors import InvalidParameter, NotMaster
 from remoting.frame import Command
@@ -22,7 +22,7 @@ class LockProcessor:
     def __init__(
         self,
         locks: QueueLocks,
-        metadata: Metadata,
+        metadata: MetadataService,
         broker_name: str,
         serves: Callable[[], bool],
         now_ms: Callable[[], int],

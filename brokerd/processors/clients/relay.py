@@ -13,10 +13,10 @@ import orjson
 
 from brokerd.members.consumer_groups import Member
 from brokerd.members.registry import ClientRegistry
-from brokerd.metadata.configs import Metadata
+from brokerd.metadata.service import MetadataService
 from brokerd.processors import fields
-from brokerd.processors.administration.messages import PhysicalReads
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.bare_json import loads_bare
 from remoting.disk import Bytes
@@ -35,7 +35,7 @@ _MAX_QUEUES: Final = 100_000  # of one consumer's answer
 class RelayProcessor:
     """The handlers."""
 
-    def __init__(self, metadata: Metadata, clients: ClientRegistry, reads: PhysicalReads, broker_name: str) -> None:
+    def __init__(self, metadata: MetadataService, clients: ClientRegistry, reads: StoreReads, broker_name: str) -> None:
         self._metadata = metadata
         self._clients = clients
         self._reads = reads

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
-from brokerd.metadata.configs import Metadata
 from brokerd.metadata.names import check_committer
-from brokerd.metadata.service import DataVersion
+from brokerd.metadata.service import DataVersion, MetadataService
 from brokerd.metadata.start_offsets import StartOffsets
-from brokerd.metadata.tables import MetadataTables
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode
 from brokerd.store.queues.queue_reads import Boundary
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
@@ -22,35 +20,14 @@ from remoting.transport.connection import RemotingConnection
 ConsumerOffset = Callable[[str, str, int], int | None]
 
 
-class QueueRanges(Protocol):
-    """What is needed of the store."""
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int: ...
-
-    def offset_by_time(
-        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
-    ) -> int: ...
-
-
-class OffsetMetadata(Metadata, Protocol):
-    """What is needed of the metadata service."""
-
-    @property
-    def tables(self) -> MetadataTables: ...
-
-
 class OffsetProcessor:
     """The handlers. `version` is that of all committed offsets."""
 
     def __init__(
         self,
-        metadata: OffsetMetadata,
+        metadata: MetadataService,
         consumer_offset: ConsumerOffset,
-        ranges: QueueRanges,
+        ranges: StoreReads,
         starts: StartOffsets,
         version: Callable[[], DataVersion],
     ) -> None:

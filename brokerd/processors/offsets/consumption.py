@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
+from brokerd.consuming.progress import ConsumerProgress
 from brokerd.members.registry import ClientRegistry
-from brokerd.metadata.configs import Metadata
+from brokerd.metadata.service import MetadataService
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.clients.connections import subscription_json
-from brokerd.processors.offsets.committed import QueueRanges
 from brokerd.statistics.figures import Statistics
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
@@ -21,18 +22,6 @@ from remoting.transport.connection import RemotingConnection
 
 _NO_CORRECTION: Final = (1 << 63) - 1
 _MAX_ENTRIES: Final = 100_000  # queues of one answer, which is one frame
-
-
-class Progress(Protocol):
-    """How far groups are; `progress.ConsumerProgress`."""
-
-    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None: ...
-
-    def taken_offset(self, group: str, topic: str, queue_id: int) -> int: ...
-
-    def consumed_by(self, group: str) -> Sequence[tuple[str, int]]: ...
-
-    def consumed(self) -> Mapping[str, Collection[tuple[str, int]]]: ...
 
 
 class QueueState(NamedTuple):
@@ -50,10 +39,10 @@ class QueueState(NamedTuple):
 class Consumption:
     """Who consumes what on a broker, and how far everybody is."""
 
-    metadata: Metadata
+    metadata: MetadataService
     clients: ClientRegistry
-    progress: Progress
-    ranges: QueueRanges
+    progress: ConsumerProgress
+    ranges: StoreReads
     broker_name: str
 
 

@@ -8,10 +8,12 @@ the queue was told, or a pop took from it. So it needs nobody to be connected, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from brokerd.consuming.read_place import PullSettings
 from brokerd.metadata.names import check_committer
+from brokerd.metadata.offset_commits import OffsetCommits
+from brokerd.pop.service import PopService
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.offsets.consumption import Consumption
@@ -27,28 +29,14 @@ _MAX_CLONED: Final = 1_000_000
 Done = Callable[[RequestError | None], None]
 
 
-class Commits(Protocol):
-    """What is needed of `metadata.offset_commits.OffsetCommits`."""
-
-    def reset(self, group: str, topic: str, offsets: Mapping[int, int], done: Done) -> None: ...
-
-    def set_all(self, entries: Mapping[tuple[str, str, int], int], done: Done) -> None: ...
-
-
-class Pops(Protocol):
-    """What is needed of the pop service."""
-
-    def reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...
-
-
 class ResetProcessor:
     """The handlers. `wake(topic, queue)` lets pulls that wait look again."""
 
     def __init__(
         self,
         consumption: Consumption,
-        commits: Commits,
-        pops: Pops,
+        commits: OffsetCommits,
+        pops: PopService,
         settings: Live[PullSettings],
         wake: Callable[[str, int], None],
     ) -> None:

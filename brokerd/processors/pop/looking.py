@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from brokerd.loop.scheduler import Scheduler
-from brokerd.metadata.configs import Metadata
-from brokerd.pop.looking import Notice, Noticed, Peeked
-from brokerd.pop.requests import Parked, PopOutcome, PopRequest, PopStatus
+from brokerd.metadata.service import MetadataService
+from brokerd.pop.looking import Notice, PopLooking
+from brokerd.pop.requests import PopOutcome, PopRequest, PopStatus
+from brokerd.pop.service import PopService
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pop.answers import pop_header
@@ -18,26 +17,14 @@ from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
 
-class Looking(Protocol):
-    """What is needed of `pop.looking.PopLooking`."""
-
-    def peek(self, request: PopRequest) -> Peeked: ...
-
-    def notify(self, request: PopRequest, done: Noticed) -> Parked | None: ...
-
-
-class Waits(Protocol):
-    """What is needed of the pop service."""
-
-    def polling_count(self, request: PopRequest) -> int: ...
-
-
 class PopLookingProcessor:
     """The handlers."""
 
-    def __init__(self, looking: Looking, waits: Waits, metadata: Metadata, scheduler: Scheduler) -> None:
+    def __init__(
+        self, looking: PopLooking, service: PopService, metadata: MetadataService, scheduler: Scheduler
+    ) -> None:
         self._looking = looking
-        self._waits = waits
+        self._service = service
         self._metadata = metadata
         self._scheduler = scheduler
         self._ages: dict[object, RequestAges] = {}
@@ -80,7 +67,7 @@ class PopLookingProcessor:
 
     def polling_info(self, connection: RemotingConnection, request: Command) -> None:
         """Code 200055: how many pops of a group wait for a queue (-1: for any)."""
-        count = self._waits.polling_count(self._asked(request, 1))
+        count = self._service.polling_count(self._asked(request, 1))
         connection.respond(request, ext={"pollingNum": str(count)})
 
     def _asked(self, request: Command, count: int, *, deadline_ms: int = 0) -> PopRequest:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.loop.scheduler import Scheduler
-from brokerd.metadata.configs import Metadata
+from brokerd.metadata.service import MetadataService
 from brokerd.metadata.start_offsets import InitMode
 from brokerd.pop.copies import base_topic
 from brokerd.pop.handles import (
@@ -22,10 +22,10 @@ from brokerd.pop.handles import (
 )
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, Popper, PopRequest, PopStatus
 from brokerd.processors import bodies, fields
-from brokerd.processors.offsets.committed import QueueRanges
 from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pop.answers import pop_body, pop_header
 from brokerd.processors.pop.request_age import RequestAges
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
@@ -57,8 +57,8 @@ class PopProcessor:
     def __init__(
         self,
         popper: Popper,
-        metadata: Metadata,
-        ranges: QueueRanges,
+        metadata: MetadataService,
+        ranges: StoreReads,
         broker_name: str,
         scheduler: Scheduler,
     ) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.filters.message_filter import MessageFilter, compile_filter
 from brokerd.members.consumer_groups import ConsumerGroup
 from brokerd.members.registry import ClientRegistry
-from brokerd.metadata.configs import GroupConfig, Metadata
+from brokerd.metadata.configs import GroupConfig
 from brokerd.metadata.groups import ensure_group
-from brokerd.metadata.tables import MetadataTables
+from brokerd.metadata.service import MetadataService
 from brokerd.processors import fields
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
@@ -38,13 +38,6 @@ class Forbidden(RequestError):
         self.kind = kind
 
 
-class PullMetadata(Metadata, Protocol):
-    """What pulls need of the metadata service."""
-
-    @property
-    def tables(self) -> MetadataTables: ...
-
-
 # What a pull that passed reads: group, topic, queue, flags, filter
 Checked = tuple[GroupConfig, str, int, int, MessageFilter]
 
@@ -52,7 +45,7 @@ Checked = tuple[GroupConfig, str, int, int, MessageFilter]
 class PullChecks:
     """Checks 3 and later; whether this broker answers pulls at all is `ReadPlace`'s. `may_create` = it may make groups."""
 
-    def __init__(self, metadata: PullMetadata, clients: ClientRegistry, may_create: Callable[[], bool]) -> None:
+    def __init__(self, metadata: MetadataService, clients: ClientRegistry, may_create: Callable[[], bool]) -> None:
         self._metadata = metadata
         self.rules = metadata.tables.rules
         self._forbidden = self.rules.forbidden

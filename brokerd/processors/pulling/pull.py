@@ -6,10 +6,10 @@ end, asked to be held, and was not held before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.consuming.pull_offsets import PullOffsets
 from brokerd.consuming.read_place import MASTER, ReadPlace
@@ -23,6 +23,7 @@ from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUSPEND, Checked
 from brokerd.sending.counters import Counters
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.queues.queue_reads import GetResult, GetStatus, JoinedResult, joined
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
@@ -37,34 +38,6 @@ _MAX_HELD: Final = 100_000
 _SCAN_ROUNDS: Final = 25
 # A reset that is told but not recorded everywhere is at worst told again; not told, this consumer would read on where it was.
 _TOLD_ANYWAY: Final = frozenset({codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT})
-
-
-class PullReads(Protocol):
-    """What is needed of the store."""
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def read_messages(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_count: int,
-        max_bytes: int,
-        tags_codes: Collection[int] | None = None,
-    ) -> GetResult: ...
-
-    def read_joined(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_count: int,
-        max_bytes: int,
-        tags_codes: Collection[int] | None = None,
-    ) -> JoinedResult: ...
 
 
 class _Pull:
@@ -122,7 +95,7 @@ class PullProcessor:
         self,
         checks: PullChecks,
         readers: Readers,
-        reads: PullReads,
+        reads: StoreReads,
         counters: Counters,
         scheduler: Scheduler,
         place: ReadPlace,

@@ -7,14 +7,15 @@ requester got it. The answer is stored as well, unless a setting says otherwise,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
+from brokerd.members.registry import ClientRegistry
 from brokerd.processors.sending.requests import drafts_of_request, short_names
 from brokerd.sending.outcomes import SendOutcome
+from brokerd.sending.sender import MessageSender
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting import codes
-from remoting.disk import Bytes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
 from remoting.record.hosts import offset_message_id, unpack_host
@@ -30,40 +31,13 @@ _REQUESTER: Final = "REPLY_TO_CLIENT"
 _STORED: Final = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT)
 
 
-class Asked(Protocol):
-    """A requester's connection."""
-
-    def request(
-        self,
-        code: int,
-        ext: Mapping[str, str] | None,
-        body: Bytes,
-        timeout_ms: int,
-        answered: Callable[[Command | LogboomError], None],
-    ) -> None: ...
-
-
-class Requesters(Protocol):
-    """Who is connected."""
-
-    def producer_connection(self, client_id: str) -> Asked | None: ...
-
-
-class ReplySender(Protocol):
-    """What is needed of the message sender."""
-
-    def prepare(self, drafts: Sequence[Draft]) -> tuple[list[SendOutcome], list[tuple[int, Draft]]]: ...
-
-    def send(self, drafts: Sequence[Draft], done: Callable[[Sequence[SendOutcome]], None]) -> None: ...
-
-
 class ReplyProcessor:
     """The handlers. `store_host` is this broker's packed address."""
 
     def __init__(
         self,
-        sender: ReplySender,
-        requesters: Requesters,
+        sender: MessageSender,
+        requesters: ClientRegistry,
         store_host: bytes,
         wall_ms: Callable[[], int],
         *,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.processors import fields
 from brokerd.transactions.decide import EndTransaction, Outcome
+from brokerd.transactions.service import TransactionService
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.record.hosts import decode_offset_message_id
@@ -17,18 +18,10 @@ Done = Callable[[RequestError | None], None]
 _OUTCOMES: Final = {int(outcome) for outcome in Outcome}
 
 
-class Transactions(Protocol):
-    """What is needed of the transaction service."""
-
-    def end(self, request: EndTransaction, done: Done) -> None: ...
-
-    def resume(self, physical_offset: int, done: Done) -> None: ...
-
-
 class TransactionProcessor:
     """The handlers. Clients send code 37 one-way, but whoever wants an answer gets one, when the decision is acknowledged."""
 
-    def __init__(self, transactions: Transactions) -> None:
+    def __init__(self, transactions: TransactionService) -> None:
         self._transactions = transactions
 
     def end(self, connection: RemotingConnection, request: Command) -> None:
