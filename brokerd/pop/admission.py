@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.filters.message_filter import MessageFilter, compile_filter
 from brokerd.loop.long_polling import ANY_QUEUE
-from brokerd.metadata.configs import Metadata
 from brokerd.metadata.groups import ensure_group
+from brokerd.metadata.service import MetadataService
 from brokerd.pop.batch import MAX_BATCH
 from brokerd.pop.requests import PopRequest
 from brokerd.pop.settings import PopSettings
@@ -17,13 +17,7 @@ from remoting.errors import InvalidParameter, RequestError
 _READABLE: Final = 4
 
 
-class AdmissionMetadata(Metadata, Protocol):
-    """What is needed of the metadata service."""
-
-    def is_forbidden(self, group: str, topic: str) -> bool: ...
-
-
-def admit(request: PopRequest, metadata: AdmissionMetadata, settings: PopSettings) -> MessageFilter:
+def admit(request: PopRequest, metadata: MetadataService, settings: PopSettings) -> MessageFilter:
     """The request's filter, compiled; its group is there afterwards. Raises RequestError with the rule that it breaks."""
     topic = metadata.topic(request.topic)
     if topic is None:

@@ -13,15 +13,16 @@ from typing import Final
 from brokerd.journal.journal import Journal
 from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler
+from brokerd.metadata.service import MetadataService
 from brokerd.pop.batch import Batch
 from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.handles import ReceiptHandle, decode_batch_handle, decode_handle, split_handle, stored_topic
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome
-from brokerd.pop.reviver import PopMetadata, forward
-from brokerd.pop.taking import MessageReads
+from brokerd.pop.reviver import forward
 from brokerd.store.put_status import PutStatus
+from brokerd.store.store_reads import StoreReads
 from remoting.errors import LogboomError, raise_refusal
 
 log = logging.getLogger(__name__)
@@ -46,8 +47,8 @@ class Finishing:
         ledger: PopLedger,
         journal: Journal,
         record_log: RecordLog,
-        metadata: PopMetadata,
-        reads: MessageReads,
+        metadata: MetadataService,
+        reads: StoreReads,
         changed: Callable[[Claims], None],
         scheduler: Scheduler,
         now_ms: Callable[[], int],

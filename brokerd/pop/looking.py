@@ -10,13 +10,15 @@ from typing import NamedTuple
 
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.loop.scheduler import Scheduler
-from brokerd.pop.admission import AdmissionMetadata, admit
+from brokerd.metadata.service import MetadataService
+from brokerd.pop.admission import admit
 from brokerd.pop.handles import retry_topic, retry_topic_v1
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import Again, Blocked
 from brokerd.pop.requests import Parked, PopRequest
 from brokerd.pop.settings import PopSettings
-from brokerd.pop.taking import MessageReads, read_offsets
+from brokerd.pop.taking import read_offsets
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import NotMaster, RequestError, as_request_error
 from remoting.names import RETRY_PREFIX
@@ -51,8 +53,8 @@ class PopLooking:
 
     def __init__(
         self,
-        metadata: AdmissionMetadata,
-        reads: MessageReads,
+        metadata: MetadataService,
+        reads: StoreReads,
         ledger: PopLedger,
         scheduler: Scheduler,
         now_ms: Callable[[], int],

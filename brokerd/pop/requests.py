@@ -7,7 +7,7 @@ one and raised otherwise, only by argument checks that happen before anything wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -98,19 +98,3 @@ class InvisibleTimeOutcome:
     pop_time_ms: int = 0
     invisible_time_ms: int = 0
     revive_queue_id: int = 0
-
-
-class Popper(Protocol):
-    def pop(self, request: PopRequest, done: Callable[[PopOutcome], None]) -> Parked | None:
-        """Take messages now (then `done` follows when the take is recorded) or park until some arrive; None = not parked."""
-
-    def ack(self, group: str, topic: str, handles: Sequence[str], done: Callable[[Sequence[AckStatus]], None]) -> None:
-        """Finish messages; one status per handle, in order, when the ack record is acknowledged."""
-
-    def change_invisible_time(
-        self, group: str, topic: str, handle: str, invisible_time_ms: int, done: Callable[[InvisibleTimeOutcome], None]
-    ) -> None:
-        """Let the message return `invisible_time_ms` from now (0 = at once) and replace its handle."""
-
-    def forward_to_dead_letter(self, group: str, topic: str, handle: str, done: Callable[[AckStatus], None]) -> None:
-        """Append the message to the group's dead-letter topic, then finish it: first the copy, then the ack."""

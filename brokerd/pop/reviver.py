@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.journal.journal import Journal
 from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler, Timer
-from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.metadata.service import MetadataService
 from brokerd.pop import copies, records
 from brokerd.pop.batch import NEVER_MS, Batch
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.handles import dead_letter_topic
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.settings import PopSettings
-from brokerd.pop.taking import MessageReads, read_offsets
+from brokerd.pop.taking import read_offsets
 from brokerd.store.draft import Draft
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, raise_refusal
 from remoting.record.fields import offsets_of
@@ -36,16 +37,6 @@ _UNCONFIRMED_RETRY_MS: Final = 100
 _ILLEGAL_RETRY_MS: Final = 60_000
 
 
-class PopMetadata(Protocol):
-    """What popping needs of the metadata service."""
-
-    def topic(self, name: str) -> TopicConfig | None: ...
-
-    def group(self, name: str) -> GroupConfig | None: ...
-
-    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None: ...
-
-
 class Reviver:
     """Runs while this broker is the master. `woken(topic, queue, group)` is told what an ordered group may take again."""
 
@@ -54,8 +45,8 @@ class Reviver:
         ledger: PopLedger,
         journal: Journal,
         record_log: RecordLog,
-        metadata: PopMetadata,
-        reads: MessageReads,
+        metadata: MetadataService,
+        reads: StoreReads,
         is_alive: Callable[[str], bool],
         woken: Callable[[str, int, str], None],
         scheduler: Scheduler,
@@ -230,7 +221,7 @@ class _Departure:
 
 
 def forward(
-    group: str, topic: str, queue_id: int, offset: int, deliveries: int, reads: MessageReads
+    group: str, topic: str, queue_id: int, offset: int, deliveries: int, reads: StoreReads
 ) -> tuple[str, Draft] | None:
     """The dead letter of one message and its topic; None when there is nothing to copy (gone, or a dead letter already).
 

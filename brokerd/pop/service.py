@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from brokerd.filters.message_filter import ALL, MessageFilter
 from brokerd.journal.journal import Journal, JournalSettings
@@ -19,7 +19,7 @@ from brokerd.journal.record_log import RecordLog
 from brokerd.loop.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
 from brokerd.loop.scheduler import Scheduler
 from brokerd.loop.steady_clock import SteadyClock
-from brokerd.metadata.configs import Metadata
+from brokerd.metadata.service import MetadataService
 from brokerd.metadata.start_offsets import StartOffsets
 from brokerd.metadata.tables import Change
 from brokerd.pop import copies, records
@@ -39,9 +39,10 @@ from brokerd.pop.records import POP_TOPIC
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, Parked, PopOutcome, PopRequest, PopStatus
 from brokerd.pop.reviver import Reviver
 from brokerd.pop.settings import PopSettings
-from brokerd.pop.taking import MessageReads, Taker, Taking
+from brokerd.pop.taking import Taker, Taking
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.put_status import PutStatus
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import LogboomError, NotMaster, RequestError, as_request_error
 
@@ -50,16 +51,6 @@ log = logging.getLogger(__name__)
 PopDone = Callable[[PopOutcome], None]
 
 _LONG_EXPRESSION: Final = 128  # characters
-
-
-class PopMetadata(Metadata, Protocol):
-    """What popping needs of the metadata service."""
-
-    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None: ...
-
-    def is_forbidden(self, group: str, topic: str) -> bool: ...
-
-    def take_resets(self, queues: Sequence[tuple[str, str, int]]) -> None: ...
 
 
 class _Waiting:
@@ -88,8 +79,8 @@ class PopService:
         self,
         *,
         broker_name: str,
-        metadata: PopMetadata,
-        reads: MessageReads,
+        metadata: MetadataService,
+        reads: StoreReads,
         record_log: RecordLog,
         is_alive: Callable[[str], bool],
         scheduler: Scheduler,

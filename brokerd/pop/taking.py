@@ -7,12 +7,12 @@ that load spreads; one in five pops looks at returned messages first, the others
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from brokerd.filters.message_filter import MessageFilter
-from brokerd.metadata.configs import Metadata
-from brokerd.metadata.start_offsets import QueueReads, StartOffsets
+from brokerd.metadata.service import MetadataService
+from brokerd.metadata.start_offsets import StartOffsets
 from brokerd.pop.handles import (
     FLAG_NORMAL,
     FLAG_RETRY_V1,
@@ -25,26 +25,12 @@ from brokerd.pop.queue_ledger import Again, Blocked, QueueLedger
 from brokerd.pop.records import taken_batch
 from brokerd.pop.requests import PopRequest
 from brokerd.pop.settings import PopSettings
-from brokerd.store.queues.queue_reads import GetResult
+from brokerd.store.store_reads import StoreReads
 from remoting.names import RETRY_PREFIX
 from remoting.record.fields import properties_of, queue_offset_of
 
 _NO_BYTE_LIMIT: Final = 1 << 62
 _SCAN_ROUNDS: Final = 4  # reads of one queue whose filter lets nothing through, in one pop
-
-
-class MessageReads(QueueReads, Protocol):
-    """What popping needs of the store."""
-
-    def read_messages(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_count: int,
-        max_bytes: int,
-        tags_codes: Collection[int] | None = None,
-    ) -> GetResult: ...
 
 
 class Found(NamedTuple):
@@ -82,8 +68,8 @@ class Taker:
 
     def __init__(
         self,
-        metadata: Metadata,
-        reads: MessageReads,
+        metadata: MetadataService,
+        reads: StoreReads,
         ledger: PopLedger,
         starts: StartOffsets,
         rng: random.Random,
@@ -229,7 +215,7 @@ class Taker:
             taking.bytes_left -= sum(map(len, encoded))
 
 
-def read_offsets(reads: MessageReads, topic: str, queue_id: int, offsets: Sequence[int]) -> dict[int, bytes]:
+def read_offsets(reads: StoreReads, topic: str, queue_id: int, offsets: Sequence[int]) -> dict[int, bytes]:
     """The records at exactly these ascending queue offsets; those that are gone are left out."""
     found: dict[int, bytes] = {}
     wanted = set(offsets)

@@ -13,11 +13,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from brokerd.proxy.calls import Call, GrpcStatus, Kind, Mastership, run
+from brokerd.proxy.calls import Call, GrpcStatus, Kind, run
 from brokerd.proxy.forwarded import GRPC_STATUS, MORE_FIELD
 from brokerd.proxy.methods.base import CLIENT_ID
 from brokerd.proxy.methods.receive_message import changes_that_give_back
@@ -32,10 +32,12 @@ from brokerd.proxy.proxy_call import (
 )
 from brokerd.proxy.sessions import MAX_SESSIONS_PER_CONNECTION
 from brokerd.proxy.status import Code, Refusal, refusal_of
+from brokerd.replication.replica import Replica
 from remoting import codes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestError
 from remoting.frame import Command
 from remoting.settings import setting
+from remoting.transport.client import RemotingClient
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.tasks import TaskOwner
 
@@ -68,12 +70,6 @@ _NO_MASTER: Final = "this broker group has no master at the moment; try again"
 _OUTCOME_UNKNOWN: Final = "the master was lost before it answered; whether the call was carried out is unknown"
 
 
-class Dialler(Protocol):
-    """Connections to other brokers, one per address."""
-
-    async def connection(self, address: str) -> RemotingConnection: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ForwardSettings:
     """How long and how much a replica holds back while there is no master."""
@@ -100,8 +96,8 @@ class Forwarder:
     def __init__(
         self,
         methods: Methods,
-        dialler: Dialler,
-        mastership: Mastership,
+        dialler: RemotingClient,
+        mastership: Replica,
         *,
         monotonic_ms: Callable[[], int],
         tasks: TaskOwner,

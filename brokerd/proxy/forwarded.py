@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from brokerd.proxy.calls import Call, GrpcStatus, Handler, Mastership, Peer, run
+from brokerd.proxy.calls import Call, GrpcStatus, Handler, Peer, run
 from brokerd.proxy.proxy_call import (
     CANCEL,
     CONNECTION_CLOSED,
@@ -16,6 +16,7 @@ from brokerd.proxy.proxy_call import (
     encode_messages,
     take_part,
 )
+from brokerd.replication.replica import Replica
 from remoting import codes
 from remoting.errors import NotMaster, ProtocolError, RequestError
 from remoting.frame import Command
@@ -125,7 +126,7 @@ class ForwardedCalls:
     def __init__(
         self,
         handlers: Mapping[str, Handler],
-        mastership: Mastership,
+        mastership: Replica,
         monotonic_ms: Callable[[], int],
         closed: Callable[[object], None],
     ) -> None:

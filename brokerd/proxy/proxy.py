@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 
 from brokerd.proxy.access import protect
 from brokerd.proxy.calls import Handler as GrpcHandler
-from brokerd.proxy.calls import Kind, Mastership, Method
+from brokerd.proxy.calls import Kind, Method
 from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint, monotonic_ms
-from brokerd.proxy.forward import Dialler, Forwarder, ForwardSettings, handlers_of
+from brokerd.proxy.forward import Forwarder, ForwardSettings, handlers_of
 from brokerd.proxy.forwarded import ForwardedCalls
 from brokerd.proxy.grpc import SERVICE_PATH
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.methods.table import KINDS, build_methods
+from brokerd.replication.replica import Replica
 from remoting.guarding.guard import Guard
+from remoting.transport.client import RemotingClient
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import TlsServer
@@ -48,8 +50,8 @@ class GrpcProxy:
         host: str,
         port: int,
         services: Services,
-        dialler: Dialler,
-        mastership: Mastership,
+        dialler: RemotingClient,
+        mastership: Replica,
         options: ProxyOptions,
     ) -> None:
         self._services = services

@@ -20,7 +20,8 @@ from brokerd.pop.handles import (
     ReceiptHandle,
     decode_handle,
 )
-from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, Popper, PopRequest, PopStatus
+from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, PopRequest, PopStatus
+from brokerd.pop.service import PopService
 from brokerd.processors import bodies, fields
 from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pop.answers import pop_body, pop_header
@@ -56,7 +57,7 @@ class PopProcessor:
 
     def __init__(
         self,
-        popper: Popper,
+        popper: PopService,
         metadata: MetadataService,
         ranges: StoreReads,
         broker_name: str,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from brokerd.pop.requests import AckStatus, Popper
+from brokerd.pop.requests import AckStatus
+from brokerd.pop.service import PopService
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import attempt, parse, refuse_unary
 from brokerd.proxy.names import group_name, topic_name
@@ -27,7 +28,7 @@ STATUS_FIELDS: Final = {ack_status: status_field(code, text) for ack_status, (co
 _MULTIPLE: Final = status_field(Code.MULTIPLE_RESULTS, "see the entries")
 
 
-def ack_message(popper: Popper) -> Handler:
+def ack_message(popper: PopService) -> Handler:
     def handler(calls: Sequence[Call]) -> None:
         batches: dict[tuple[str, str], list[tuple[Call, Any]]] = {}
         for call in calls:

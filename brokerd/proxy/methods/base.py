@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from brokerd.cluster.broker_route import RouteSource
 from brokerd.members.client_info import Clients
 from brokerd.metadata.configs import Metadata
-from brokerd.pop.requests import Popper
+from brokerd.pop.service import PopService
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.status import Code, Refusal, refusal_of, status_field
 from brokerd.sending.outcomes import Sender
@@ -38,7 +38,7 @@ class Services:
     """The parts of the broker that the methods use."""
 
     sender: Sender
-    popper: Popper
+    popper: PopService
     metadata: Metadata
     clients: Clients
     routes: RouteSource

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from brokerd.pop.requests import InvisibleTimeOutcome, Popper
+from brokerd.pop.requests import InvisibleTimeOutcome
+from brokerd.pop.service import PopService
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.ack_message import STATUS_FIELDS
 from brokerd.proxy.methods.base import each
@@ -16,7 +17,7 @@ from brokerd.proxy.status import Code, Refusal, encode_length, status_field
 MAX_INVISIBLE_MS: Final = 12 * 3600 * 1000
 
 
-def change_invisible_duration(popper: Popper) -> Handler:
+def change_invisible_duration(popper: PopService) -> Handler:
     def handle(call: Call, request: Any) -> None:
         group = group_name(request.group)
         topic = topic_name(request.topic)

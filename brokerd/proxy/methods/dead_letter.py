@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokerd.pop.requests import AckStatus, Popper
+from brokerd.pop.requests import AckStatus
+from brokerd.pop.service import PopService
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.ack_message import STATUS_FIELDS
 from brokerd.proxy.methods.base import each
@@ -12,7 +13,7 @@ from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import service
 
 
-def forward_to_dead_letter(popper: Popper) -> Handler:
+def forward_to_dead_letter(popper: PopService) -> Handler:
     def handle(call: Call, request: Any) -> None:
         def forwarded(status: AckStatus) -> None:
             call.answer(STATUS_FIELDS[status])

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from brokerd.metadata.configs import Metadata
 from brokerd.metadata.start_offsets import InitMode
-from brokerd.pop.requests import Parked, PopOutcome, PoppedMessage, Popper, PopRequest, PopStatus
+from brokerd.pop.requests import Parked, PopOutcome, PoppedMessage, PopRequest, PopStatus
+from brokerd.pop.service import PopService
 from brokerd.proxy import properties
 from brokerd.proxy.calls import Call
 from brokerd.proxy.mapping import to_message
@@ -53,7 +54,7 @@ class ReceiveMessage:
 
     def __init__(
         self,
-        popper: Popper,
+        popper: PopService,
         metadata: Metadata,
         groups: Groups,
         monotonic_ms: Callable[[], int],

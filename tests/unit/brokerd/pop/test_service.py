@@ -7,7 +7,8 @@ import pytest
 from brokerd.metadata.start_offsets import InitMode
 from brokerd.pop.handles import decode_handle
 from brokerd.pop.records import POP_TOPIC
-from brokerd.pop.requests import AckStatus, Popper, PopStatus
+from brokerd.pop.requests import AckStatus, PopStatus
+from brokerd.pop.service import PopService
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import InvalidParameter
@@ -20,7 +21,7 @@ RETRY = "%RETRY%g+t"
 
 
 def test_it_is_a_popper() -> None:
-    popper: Popper = master().pop_service
+    popper: PopService = master().pop_service
     assert popper
 
 
