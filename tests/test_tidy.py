@@ -480,11 +480,6 @@ MOST_PARAMETERS = 6
 TAKE_MORE = {
     "brokerd/config/writer.py ConfigWriter",
     "brokerd/loop/long_polling.py Waiter",
-    "brokerd/pop/batch.py Batch",
-    "brokerd/pop/finishing.py Finishing",
-    "brokerd/pop/looking.py PopLooking",
-    "brokerd/pop/reviver.py Reviver",
-    "brokerd/pop/service.py PopService",
     "brokerd/processors/administration/state.py StateProcessor",
     "brokerd/retry/service.py RetryService",
     "brokerd/store/housekeeping.py Housekeeper",

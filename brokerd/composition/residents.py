@@ -10,6 +10,7 @@ from brokerd.delay.deliverer import Deliverer
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService, Preface
 from brokerd.pop.service import PopService
+from brokerd.pop.surroundings import Surroundings
 from brokerd.store.store import MessageStore
 from brokerd.transactions.service import TransactionService
 
@@ -41,16 +42,10 @@ def make_residents(
     return Residents(
         metadata,
         PopService(
-            broker_name=identity.broker_name,
-            metadata=metadata,
-            reads=store,
-            record_log=record_log,
-            is_alive=clients.is_alive,
-            scheduler=scheduler,
-            now_ms=wall_ms,
-            rng=environment.rng,
-            settings=settings.pop,
-            journal_settings=settings.journal,
+            Surroundings(identity.broker_name, metadata, store, record_log, scheduler, wall_ms, settings.pop),
+            clients.is_alive,
+            environment.rng,
+            settings.journal,
         ),
         TransactionService(
             broker_name=identity.broker_name,

@@ -8,7 +8,7 @@ from brokerd.filters.message_filter import MessageFilter, compile_filter
 from brokerd.loop.long_polling import ANY_QUEUE
 from brokerd.metadata.groups import ensure_group
 from brokerd.metadata.service import MetadataService
-from brokerd.pop.batch import MAX_BATCH
+from brokerd.pop.queue_ledger import MAX_BATCH
 from brokerd.pop.requests import PopRequest
 from brokerd.pop.settings import PopSettings
 from remoting import codes

@@ -9,16 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
-from brokerd.loop.scheduler import Scheduler
-from brokerd.metadata.service import MetadataService
 from brokerd.pop.admission import admit
 from brokerd.pop.handles import retry_topic, retry_topic_v1
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import Again, Blocked
 from brokerd.pop.requests import Parked, PopRequest
-from brokerd.pop.settings import PopSettings
+from brokerd.pop.surroundings import Surroundings
 from brokerd.pop.taking import read_offsets
-from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import NotMaster, RequestError, as_request_error
 from remoting.names import RETRY_PREFIX
@@ -51,26 +48,17 @@ class _Waiting(NamedTuple):
 class PopLooking:
     """Owned by the pop service, which calls `arrived` for whatever may let a pop succeed."""
 
-    def __init__(
-        self,
-        metadata: MetadataService,
-        reads: StoreReads,
-        ledger: PopLedger,
-        scheduler: Scheduler,
-        now_ms: Callable[[], int],
-        is_serving: Callable[[], bool],
-        settings: PopSettings,
-    ) -> None:
-        self._metadata = metadata
-        self._reads = reads
+    def __init__(self, around: Surroundings, ledger: PopLedger, is_serving: Callable[[], bool]) -> None:
+        self._metadata = around.metadata
+        self._reads = around.reads
+        self._scheduler = around.scheduler
+        self._now_ms = around.now_ms
+        self._settings = around.settings
         self._ledger = ledger
-        self._scheduler = scheduler
-        self._now_ms = now_ms
         self._is_serving = is_serving
-        self._settings = settings
         self._polling: LongPolling[_Waiting] = LongPolling(
-            scheduler,
-            WaitTable(settings.max_waiting_per_queue, settings.max_waiting),
+            around.scheduler,
+            WaitTable(around.settings.max_waiting_per_queue, around.settings.max_waiting),
             self._try_again,
             lambda waiter: waiter.payload.done(Notice()),
             share=False,

@@ -7,8 +7,8 @@ one and raised otherwise, only by argument checks that happen before anything wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -64,7 +64,7 @@ class PoppedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PopOutcome:
-    """The answer to a pop. `start_offsets` maps (retry flag, queue id) to where the read of that queue started."""
+    """The answer to a pop; its messages are queue by queue, ascending."""
 
     status: PopStatus
     messages: Sequence[PoppedMessage] = ()
@@ -72,7 +72,6 @@ class PopOutcome:
     invisible_time_ms: int = 0
     revive_queue_id: int = 0
     rest_count: int = 0
-    start_offsets: Mapping[tuple[int, int], int] = field(default_factory=dict)
     error: RequestError | None = None
 
 

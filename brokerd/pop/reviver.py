@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from brokerd.journal.journal import Journal
-from brokerd.journal.record_log import RecordLog
-from brokerd.loop.scheduler import Scheduler, Timer
-from brokerd.metadata.service import MetadataService
+from brokerd.loop.scheduler import Timer
 from brokerd.pop import copies, records
-from brokerd.pop.batch import NEVER_MS, Batch
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.handles import dead_letter_topic
 from brokerd.pop.ledger import PopLedger
-from brokerd.pop.settings import PopSettings
+from brokerd.pop.queue_ledger import NEVER_MS, Batch
+from brokerd.pop.surroundings import Surroundings
 from brokerd.pop.taking import read_offsets
 from brokerd.store.draft import Draft
 from brokerd.store.store_reads import StoreReads
@@ -42,29 +41,22 @@ class Reviver:
 
     def __init__(
         self,
+        around: Surroundings,
         ledger: PopLedger,
         journal: Journal,
-        record_log: RecordLog,
-        metadata: MetadataService,
-        reads: StoreReads,
+        counters: PopCounters,
         is_alive: Callable[[str], bool],
         woken: Callable[[str, int, str], None],
-        scheduler: Scheduler,
-        now_ms: Callable[[], int],
-        settings: PopSettings,
-        counters: PopCounters,
     ) -> None:
+        self._around = around
+        self._metadata = around.metadata
+        self._reads = around.reads
+        self._settings = around.settings
         self._ledger = ledger
         self._journal = journal
-        self._record_log = record_log
-        self._metadata = metadata
-        self._reads = reads
+        self._counters = counters
         self._is_alive = is_alive
         self._woken = woken
-        self._scheduler = scheduler
-        self._now_ms = now_ms
-        self._settings = settings
-        self._counters = counters
         self._timer: Timer | None = None
         self._timer_at_ms = 0
         self._running = False
@@ -87,14 +79,14 @@ class Reviver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at_ms = due_ms
-        wait_s = max(0.0, (due_ms - self._now_ms()) / 1000)
-        self._timer = self._scheduler.call_later(wait_s, self._run)
+        wait_s = max(0.0, (due_ms - self._around.now_ms()) / 1000)
+        self._timer = self._around.scheduler.call_later(wait_s, self._run)
 
     # ---- inside
 
     def _run(self) -> None:
         self._timer = None
-        now_ms = self._now_ms()
+        now_ms = self._around.now_ms()
         due = self._ledger.expire(now_ms, max(1, self._settings.revive_messages // 8))
         departures: list[_Departure] = []
         copied = copied_bytes = 0
@@ -125,15 +117,12 @@ class Reviver:
     def _depart(self, departures: Sequence[_Departure], now_ms: int) -> None:
         """Append the copies and the record; what is refused stays due and is tried again."""
         drafts = [draft for departure in departures for draft in departure.drafts]
-        entries = []
-        for departure in departures:
-            queue = departure.batch.queue
-            entries.append([queue.group, queue.topic, queue.queue_id, departure.batch.pop_time_ms, departure.mask])
+        entries = [departure.batch.entry(departure.mask) for departure in departures]
         try:
             for topic in {draft.topic for draft in drafts}:
                 raise_refusal(self._metadata.ensure_topic(topic))
             if drafts:
-                self._record_log.append_messages(drafts)
+                self._around.record_log.append_messages(drafts)
             self._journal.append(records.REVIVED, records.finished(entries))
         except LogboomError as error:
             if error.code != codes.MESSAGE_ILLEGAL:
@@ -208,16 +197,16 @@ class Reviver:
         return departure
 
 
+@dataclass(slots=True)
 class _Departure:
     """What leaves one batch: the messages of `mask`, with copies for some of them."""
 
-    __slots__ = ("batch", "dead", "drafts", "lost", "mask", "returned")
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self.mask = 0
-        self.drafts: list[Draft] = []
-        self.returned = self.dead = self.lost = 0
+    batch: Batch
+    mask: int = 0
+    drafts: list[Draft] = field(default_factory=list)
+    returned: int = 0
+    dead: int = 0
+    lost: int = 0
 
 
 def forward(

@@ -15,16 +15,12 @@ from typing import Any, Final
 
 from brokerd.filters.message_filter import ALL, MessageFilter
 from brokerd.journal.journal import Journal, JournalSettings
-from brokerd.journal.record_log import RecordLog
 from brokerd.loop.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
-from brokerd.loop.scheduler import Scheduler
 from brokerd.loop.steady_clock import SteadyClock
-from brokerd.metadata.service import MetadataService
 from brokerd.metadata.start_offsets import StartOffsets
 from brokerd.metadata.tables import Change
 from brokerd.pop import copies, records
 from brokerd.pop.admission import admit
-from brokerd.pop.answers import popped_messages, start_offsets
 from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.finishing import Finishing
@@ -36,13 +32,12 @@ from brokerd.pop.handles import (
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.looking import PopLooking
 from brokerd.pop.records import POP_TOPIC
-from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, Parked, PopOutcome, PopRequest, PopStatus
+from brokerd.pop.requests import Parked, PopOutcome, PopRequest, PopStatus
 from brokerd.pop.reviver import Reviver
-from brokerd.pop.settings import PopSettings
-from brokerd.pop.taking import Taker, Taking
+from brokerd.pop.surroundings import Surroundings
+from brokerd.pop.taking import Taker, Taking, popped_messages
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.put_status import PutStatus
-from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import LogboomError, NotMaster, RequestError, as_request_error
 
@@ -68,7 +63,7 @@ class _Waiting:
 
 
 class PopService:
-    """Implements `requests.Popper`; a `journal.resident.Resident`.
+    """POP for both protocols' endpoints, as `requests` says; a `journal.resident.Resident`.
 
     `is_alive(client_id)` says whether a client that leases messages is there.
     """
@@ -77,70 +72,45 @@ class PopService:
 
     def __init__(
         self,
-        *,
-        broker_name: str,
-        metadata: MetadataService,
-        reads: StoreReads,
-        record_log: RecordLog,
+        around: Surroundings,
         is_alive: Callable[[str], bool],
-        scheduler: Scheduler,
-        now_ms: Callable[[], int],
         rng: random.Random,
-        settings: PopSettings | None = None,
         journal_settings: JournalSettings | None = None,
     ) -> None:
-        self.settings = settings or PopSettings()
-        self.counters = PopCounters()
+        record_log, scheduler = around.record_log, around.scheduler
+        around = replace(around, now_ms=SteadyClock(around.now_ms, scheduler.time))
+        self.settings = settings = around.settings
+        self.counters = counters = PopCounters()
         self.given_listeners: list[Callable[[str, str, int, int], None]] = []  # (topic, group, messages, bytes)
-        self.ledger = PopLedger()
-        self.journal = Journal(record_log, POP_TOPIC, self.ledger, journal_settings)
-        self.starts = StartOffsets(reads, lambda: record_log.end_offset, self.settings.recent_log_bytes)
-        self._broker_name = broker_name
-        self._metadata = metadata
-        self._reads = reads
+        self.ledger = ledger = PopLedger()
+        self.journal = journal = Journal(record_log, POP_TOPIC, ledger, journal_settings)
+        self.starts = StartOffsets(around.reads, lambda: record_log.end_offset, settings.recent_log_bytes)
+        self._broker_name = around.broker_name
+        self._metadata = around.metadata
+        self._reads = around.reads
         self._scheduler = scheduler
-        self._now_ms = now_ms = SteadyClock(now_ms, scheduler.time)
+        self._now_ms = around.now_ms
         self._serving = False
-        self._taker = Taker(metadata, reads, self.ledger, self.starts, rng, self.settings)
-        self._reviver = Reviver(
-            self.ledger,
-            self.journal,
-            record_log,
-            metadata,
-            reads,
-            is_alive,
-            self._redelivered,
-            scheduler,
-            now_ms,
-            self.settings,
-            self.counters,
+        self._taker = Taker(around, ledger, self.starts, rng)
+        self._reviver = Reviver(around, ledger, journal, counters, is_alive, self._redelivered)
+        self._finishing = finishing = Finishing(
+            around, ledger, journal, counters, lambda: self._serving, self._ledger_changed
         )
-        self._finishing = Finishing(
-            broker_name=broker_name,
-            ledger=self.ledger,
-            journal=self.journal,
-            record_log=record_log,
-            metadata=metadata,
-            reads=reads,
-            changed=self._ledger_changed,
-            scheduler=scheduler,
-            now_ms=now_ms,
-            max_invisible_time_ms=self.settings.max_invisible_time_ms,
-            counters=self.counters,
-        )
-        self.looking = PopLooking(metadata, reads, self.ledger, scheduler, now_ms, lambda: self._serving, self.settings)
+        self.ack, self.change_invisible_time = finishing.ack, finishing.change
+        self.forward_to_dead_letter = finishing.forward
+        self.looking = PopLooking(around, ledger, lambda: self._serving)
         self._polling: LongPolling[_Waiting] = LongPolling(
             scheduler,
-            WaitTable(self.settings.max_waiting_per_queue, self.settings.max_waiting),
+            WaitTable(settings.max_waiting_per_queue, settings.max_waiting),
             self._try_again,
             self._timed_out,
             share=True,
         )
 
-    # ---- requests.Popper
+    # ---- requests
 
     def pop(self, request: PopRequest, done: PopDone) -> Parked | None:
-        """Take messages now, or wait for some; see requests.Popper."""
+        """Take messages now (`done` follows when that is recorded) or wait until some arrive; None = it does not wait."""
         self.counters.pops += 1
         try:
             if not self._serving:
@@ -170,29 +140,6 @@ class PopService:
         elif more:
             self._scan_on(request)
         return waiter
-
-    def ack(self, group: str, topic: str, handles: Sequence[str], done: Callable[[Sequence[AckStatus]], None]) -> None:
-        """Finish messages; see requests.Popper."""
-        if not self._serving:
-            done([AckStatus.FAILED] * len(handles))
-            return
-        self._finishing.ack(group, topic, handles, done)
-
-    def change_invisible_time(
-        self, group: str, topic: str, handle: str, invisible_time_ms: int, done: Callable[[InvisibleTimeOutcome], None]
-    ) -> None:
-        """Postpone a message, or return it at once; see requests.Popper."""
-        if not self._serving:
-            done(InvisibleTimeOutcome(AckStatus.FAILED, handle))
-            return
-        self._finishing.change(group, topic, handle, invisible_time_ms, done)
-
-    def forward_to_dead_letter(self, group: str, topic: str, handle: str, done: Callable[[AckStatus], None]) -> None:
-        """Give a message up; see requests.Popper."""
-        if not self._serving:
-            done(AckStatus.FAILED)
-            return
-        self._finishing.forward(group, topic, handle, done)
 
     # ---- resident of the log
 
@@ -385,7 +332,7 @@ class PopService:
             for batch in queue.batches.values() if queue is not None else ():
                 mask = sum(1 << batch.place_of(offset) for offset in offsets if batch.place_of(offset) >= 0)
                 if mask & batch.remaining:
-                    entries.append([group, topic, queue_id, batch.pop_time_ms, mask])
+                    entries.append(batch.entry(mask))
             self.counters.lost += len(offsets)
         self.journal.append(records.REVIVED, records.finished(entries))
 
@@ -411,7 +358,6 @@ class PopService:
             request.invisible_time_ms,
             revive_queue_id,
             taking.rest_count,
-            start_offsets(taking.found),
         )
 
     def _give_back(self, group: str, taking: Taking, pop_time_ms: int) -> None:

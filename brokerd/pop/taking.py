@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from brokerd.filters.message_filter import MessageFilter
-from brokerd.metadata.service import MetadataService
 from brokerd.metadata.start_offsets import StartOffsets
+from brokerd.pop.copies import counts_earlier_deliveries
 from brokerd.pop.handles import (
     FLAG_NORMAL,
     FLAG_RETRY_V1,
@@ -23,11 +24,11 @@ from brokerd.pop.handles import (
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import Again, Blocked, QueueLedger
 from brokerd.pop.records import taken_batch
-from brokerd.pop.requests import PopRequest
-from brokerd.pop.settings import PopSettings
+from brokerd.pop.requests import PoppedMessage, PopRequest
+from brokerd.pop.surroundings import Surroundings
 from brokerd.store.store_reads import StoreReads
 from remoting.names import RETRY_PREFIX
-from remoting.record.fields import properties_of, queue_offset_of
+from remoting.record.fields import offsets_of, properties_of, queue_offset_of
 
 _NO_BYTE_LIMIT: Final = 1 << 62
 _SCAN_ROUNDS: Final = 4  # reads of one queue whose filter lets nothing through, in one pop
@@ -44,19 +45,20 @@ class Found(NamedTuple):
     counts: Sequence[int] | None
 
 
+@dataclass(slots=True)
 class Taking:
-    """What one pop takes. `batches` are those of the record, also of queues that only move on; `more` = a scan is unfinished."""
+    """What one pop takes. `batches` are those of the record, also of queues that only move on; `more` = a scan is unfinished.
 
-    __slots__ = ("batches", "bytes_left", "found", "lost", "messages_left", "more", "rest_count")
+    `lost` are (topic, queue, offsets) that were to come again and that the store no longer has.
+    """
 
-    def __init__(self, max_count: int, max_bytes: int) -> None:
-        self.messages_left = max_count
-        self.bytes_left = max_bytes
-        self.batches: list[list[Any]] = []
-        self.found: list[Found] = []
-        self.lost: list[tuple[str, int, list[int]]] = []  # (topic, queue, offsets) that the store no longer has
-        self.rest_count = 0
-        self.more = False
+    messages_left: int
+    bytes_left: int
+    batches: list[list[Any]] = field(default_factory=list)
+    found: list[Found] = field(default_factory=list)
+    lost: list[tuple[str, int, list[int]]] = field(default_factory=list)
+    rest_count: int = 0
+    more: bool = False
 
     @property
     def is_full(self) -> bool:
@@ -66,21 +68,13 @@ class Taking:
 class Taker:
     """Plans takes; see the module."""
 
-    def __init__(
-        self,
-        metadata: MetadataService,
-        reads: StoreReads,
-        ledger: PopLedger,
-        starts: StartOffsets,
-        rng: random.Random,
-        settings: PopSettings,
-    ) -> None:
-        self._metadata = metadata
-        self._reads = reads
+    def __init__(self, around: Surroundings, ledger: PopLedger, starts: StartOffsets, rng: random.Random) -> None:
+        self._metadata = around.metadata
+        self._reads = around.reads
+        self._settings = around.settings
         self._ledger = ledger
         self._starts = starts
         self._rng = rng
-        self._settings = settings
 
     def take(self, request: PopRequest, message_filter: MessageFilter, queue_nums: int, now_ms: int) -> Taking:
         """What the request gets now; nothing found = wait. `queue_nums` are the readable queues of the topic."""
@@ -235,3 +229,24 @@ def read_offsets(reads: StoreReads, topic: str, queue_id: int, offsets: Sequence
         while position < len(offsets) and offsets[position] < behind:
             position += 1
     return found
+
+
+def popped_messages(
+    request: PopRequest, found: Sequence[Found], pop_time_ms: int, revive_queue_id: int, broker_name: str
+) -> list[PoppedMessage]:
+    """What was taken as the endpoints answer it, in the order taken: queue by queue, ascending."""
+    messages: list[PoppedMessage] = []
+    asked = request.topic
+    for topic, flag, queue_id, offsets, records, counts in found:
+        prefix = (
+            f"{offsets[0]} {pop_time_ms} {request.invisible_time_ms} {revive_queue_id} {flag} {broker_name} {queue_id} "
+        )
+        starts_anew = not counts_earlier_deliveries(topic)
+        for place, record in enumerate(records):
+            queue_offset, physical_offset, deliveries = offsets_of(record)
+            if starts_anew:
+                deliveries = 0
+            deliveries += counts[place] if counts is not None else 1
+            handle = f"{prefix}{queue_offset} {physical_offset}"
+            messages.append(PoppedMessage(record, asked, flag, queue_id, queue_offset, handle, deliveries))
+    return messages

@@ -21,6 +21,7 @@ from brokerd.pop.requests import (
 )
 from brokerd.pop.service import PopService
 from brokerd.pop.settings import PopSettings
+from brokerd.pop.surroundings import Surroundings
 from brokerd.store.derived.dispatcher import Arrival
 from remoting.record.codec import Record, decode_record
 from tests.support.memory_log import MemoryRecordLog, draft
@@ -63,15 +64,17 @@ class PopBroker:
         names = SystemNames("cluster", "broker-a", development=False, delay_levels=18)
         self.metadata = MetadataService(self.log, names, self.turns, self.turns.wall_ms)
         self.pop_service = PopService(
-            broker_name="broker-a",
-            metadata=self.metadata,
-            reads=self.log,
-            record_log=self.log,
-            is_alive=self.alive.__contains__,
-            scheduler=self.turns,
-            now_ms=self.turns.wall_ms,
-            rng=random.Random(7),
-            settings=PopSettings(**settings),
+            Surroundings(
+                "broker-a",
+                self.metadata,
+                self.log,
+                self.log,
+                self.turns,
+                self.turns.wall_ms,
+                PopSettings(**settings),
+            ),
+            self.alive.__contains__,
+            random.Random(7),
         )
         self.metadata.unfinished = self.pop_service.unfinished
         self.metadata.listeners.append(self.pop_service.metadata_changed)

@@ -35,7 +35,7 @@ def pop_header(outcome: PopOutcome, *, ordered: bool) -> dict[str, str]:
     for message in outcome.messages:
         queues.setdefault((message.retry_flag, message.queue_id), []).append(message)
     header["startOffsetInfo"] = ";".join(
-        f"{flag} {queue_id} {outcome.start_offsets[flag, queue_id]}" for flag, queue_id in queues
+        f"{flag} {queue_id} {messages[0].queue_offset}" for (flag, queue_id), messages in queues.items()
     )
     header["msgOffsetInfo"] = ";".join(
         f"{flag} {queue_id} {','.join(str(message.queue_offset) for message in messages)}"
