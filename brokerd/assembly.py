@@ -21,7 +21,7 @@ from brokerd.cluster.routes import Routes
 from brokerd.composition.core import BrokerCore
 from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
 from brokerd.composition.exposition import Exposition, Sources
-from brokerd.composition.handlers import build_processors, build_retry
+from brokerd.composition.handlers import Parts, build_processors, build_retry
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.composition.send_path import build_sends
@@ -148,7 +148,7 @@ class Broker:
         self._directory.view_listeners.append(self._access.look)
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, _monotonic_ms)
         locks = QueueLocks()
-        self._retry = build_retry(core, locks, auto_create_groups=settings.pop.auto_create_groups)
+        self._retry = build_retry(core, locks)
         self._sends = build_sends(
             core,
             self._retry,
@@ -178,17 +178,18 @@ class Broker:
             ),
         )
         self._processors = build_processors(
-            core,
-            self.clients,
-            self.replica,
-            loop,
-            self._connections.__len__,
-            names,
-            self._live,
-            self._routes.route,
-            locks,
-            self._retry,
-            auto_create_groups=settings.pop.auto_create_groups,
+            Parts(
+                names,
+                core,
+                self.replica,
+                self.clients,
+                self._routes,
+                locks,
+                self._retry,
+                self._live,
+                loop,
+                self._connections.__len__,
+            )
         )
         self._cleanup = CleanupProcessor(
             core.store,

@@ -480,7 +480,6 @@ MOST_PARAMETERS = 6
 TAKE_MORE = {
     "brokerd/config/writer.py ConfigWriter",
     "brokerd/loop/long_polling.py Waiter",
-    "brokerd/processors/administration/state.py StateProcessor",
     "brokerd/retry/service.py RetryService",
     "brokerd/store/housekeeping.py Housekeeper",
     "brokerd/transactions/checking.py CheckBack",

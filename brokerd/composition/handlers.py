@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from brokerd.cluster.broker_route import RouteSource
 from brokerd.composition.core import BrokerCore
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.consuming.key_queries import KeyQueries
@@ -18,9 +19,9 @@ from brokerd.metadata.service import DataVersion
 from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
-from brokerd.processors.administration.state import StateProcessor, StateSources
+from brokerd.processors.administration.state import StateFigures, StateProcessor
 from brokerd.processors.administration.topics import TopicProcessor
-from brokerd.processors.clients.assignments import AssignmentProcessor, Route
+from brokerd.processors.clients.assignments import AssignmentProcessor
 from brokerd.processors.clients.connections import ConnectionProcessor
 from brokerd.processors.clients.heartbeats import ClientProcessor
 from brokerd.processors.clients.locks import LockProcessor
@@ -41,24 +42,27 @@ from brokerd.retry.service import RetryService
 from remoting.facts.broker_state import ScheduleState, Totals
 
 
-def build_processors(
-    core: BrokerCore,
-    clients: ClientRegistry,
-    replica: Replica,
-    scheduler: Scheduler,
-    connections: Callable[[], int],
-    names: BrokerNames,
-    live: LiveSettings,
-    route: Route,
-    locks: QueueLocks,
-    retry: RetryService,
-    *,
-    auto_create_groups: bool,
-) -> Processors:
-    """All processors beside the senders. `connections` counts the open remoting connections."""
-    cluster, broker_name, address = names.cluster, names.broker_name, names.address
-    progress = core.progress
-    metadata, store, pop, counters = core.metadata, core.store, core.pop, core.counters
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What answers are made of. `connections` counts the open remoting connections."""
+
+    names: BrokerNames
+    core: BrokerCore
+    replica: Replica
+    clients: ClientRegistry
+    routes: RouteSource
+    locks: QueueLocks
+    retry: RetryService
+    live: LiveSettings
+    scheduler: Scheduler
+    connections: Callable[[], int]
+
+
+def build_processors(parts: Parts) -> Processors:
+    """All processors beside the senders."""
+    core, replica, clients, scheduler, live = parts.core, parts.replica, parts.clients, parts.scheduler, parts.live
+    metadata, store, pop, counters, progress = core.metadata, core.store, core.pop, core.counters, core.progress
+    broker_name, creates_groups = parts.names.broker_name, pop.settings.auto_create_groups
 
     def is_master() -> bool:
         return replica.is_master
@@ -81,19 +85,13 @@ def build_processors(
         given_back = core.retry_counters
         return replace(core.schedule.state(), returned=given_back.returned, dead_lettered=given_back.dead_lettered)
 
-    sources = StateSources(
-        replica=replica.state,
-        log=store.commitlog,
+    figures = StateFigures(
         dispatched_offset=lambda: store.dispatch_offset,
         totals=totals,
-        connections=connections,
-        consumer_offset=progress.consumer_offset,
-        in_flight=pop.in_flight,
-        consumed=progress.consumed,
+        connections=parts.connections,
         transactions=core.transactions.state,
         schedule=schedule,
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),
-        wall_ms=_wall_ms,
     )
     place = ReadPlace(
         live.pull,
@@ -104,7 +102,7 @@ def build_processors(
     )
 
     pull = PullProcessor(
-        PullChecks(metadata, clients, lambda: auto_create_groups and replica.is_master),
+        PullChecks(metadata, clients, lambda: creates_groups and replica.is_master),
         Readers(metadata.commits, progress.pulled),
         store,
         counters,
@@ -115,44 +113,44 @@ def build_processors(
     core.arrival_listeners.append(pull.arrived)
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
-    replica.add_role_listener(lambda _role, _epoch: locks.clear())
+    replica.add_role_listener(lambda _role, _epoch: parts.locks.clear())
     return Processors(
         pull=pull,
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts, data_version),
-        clients=ClientProcessor(metadata, clients, is_master, live.pull, auto_create_groups=auto_create_groups),
+        clients=ClientProcessor(metadata, clients, is_master, live.pull, auto_create_groups=creates_groups),
         topics=TopicProcessor(
             metadata, broker_name, data_version, store, counters.statistics, replica.when_topics_known
         ),
         groups=GroupProcessor(metadata, group_version),
         connections=ConnectionProcessor(clients),
-        assignments=AssignmentProcessor(metadata, clients, route),
-        consumption=ConsumptionProcessor(consumption, address, _wall_ms, counters.statistics),
+        assignments=AssignmentProcessor(metadata, clients, parts.routes),
+        consumption=ConsumptionProcessor(consumption, parts.names.address, _wall_ms, counters.statistics),
         inspection=InspectionProcessor(
             counters.statistics,
-            cluster,
+            parts.names.cluster,
             time.monotonic,
             store,
             clients.consumer_group,
         ),
-        resets=ResetProcessor(consumption, metadata.commits, pop, live.pull, pull.wake),
+        resets=ResetProcessor(consumption, pop, live.pull, pull.wake),
         relay=RelayProcessor(metadata, clients, store, broker_name),
         messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         pop_looking=PopLookingProcessor(pop.looking, pop, metadata, scheduler),
-        state=StateProcessor(cluster, broker_name, metadata, metadata.names, clients, store, sources),
+        state=StateProcessor(parts.names.cluster, consumption, replica.state, store.commitlog, figures, _wall_ms),
         locks=LockProcessor(
-            locks,
+            parts.locks,
             metadata,
             broker_name,
             lambda: replica.is_master or not replica.is_connected_to_master,
             _steady_ms,
         ),
         transactions=TransactionProcessor(core.transactions),
-        send_back=SendBackProcessor(retry, core.schedule.offsets, data_version),
+        send_back=SendBackProcessor(parts.retry, core.schedule.offsets, data_version),
     )
 
 
-def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool) -> RetryService:
+def build_retry(core: BrokerCore, locks: QueueLocks) -> RetryService:
     """What takes back messages; the senders and a processor use it."""
     service = RetryService(
         core.metadata,
@@ -162,7 +160,7 @@ def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool
         lambda group: locks.is_locked(group, _steady_ms()),
         core.delays,
         core.retry_counters,
-        auto_create_groups=auto_create_groups,
+        auto_create_groups=core.pop.settings.auto_create_groups,
     )
     service.listeners.append(core.counters.statistics.note_sent_back)
     return service

@@ -16,7 +16,7 @@ from brokerd.members.registry import ClientRegistry
 from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
-from brokerd.processors.administration.state import StateProcessor, StateSources
+from brokerd.processors.administration.state import StateFigures, StateProcessor
 from brokerd.processors.administration.topics import TopicProcessor
 from brokerd.processors.clients.assignments import AssignmentProcessor
 from brokerd.processors.clients.connections import ConnectionProcessor
@@ -145,7 +145,6 @@ class RemotingBroker(PopBroker):
         self.is_master = True
         self.pull_settings = Live(pull_settings or PullSettings())
         self.other_routes: list[BrokerRoute] = []
-        names = self.metadata.names
         version = lambda: self.metadata.data_version(1)  # noqa: E731
         offset = self.progress.consumer_offset
         self.is_master_known = False
@@ -164,19 +163,13 @@ class RemotingBroker(PopBroker):
                 self.memory_bytes,
             ),
         )
-        sources = StateSources(
-            lambda: REPLICA,
-            LOCAL_LOG,
+        figures = StateFigures(
             lambda: 8,
             lambda: Totals(in_messages=1, in_bytes=2, out_messages=3, out_bytes=4),
             lambda: 7,
-            offset,
-            self.progress.in_flight,
-            self.progress.consumed,
             lambda: self.transactions.state(),
             lambda: self.schedule.state(),
             lambda: 11,
-            self.turns.wall_ms,
         )
         self.transactions = TransactionService(
             broker_name="broker-a",
@@ -211,7 +204,7 @@ class RemotingBroker(PopBroker):
             GroupProcessor(self.metadata, version),
             ConnectionProcessor(self.clients),
             ConsumptionProcessor(consumption, "127.0.0.1:10911", self.turns.wall_ms, self.counters.statistics),
-            AssignmentProcessor(self.metadata, self.clients, self.route),
+            AssignmentProcessor(self.metadata, self.clients, self),
             InspectionProcessor(
                 self.counters.statistics,
                 "cluster",
@@ -219,12 +212,12 @@ class RemotingBroker(PopBroker):
                 ranges,
                 self.clients.consumer_group,
             ),
-            ResetProcessor(consumption, self.metadata.commits, self.pop_service, self.pull_settings, self.pull.wake),
+            ResetProcessor(consumption, self.pop_service, self.pull_settings, self.pull.wake),
             RelayProcessor(self.metadata, self.clients, self.log, "broker-a"),
             MessageProcessor(self.log, NoIndex()),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             PopLookingProcessor(self.pop_service.looking, self.pop_service, self.metadata, self.turns),
-            StateProcessor("cluster", "broker-a", self.metadata, names, self.clients, ranges, sources),
+            StateProcessor("cluster", consumption, lambda: REPLICA, LOCAL_LOG, figures, self.turns.wall_ms),
             LockProcessor(
                 self.locks,
                 self.metadata,

@@ -6,6 +6,7 @@ without secrets.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import orjson
@@ -37,30 +38,30 @@ CHANGES: Final = frozenset(
 _NOT_PASSED_ON: Final = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN, "OnsChannel", CALLER)
 
 
+@dataclass(frozen=True, slots=True)
 class AccessProcessor:
     """The handlers."""
 
-    def __init__(self, guard: Guard, follower: AccessFollower, owner: TaskOwner) -> None:
-        self._guard = guard
-        self._follower = follower
-        self._owner = owner
+    guard: Guard
+    follower: AccessFollower
+    owner: TaskOwner
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        query, change = spawned(self._owner, self._query), spawned(self._owner, self._change)
+        query, change = spawned(self.owner, self._query), spawned(self.owner, self._change)
         return dict.fromkeys(QUERIES, query) | dict.fromkeys(CHANGES, change)
 
     async def _change(self, connection: RemotingConnection, request: Command) -> None:
-        answer = await self._follower.ask(request.code, self._fields(request), bytes(request.body))
+        answer = await self.follower.ask(request.code, self._fields(request), bytes(request.body))
         if answer.code == codes.SUCCESS:
-            await self._follower.refresh()
+            await self.follower.refresh()
         connection.respond(request, answer.code, remark=answer.remark)
 
     async def _query(self, connection: RemotingConnection, request: Command) -> None:
         try:
-            answer = await self._follower.ask(request.code, self._fields(request), bytes(request.body))
+            answer = await self.follower.ask(request.code, self._fields(request), bytes(request.body))
         except (ConnectionLost, RequestTimeout, NotLeader):
-            document = answer_query(self._follower.copy.state, request.code, request.ext, lambda _user: None)
+            document = answer_query(self.follower.copy.state, request.code, request.ext, lambda _user: None)
             connection.respond(request, body=b"" if document is None else orjson.dumps(document))
         else:
             connection.respond(request, answer.code, body=answer.body, remark=answer.remark)
@@ -68,6 +69,6 @@ class AccessProcessor:
     def _fields(self, request: Command) -> dict[str, str]:
         """What the controllers get to know: the request's fields, and (checked here, as it is not to them) who asks."""
         fields = {key: value for key, value in request.ext.items() if key not in _NOT_PASSED_ON}
-        if self._guard.is_on and access_key(request) != INNER_USER:
+        if self.guard.is_on and access_key(request) != INNER_USER:
             fields[CALLER] = access_key(request)
         return fields

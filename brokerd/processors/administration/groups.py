@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.metadata.configs import GroupConfig
@@ -10,7 +11,8 @@ from brokerd.metadata.service import DataVersion, MetadataService
 from brokerd.processors import bodies, fields
 from brokerd.processors.administration.group_bodies import decode_group, group_json
 from brokerd.processors.administration.pages import page
-from brokerd.processors.administration.topics import MAX_LIST, check_different, respond_when_done
+from brokerd.processors.administration.topics import MAX_LIST, check_different
+from brokerd.processors.answers import when_done
 from brokerd.processors.bodies import encode
 from remoting import codes
 from remoting.errors import RequestError
@@ -20,35 +22,35 @@ from remoting.transport.connection import RemotingConnection
 _READ_BIT: Final = 4
 
 
+@dataclass(frozen=True, slots=True)
 class GroupProcessor:
     """The handlers."""
 
-    def __init__(self, metadata: MetadataService, data_version: Callable[[], DataVersion]) -> None:
-        self._metadata = metadata
-        self._data_version = data_version
+    metadata: MetadataService
+    data_version: Callable[[], DataVersion]
 
     def put(self, connection: RemotingConnection, request: Command) -> None:
         """Code 200: create or change."""
         config = self._decode(bodies.decode_object(request.body, "a consumer group"))
-        unchanged = self._metadata.group(config.name) == config
-        self._metadata.put_group(config, respond_when_done(connection, request, unchanged))
+        unchanged = self.metadata.group(config.name) == config
+        self.metadata.put_group(config, when_done(connection, request, unchanged=unchanged))
 
     def put_list(self, connection: RemotingConnection, request: Command) -> None:
         """Code 225: create or change several, all or none."""
         document = bodies.decode_object(request.body, "a list of consumer groups")
         configs = [self._decode(each) for each in bodies.objects(document, "groupConfigList", MAX_LIST)]
         check_different(config.name for config in configs)
-        unchanged = all(self._metadata.group(config.name) == config for config in configs)
-        self._metadata.put_groups(configs, respond_when_done(connection, request, unchanged))
+        unchanged = all(self.metadata.group(config.name) == config for config in configs)
+        self.metadata.put_groups(configs, when_done(connection, request, unchanged=unchanged))
 
     def _decode(self, document: dict[str, Any]) -> GroupConfig:
-        present = self._metadata.group(bodies.text(document, "groupName"))
+        present = self.metadata.group(bodies.text(document, "groupName"))
         return decode_group(document, present.attributes if present is not None else {})
 
     def one(self, connection: RemotingConnection, request: Command) -> None:
         """Code 352: a group's configuration."""
         name = fields.text(request.ext, "group")
-        config = self._metadata.group(name)
+        config = self.metadata.group(name)
         if config is None:
             raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {name} does not exist; create it")
         connection.respond(request, body=encode(group_json(config)))
@@ -57,18 +59,18 @@ class GroupProcessor:
         """Code 207. An unknown group is deleted already."""
         name = fields.text(request.ext, "groupName")
         clean = fields.flag(request.ext, "cleanOffset")
-        unchanged = self._metadata.group(name) is None
-        self._metadata.delete_group(name, respond_when_done(connection, request, unchanged), clean)
+        unchanged = self.metadata.group(name) is None
+        self.metadata.delete_group(name, when_done(connection, request, unchanged=unchanged), clean)
 
     def all(self, connection: RemotingConnection, request: Command) -> None:
         """Code 201: everything, or a page of it."""
-        version, groups = self._data_version(), self._metadata.groups()
+        version, groups = self.data_version(), self.metadata.groups()
         chosen, is_part = page(groups, version, request.ext, "groupSeq", "maxGroupNum")
         body = {
             "dataVersion": version.as_json(),
             "forbiddenTable": {
                 group: dict.fromkeys(topics, _READ_BIT)
-                for group, topics in self._metadata.forbidden().items()
+                for group, topics in self.metadata.forbidden().items()
                 if group in chosen
             },
             "subscriptionGroupTable": {name: group_json(each) for name, each in chosen.items()},
@@ -83,10 +85,10 @@ class GroupProcessor:
             if error is not None:
                 connection.respond_error(request, error)
                 return
-            readable = not self._metadata.is_forbidden(group, topic)
+            readable = not self.metadata.is_forbidden(group, topic)
             connection.respond(request, body=encode({"group": group, "readable": readable, "topic": topic}))
 
         if request.ext.get("readable"):
-            self._metadata.forbid(group, topic, not fields.flag(request.ext, "readable"), done)
+            self.metadata.forbid(group, topic, not fields.flag(request.ext, "readable"), done)
         else:
             done(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.members.consumer_groups import ConsumerGroup
@@ -20,22 +21,15 @@ MAX_UNITS: Final = 4096
 _WINDOWS: Final = {"statsDay": DAY_S, "statsHour": HOUR_S, "statsMinute": MINUTE_S}
 
 
+@dataclass(frozen=True, slots=True)
 class InspectionProcessor:
     """The handlers."""
 
-    def __init__(
-        self,
-        statistics: Statistics,
-        cluster: str,
-        now_s: Callable[[], float],
-        units: StoreReads,
-        consumer_group: Callable[[str], ConsumerGroup | None],
-    ) -> None:
-        self._statistics = statistics
-        self._cluster = cluster
-        self._now_s = now_s
-        self._units = units
-        self._consumer_group = consumer_group
+    statistics: Statistics
+    cluster: str
+    now_s: Callable[[], float]
+    units: StoreReads
+    consumer_group: Callable[[str], ConsumerGroup | None]
 
     # ---- figures
 
@@ -45,7 +39,7 @@ class InspectionProcessor:
         figure = self._figure(name, key)
         if figure is None:
             raise RequestError(codes.SYSTEM_ERROR, f"nothing was counted here as {name[:80]} of {key[:400]}")
-        now_s = self._now_s()
+        now_s = self.now_s()
         body = {
             window: {"avgpt": rate.mean, "sum": rate.total, "tps": rate.per_second}
             for window, span_s in _WINDOWS.items()
@@ -55,12 +49,12 @@ class InspectionProcessor:
 
     def _figure(self, name: str, key: str) -> Figure | None:
         """The protocol's names: the parts of a key are joined by @."""
-        statistics = self._statistics
+        statistics = self.statistics
         if name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
             return statistics.topic_put.get(key)
         if name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
             figure = statistics.broker_put if name == "BROKER_PUT_NUMS" else statistics.broker_get
-            return figure if key == self._cluster else None
+            return figure if key == self.cluster else None
         first, _, rest = key.partition("@")
         if name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE"):
             return statistics.group_get.get((first, rest))
@@ -77,21 +71,21 @@ class InspectionProcessor:
         """Code 321: where the messages of a queue are in the log, from an index on."""
         ext = request.ext
         topic, queue_id = fields.text(ext, "topic"), fields.integer(ext, "queueId", high=fields.MAX_INT)
-        if queue_id not in self._units.queue_ids(topic):
+        if queue_id not in self.units.queue_ids(topic):
             raise RequestError(codes.SYSTEM_ERROR, f"queue {queue_id} of topic {topic} holds nothing on this broker")
-        low, high = self._units.min_offset(topic, queue_id), self._units.max_offset(topic, queue_id)
+        low, high = self.units.min_offset(topic, queue_id), self.units.max_offset(topic, queue_id)
         index = fields.integer(ext, "index")
         count = min(fields.integer(ext, "count", high=fields.MAX_INT), MAX_UNITS)
         body: dict[str, Any] = {"maxQueueIndex": high, "minQueueIndex": low, "queueData": []}
         if low <= index < high:
-            units = self._units.read_units(topic, queue_id, index, count)
+            units = self.units.read_units(topic, queue_id, index, count)
             body["queueData"] = [_unit_json(unit) for unit in units]
         if group := ext.get("consumerGroup"):
             body |= self._subscription(group, topic)
         connection.respond(request, body=encode(body))
 
     def _subscription(self, group: str, topic: str) -> dict[str, Any]:
-        present = self._consumer_group(group)
+        present = self.consumer_group(group)
         found = present.subscriptions.get(topic) if present is not None else None
         if found is None:
             return {"filterData": f"{group}@{topic} is not online!"}

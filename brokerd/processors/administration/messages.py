@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from brokerd.consuming.key_queries import Found, KeyQueries
@@ -17,17 +18,17 @@ _UNIQUE_KEY_FLAG: Final = "_UNIQUE_KEY_QUERY"
 _UNIQUE_KEY_MESSAGES: Final = 32  # whatever a query by unique id asks for
 
 
+@dataclass(frozen=True, slots=True)
 class MessageProcessor:
     """The handlers."""
 
-    def __init__(self, reads: StoreReads, queries: KeyQueries) -> None:
-        self._reads = reads
-        self._queries = queries
+    reads: StoreReads
+    queries: KeyQueries
 
     def view(self, connection: RemotingConnection, request: Command) -> None:
         """Code 33."""
         offset = fields.integer(request.ext, "offset")
-        record = self._reads.message_at(offset)
+        record = self.reads.message_at(offset)
         if record is None:
             raise RequestError(codes.SYSTEM_ERROR, f"no message starts at offset {offset} of this broker's log")
         connection.respond(request, body=record)
@@ -45,7 +46,7 @@ class MessageProcessor:
             fields.integer(ext, "beginTimestamp", low=fields.MIN_LONG),
             fields.integer(ext, "endTimestamp", low=fields.MIN_LONG),
         )
-        if not self._queries.is_possible:
+        if not self.queries.is_possible:
             remark = "this broker keeps no index of keys (store.index_enabled is false)"
             connection.respond(request, codes.QUERY_NOT_FOUND, _progress(0, 0), remark=remark)
             return
@@ -60,7 +61,7 @@ class MessageProcessor:
             else:
                 connection.respond(request, codes.QUERY_NOT_FOUND, ext, remark=_not_found_text(found))
 
-        self._queries.find(question, done)
+        self.queries.find(question, done)
 
 
 def _progress(timestamp_ms: int, offset: int) -> dict[str, str]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import GroupConfig, TopicConfig
-from brokerd.metadata.names import SystemNames
-from brokerd.metadata.service import MetadataService
-from brokerd.processors.offsets.committed import ConsumerOffset
+from brokerd.processors.offsets.consumption import Consumption
 from brokerd.replication.facts import LeadingFacts, ReplicaFacts
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.store_reads import StoreReads
 from remoting.facts.broker_state import (
     BrokerState,
     ChannelState,
@@ -34,81 +30,61 @@ from remoting.transport.connection import RemotingConnection
 
 
 @dataclass(frozen=True, slots=True)
-class StateSources:
-    """Where the parts come from. `log` knows where the local log begins and ends; `totals` are running ones.
+class StateFigures:
+    """What others count, asked anew for every answer. `totals` are running ones; `connections` = open remoting connections."""
 
-    `connections` = open remoting connections; `wall_ms` is the time of day.
-    """
-
-    replica: Callable[[], ReplicaFacts]
-    log: CommitLog
     dispatched_offset: Callable[[], int]
     totals: Callable[[], Totals]
     connections: Callable[[], int]
-    consumer_offset: ConsumerOffset
-    in_flight: Callable[[str, str, int], int]
-    consumed: Callable[[], Mapping[str, Collection[tuple[str, int]]]]  # group -> (topic, queue) of what it consumes
     transactions: Callable[[], TransactionState]
     schedule: Callable[[], ScheduleState]  # delayed messages and those that come back
     index_lag_bytes: Callable[[], int]  # what of the log is not in the index of keys yet
-    wall_ms: Callable[[], int]
 
 
+@dataclass(frozen=True, slots=True)
 class StateProcessor:
-    """The handler."""
+    """The handler. `log` knows where the local log begins and ends; `wall_ms` is the time of day."""
 
-    def __init__(
-        self,
-        cluster_name: str,
-        broker_name: str,
-        metadata: MetadataService,
-        names: SystemNames,
-        clients: ClientRegistry,
-        ranges: StoreReads,
-        sources: StateSources,
-    ) -> None:
-        self._cluster_name = cluster_name
-        self._broker_name = broker_name
-        self._metadata = metadata
-        self._names = names
-        self._clients = clients
-        self._ranges = ranges
-        self._sources = sources
+    cluster: str
+    consumption: Consumption
+    replica: Callable[[], ReplicaFacts]
+    log: CommitLog
+    figures: StateFigures
+    wall_ms: Callable[[], int]
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
         connection.respond(request, body=encode(self.state()))
 
     def state(self) -> BrokerState:
-        sources = self._sources
-        replica, log, consumed = sources.replica(), sources.log, sources.consumed()
-        forbidden, following = self._metadata.forbidden(), replica.following
+        replica, figures, metadata = self.replica(), self.figures, self.consumption.metadata
+        consumed, forbidden, following = self.consumption.progress.consumed(), metadata.forbidden(), replica.following
         return BrokerState(
-            cluster_name=self._cluster_name,
-            broker_name=self._broker_name,
+            cluster_name=self.cluster,
+            broker_name=self.consumption.broker_name,
             broker_id=replica.broker_id or 0,
             role=replica.role.value,
             master_epoch=replica.master_epoch,
             sync_state_set=tuple(replica.sync_state_set),
-            min_offset=log.min_offset,
-            end_offset=log.end_offset,
-            flushed_offset=log.flushed_offset,
+            min_offset=self.log.min_offset,
+            end_offset=self.log.end_offset,
+            flushed_offset=self.log.flushed_offset,
             confirm_offset=replica.confirm_offset,
-            dispatched_offset=sources.dispatched_offset(),
+            dispatched_offset=figures.dispatched_offset(),
             epochs=tuple(replica.epochs),
-            counters=sources.totals(),
-            topics=tuple(self._topic(config) for _, config in sorted(self._metadata.topics().items())),
+            counters=figures.totals(),
+            topics=tuple(self._topic(config) for _, config in sorted(metadata.topics().items())),
             groups=tuple(
                 self._group(config, consumed.get(name, ()), forbidden.get(name, ()))
-                for name, config in sorted(self._metadata.groups().items())
+                for name, config in sorted(metadata.groups().items())
             ),
-            transactions=sources.transactions(),
-            schedule=sources.schedule(),
-            index_lag_bytes=sources.index_lag_bytes(),
-            connections=sources.connections(),
+            transactions=figures.transactions(),
+            schedule=figures.schedule(),
+            index_lag_bytes=figures.index_lag_bytes(),
+            connections=figures.connections(),
             # what is wrong now; what was wrong once and healed is history, in the log
             last_error=replica.failure or (following and (following.stuck or following.last_error)) or None,
             learner=replica.learner,
-            quorum=_dated(replica.leading, sources.wall_ms()) if replica.leading is not None else None,
+            quorum=_dated(replica.leading, self.wall_ms()) if replica.leading is not None else None,
             weaknesses=tuple(replica.weaknesses),
             channel=_channel(replica),
             loop=replica.loop,
@@ -121,17 +97,17 @@ class StateProcessor:
             perm=config.perm,
             read_queues=config.read_queue_nums,
             write_queues=config.write_queue_nums,
-            system=self._names.is_system_topic(config.name),
+            system=self.consumption.metadata.names.is_system_topic(config.name),
             queues=tuple(self._queue(config.name, queue_id) for queue_id in range(config.read_queue_nums)),
         )
 
     def _queue(self, topic: str, queue_id: int) -> QueueState:
-        high = self._ranges.max_offset(topic, queue_id)
+        high = self.consumption.ranges.max_offset(topic, queue_id)
         return QueueState(
             queue_id=queue_id,
-            min_offset=self._ranges.min_offset(topic, queue_id),
+            min_offset=self.consumption.ranges.min_offset(topic, queue_id),
             max_offset=high,
-            last_store_ms=self._ranges.store_timestamp(topic, queue_id, high - 1) if high else -1,
+            last_store_ms=self.consumption.ranges.store_timestamp(topic, queue_id, high - 1) if high else -1,
         )
 
     def _group(
@@ -142,17 +118,17 @@ class StateProcessor:
         for topic, queue_id in sorted(consumed):
             queue = ConsumedQueueState(
                 queue_id=queue_id,
-                consumer_offset=self._sources.consumer_offset(name, topic, queue_id),
-                in_flight=self._sources.in_flight(name, topic, queue_id),
-                pending_reset=self._metadata.pending_reset(name, topic, queue_id),
+                consumer_offset=self.consumption.progress.consumer_offset(name, topic, queue_id),
+                in_flight=self.consumption.progress.in_flight(name, topic, queue_id),
+                pending_reset=self.consumption.metadata.pending_reset(name, topic, queue_id),
             )
             topics.setdefault(topic, []).append(queue)
-        members = self._clients.members(name)
+        members = self.consumption.clients.members(name)
         return GroupState(
             name=name,
             fifo=config.fifo,
             retry_max_times=config.retry_max_times,
-            system=self._names.is_system_group(name),
+            system=self.consumption.metadata.names.is_system_group(name),
             topics=tuple(ConsumedTopicState(topic=topic, queues=tuple(queues)) for topic, queues in topics.items()),
             forbidden=tuple(forbidden),
             members=tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.metadata.configs import TopicConfig
@@ -10,6 +11,7 @@ from brokerd.metadata.decide import UNCHANGEABLE_ATTRIBUTES
 from brokerd.metadata.service import DataVersion, MetadataService, topic_json
 from brokerd.processors import bodies, fields
 from brokerd.processors.administration.pages import page
+from brokerd.processors.answers import Done, when_done
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.statistics.figures import Statistics
 from brokerd.store.store_reads import StoreReads
@@ -18,38 +20,27 @@ from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
-Done = Callable[[RequestError | None], None]
-
 MAX_LIST: Final = 2_000  # topics or groups of one request, which the loop records in one go
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _DEFAULT_TYPE: Final = ("message.type", "NORMAL")
 
 
+@dataclass(frozen=True, slots=True)
 class TopicProcessor:
-    """The handlers."""
+    """The handlers. `when_known` calls back when the name servers know the topics as they are."""
 
-    def __init__(
-        self,
-        metadata: MetadataService,
-        broker_name: str,
-        data_version: Callable[[], DataVersion],
-        ranges: StoreReads,
-        statistics: Statistics,
-        when_known: Callable[[Callable[[], None]], None] = lambda done: done(),
-    ) -> None:
-        """`when_known` calls back when the name servers know the topics as they are."""
-        self._metadata = metadata
-        self._broker_name = broker_name
-        self._data_version = data_version
-        self._ranges = ranges
-        self._statistics = statistics
-        self._when_known = when_known
+    metadata: MetadataService
+    broker_name: str
+    data_version: Callable[[], DataVersion]
+    ranges: StoreReads
+    figures: Statistics
+    when_known: Callable[[Callable[[], None]], None] = lambda done: done()
 
     def put(self, connection: RemotingConnection, request: Command) -> None:
         """Code 17: create or change. An equal configuration is answered with the remark `unchanged`."""
         ext = request.ext
         name = fields.text(ext, "topic")
-        current = self._metadata.topic(name)
+        current = self.metadata.topic(name)
         config = TopicConfig(
             name,
             fields.integer(ext, "readQueueNums", high=fields.MAX_INT),
@@ -60,22 +51,22 @@ class TopicProcessor:
             change_attributes(current, _split(ext.get("attributes", ""))),
             ext.get("topicFilterType", "").upper() == _FILTER_TYPES[1],
         )
-        self._metadata.put_topic(config, self._when_routed(respond_when_done(connection, request, config == current)))
+        self.metadata.put_topic(config, self._when_routed(when_done(connection, request, unchanged=config == current)))
 
     def put_list(self, connection: RemotingConnection, request: Command) -> None:
         """Code 18: create or change several, all or none."""
         document = bodies.decode_object(request.body, "a list of topics")
         configs = [self._decode(each) for each in bodies.objects(document, "topicConfigList", MAX_LIST)]
         check_different(config.name for config in configs)
-        unchanged = all(self._metadata.topic(config.name) == config for config in configs)
-        self._metadata.put_topics(configs, self._when_routed(respond_when_done(connection, request, unchanged)))
+        unchanged = all(self.metadata.topic(config.name) == config for config in configs)
+        self.metadata.put_topics(configs, self._when_routed(when_done(connection, request, unchanged=unchanged)))
 
     def _when_routed(self, done: Done) -> Done:
         """The same answer, a topic that was made being in the routes by then."""
 
         def then(error: RequestError | None) -> None:
             if error is None:
-                self._when_known(lambda: done(None))
+                self.when_known(lambda: done(None))
             else:
                 done(error)
 
@@ -83,7 +74,7 @@ class TopicProcessor:
 
     def _decode(self, document: dict[str, Any]) -> TopicConfig:
         name = bodies.text(document, "topicName")
-        current = self._metadata.topic(name)
+        current = self.metadata.topic(name)
         return TopicConfig(
             name,
             bodies.integer(document, "readQueueNums", 16),
@@ -98,12 +89,12 @@ class TopicProcessor:
     def delete(self, connection: RemotingConnection, request: Command) -> None:
         """Code 215. An unknown topic is deleted already."""
         name = fields.text(request.ext, "topic")
-        unchanged = self._metadata.topic(name) is None
-        self._metadata.delete_topic(name, respond_when_done(connection, request, unchanged))
+        unchanged = self.metadata.topic(name) is None
+        self.metadata.delete_topic(name, when_done(connection, request, unchanged=unchanged))
 
     def all(self, connection: RemotingConnection, request: Command) -> None:
         """Code 21: everything, or a page of it."""
-        version, topics = self._data_version(), self._metadata.topics()
+        version, topics = self.data_version(), self.metadata.topics()
         chosen, is_part = page(topics, version, request.ext, "topicSeq", "maxTopicNum")
         body = {
             "dataVersion": version.as_json(),
@@ -117,31 +108,31 @@ class TopicProcessor:
 
     def system(self, connection: RemotingConnection, request: Command) -> None:
         """Code 305: the topics that nobody can create or delete."""
-        connection.respond(request, body=encode({"topicList": sorted(self._metadata.names.system_topics())}))
+        connection.respond(request, body=encode({"topicList": sorted(self.metadata.names.system_topics())}))
 
     def statistics(self, connection: RemotingConnection, request: Command) -> None:
         """Code 202: the range of each queue, and when it got its last message."""
         name = fields.text(request.ext, "topic")
         config = self._topic(name)
         entries = [
-            (message_queue(name, self._broker_name, queue_id), self._queue_statistics(name, queue_id))
+            (message_queue(name, self.broker_name, queue_id), self._queue_statistics(name, queue_id))
             for queue_id in range(max(config.read_queue_nums, config.write_queue_nums))
         ]
-        rate = encode(self._statistics.put_per_second(name))
+        rate = encode(self.figures.put_per_second(name))
         connection.respond(
             request, body=b'{"offsetTable":' + encode_object_map(entries) + b',"topicPutTps":' + rate + b"}"
         )
 
     def _queue_statistics(self, name: str, queue_id: int) -> dict[str, Any]:
-        high = self._ranges.max_offset(name, queue_id)
+        high = self.ranges.max_offset(name, queue_id)
         return {
-            "lastUpdateTimestamp": max(0, self._ranges.store_timestamp(name, queue_id, high - 1)) if high else 0,
+            "lastUpdateTimestamp": max(0, self.ranges.store_timestamp(name, queue_id, high - 1)) if high else 0,
             "maxOffset": high,
-            "minOffset": self._ranges.min_offset(name, queue_id),
+            "minOffset": self.ranges.min_offset(name, queue_id),
         }
 
     def _topic(self, name: str) -> TopicConfig:
-        config = self._metadata.topic(name)
+        config = self.metadata.topic(name)
         if config is None:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {name} does not exist; create it")
         return config
@@ -216,15 +207,3 @@ def check_different(names: Iterable[str]) -> None:
         seen.add(name)
     if not seen:
         raise InvalidParameter("the list is empty")
-
-
-def respond_when_done(connection: RemotingConnection, request: Command, unchanged: bool) -> Done:
-    """The `done` of a change that is answered when it is acknowledged."""
-
-    def done(error: RequestError | None) -> None:
-        if error is None:
-            connection.respond(request, remark="unchanged" if unchanged else None)
-        else:
-            connection.respond_error(request, error)
-
-    return done

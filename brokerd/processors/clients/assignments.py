@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from brokerd.cluster.broker_route import BrokerRoute
+from brokerd.cluster.broker_route import BrokerRoute, RouteSource
 from brokerd.consuming.assignment import STRATEGIES, Queue, assign, assign_pops
 from brokerd.members.consumer_groups import MESSAGE_MODELS
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.consumer_rules import POP, PULL, RequestMode
 from brokerd.metadata.service import MetadataService
 from brokerd.processors import bodies
-from brokerd.processors.administration.topics import respond_when_done
+from brokerd.processors.answers import when_done
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
@@ -23,16 +24,14 @@ _MAX_NAME: Final = 512
 _MAX_QUEUES: Final = 100_000  # of one topic, over all brokers
 _USUAL: Final = RequestMode(PULL, 0)
 
-Route = Callable[[str, Callable[[Sequence[BrokerRoute] | RequestError], None]], None]
 
-
+@dataclass(frozen=True, slots=True)
 class AssignmentProcessor:
-    """The handlers. `route` tells who has a topic, in the whole cluster."""
+    """The handlers. `routes` tell who has a topic, in the whole cluster."""
 
-    def __init__(self, metadata: MetadataService, clients: ClientRegistry, route: Route) -> None:
-        self._metadata = metadata
-        self._clients = clients
-        self._route = route
+    metadata: MetadataService
+    clients: ClientRegistry
+    routes: RouteSource
 
     def query(self, connection: RemotingConnection, request: Command) -> None:
         """Code 400. Without a list in the answer the client keeps what it has; an empty list takes everything from it."""
@@ -40,7 +39,7 @@ class AssignmentProcessor:
         topic, group, client_id = (_name(document, name) for name in ("topic", "consumerGroup", "clientId"))
         model = bodies.enumeration(document, "messageModel", MESSAGE_MODELS, MESSAGE_MODELS[1])
         strategy_name = bodies.text(document, "strategyName")
-        mode = self._metadata.request_mode(group, topic) or _USUAL
+        mode = self.metadata.request_mode(group, topic) or _USUAL
 
         def routed(found: Sequence[BrokerRoute] | RequestError) -> None:
             if isinstance(found, RequestError):
@@ -49,7 +48,7 @@ class AssignmentProcessor:
                 queues = self._assigned(_queues(topic, found), group, client_id, model, strategy_name, mode)
             connection.respond(request, body=bodies.encode(_assignments_json(queues, mode.mode)))
 
-        self._route(topic, routed)
+        self.routes.route(topic, routed)
 
     def set_mode(self, connection: RemotingConnection, request: Command) -> None:
         """Code 401."""
@@ -57,13 +56,13 @@ class AssignmentProcessor:
         topic, group = _name(document, "topic"), _name(document, "consumerGroup")
         name = bodies.enumeration(document, "mode", (PULL, POP), PULL)
         mode = RequestMode(name, bodies.integer(document, "popShareQueueNum"))
-        unchanged = self._metadata.request_mode(group, topic) == mode
-        self._metadata.set_request_mode(group, topic, mode, respond_when_done(connection, request, unchanged))
+        unchanged = self.metadata.request_mode(group, topic) == mode
+        self.metadata.set_request_mode(group, topic, mode, when_done(connection, request, unchanged=unchanged))
 
     def all_modes(self, connection: RemotingConnection, request: Command) -> None:
         """Code 402."""
         found: dict[str, dict[str, Any]] = {}
-        for group, topic, mode in self._metadata.request_modes():
+        for group, topic, mode in self.metadata.request_modes():
             found.setdefault(topic, {})[group] = {
                 "consumerGroup": group,
                 "mode": mode.mode,
@@ -81,7 +80,7 @@ class AssignmentProcessor:
         if model == "BROADCASTING":
             return queues
         strategy = STRATEGIES.get(strategy_name)
-        ids = {member.info.client_id for member in self._clients.remoting_members(group)}
+        ids = {member.info.client_id for member in self.clients.remoting_members(group)}
         if strategy is None or not ids or not queues:
             return None
         if mode.mode == POP:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from brokerd.filters.message_filter import split_tags
@@ -17,20 +18,20 @@ from remoting.java_hash import java_hash
 from remoting.transport.connection import RemotingConnection
 
 
+@dataclass(frozen=True, slots=True)
 class ConnectionProcessor:
     """The handlers."""
 
-    def __init__(self, clients: ClientRegistry) -> None:
-        self._clients = clients
+    clients: ClientRegistry
 
     def consumers(self, connection: RemotingConnection, request: Command) -> None:
         """Code 203: the members of a group and what they want; CONSUMER_NOT_ONLINE when there are none."""
         name = fields.text(request.ext, "consumerGroup")
-        group = self._clients.consumer_group(name)
+        group = self.clients.consumer_group(name)
         if group is None:
             raise RequestError(codes.CONSUMER_NOT_ONLINE, f"no consumer of {name} is connected to this broker")
         body = {
-            "connectionSet": [connection_json(each) for each in self._clients.members(name)],
+            "connectionSet": [connection_json(each) for each in self.clients.members(name)],
             "consumeFromWhere": group.consume_from,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
@@ -41,7 +42,7 @@ class ConnectionProcessor:
     def producers(self, connection: RemotingConnection, request: Command) -> None:
         """Code 204; SYSTEM_ERROR when there are none."""
         name = fields.text(request.ext, "producerGroup")
-        found = self._clients.producers(name)
+        found = self.clients.producers(name)
         if not found:
             raise RequestError(codes.SYSTEM_ERROR, f"no producer of {name} is connected to this broker")
         connection.respond(request, body=encode({"connectionSet": [connection_json(each) for each in found]}))
@@ -53,13 +54,13 @@ class ConnectionProcessor:
                 {
                     "clientId": each.info.client_id,
                     "language": language_of(each.info),
-                    "lastUpdateTimestamp": self._clients.heard_at_ms(each),
+                    "lastUpdateTimestamp": self.clients.heard_at_ms(each),
                     "remoteIP": each.info.address,
                     "version": version_of(each.info),
                 }
                 for each in members
             ]
-            for name, members in self._clients.producer_groups()
+            for name, members in self.clients.producer_groups()
         }
         connection.respond(request, body=encode({"data": data}))
 

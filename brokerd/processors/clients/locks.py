@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.consuming.queue_locks import Queue, QueueLocks
@@ -16,38 +17,31 @@ MAX_QUEUES: Final = 10_000
 _MAX_NAME: Final = 512
 
 
+@dataclass(frozen=True, slots=True)
 class LockProcessor:
     """The handlers. `serves`: this broker is the master, or there is none."""
 
-    def __init__(
-        self,
-        locks: QueueLocks,
-        metadata: MetadataService,
-        broker_name: str,
-        serves: Callable[[], bool],
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._locks = locks
-        self._metadata = metadata
-        self._broker_name = broker_name
-        self._serves = serves
-        self._now_ms = now_ms
+    locks: QueueLocks
+    metadata: MetadataService
+    broker_name: str
+    serves: Callable[[], bool]
+    now_ms: Callable[[], int]
 
     def lock(self, connection: RemotingConnection, request: Command) -> None:
         """Code 41. Queues of other brokers and of topics that are not there are not locked."""
         group, client_id, queues = self._asked(request)
-        held = self._locks.lock(group, client_id, queues, self._now_ms())
-        found = [bodies.message_queue(topic, self._broker_name, queue_id) for topic, queue_id in held]
+        held = self.locks.lock(group, client_id, queues, self.now_ms())
+        found = [bodies.message_queue(topic, self.broker_name, queue_id) for topic, queue_id in held]
         connection.respond(request, body=bodies.encode({"lockOKMQSet": found}))
 
     def unlock(self, connection: RemotingConnection, request: Command) -> None:
         """Code 42."""
         group, client_id, queues = self._asked(request)
-        self._locks.unlock(group, client_id, queues)
+        self.locks.unlock(group, client_id, queues)
         connection.respond(request)
 
     def _asked(self, request: Command) -> tuple[str, str, list[Queue]]:
-        if not self._serves():
+        if not self.serves():
             raise NotMaster
         document = bodies.decode_object(request.body, "a set of queues to lock")
         group, client_id = bodies.text(document, "consumerGroup"), bodies.text(document, "clientId")
@@ -60,7 +54,7 @@ class LockProcessor:
 
     def _queue(self, each: dict[str, Any]) -> Queue | None:
         topic, queue_id = bodies.text(each, "topic"), bodies.integer(each, "queueId")
-        config = self._metadata.topic(topic)
-        if each.get("brokerName") != self._broker_name or config is None or not 0 <= queue_id < config.read_queue_nums:
+        config = self.metadata.topic(topic)
+        if each.get("brokerName") != self.broker_name or config is None or not 0 <= queue_id < config.read_queue_nums:
             return None
         return topic, queue_id

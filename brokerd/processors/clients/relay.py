@@ -7,6 +7,7 @@ anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -32,14 +33,14 @@ _MAX_ASKED: Final = 1024  # consumers of one question
 _MAX_QUEUES: Final = 100_000  # of one consumer's answer
 
 
+@dataclass(frozen=True, slots=True)
 class RelayProcessor:
     """The handlers."""
 
-    def __init__(self, metadata: MetadataService, clients: ClientRegistry, reads: StoreReads, broker_name: str) -> None:
-        self._metadata = metadata
-        self._clients = clients
-        self._reads = reads
-        self._broker_name = broker_name
+    metadata: MetadataService
+    clients: ClientRegistry
+    reads: StoreReads
+    broker_name: str
 
     def running_info(self, connection: RemotingConnection, request: Command) -> None:
         """Code 307: what a consumer is doing."""
@@ -55,17 +56,17 @@ class RelayProcessor:
             raise InvalidParameter(
                 "msgId must be the offset id of a message (its address and place), as QUERY_MESSAGE and pulls give it"
             ) from error
-        record = self._reads.message_at(physical_offset) if physical_offset >= 0 else None
+        record = self.reads.message_at(physical_offset) if physical_offset >= 0 else None
         if record is None:
             raise RequestError(
                 codes.SYSTEM_ERROR, f"no message starts at offset {physical_offset} of this broker's log"
             )
         self._check_topic(ext, decode_record(record).topic)
-        ext["brokerName"] = self._broker_name
-        topic = self._metadata.topic(ext.get("topic", ""))
+        ext["brokerName"] = self.broker_name
+        topic = self.metadata.topic(ext.get("topic", ""))
         if topic is not None:
             ext["topicSysFlag"] = str(topic.topic_sys_flag)
-        group = self._metadata.group(ext.get("consumerGroup", ""))
+        group = self.metadata.group(ext.get("consumerGroup", ""))
         if group is not None:
             ext["groupSysFlag"] = str(group.group_sys_flag)
         self._relay(connection, request, ext, record)
@@ -74,7 +75,7 @@ class RelayProcessor:
         """Code 223: where each consumer of a group is in a topic, as it says itself; those that do not answer are left out."""
         group, topic = fields.text(request.ext, "group"), fields.text(request.ext, "topic")
         only = request.ext.get("clientAddr") or ""
-        members = [each for each in self._clients.remoting_members(group) if only in ("", each.info.client_id)]
+        members = [each for each in self.clients.remoting_members(group) if only in ("", each.info.client_id)]
         if not members:
             raise RequestError(codes.CONSUMER_NOT_ONLINE, f"no such consumer of {group} is connected to this broker")
         asked = members[:_MAX_ASKED]
@@ -101,13 +102,13 @@ class RelayProcessor:
             if ext["topic"] != topic:
                 raise InvalidParameter(f"the message is of topic {topic}, not of {ext['topic']}")
             return
-        group = self._clients.consumer_group(fields.text(ext, "consumerGroup"))
+        group = self.clients.consumer_group(fields.text(ext, "consumerGroup"))
         if group is not None and topic not in group.subscriptions:
             raise InvalidParameter(f"the message is of topic {topic}, to which the group does not subscribe")
 
     def _relay(self, connection: RemotingConnection, request: Command, ext: Mapping[str, str], body: bytes) -> None:
         group, client_id = fields.text(ext, "consumerGroup"), fields.text(ext, "clientId")
-        member = self._clients.remoting_member(group, client_id)
+        member = self.clients.remoting_member(group, client_id)
         if member is None or member.connection is None:
             raise RequestError(
                 codes.SYSTEM_ERROR, f"the consumer {client_id} of {group} is not connected to this broker"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from brokerd.metadata.names import check_committer
 from brokerd.metadata.service import DataVersion, MetadataService
 from brokerd.metadata.start_offsets import StartOffsets
 from brokerd.processors import fields
+from brokerd.processors.answers import when_done
 from brokerd.processors.bodies import encode
 from brokerd.store.queues.queue_reads import Boundary
 from brokerd.store.store_reads import StoreReads
@@ -20,30 +22,23 @@ from remoting.transport.connection import RemotingConnection
 ConsumerOffset = Callable[[str, str, int], int | None]
 
 
+@dataclass(frozen=True, slots=True)
 class OffsetProcessor:
     """The handlers. `version` is that of all committed offsets."""
 
-    def __init__(
-        self,
-        metadata: MetadataService,
-        consumer_offset: ConsumerOffset,
-        ranges: StoreReads,
-        starts: StartOffsets,
-        version: Callable[[], DataVersion],
-    ) -> None:
-        self._metadata = metadata
-        self._consumer_offset = consumer_offset
-        self._ranges = ranges
-        self._starts = starts
-        self._version = version
+    metadata: MetadataService
+    consumer_offset: ConsumerOffset
+    ranges: StoreReads
+    starts: StartOffsets
+    version: Callable[[], DataVersion]
 
     def query(self, connection: RemotingConnection, request: Command) -> None:
         """Code 14. A group without an offset on a young queue is told 0, so that it misses nothing."""
         group = fields.text(request.ext, "consumerGroup")
         topic, queue_id = _queue(request)
-        offset = self._consumer_offset(group, topic, queue_id)
+        offset = self.consumer_offset(group, topic, queue_id)
         if offset is None:
-            if not fields.flag(request.ext, "setZeroIfNotFound", True) or not self._starts.begins_recently(
+            if not fields.flag(request.ext, "setZeroIfNotFound", True) or not self.starts.begins_recently(
                 topic, queue_id
             ):
                 raise RequestError(codes.QUERY_NOT_FOUND, f"{group} has no offset in queue {queue_id} of {topic}")
@@ -54,9 +49,9 @@ class OffsetProcessor:
         """Code 43: every committed offset, as a slave of the original asks its master."""
         table = {
             f"{topic}@{group}": {str(queue_id): offset for queue_id, offset in queues.items()}
-            for (group, topic), queues in self._metadata.tables.offsets.items()
+            for (group, topic), queues in self.metadata.tables.offsets.items()
         }
-        connection.respond(request, body=encode({"dataVersion": self._version().as_json(), "offsetTable": table}))
+        connection.respond(request, body=encode({"dataVersion": self.version().as_json(), "offsetTable": table}))
 
     def update(self, connection: RemotingConnection, request: Command) -> None:
         """Code 15. An offset may go back."""
@@ -64,24 +59,15 @@ class OffsetProcessor:
         topic, queue_id = _queue(request)
         offset = fields.integer(request.ext, "commitOffset")
         check_committer(group)
-        if self._metadata.group(group) is None:
+        if self.metadata.group(group) is None:
             raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist")
-        config = self._metadata.topic(topic)
+        config = self.metadata.topic(topic)
         if config is None:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
         if queue_id >= config.read_queue_nums:
             raise InvalidParameter(f"topic {topic} has queues 0 to {config.read_queue_nums - 1}, not {queue_id}")
-        if request.is_oneway:
-            self._metadata.commit_offset(group, topic, queue_id, offset, None)
-            return
-
-        def done(error: RequestError | None) -> None:
-            if error is None:
-                connection.respond(request)
-            else:
-                connection.respond_error(request, error)
-
-        self._metadata.commit_offset(group, topic, queue_id, offset, done)
+        done = None if request.is_oneway else when_done(connection, request)
+        self.metadata.commit_offset(group, topic, queue_id, offset, done)
 
     def search(self, connection: RemotingConnection, request: Command) -> None:
         """Code 29: by store time; the first message at or after it, or the last at or before it."""
@@ -89,22 +75,22 @@ class OffsetProcessor:
         timestamp_ms = fields.integer(request.ext, "timestamp", low=fields.MIN_LONG)
         upper = request.ext.get("boundaryType", "").upper() == "UPPER"
         boundary = Boundary.UPPER if upper else Boundary.LOWER
-        offset = self._ranges.offset_by_time(topic, queue_id, timestamp_ms, boundary)
+        offset = self.ranges.offset_by_time(topic, queue_id, timestamp_ms, boundary)
         connection.respond(request, ext={"offset": str(offset)})
 
     def maximum(self, connection: RemotingConnection, request: Command) -> None:
         """Code 30."""
-        connection.respond(request, ext={"offset": str(self._ranges.max_offset(*_queue(request)))})
+        connection.respond(request, ext={"offset": str(self.ranges.max_offset(*_queue(request)))})
 
     def minimum(self, connection: RemotingConnection, request: Command) -> None:
         """Code 31."""
-        connection.respond(request, ext={"offset": str(self._ranges.min_offset(*_queue(request)))})
+        connection.respond(request, ext={"offset": str(self.ranges.min_offset(*_queue(request)))})
 
     def earliest(self, connection: RemotingConnection, request: Command) -> None:
         """Code 32: the store time of the first message, -1 without one."""
         topic, queue_id = _queue(request)
-        low = self._ranges.min_offset(topic, queue_id)
-        timestamp_ms = self._ranges.store_timestamp(topic, queue_id, low)
+        low = self.ranges.min_offset(topic, queue_id)
+        timestamp_ms = self.ranges.store_timestamp(topic, queue_id, low)
         connection.respond(request, ext={"timestamp": str(timestamp_ms)})
 
 

@@ -46,20 +46,14 @@ class Consumption:
     broker_name: str
 
 
+@dataclass(frozen=True, slots=True)
 class ConsumptionProcessor:
     """The handlers. `address` is this broker's, as its clients dial it."""
 
-    def __init__(
-        self, consumption: Consumption, address: str, now_ms: Callable[[], int], statistics: Statistics
-    ) -> None:
-        self._metadata = consumption.metadata
-        self._clients = consumption.clients
-        self._progress = consumption.progress
-        self._ranges = consumption.ranges
-        self._broker_name = consumption.broker_name
-        self._address = address
-        self._now_ms = now_ms
-        self._statistics = statistics
+    consumption: Consumption
+    address: str
+    now_ms: Callable[[], int]
+    statistics: Statistics
 
     # ---- how far
 
@@ -76,12 +70,12 @@ class ConsumptionProcessor:
         ordered_only = fields.flag(request.ext, "isOrder")
         entries: list[bytes] = []
         behind = taken = count = 0
-        consumed = self._progress.consumed()
-        for group in self._metadata.groups():
+        consumed = self.consumption.progress.consumed()
+        for group in self.consumption.metadata.groups():
             stats = []
             topics = dict.fromkeys(topic for topic, _ in sorted(consumed.get(group, ())))
             for topic in self._subscribed(group, topics):
-                config = self._metadata.topic(topic)
+                config = self.consumption.metadata.topic(topic)
                 if config is None or (ordered_only and not config.order):
                     continue
                 states = self._queue_states(group, [topic], written=True)
@@ -96,13 +90,13 @@ class ConsumptionProcessor:
                 stats.append(self._stats(group, states))
             entries.append(b"{" + encode(group) + b":[" + b",".join(stats) + b"]}")
         body = b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
-        connection.respond(request, body=body % (encode(self._address), b",".join(entries), behind, taken))
+        connection.respond(request, body=body % (encode(self.address), b",".join(entries), behind, taken))
 
     def time_span(self, connection: RemotingConnection, request: Command) -> None:
         """Code 303: of each queue the first and the last message's time, the last consumed one's, and how old the next one is."""
         topic = fields.text(request.ext, "topic")
         group = fields.text(request.ext, "group")
-        config = self._metadata.topic(topic)
+        config = self.consumption.metadata.topic(topic)
         if config is None:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
         spans = [self._time_span(group, topic, queue_id) for queue_id in range(config.write_queue_nums)]
@@ -115,15 +109,17 @@ class ConsumptionProcessor:
         compared = fields.text(request.ext, "compareGroup")
         left_out = {name.strip() for name in (request.ext.get("filterGroups") or "").split(",")}
         least: dict[int, int] = {}
-        for group, queues in self._progress.consumed().items():
+        for group, queues in self.consumption.progress.consumed().items():
             if group in left_out:
                 continue
             for queue_id in (queue_id for name, queue_id in queues if name == topic):
-                offset = self._progress.consumer_offset(group, topic, queue_id)
-                if offset is not None and offset >= self._ranges.min_offset(topic, queue_id):
+                offset = self.consumption.progress.consumer_offset(group, topic, queue_id)
+                if offset is not None and offset >= self.consumption.ranges.min_offset(topic, queue_id):
                     least[queue_id] = min(offset, least.get(queue_id, offset))
-        for queue_id in (queue_id for name, queue_id in self._progress.consumed_by(compared) if name == topic):
-            offset = self._progress.consumer_offset(compared, topic, queue_id)
+        for queue_id in (
+            queue_id for name, queue_id in self.consumption.progress.consumed_by(compared) if name == topic
+        ):
+            offset = self.consumption.progress.consumer_offset(compared, topic, queue_id)
             if offset is not None and least.get(queue_id, _NO_CORRECTION) > offset:
                 least[queue_id] = _NO_CORRECTION
         connection.respond(request, body=encode({"correctionOffsets": least}))
@@ -135,24 +131,26 @@ class ConsumptionProcessor:
         topic = fields.text(request.ext, "topic")
         groups = {
             group
-            for group in self._clients.groups()
-            if (found := self._clients.consumer_group(group)) is not None and topic in found.subscriptions
+            for group in self.consumption.clients.groups()
+            if (found := self.consumption.clients.consumer_group(group)) is not None and topic in found.subscriptions
         }
         groups |= {
-            group for group, queues in self._progress.consumed().items() if any(topic == name for name, _ in queues)
+            group
+            for group, queues in self.consumption.progress.consumed().items()
+            if any(topic == name for name, _ in queues)
         }
         connection.respond(request, body=encode({"groupList": sorted(groups)}))
 
     def topics_of_group(self, connection: RemotingConnection, request: Command) -> None:
         """Code 343: the topics in which a group has an offset."""
         group = fields.text(request.ext, "group")
-        connection.respond(request, body=encode({"brokerAddr": self._address, "topicList": self._topics_of(group)}))
+        connection.respond(request, body=encode({"brokerAddr": self.address, "topicList": self._topics_of(group)}))
 
     def subscription(self, connection: RemotingConnection, request: Command) -> None:
         """Code 345: what the members of a group want of a topic; without `subscriptionData` when they do not want it."""
         group = fields.text(request.ext, "group")
         topic = fields.text(request.ext, "topic")
-        present = self._clients.consumer_group(group)
+        present = self.consumption.clients.consumer_group(group)
         found = present.subscriptions.get(topic) if present is not None else None
         body: dict[str, Any] = {"group": group, "topic": topic}
         if found is not None:
@@ -162,11 +160,11 @@ class ConsumptionProcessor:
     # ---- inside
 
     def _topics_of(self, group: str) -> list[str]:
-        return list(dict.fromkeys(topic for topic, _ in self._progress.consumed_by(group)))
+        return list(dict.fromkeys(topic for topic, _ in self.consumption.progress.consumed_by(group)))
 
     def _subscribed(self, group: str, topics: Iterable[str]) -> list[str]:
         """Of a group with members only what they subscribe to: the rest is history. Returned messages count as subscribed."""
-        present = self._clients.consumer_group(group)
+        present = self.consumption.clients.consumer_group(group)
         if present is None or not present.subscriptions:
             return list(topics)
         return [topic for topic in topics if topic in present.subscriptions or topic.startswith(RETRY_PREFIX)]
@@ -175,7 +173,7 @@ class ConsumptionProcessor:
         """The queues of topics that are there; `written` = those that are written to, else those that are read."""
         states: list[QueueState] = []
         for topic in sorted(set(topics)):
-            config = self._metadata.topic(topic)
+            config = self.consumption.metadata.topic(topic)
             if config is None:
                 continue
             count = config.write_queue_nums if written else config.read_queue_nums
@@ -185,15 +183,17 @@ class ConsumptionProcessor:
         return states
 
     def _queue_state(self, group: str, topic: str, queue_id: int) -> QueueState:
-        consumed = self._progress.consumer_offset(group, topic, queue_id) or 0
-        last_ms = max(0, self._ranges.store_timestamp(topic, queue_id, consumed - 1)) if consumed else 0
-        taken = max(consumed, self._progress.taken_offset(group, topic, queue_id))
-        return QueueState(topic, queue_id, self._ranges.max_offset(topic, queue_id), consumed, taken, last_ms)
+        consumed = self.consumption.progress.consumer_offset(group, topic, queue_id) or 0
+        last_ms = max(0, self.consumption.ranges.store_timestamp(topic, queue_id, consumed - 1)) if consumed else 0
+        taken = max(consumed, self.consumption.progress.taken_offset(group, topic, queue_id))
+        return QueueState(
+            topic, queue_id, self.consumption.ranges.max_offset(topic, queue_id), consumed, taken, last_ms
+        )
 
     def _stats(self, group: str, states: Sequence[QueueState]) -> bytes:
         entries = [
             (
-                message_queue(each.topic, self._broker_name, each.queue_id),
+                message_queue(each.topic, self.consumption.broker_name, each.queue_id),
                 {
                     "brokerOffset": each.end,
                     "consumerOffset": each.consumed,
@@ -203,21 +203,21 @@ class ConsumptionProcessor:
             )
             for each in states
         ]
-        rate = sum(self._statistics.get_per_second(topic, group) for topic in {each.topic for each in states})
+        rate = sum(self.statistics.get_per_second(topic, group) for topic in {each.topic for each in states})
         return b'{"consumeTps":' + encode(float(rate)) + b',"offsetTable":' + encode_object_map(entries) + b"}"
 
     def _time_span(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
-        ranges = self._ranges
+        ranges = self.consumption.ranges
         low, high = ranges.min_offset(topic, queue_id), ranges.max_offset(topic, queue_id)
         first_ms = ranges.store_timestamp(topic, queue_id, low)
-        offset = self._progress.consumer_offset(group, topic, queue_id) or 0
+        offset = self.consumption.progress.consumer_offset(group, topic, queue_id) or 0
         span = {
             "consumeTimeStamp": ranges.store_timestamp(topic, queue_id, offset - 1) if offset else first_ms,
             "delayTime": 0,
             "maxTimeStamp": ranges.store_timestamp(topic, queue_id, high - 1),
-            "messageQueue": message_queue(topic, self._broker_name, queue_id),
+            "messageQueue": message_queue(topic, self.consumption.broker_name, queue_id),
             "minTimeStamp": first_ms,
         }
         if offset < high:
-            span["delayTime"] = self._now_ms() - ranges.store_timestamp(topic, queue_id, max(offset, low))
+            span["delayTime"] = self.now_ms() - ranges.store_timestamp(topic, queue_id, max(offset, low))
         return span

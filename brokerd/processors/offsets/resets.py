@@ -8,13 +8,14 @@ the queue was told, or a pop took from it. So it needs nobody to be connected, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.consuming.read_place import PullSettings
 from brokerd.metadata.names import check_committer
-from brokerd.metadata.offset_commits import OffsetCommits
 from brokerd.pop.service import PopService
 from brokerd.processors import fields
+from brokerd.processors.answers import Done, when_done
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.offsets.consumption import Consumption
 from remoting import codes
@@ -26,29 +27,15 @@ from remoting.transport.connection import RemotingConnection
 LATEST_MS: Final = -1
 _MAX_CLONED: Final = 1_000_000
 
-Done = Callable[[RequestError | None], None]
 
-
+@dataclass(frozen=True, slots=True)
 class ResetProcessor:
     """The handlers. `wake(topic, queue)` lets pulls that wait look again."""
 
-    def __init__(
-        self,
-        consumption: Consumption,
-        commits: OffsetCommits,
-        pops: PopService,
-        settings: Live[PullSettings],
-        wake: Callable[[str, int], None],
-    ) -> None:
-        self._metadata = consumption.metadata
-        self._clients = consumption.clients
-        self._progress = consumption.progress
-        self._ranges = consumption.ranges
-        self._broker_name = consumption.broker_name
-        self._commits = commits
-        self._pops = pops
-        self._settings = settings
-        self._wake = wake
+    consumption: Consumption
+    pops: PopService
+    settings: Live[PullSettings]
+    wake: Callable[[str, int], None]
 
     def reset(self, connection: RemotingConnection, request: Command) -> None:
         """Code 222: by time (-1 = behind the last message), all queues or one; or one queue to an offset."""
@@ -56,12 +43,12 @@ class ResetProcessor:
         group, topic = fields.text(ext, "group"), fields.text(ext, "topic")
         timestamp_ms = fields.integer(ext, "timestamp", low=-1)
         check_committer(group)
-        config = self._metadata.topic(topic)
+        config = self.consumption.metadata.topic(topic)
         if config is None:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
-        if self._metadata.group(group) is None:
+        if self.consumption.metadata.group(group) is None:
             raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist")
-        if not self._settings.value.reset_at_broker:
+        if not self.settings.value.reset_at_broker:
             offsets = self._client_offsets(group, topic, timestamp_ms, force=fields.flag(ext, "isForce"))
             self._tell(group, topic, timestamp_ms, offsets)
             connection.respond(request, body=self._body(topic, offsets))
@@ -78,13 +65,7 @@ class ResetProcessor:
             queue_ids = range(config.read_queue_nums) if queue_id < 0 else (queue_id,)
             offsets = {each: self._offset_at(topic, each, timestamp_ms) for each in queue_ids}
 
-        def done(error: RequestError | None) -> None:
-            if error is None:
-                connection.respond(request, body=self._body(topic, offsets))
-            else:
-                connection.respond_error(request, error)
-
-        self._reset(group, topic, offsets, done)
+        self._reset(group, topic, offsets, when_done(connection, request, body=self._body(topic, offsets)))
 
     def clone(self, connection: RemotingConnection, request: Command) -> None:
         """Code 314: give a group the offsets of another, of a topic or of all that it consumes.
@@ -95,33 +76,30 @@ class ResetProcessor:
         source, target = fields.text(ext, "srcGroup"), fields.text(ext, "destGroup")
         check_committer(target)
         asked = ext.get("topic")
-        present = self._clients.consumer_group(source)
+        present = self.consumption.clients.consumer_group(source)
         subscribed = present.subscriptions if present is not None and not fields.flag(ext, "offline") else {}
         entries: dict[tuple[str, str, int], int] = {}
-        for topic, queue_id in self._progress.consumed_by(source):
-            if (asked and topic != asked) or self._metadata.topic(topic) is None:
+        for topic, queue_id in self.consumption.progress.consumed_by(source):
+            if (asked and topic != asked) or self.consumption.metadata.topic(topic) is None:
                 continue
-            offset = self._progress.consumer_offset(source, topic, queue_id)
+            offset = self.consumption.progress.consumer_offset(source, topic, queue_id)
             if offset is not None and (not subscribed or topic in subscribed) and len(entries) < _MAX_CLONED:
                 entries[target, topic, queue_id] = offset
 
-        def done(error: RequestError | None) -> None:
-            if error is None:
-                connection.respond(request)
-            else:
-                connection.respond_error(request, error)
-
-        self._commits.set_all(entries, done)
+        self.consumption.metadata.commits.set_all(entries, when_done(connection, request))
 
     # ---- inside
 
     def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         if timestamp_ms == LATEST_MS:
-            return self._ranges.max_offset(topic, queue_id)
-        return self._ranges.offset_by_time(topic, queue_id, timestamp_ms)
+            return self.consumption.ranges.max_offset(topic, queue_id)
+        return self.consumption.ranges.offset_by_time(topic, queue_id, timestamp_ms)
 
     def _checked(self, topic: str, queue_id: int, offset: int) -> int:
-        low, high = self._ranges.min_offset(topic, queue_id), self._ranges.max_offset(topic, queue_id)
+        low, high = (
+            self.consumption.ranges.min_offset(topic, queue_id),
+            self.consumption.ranges.max_offset(topic, queue_id),
+        )
         if not low <= offset <= high + 1:
             raise RequestError(
                 codes.SYSTEM_ERROR, f"queue {queue_id} of {topic} has offsets from {low} to {high}, not {offset}"
@@ -131,20 +109,20 @@ class ResetProcessor:
     def _reset(self, group: str, topic: str, offsets: Mapping[int, int], done: Done) -> None:
         try:
             for queue_id, offset in offsets.items():
-                self._pops.reset_offset(group, topic, queue_id, offset)
+                self.pops.reset_offset(group, topic, queue_id, offset)
         except LogboomError as error:
             done(RequestError(error.code, str(error)))
             return
-        self._commits.reset(group, topic, offsets, done)
+        self.consumption.metadata.commits.reset(group, topic, offsets, done)
         for queue_id in offsets:
-            self._wake(topic, queue_id)
+            self.wake(topic, queue_id)
 
     def _client_offsets(self, group: str, topic: str, timestamp_ms: int, *, force: bool) -> dict[int, int]:
         """Where consumers shall go on; not ahead of where they are unless forced."""
-        config = self._metadata.topic(topic)
+        config = self.consumption.metadata.topic(topic)
         offsets = {}
         for queue_id in range(config.write_queue_nums if config is not None else 0):
-            present = self._progress.consumer_offset(group, topic, queue_id)
+            present = self.consumption.progress.consumer_offset(group, topic, queue_id)
             if present is None:
                 raise RequestError(
                     codes.SYSTEM_ERROR,
@@ -155,7 +133,7 @@ class ResetProcessor:
         return offsets
 
     def _tell(self, group: str, topic: str, timestamp_ms: int, offsets: Mapping[int, int]) -> None:
-        members = self._clients.remoting_members(group)
+        members = self.consumption.clients.remoting_members(group)
         if not members:
             raise RequestError(
                 codes.CONSUMER_NOT_ONLINE, f"no consumer of {group} is connected to this broker that could be told"
@@ -170,9 +148,14 @@ class ResetProcessor:
 
     def _listed(self, topic: str, offsets: Mapping[int, int]) -> Sequence[dict[str, Any]]:
         """The form that C++ clients read."""
-        return [message_queue(topic, self._broker_name, each) | {"offset": offset} for each, offset in offsets.items()]
+        return [
+            message_queue(topic, self.consumption.broker_name, each) | {"offset": offset}
+            for each, offset in offsets.items()
+        ]
 
     def _body(self, topic: str, offsets: Mapping[int, int]) -> bytes:
         """With objects as keys: the one form that Java reads and Go does not stumble over. No blanks: Go splits it by hand."""
-        entries = [(message_queue(topic, self._broker_name, each), offset) for each, offset in offsets.items()]
+        entries = [
+            (message_queue(topic, self.consumption.broker_name, each), offset) for each, offset in offsets.items()
+        ]
         return b'{"offsetTable":' + encode_object_map(entries) + b"}"

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from brokerd.processors import fields
+from brokerd.processors.answers import when_done
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.service import TransactionService
-from remoting.errors import InvalidParameter, RequestError
+from remoting.errors import InvalidParameter
 from remoting.frame import Command
 from remoting.record.hosts import decode_offset_message_id
 from remoting.transport.connection import RemotingConnection
 
-Done = Callable[[RequestError | None], None]
-
 _OUTCOMES: Final = {int(outcome) for outcome in Outcome}
 
 
+@dataclass(frozen=True, slots=True)
 class TransactionProcessor:
     """The handlers. Clients send code 37 one-way, but whoever wants an answer gets one, when the decision is acknowledged."""
 
-    def __init__(self, transactions: TransactionService) -> None:
-        self._transactions = transactions
+    transactions: TransactionService
 
     def end(self, connection: RemotingConnection, request: Command) -> None:
         """Code 37."""
@@ -40,16 +39,9 @@ class TransactionProcessor:
             Outcome(number),
             fields.flag(ext, "fromTransactionCheck"),
         )
-        self._transactions.end(decision, lambda error: _answer(connection, request, error))
+        self.transactions.end(decision, when_done(connection, request))
 
     def resume(self, connection: RemotingConnection, request: Command) -> None:
         """Code 323."""
         _, _, physical_offset = decode_offset_message_id(fields.text(request.ext, "msgId"))
-        self._transactions.resume(physical_offset, lambda error: _answer(connection, request, error))
-
-
-def _answer(connection: RemotingConnection, request: Command, error: RequestError | None) -> None:
-    if error is None:
-        connection.respond(request)
-    else:
-        connection.respond_error(request, error)
+        self.transactions.resume(physical_offset, when_done(connection, request))
