@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from brokerd.metadata.start_offsets import InitMode
 from remoting.errors import RequestError
+
+MAX_ATTEMPT_ID: Final = 128  # characters; what is longer is cut
 
 
 @dataclass(frozen=True, slots=True)

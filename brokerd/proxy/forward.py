@@ -13,13 +13,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-from google.protobuf.message import DecodeError
+from typing import Any, Final, NamedTuple
 
 from brokerd.proxy.calls import Call, GrpcStatus, Kind, run
 from brokerd.proxy.forwarded import GRPC_STATUS, MORE_FIELD
-from brokerd.proxy.methods.base import CLIENT_ID
+from brokerd.proxy.methods.base import CLIENT_ID, decode
 from brokerd.proxy.methods.receive_message import changes_that_give_back
 from brokerd.proxy.methods.table import KINDS, Methods
 from brokerd.proxy.proxy_call import (
@@ -79,15 +77,12 @@ class ForwardSettings:
     max_held_bytes: int = setting(64 * 1024 * 1024, "their request messages together", minimum=0)
 
 
-class _Held:
+class _Held(NamedTuple):
     """A call that waits for a master."""
 
-    __slots__ = ("call", "expires_ms", "name")
-
-    def __init__(self, name: str, call: Call, expires_ms: int) -> None:
-        self.name = name
-        self.call = call
-        self.expires_ms = expires_ms
+    name: str
+    call: Call
+    expires_ms: int
 
 
 class Forwarder:
@@ -374,9 +369,9 @@ class Forwarder:
         request_class, refuse = self._methods.refusals[name]
         request: Any = None
         try:
-            request = request_class.FromString(call.message)
-        except DecodeError as error:
-            refusal = Refusal(Code.BAD_REQUEST, f"undecodable request: {error}")
+            request = decode(call, request_class)
+        except Refusal as undecodable:
+            refusal = undecodable
         refuse(call, request, refusal)
 
 

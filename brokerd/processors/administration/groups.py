@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from brokerd.metadata.configs import GroupConfig
+from brokerd.metadata.configs import PERM_READ, GroupConfig
 from brokerd.metadata.service import DataVersion, MetadataService
 from brokerd.processors import bodies, fields
 from brokerd.processors.administration.group_bodies import decode_group, group_json
@@ -18,8 +18,6 @@ from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
-
-_READ_BIT: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class GroupProcessor:
         body = {
             "dataVersion": version.as_json(),
             "forbiddenTable": {
-                group: dict.fromkeys(topics, _READ_BIT)
+                group: dict.fromkeys(topics, PERM_READ)
                 for group, topics in self.metadata.forbidden().items()
                 if group in chosen
             },

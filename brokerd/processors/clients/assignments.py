@@ -10,6 +10,7 @@ from brokerd.cluster.broker_route import BrokerRoute, RouteSource
 from brokerd.consuming.assignment import STRATEGIES, Queue, assign, assign_pops
 from brokerd.members.consumer_groups import MESSAGE_MODELS
 from brokerd.members.registry import ClientRegistry
+from brokerd.metadata.configs import PERM_READ
 from brokerd.metadata.consumer_rules import POP, PULL, RequestMode
 from brokerd.metadata.service import MetadataService
 from brokerd.processors import bodies
@@ -19,7 +20,6 @@ from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
-_READABLE: Final = 4
 _MAX_NAME: Final = 512
 _MAX_QUEUES: Final = 100_000  # of one topic, over all brokers
 _USUAL: Final = RequestMode(PULL, 0)
@@ -97,7 +97,7 @@ def _name(document: dict[str, Any], name: str) -> str:
 
 def _queues(topic: str, routes: Sequence[BrokerRoute]) -> list[Queue]:
     """The queues that can be read, of all brokers. Raises RequestError when they are too many for an answer."""
-    readable = [route for route in routes if route.perm & _READABLE and route.read_queue_nums > 0]
+    readable = [route for route in routes if route.perm & PERM_READ and route.read_queue_nums > 0]
     if sum(route.read_queue_nums for route in readable) > _MAX_QUEUES:
         raise RequestError(codes.SYSTEM_ERROR, f"topic {topic} has more than {_MAX_QUEUES} queues")
     return [Queue(topic, route.broker_name, each) for route in readable for each in range(route.read_queue_nums)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.service import MetadataService
 from brokerd.pop.looking import Notice, PopLooking
-from brokerd.pop.requests import PopOutcome, PopRequest, PopStatus
+from brokerd.pop.requests import MAX_ATTEMPT_ID, PopOutcome, PopRequest, PopStatus
 from brokerd.pop.service import PopService
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
@@ -82,5 +82,5 @@ class PopLookingProcessor:
             invisible_time_ms=0,
             deadline_ms=deadline_ms,
             fifo=fields.flag(ext, "order") or (config is not None and config.fifo),
-            attempt_id=(ext.get("attemptId") or "")[:128],
+            attempt_id=(ext.get("attemptId") or "")[:MAX_ATTEMPT_ID],
         )

@@ -20,7 +20,7 @@ from brokerd.pop.handles import (
     ReceiptHandle,
     decode_handle,
 )
-from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, PopRequest, PopStatus
+from brokerd.pop.requests import MAX_ATTEMPT_ID, AckStatus, InvisibleTimeOutcome, PopOutcome, PopRequest, PopStatus
 from brokerd.pop.service import PopService
 from brokerd.processors import bodies, fields
 from brokerd.processors.parked import ParkedRequests
@@ -102,7 +102,7 @@ class PopProcessor:
             expression_type=ext.get("expType") or "TAG",
             expression=ext.get("exp") or "*",
             fifo=fields.flag(ext, "order") or (config is not None and config.fifo),
-            attempt_id=(ext.get("attemptId") or "")[:128],
+            attempt_id=(ext.get("attemptId") or "")[:MAX_ATTEMPT_ID],
         )
         ordered = pop.fifo
         tickets: list[int] = []

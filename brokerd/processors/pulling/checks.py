@@ -8,7 +8,7 @@ from typing import Final
 from brokerd.filters.message_filter import MessageFilter, compile_filter
 from brokerd.members.consumer_groups import ConsumerGroup
 from brokerd.members.registry import ClientRegistry
-from brokerd.metadata.configs import GroupConfig
+from brokerd.metadata.configs import PERM_READ, GroupConfig
 from brokerd.metadata.groups import ensure_group
 from brokerd.metadata.service import MetadataService
 from brokerd.processors import fields
@@ -26,7 +26,6 @@ BY_TOPIC: Final = 3
 BY_BROADCAST: Final = 4
 BY_SUBSCRIPTION: Final = 5
 
-_READABLE: Final = 4
 _small: Final = fields.SMALL.get
 
 
@@ -100,7 +99,7 @@ class PullChecks:
         config = self._metadata.topic(topic)
         if config is None:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist; create it")
-        if not config.perm & _READABLE:
+        if not config.perm & PERM_READ:
             raise Forbidden(BY_TOPIC, f"topic {topic} is not readable")
         queue_id = _small(ext.get("queueId", ""))
         if queue_id is None:

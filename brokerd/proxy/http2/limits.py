@@ -57,23 +57,17 @@ class Allowance:
         return True
 
 
+@dataclass(slots=True)
 class Budget:
     """Bytes that all connections together may hold in unfinished bodies."""
 
-    __slots__ = ("_left",)
-
-    def __init__(self, total_bytes: int) -> None:
-        self._left = total_bytes
-
-    @property
-    def left_bytes(self) -> int:
-        return self._left
+    left_bytes: int
 
     def take(self, count: int) -> bool:
-        if count > self._left:
+        if count > self.left_bytes:
             return False
-        self._left -= count
+        self.left_bytes -= count
         return True
 
     def give_back(self, count: int) -> None:
-        self._left += count
+        self.left_bytes += count

@@ -134,12 +134,6 @@ class Outgoing(Generic[H]):
             self._out.append(frames.encode_frame(DATA, END_STREAM, stream.stream_id))
             self._ended(stream)
 
-    def reset(self, stream: Stream[H], error_code: ErrorCode) -> None:
-        """Give the stream up."""
-        if stream.state != CLOSED:
-            self.forget(stream)
-            self.reset_id(stream.stream_id, error_code)
-
     def reset_id(self, stream_id: int, error_code: ErrorCode) -> None:
         """Reset a stream that has no object (any more)."""
         self.remember_reset(stream_id)

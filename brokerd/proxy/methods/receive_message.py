@@ -12,16 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from brokerd.metadata.configs import Metadata
+from brokerd.loop.long_polling import ANY_QUEUE
+from brokerd.metadata.configs import PERM_READ, Metadata
 from brokerd.metadata.start_offsets import InitMode
-from brokerd.pop.requests import Parked, PopOutcome, PoppedMessage, PopRequest, PopStatus
+from brokerd.pop.queue_ledger import MAX_BATCH
+from brokerd.pop.requests import MAX_ATTEMPT_ID, Parked, PopOutcome, PoppedMessage, PopRequest, PopStatus
 from brokerd.pop.service import PopService
 from brokerd.proxy import properties
 from brokerd.proxy.calls import Call
 from brokerd.proxy.mapping import to_message
-from brokerd.proxy.methods.base import attempt, client_id, parse
+from brokerd.proxy.methods.base import CLIENT_ID, attempt, header, parse
 from brokerd.proxy.methods.groups import Groups
-from brokerd.proxy.methods.query_route import PERM_READ
 from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import OK, Code, Refusal, encode_length, refusal_of, status_field
@@ -31,7 +32,6 @@ from remoting.record.codec import decode_record
 
 log = logging.getLogger(__name__)
 
-MAX_BATCH: Final = 32
 MIN_INVISIBLE_MS: Final = 10_000
 MAX_INVISIBLE_MS: Final = 12 * 3600 * 1000
 RENEWED_INVISIBLE_MS: Final = 60_000
@@ -42,8 +42,6 @@ RESERVED_MS: Final = 100
 # taken for a client that is gone: visible again after this
 RETURNED_INVISIBLE_MS: Final = 1_000
 
-_ANY_QUEUE: Final = -1
-_MAX_ATTEMPT_ID: Final = 128  # characters
 _MAX_ROUNDS: Final = 64
 _SQL: Final = definition.FilterType.Value("SQL")
 _NO_MESSAGE: Final = status_field(Code.MESSAGE_NOT_FOUND, "no new message")
@@ -79,7 +77,7 @@ class ReceiveMessage:
             receive.give_up()
 
     def refuse(self, call: Call, request: Any, refusal: Refusal) -> None:
-        self.finish(call, [status_field(refusal.code, refusal.text)])
+        self.finish(call, [refusal.status])
 
     def finish(self, call: Call, frames: list[bytes]) -> None:
         """Send the frames and the delivery timestamp that has to follow, and end the call."""
@@ -97,15 +95,15 @@ class ReceiveMessage:
         pop = PopRequest(
             group,
             topic,
-            _ANY_QUEUE,
+            ANY_QUEUE,
             batch_size(request.batch_size),
             invisible_time_ms(request),
             now_ms + polling_ms(request, call.deadline_ms, now_ms),
             init_mode=InitMode.MAX,
             expression_type="SQL92" if request.filter_expression.type == _SQL else "TAG",
             expression=request.filter_expression.expression.strip() or "*",
-            attempt_id=request.attempt_id[:_MAX_ATTEMPT_ID],
-            client_id=client_id(call),
+            attempt_id=request.attempt_id[:MAX_ATTEMPT_ID],
+            client_id=header(call, CLIENT_ID),
             auto_renew=request.auto_renew,
         )
         config = self.metadata.topic(topic)

@@ -6,22 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brokerd.proxy.calls import Handler, Kind
-from brokerd.proxy.methods import change_invisible, send_message
-from brokerd.proxy.methods.ack_message import ack_message
-from brokerd.proxy.methods.base import Refuse, Services, refuse_unary
-from brokerd.proxy.methods.dead_letter import forward_to_dead_letter
-from brokerd.proxy.methods.declined import declined, end_transaction, pull_message
+from brokerd.proxy.calls import Call, Handler, Kind
+from brokerd.proxy.methods import send_message
+from brokerd.proxy.methods.base import Refuse, Services, each, refuse_streamed, refuse_unary
+from brokerd.proxy.methods.clients import heartbeat, notify_client_termination, telemetry
+from brokerd.proxy.methods.finishing import (
+    ack_message,
+    change_invisible_duration,
+    forward_to_dead_letter,
+    refuse_change,
+)
 from brokerd.proxy.methods.groups import Groups
-from brokerd.proxy.methods.heartbeat import heartbeat, notify_client_termination
 from brokerd.proxy.methods.offsets import get_offset, update_offset
-from brokerd.proxy.methods.query_assignment import query_assignment
-from brokerd.proxy.methods.query_route import query_route
 from brokerd.proxy.methods.receive_message import ReceiveMessage
-from brokerd.proxy.methods.telemetry import telemetry
+from brokerd.proxy.methods.routes import query_assignment, query_route
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.sessions import Sessions
-from brokerd.proxy.status import Code
+from brokerd.proxy.status import Code, Refusal
 
 KINDS: Final = {
     "ReceiveMessage": Kind.SERVER_STREAM,
@@ -61,27 +62,45 @@ def build_methods(
         "SendMessage": send_message.send_message(services.sender, metadata, wall_ms),
         "ReceiveMessage": receive,
         "AckMessage": ack_message(popper),
-        "ChangeInvisibleDuration": change_invisible.change_invisible_duration(popper),
+        "ChangeInvisibleDuration": change_invisible_duration(popper),
         "ForwardMessageToDeadLetterQueue": forward_to_dead_letter(popper),
         "UpdateOffset": update_offset(metadata),
         "GetOffset": get_offset(metadata),
-        "EndTransaction": end_transaction(),
-        "RecallMessage": declined(
+        "EndTransaction": each(service.EndTransactionRequest, _end_transaction),
+        "RecallMessage": _declined(
             service.RecallMessageRequest, Code.NOT_IMPLEMENTED, not_yet.format("delayed messages to recall")
         ),
-        "QueryOffset": declined(service.QueryOffsetRequest, Code.NOT_IMPLEMENTED, not_yet.format("QueryOffset")),
-        "PullMessage": pull_message(),
-        "SyncLiteSubscription": declined(
+        "QueryOffset": _declined(service.QueryOffsetRequest, Code.NOT_IMPLEMENTED, not_yet.format("QueryOffset")),
+        "PullMessage": _declined(
+            service.PullMessageRequest, Code.NOT_IMPLEMENTED, "PullMessage is not implemented; use ReceiveMessage"
+        ),
+        "SyncLiteSubscription": _declined(
             service.SyncLiteSubscriptionRequest, Code.UNSUPPORTED, not_yet.format("lite topics")
         ),
     }
     refusals: dict[str, tuple[Any, Refuse]] = {
         name: (getattr(service, f"{name}Request"), refuse_unary) for name in handlers if name != "Telemetry"
     }
+    refusals["Telemetry"] = service.TelemetryCommand, refuse_streamed
     for name, refuse in (
         ("SendMessage", send_message.refuse),
         ("ReceiveMessage", receive.refuse),
-        ("ChangeInvisibleDuration", change_invisible.refuse),
+        ("ChangeInvisibleDuration", refuse_change),
     ):
         refusals[name] = refusals[name][0], refuse
     return Methods(handlers, refusals, sessions, receive)
+
+
+def _declined(request_class: Any, code: Code, text: str) -> Handler:
+    """A method that this version does not have: always refused, with a status that clients understand."""
+
+    def handle(call: Call, request: Any) -> None:
+        raise Refusal(code, text)
+
+    return each(request_class, handle)
+
+
+def _end_transaction(call: Call, request: Any) -> None:
+    """No transaction was ever begun here, so every id is a made-up one."""
+    text = "this version takes transactions over remoting only, so there is none with this id"
+    raise Refusal(Code.INVALID_TRANSACTION_ID, text if request.transaction_id else "the transaction id is missing")
