@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.names import RETRY_PREFIX
 
 ORDERED_REVIVE_QUEUE_ID: Final = 999
 NORMAL_REVIVE_QUEUE_ID: Final = 0
@@ -101,11 +101,6 @@ def split_retry_topic(name: str) -> tuple[str, str] | None:
         return None
     group, plus, topic = name[len(RETRY_PREFIX) :].partition("+")
     return (group, topic) if plus and group and topic else None
-
-
-def dead_letter_topic(group: str) -> str:
-    """Where messages of the group end that were delivered as often as allowed."""
-    return f"{DEAD_LETTER_PREFIX}{group}"
 
 
 def stored_topic(group: str, topic: str, retry_flag: int) -> str:

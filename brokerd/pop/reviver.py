@@ -18,7 +18,6 @@ from brokerd.journal.journal import Journal
 from brokerd.loop.scheduler import Timer
 from brokerd.pop import copies, records
 from brokerd.pop.counters import PopCounters
-from brokerd.pop.handles import dead_letter_topic
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import NEVER_MS, Batch
 from brokerd.pop.surroundings import Surroundings
@@ -27,6 +26,7 @@ from brokerd.store.draft import Draft
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, raise_refusal
+from remoting.names import dead_letter_topic_of
 from remoting.record.fields import offsets_of
 
 log = logging.getLogger(__name__)
@@ -225,4 +225,4 @@ def forward(
         return None
     _, _, reconsume_times = offsets_of(encoded)
     total = copies.deliveries_before(topic, reconsume_times) + deliveries
-    return dead_letter_topic(group), copies.dead_letter(group, topic, encoded, total)
+    return dead_letter_topic_of(group), copies.dead_letter(group, topic, encoded, total)

@@ -8,12 +8,14 @@ numbers as strings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from remoting.disk import Bytes
 from remoting.errors import InvalidParameter
+
+_MAX_NAME: Final = 512
 
 
 def encode(body: Any) -> bytes:
@@ -59,6 +61,14 @@ def text(document: dict[str, Any], name: str, default: str = "") -> str:
     if not isinstance(value, str):
         raise InvalidParameter(f"{name} must be a text")
     return value
+
+
+def name(document: dict[str, Any], member: str) -> str:
+    """A text that must be there, no longer than the names of groups, topics and clients may be."""
+    found = text(document, member)
+    if not 0 < len(found) <= _MAX_NAME:
+        raise InvalidParameter(f"{member} is needed, with at most {_MAX_NAME} characters")
+    return found
 
 
 def integer(document: dict[str, Any], name: str, default: int = 0) -> int:

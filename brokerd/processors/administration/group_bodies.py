@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from brokerd.members.consumer_groups import MAX_SUBSCRIPTIONS
 from brokerd.metadata.configs import GroupConfig
 from brokerd.processors import bodies
 from remoting.errors import InvalidParameter
 
 MAX_ATTRIBUTES: Final = 64
-MAX_SUBSCRIPTIONS: Final = 1024
 _MAX_TEXT: Final = 8192
 _MAX_DELAYS: Final = 64
 _MAX_DELAY_MS: Final = 30 * 24 * 3_600_000

@@ -16,11 +16,10 @@ from brokerd.metadata.service import MetadataService
 from brokerd.processors import bodies
 from brokerd.processors.answers import when_done
 from remoting import codes
-from remoting.errors import InvalidParameter, RequestError
+from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
-_MAX_NAME: Final = 512
 _MAX_QUEUES: Final = 100_000  # of one topic, over all brokers
 _USUAL: Final = RequestMode(PULL, 0)
 
@@ -36,7 +35,7 @@ class AssignmentProcessor:
     def query(self, connection: RemotingConnection, request: Command) -> None:
         """Code 400. Without a list in the answer the client keeps what it has; an empty list takes everything from it."""
         document = bodies.decode_object(request.body, "a question for queues")
-        topic, group, client_id = (_name(document, name) for name in ("topic", "consumerGroup", "clientId"))
+        topic, group, client_id = (bodies.name(document, name) for name in ("topic", "consumerGroup", "clientId"))
         model = bodies.enumeration(document, "messageModel", MESSAGE_MODELS, MESSAGE_MODELS[1])
         strategy_name = bodies.text(document, "strategyName")
         mode = self.metadata.request_mode(group, topic) or _USUAL
@@ -53,7 +52,7 @@ class AssignmentProcessor:
     def set_mode(self, connection: RemotingConnection, request: Command) -> None:
         """Code 401."""
         document = bodies.decode_object(request.body, "a request mode")
-        topic, group = _name(document, "topic"), _name(document, "consumerGroup")
+        topic, group = bodies.name(document, "topic"), bodies.name(document, "consumerGroup")
         name = bodies.enumeration(document, "mode", (PULL, POP), PULL)
         mode = RequestMode(name, bodies.integer(document, "popShareQueueNum"))
         unchanged = self.metadata.request_mode(group, topic) == mode
@@ -86,13 +85,6 @@ class AssignmentProcessor:
         if mode.mode == POP:
             return assign_pops(strategy, queues, list(ids), client_id, mode.pop_share_queues)
         return assign(strategy, queues, list(ids), client_id)
-
-
-def _name(document: dict[str, Any], name: str) -> str:
-    found = bodies.text(document, name)
-    if not 0 < len(found) <= _MAX_NAME:
-        raise InvalidParameter(f"{name} is needed, with at most {_MAX_NAME} characters")
-    return found
 
 
 def _queues(topic: str, routes: Sequence[BrokerRoute]) -> list[Queue]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from brokerd.consuming.read_place import PullSettings
 from brokerd.filters.message_filter import compile_filter
@@ -23,15 +23,13 @@ from brokerd.metadata.service import MetadataService
 from brokerd.processors import bodies, fields
 from brokerd.processors.bodies import encode
 from remoting import codes
-from remoting.errors import InvalidParameter, RequestError
+from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.names import RETRY_PREFIX
 from remoting.settings import Live
 from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
-
-_MAX_CLIENT_ID: Final = 512
 
 
 class ClientProcessor:
@@ -64,10 +62,7 @@ class ClientProcessor:
         document = bodies.decode_object(request.body, "heartbeat data")
         fingerprint = bodies.integer(document, "heartbeatFingerprint")
         without_subscriptions = fingerprint != 0 and bodies.boolean(document, "withoutSub", False)
-        client_id = bodies.text(document, "clientID")
-        if not 1 <= len(client_id) <= _MAX_CLIENT_ID:
-            raise InvalidParameter(f"clientID must have 1 to {_MAX_CLIENT_ID} characters")
-        client = ClientInfo(client_id, connection.peer, request.language, str(request.version))
+        client = ClientInfo(bodies.name(document, "clientID"), connection.peer, request.language, str(request.version))
         producers = bodies.objects(document, "producerDataSet", MAX_GROUPS_OF_CLIENT)
         consumers = bodies.objects(document, "consumerDataSet", MAX_GROUPS_OF_CLIENT)
         wanted = [data for data in map(decode_consumer, consumers) if self._group_is_there(data.group)]

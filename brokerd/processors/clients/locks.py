@@ -9,12 +9,11 @@ from typing import Any, Final
 from brokerd.consuming.queue_locks import Queue, QueueLocks
 from brokerd.metadata.service import MetadataService
 from brokerd.processors import bodies
-from remoting.errors import InvalidParameter, NotMaster
+from remoting.errors import NotMaster
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
 MAX_QUEUES: Final = 10_000
-_MAX_NAME: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +43,10 @@ class LockProcessor:
         if not self.serves():
             raise NotMaster
         document = bodies.decode_object(request.body, "a set of queues to lock")
-        group, client_id = bodies.text(document, "consumerGroup"), bodies.text(document, "clientId")
+        group, client_id = bodies.name(document, "consumerGroup"), bodies.name(document, "clientId")
         queues = [
             queue for each in bodies.objects(document, "mqSet", MAX_QUEUES) if (queue := self._queue(each)) is not None
         ]
-        if not 0 < len(group) <= _MAX_NAME or not 0 < len(client_id) <= _MAX_NAME:
-            raise InvalidParameter(f"consumerGroup and clientId are needed, with at most {_MAX_NAME} characters")
         return group, client_id, queues
 
     def _queue(self, each: dict[str, Any]) -> Queue | None:

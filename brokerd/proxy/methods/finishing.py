@@ -14,7 +14,7 @@ from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import attempt, each, parse, refuse_unary
 from brokerd.proxy.methods.receive_message import MAX_INVISIBLE_MS
 from brokerd.proxy.names import group_name, topic_name
-from brokerd.proxy.protobuf import service
+from brokerd.proxy.protobuf import milliseconds, service
 from brokerd.proxy.status import Code, Refusal, encode_length, status_field
 
 MAX_ENTRIES: Final = 1024
@@ -83,8 +83,7 @@ def change_invisible_duration(popper: PopService) -> Handler:
     def handle(call: Call, request: Any) -> None:
         group = group_name(request.group)
         topic = topic_name(request.topic)
-        duration = request.invisible_duration
-        invisible_time_ms = duration.seconds * 1000 + duration.nanos // 1_000_000
+        invisible_time_ms = milliseconds(request.invisible_duration)
         if not 0 <= invisible_time_ms <= MAX_INVISIBLE_MS:
             size = "small" if invisible_time_ms < 0 else "large"
             raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {size}; it may be from 0 to 12 hours")

@@ -24,7 +24,7 @@ from brokerd.proxy.mapping import to_message
 from brokerd.proxy.methods.base import CLIENT_ID, attempt, header, parse
 from brokerd.proxy.methods.groups import Groups
 from brokerd.proxy.names import group_name, topic_name
-from brokerd.proxy.protobuf import definition, service
+from brokerd.proxy.protobuf import definition, milliseconds, service
 from brokerd.proxy.status import OK, Code, Refusal, encode_length, refusal_of, status_field
 from remoting.errors import ProtocolError, RequestError
 from remoting.names import DEAD_LETTER_PREFIX
@@ -236,8 +236,7 @@ def invisible_time_ms(request: Any) -> int:
     """How long the messages stay hidden. A push consumer leaves it to the broker, which renews while the client lives."""
     if request.auto_renew:
         return RENEWED_INVISIBLE_MS
-    duration = request.invisible_duration
-    value: int = duration.seconds * 1000 + duration.nanos // 1_000_000
+    value = milliseconds(request.invisible_duration)
     if value < MIN_INVISIBLE_MS:
         raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small; it must be at least 10 seconds")
     if value > MAX_INVISIBLE_MS:
@@ -247,7 +246,7 @@ def invisible_time_ms(request: Any) -> int:
 
 def polling_ms(request: Any, deadline_ms: int | None, now_ms: int) -> int:
     """How long to wait for messages: what the client asks, within bounds, and never beyond its own deadline."""
-    asked = request.long_polling_timeout.seconds * 1000 + request.long_polling_timeout.nanos // 1_000_000
+    asked = milliseconds(request.long_polling_timeout)
     left = MAX_POLLING_MS + RESERVED_MS if deadline_ms is None else deadline_ms - now_ms
     if asked <= 0:
         wait = min(max(left // 2, MIN_POLLING_MS), MAX_POLLING_MS)
