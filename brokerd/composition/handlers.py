@@ -29,7 +29,6 @@ from brokerd.processors.clients.relay import RelayProcessor
 from brokerd.processors.offsets.committed import OffsetProcessor
 from brokerd.processors.offsets.consumption import Consumption, ConsumptionProcessor
 from brokerd.processors.offsets.resets import ResetProcessor
-from brokerd.processors.pop.looking import PopLookingProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.pull import PullProcessor, Readers
@@ -136,7 +135,6 @@ def build_processors(parts: Parts) -> Processors:
         relay=RelayProcessor(metadata, clients, store, broker_name),
         messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
-        pop_looking=PopLookingProcessor(pop.looking, pop, metadata, scheduler),
         state=StateProcessor(parts.names.cluster, consumption, replica.state, store.commitlog, figures, _wall_ms),
         locks=LockProcessor(
             parts.locks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from brokerd.proxy.calls import Call, GrpcStatus, Handler, Peer, run
@@ -39,32 +40,20 @@ class ForwardedClient:
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class ForwardedCall:
-    """A call that a replica forwards; see `calls.Call`."""
+    """A call that a replica forwards; see `calls.Call`. `request` is the one to answer next, None between two parts."""
 
-    __slots__ = (
-        "_messages", "_owner", "_request", "connection", "deadline_ms", "live", "message", "on_cancel", "origin", "peer",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        owner: ForwardedCalls,
-        connection: RemotingConnection,
-        request: Command,
-        origin: ProxyCall,
-        peer: Peer,
-        deadline_ms: int | None,
-    ) -> None:
-        self._owner = owner
-        self._request: Command | None = request
-        self._messages: list[bytes] = []
-        self.connection = connection
-        self.origin = origin
-        self.peer = peer
-        self.deadline_ms = deadline_ms
-        self.message = bytes(request.body)
-        self.on_cancel: Callable[[], None] | None = None
-        self.live = True
+    owner: ForwardedCalls
+    connection: RemotingConnection
+    request: Command | None
+    origin: ProxyCall
+    peer: Peer
+    deadline_ms: int | None
+    message: bytes
+    on_cancel: Callable[[], None] | None = None
+    live: bool = True
+    messages: list[bytes] = field(default_factory=list)
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -75,49 +64,49 @@ class ForwardedCall:
         start()
 
     def answer(self, message: bytes) -> None:
-        self._messages.append(message)
+        self.messages.append(message)
         self.finish()
 
     def send(self, messages: Sequence[bytes]) -> None:
-        self._messages += messages
+        self.messages += messages
 
     def finish(self) -> None:
         if not self.live:
             return
-        count = take_part(self._messages)
-        part = encode_messages(self._messages[:count])
-        del self._messages[:count]
-        request, self._request = self._request, None
+        count = take_part(self.messages)
+        part = encode_messages(self.messages[:count])
+        del self.messages[:count]
+        request, self.request = self.request, None
         assert request is not None
-        if self._messages:
+        if self.messages:
             # the call stays known until the replica has fetched the rest
             self.connection.respond(request, codes.SUCCESS, {MORE_FIELD: "1"}, part)
         else:
             self.live = False
-            self._owner.finished(self)
+            self.owner.finished(self)
             self.connection.respond(request, codes.SUCCESS, None, part)
 
     def fetch(self, request: Command) -> None:
         """The replica asks for the next part."""
-        self._request = request
+        self.request = request
         self.finish()
 
     def fail(self, status: GrpcStatus, text: str) -> None:
-        if self.live and self._request is not None:
+        if self.live and self.request is not None:
             self.live = False
-            self._owner.finished(self)
-            self.connection.respond(self._request, codes.SYSTEM_ERROR, {GRPC_STATUS: str(int(status))}, remark=text)
+            self.owner.finished(self)
+            self.connection.respond(self.request, codes.SYSTEM_ERROR, {GRPC_STATUS: str(int(status))}, remark=text)
 
     def cancel(self) -> None:
         """The client went away."""
         if self.live:
             self.live = False
-            self._owner.finished(self)
+            self.owner.finished(self)
             on_cancel, self.on_cancel = self.on_cancel, None
             if on_cancel is not None:
                 on_cancel()
-            if self._request is not None:
-                self.connection.respond(self._request, codes.SYSTEM_ERROR, remark="cancelled")
+            if self.request is not None:
+                self.connection.respond(self.request, codes.SYSTEM_ERROR, remark="cancelled")
 
 
 class ForwardedCalls:
@@ -200,7 +189,8 @@ class ForwardedCalls:
         except (OSError, RequestError):
             packed_host = _NO_HOST
         deadline_ms = self._monotonic_ms() + origin.timeout_ms if origin.timeout_ms else None
-        call = ForwardedCall(self, connection, request, origin, Peer(origin.peer, packed_host, client), deadline_ms)
+        peer = Peer(origin.peer, packed_host, client)
+        call = ForwardedCall(self, connection, request, origin, peer, deadline_ms, bytes(request.body))
         self._calls.setdefault(connection, {})[origin.call_id] = call
         return call
 

@@ -26,7 +26,6 @@ from brokerd.processors.clients.relay import RelayProcessor
 from brokerd.processors.offsets.committed import OffsetProcessor
 from brokerd.processors.offsets.consumption import Consumption, ConsumptionProcessor
 from brokerd.processors.offsets.resets import ResetProcessor
-from brokerd.processors.pop.looking import PopLookingProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.pull import PullProcessor, Readers
@@ -216,7 +215,6 @@ class RemotingBroker(PopBroker):
             RelayProcessor(self.metadata, self.clients, self.log, "broker-a"),
             MessageProcessor(self.log, NoIndex()),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
-            PopLookingProcessor(self.pop_service.looking, self.pop_service, self.metadata, self.turns),
             StateProcessor("cluster", consumption, lambda: REPLICA, LOCAL_LOG, figures, self.turns.wall_ms),
             LockProcessor(
                 self.locks,

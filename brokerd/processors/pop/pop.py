@@ -1,4 +1,5 @@
-"""POP on remoting: codes 200050 (pop), 200051 and 200151 (ack), 200053 (change the invisible time).
+"""POP on remoting: codes 200050 (pop), 200051 and 200151 (ack), 200053 (change the invisible time), and what only looks at what a
+pop would get: 200052 (peek), 200054 (tell me when there is something), 200055 (how many wait).
 
 The same service as gRPC's, so clients of both protocols share a group's messages. Handles that are no longer good get an error
 code, which clients log: the message will come again, and nobody should believe otherwise.
@@ -20,7 +21,16 @@ from brokerd.pop.handles import (
     ReceiptHandle,
     decode_handle,
 )
-from brokerd.pop.requests import MAX_ATTEMPT_ID, AckStatus, InvisibleTimeOutcome, PopOutcome, PopRequest, PopStatus
+from brokerd.pop.looking import Notice
+from brokerd.pop.requests import (
+    MAX_ATTEMPT_ID,
+    AckStatus,
+    InvisibleTimeOutcome,
+    Parked,
+    PopOutcome,
+    PopRequest,
+    PopStatus,
+)
 from brokerd.pop.service import PopService
 from brokerd.processors import bodies, fields
 from brokerd.processors.parked import ParkedRequests
@@ -40,16 +50,6 @@ _MAX_BITS_BYTES: Final = 1024
 _MAX_ACKS: Final = 65_536
 
 _CODES: Final = {PopStatus.NOTHING: codes.POLLING_TIMEOUT, PopStatus.POLLING_FULL: codes.POLLING_FULL}
-
-
-def poll_wait_ms(ext: Mapping[str, str], ages: RequestAges, now_ms: int) -> int | None:
-    """How long a request may be held from now, 0 or less for not at all; None when it came too late to be answered in time."""
-    poll_ms = fields.integer(ext, "pollTime", low=-_MAX_POLL_MS, high=fields.MAX_LONG)
-    born_ms = fields.integer(ext, "bornTime", 0)
-    age_ms = ages.age_ms(born_ms, now_ms) if born_ms else 0
-    if age_ms - poll_ms > _TOO_OLD_MS:
-        return None
-    return min(poll_ms - age_ms - _MARGIN_MS, _MAX_POLL_MS) if poll_ms > 0 else 0
 
 
 class PopProcessor:
@@ -81,41 +81,34 @@ class PopProcessor:
     def pop(self, connection: RemotingConnection, request: Command) -> None:
         """Code 200050."""
         ext = request.ext
-        now_ms = int(self._scheduler.time() * 1000)
-        wait_ms = poll_wait_ms(ext, self._ages.setdefault(connection, RequestAges()), now_ms)
-        if wait_ms is None:
+        deadline_ms = self._deadline_ms(connection, ext)
+        if deadline_ms is None:
             outcome = PopOutcome(PopStatus.NOTHING)
             connection.respond(
                 request, codes.POLLING_TIMEOUT, pop_header(outcome, ordered=False), remark="the request is too old"
             )
             return
-        group = fields.text(ext, "consumerGroup")
-        config = self._metadata.group(group)
+        group, is_ordered = self._group(ext)
         pop = PopRequest(
             group=group,
             topic=fields.text(ext, "topic"),
             queue_id=fields.integer(ext, "queueId", low=-1, high=fields.MAX_INT),
             max_count=fields.integer(ext, "maxMsgNums", high=fields.MAX_INT),
             invisible_time_ms=fields.integer(ext, "invisibleTime"),
-            deadline_ms=now_ms + wait_ms,
+            deadline_ms=deadline_ms,
             init_mode=InitMode.MIN if fields.integer(ext, "initMode", 0, high=1) == 0 else InitMode.MAX,
             expression_type=ext.get("expType") or "TAG",
             expression=ext.get("exp") or "*",
-            fifo=fields.flag(ext, "order") or (config is not None and config.fifo),
+            fifo=is_ordered,
             attempt_id=(ext.get("attemptId") or "")[:MAX_ATTEMPT_ID],
         )
-        ordered = pop.fifo
         tickets: list[int] = []
 
         def done(outcome: PopOutcome) -> None:
-            if tickets:
-                self._parked.forget(connection, tickets.pop())
-            self._popped(connection, request, outcome, ordered=ordered)
+            self._answered(connection, tickets)
+            self._popped(connection, request, outcome, ordered=is_ordered)
 
-        waiting = self._popper.pop(pop, done)
-        if waiting is not None:
-            request.drop_content()
-            tickets.append(self._parked.add(connection, waiting))
+        self._hold(connection, request, self._popper.pop(pop, done), tickets)
 
     def _popped(self, connection: RemotingConnection, request: Command, outcome: PopOutcome, *, ordered: bool) -> None:
         if outcome.error is not None:
@@ -225,7 +218,84 @@ class PopProcessor:
 
         self._popper.change_invisible_time(group, topic, handle.encode(), invisible_ms, done)
 
+    # ---- looking
+
+    def peek(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 200052: the stored records, without handles: nothing is taken, so there is nothing to ack."""
+        asked = self._asked(request, fields.integer(request.ext, "maxMsgNums", high=fields.MAX_INT))
+        records, rest_count = self._popper.looking.peek(asked)
+        header = pop_header(PopOutcome(PopStatus.NOTHING, rest_count=rest_count), ordered=False)
+        if records:
+            connection.respond(request, codes.SUCCESS, header, b"".join(records))
+        else:
+            connection.respond(request, codes.PULL_NOT_FOUND, header)
+
+    def notify(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 200054."""
+        deadline_ms = self._deadline_ms(connection, request.ext) or 0
+        tickets: list[int] = []
+
+        def done(notice: Notice) -> None:
+            self._answered(connection, tickets)
+            if notice.error is not None:
+                connection.respond_error(request, notice.error)
+                return
+            found, full = (str(each).lower() for each in (notice.has_messages, notice.is_full))
+            connection.respond(request, ext={"hasMsg": found, "pollingFull": full})
+
+        asked = self._asked(request, 1, deadline_ms=deadline_ms)
+        self._hold(connection, request, self._popper.looking.notify(asked, done), tickets)
+
+    def polling_info(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 200055: how many pops of a group wait for a queue (-1: for any)."""
+        count = self._popper.polling_count(self._asked(request, 1))
+        connection.respond(request, ext={"pollingNum": str(count)})
+
+    # ---- waiting
+
+    def _deadline_ms(self, connection: RemotingConnection, ext: Mapping[str, str]) -> int | None:
+        """Until when a request may be held, now for not at all; None when it came too late to be answered in time."""
+        now_ms = int(self._scheduler.time() * 1000)
+        poll_ms = fields.integer(ext, "pollTime", low=-_MAX_POLL_MS, high=fields.MAX_LONG)
+        born_ms = fields.integer(ext, "bornTime", 0)
+        age_ms = self._ages.setdefault(connection, RequestAges()).age_ms(born_ms, now_ms) if born_ms else 0
+        if age_ms - poll_ms > _TOO_OLD_MS:
+            return None
+        return now_ms + (min(poll_ms - age_ms - _MARGIN_MS, _MAX_POLL_MS) if poll_ms > 0 else 0)
+
+    def _hold(
+        self, connection: RemotingConnection, request: Command, waiting: Parked | None, tickets: list[int]
+    ) -> None:
+        """Keep a request that waits until it is answered, or its connection closes."""
+        if waiting is not None:
+            request.drop_content()
+            tickets.append(self._parked.add(connection, waiting))
+
+    def _answered(self, connection: RemotingConnection, tickets: list[int]) -> None:
+        if tickets:
+            self._parked.forget(connection, tickets.pop())
+
     # ---- inside
+
+    def _group(self, ext: Mapping[str, str]) -> tuple[str, bool]:
+        """The group, and whether it gets messages in order, by the request or by its own setting."""
+        group = fields.text(ext, "consumerGroup")
+        config = self._metadata.group(group)
+        return group, fields.flag(ext, "order") or (config is not None and config.fifo)
+
+    def _asked(self, request: Command, count: int, *, deadline_ms: int = 0) -> PopRequest:
+        ext = request.ext
+        group, is_ordered = self._group(ext)
+        return PopRequest(
+            group=group,
+            topic=fields.text(ext, "topic"),
+            queue_id=fields.integer(ext, "queueId", low=-1, high=fields.MAX_INT),
+            max_count=count,
+            invisible_time_ms=0,
+            deadline_ms=deadline_ms,
+            fifo=is_ordered,
+            attempt_id=(ext.get("attemptId") or "")[:MAX_ATTEMPT_ID],
+        )
 
     def _respond_one(self, connection: RemotingConnection, request: Command, status: AckStatus) -> None:
         """The outcome for one message; a place where no message is has its own code."""
