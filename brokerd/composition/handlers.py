@@ -31,7 +31,7 @@ from brokerd.processors.offsets.consumption import Consumption, ConsumptionProce
 from brokerd.processors.offsets.resets import ResetProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.checks import PullChecks
-from brokerd.processors.pulling.pull import PullProcessor, Readers
+from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
@@ -102,7 +102,7 @@ def build_processors(parts: Parts) -> Processors:
 
     pull = PullProcessor(
         PullChecks(metadata, clients, lambda: creates_groups and replica.is_master),
-        Readers(metadata.commits, progress.pulled),
+        progress.pulled,
         store,
         counters,
         scheduler,

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -373,12 +373,3 @@ class Forwarder:
         except Refusal as undecodable:
             refusal = undecodable
         refuse(call, request, refusal)
-
-
-def handlers_of(forwarder: Forwarder, names: Mapping[str, object]) -> dict[str, Callable[[Sequence[Call]], None]]:
-    """One handler per method that goes through the forwarder."""
-
-    def through(name: str) -> Callable[[Sequence[Call]], None]:
-        return lambda calls: forwarder.execute(name, calls)
-
-    return {name: through(name) for name in names}

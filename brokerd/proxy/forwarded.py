@@ -34,12 +34,6 @@ _RETURN_S: Final = 15.0  # longer than the ten seconds between a client's heartb
 _NO_HOST: Final = bytes(8)
 
 
-class ForwardedClient:
-    """A client's connection to a replica: what a connection is to the registry of clients."""
-
-    __slots__ = ()
-
-
 @dataclass(slots=True, eq=False)
 class ForwardedCall:
     """A call that a replica forwards; see `calls.Call`. `request` is the one to answer next, None between two parts."""
@@ -124,7 +118,8 @@ class ForwardedCalls:
         self._monotonic_ms = monotonic_ms
         self._closed = closed
         self._calls: dict[RemotingConnection, dict[int, ForwardedCall]] = {}
-        self._clients: dict[RemotingConnection, dict[int, ForwardedClient]] = {}
+        # what stands for a client's connection to a replica in the registry of clients
+        self._clients: dict[RemotingConnection, dict[int, object]] = {}
         self._returning: dict[RemotingConnection, asyncio.TimerHandle] = {}
 
     def handle(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
@@ -177,13 +172,13 @@ class ForwardedCalls:
     def finished(self, call: ForwardedCall) -> None:
         self._calls.get(call.connection, {}).pop(call.origin.call_id, None)
 
-    def _gone(self, connection: RemotingConnection, clients: Sequence[ForwardedClient]) -> None:
+    def _gone(self, connection: RemotingConnection, clients: Sequence[object]) -> None:
         self._returning.pop(connection, None)
         for client in clients:
             self._closed(client)
 
     def _accept(self, connection: RemotingConnection, request: Command, origin: ProxyCall) -> ForwardedCall:
-        client = self._clients.setdefault(connection, {}).setdefault(origin.client, ForwardedClient())
+        client = self._clients.setdefault(connection, {}).setdefault(origin.client, object())
         try:
             packed_host = pack_host(*split_address(origin.peer))
         except (OSError, RequestError):

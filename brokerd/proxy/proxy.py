@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from brokerd.proxy.access import protect
 from brokerd.proxy.calls import Handler as GrpcHandler
 from brokerd.proxy.calls import Kind, Method
 from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint, monotonic_ms
-from brokerd.proxy.forward import Forwarder, ForwardSettings, handlers_of
+from brokerd.proxy.forward import Forwarder, ForwardSettings
 from brokerd.proxy.forwarded import ForwardedCalls
 from brokerd.proxy.grpc import SERVICE_PATH
 from brokerd.proxy.methods.base import Services
@@ -68,7 +69,9 @@ class GrpcProxy:
             settings=options.forward,
         )
         self._forwarded = ForwardedCalls(self._methods.handlers, mastership, monotonic_ms, self._client_gone)
-        handlers: Mapping[str, GrpcHandler] = handlers_of(self._forwarder, self._methods.handlers)
+        handlers: Mapping[str, GrpcHandler] = {
+            name: partial(self._forwarder.execute, name) for name in self._methods.handlers
+        }
         if options.guard is not None:
             handlers = protect(options.guard, handlers, self._methods.refusals)
         table = {

@@ -28,7 +28,7 @@ from brokerd.processors.offsets.consumption import Consumption, ConsumptionProce
 from brokerd.processors.offsets.resets import ResetProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.checks import PullChecks
-from brokerd.processors.pulling.pull import PullProcessor, Readers
+from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors, handlers_of, on_master
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
@@ -150,7 +150,7 @@ class RemotingBroker(PopBroker):
         self.log_end, self.memory_bytes = 0, 1000
         self.pull = PullProcessor(
             PullChecks(self.metadata, self.clients, lambda: self.is_master),
-            Readers(self.metadata.commits, self.progress.pulled),
+            self.progress.pulled,
             self.log,
             self.counters,
             self.turns,

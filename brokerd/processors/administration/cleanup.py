@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerd.metadata import records
@@ -31,36 +32,28 @@ _TOPICS_PER_RECORD: Final = 500
 Queue = tuple[str, int]
 
 
+@dataclass(slots=True, eq=False)
 class CleanupProcessor:
     """The handlers. `is_system_topic` names the topics that are there without a configuration."""
 
-    def __init__(
-        self,
-        queues: MessageStore,
-        files: Housekeeper,
-        metadata: MetadataService,
-        is_system_topic: Callable[[str], bool],
-        is_master: Callable[[], bool],
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._queues = queues
-        self._files = files
-        self._metadata = metadata
-        self._is_system_topic = is_system_topic
-        self._is_master = is_master
-        self._now_ms = now_ms
-        self._tasks = TaskOwner("cleanup")
-        self._busy = asyncio.Lock()
+    queues: MessageStore
+    files: Housekeeper
+    metadata: MetadataService
+    is_system_topic: Callable[[str], bool]
+    is_master: Callable[[], bool]
+    now_ms: Callable[[], int]
+    tasks: TaskOwner = field(default_factory=lambda: TaskOwner("cleanup"))
+    busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def handlers(self) -> dict[int, Handler]:
         return {
-            codes.CLEAN_EXPIRED_CONSUMEQUEUE: spawned(self._tasks, self._one_at_a_time(self._expired_queues)),
-            codes.CLEAN_UNUSED_TOPIC: spawned(self._tasks, self._one_at_a_time(self._unused_topics)),
-            codes.DELETE_EXPIRED_COMMITLOG: spawned(self._tasks, self._one_at_a_time(self._expired_log)),
+            codes.CLEAN_EXPIRED_CONSUMEQUEUE: spawned(self.tasks, self._one_at_a_time(self._expired_queues)),
+            codes.CLEAN_UNUSED_TOPIC: spawned(self.tasks, self._one_at_a_time(self._unused_topics)),
+            codes.DELETE_EXPIRED_COMMITLOG: spawned(self.tasks, self._one_at_a_time(self._expired_log)),
         }
 
     async def close(self) -> None:
-        await self._tasks.close()
+        await self.tasks.close()
 
     def _one_at_a_time(
         self, clean: Callable[[], Coroutine[None, None, str]]
@@ -68,7 +61,7 @@ class CleanupProcessor:
         """One cleaning at a time; its sentence is the answer's remark."""
 
         async def handle(connection: RemotingConnection, request: Command) -> None:
-            async with self._busy:
+            async with self.busy:
                 done = await clean()
             log.info("%s asked to clean up: %s", connection.peer, done)
             connection.respond(request, remark=done)
@@ -77,34 +70,34 @@ class CleanupProcessor:
 
     async def _expired_log(self) -> str:
         """329"""
-        return f"{await self._files.remove_expired_now()} expired files of the log are removed"
+        return f"{await self.files.remove_expired_now()} expired files of the log are removed"
 
     async def _expired_queues(self) -> str:
         """306: files in front of the log's begin, and queues that hold no message any more. Where these go on is recorded, so no
         offset is given out twice, and consumers go on where they were."""
-        removed = await self._files.remove_queue_files()
+        removed = await self.files.remove_queue_files()
         emptied: dict[Queue, int] = {}
-        if self._is_master():
-            found = self._queues.expired_queues()
-            emptied = {key: end for key, end in found.items() if not self._is_system_topic(key[0])}
+        if self.is_master():
+            found = self.queues.expired_queues()
+            emptied = {key: end for key, end in found.items() if not self.is_system_topic(key[0])}
             await self._record(
-                (records.QUEUES_EMPTIED, records.queues_emptied(dict(part), self._now_ms()))
+                (records.QUEUES_EMPTIED, records.queues_emptied(dict(part), self.now_ms()))
                 for part in _parts(list(emptied.items()), _QUEUES_PER_RECORD)
             )
         return f"{removed} files of consume queues are removed, and those of {len(emptied)} queues without a message"
 
     async def _unused_topics(self) -> str:
         """316: queues of topics that nobody made, or that were deleted where this log did not see it."""
-        if not self._is_master():
+        if not self.is_master():
             return "a replica follows its master"
-        known = self._metadata.topics()
+        known = self.metadata.topics()
         unused = sorted(
             topic
-            for topic in self._queues.topics_with_queues()
-            if topic not in known and not self._is_system_topic(topic)
+            for topic in self.queues.topics_with_queues()
+            if topic not in known and not self.is_system_topic(topic)
         )
         await self._record(
-            (records.TOPICS_DELETED, records.topics_deleted(part, self._now_ms()))
+            (records.TOPICS_DELETED, records.topics_deleted(part, self.now_ms()))
             for part in _parts(unused, _TOPICS_PER_RECORD)
         )
         return f"the queues of {len(unused)} topics that do not exist are removed"
@@ -117,7 +110,7 @@ class CleanupProcessor:
             if not outcome.done():
                 outcome.set_result(error)
 
-        self._metadata.record(list(decisions), done)
+        self.metadata.record(list(decisions), done)
         raise_refusal(await outcome)
 
 

@@ -64,11 +64,14 @@ def decode_group(document: dict[str, Any], present: Mapping[str, str]) -> GroupC
 
 def _retry_policy(document: dict[str, Any]) -> dict[str, Any] | None:
     """None for the usual delays."""
-    policy = _member(document, "groupRetryPolicy")
+    policy = bodies.member(document, "groupRetryPolicy")
     if policy is None:
         return None
     kind = bodies.enumeration(policy, "type", _POLICIES, _POLICIES[0])
-    customized, exponential = _member(policy, "customizedRetryPolicy"), _member(policy, "exponentialRetryPolicy")
+    customized, exponential = (
+        bodies.member(policy, "customizedRetryPolicy"),
+        bodies.member(policy, "exponentialRetryPolicy"),
+    )
     found: dict[str, Any] = {"type": kind}
     if customized is not None:
         delays = customized.get("next") or []
@@ -110,7 +113,7 @@ def _subscriptions(document: dict[str, Any]) -> list[dict[str, Any]] | None:
 
 def _attributes(document: dict[str, Any], present: Mapping[str, str]) -> dict[str, str]:
     """The attributes after the changes that the document names: `+key` sets, `-key` removes, a key alone sets too."""
-    changes = _member(document, "attributes") or {}
+    changes = bodies.member(document, "attributes") or {}
     found = dict(present)
     for name in changes:
         value = _bounded_text(changes, name, "")
@@ -121,13 +124,6 @@ def _attributes(document: dict[str, Any], present: Mapping[str, str]) -> dict[st
     if len(found) > MAX_ATTRIBUTES or not all(0 < len(name) <= _MAX_TEXT for name in found):
         raise InvalidParameter(f"a group has at most {MAX_ATTRIBUTES} attributes, each with a name")
     return found
-
-
-def _member(document: dict[str, Any], name: str) -> dict[str, Any] | None:
-    value = document.get(name)
-    if value is not None and not isinstance(value, dict):
-        raise InvalidParameter(f"{name} must be an object")
-    return value
 
 
 def _bounded_text(document: dict[str, Any], name: str, default: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from brokerd.consuming.read_place import PullSettings
@@ -32,27 +33,21 @@ from remoting.transport.connection import RemotingConnection
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class ClientProcessor:
     """The handlers. `is_master`: a replica takes heartbeats too, but makes no groups or topics for them.
 
     `settings` say whether members are told at once of others that join or leave, in groups that want that.
     """
 
-    def __init__(
-        self,
-        metadata: MetadataService,
-        clients: ClientRegistry,
-        is_master: Callable[[], bool],
-        settings: Live[PullSettings],
-        *,
-        auto_create_groups: bool = True,
-    ) -> None:
-        self._metadata = metadata
-        self._clients = clients
-        self._is_master = is_master
-        self._settings = settings
-        self._auto_create_groups = auto_create_groups
-        clients.group_listeners.append(self._group_changed)
+    metadata: MetadataService
+    clients: ClientRegistry
+    is_master: Callable[[], bool]
+    settings: Live[PullSettings]
+    auto_create_groups: bool = True
+
+    def __post_init__(self) -> None:
+        self.clients.group_listeners.append(self._group_changed)
 
     def heartbeat(self, connection: RemotingConnection, request: Command) -> None:
         """Code 34. Members are visible before the answer leaves.
@@ -67,7 +62,7 @@ class ClientProcessor:
         consumers = bodies.objects(document, "consumerDataSet", MAX_GROUPS_OF_CLIENT)
         wanted = [data for data in map(decode_consumer, consumers) if self._group_is_there(data.group)]
         names = filter(None, (bodies.text(each, "groupName") for each in producers))
-        known = self._clients.remoting_heartbeat(
+        known = self.clients.remoting_heartbeat(
             connection, client, names, wanted, fingerprint, without_subscriptions=without_subscriptions
         )
         changed = fingerprint == 0 or not known
@@ -77,13 +72,13 @@ class ClientProcessor:
     def unregister(self, connection: RemotingConnection, request: Command) -> None:
         """Code 35."""
         ext = request.ext
-        self._clients.leave(connection, ext.get("producerGroup", ""), ext.get("consumerGroup", ""))
+        self.clients.leave(connection, ext.get("producerGroup", ""), ext.get("consumerGroup", ""))
         connection.respond(request)
 
     def consumer_ids(self, connection: RemotingConnection, request: Command) -> None:
         """Code 38: who shares the group's queues. Members of the other protocol take no queues of their own."""
         group = fields.text(request.ext, "consumerGroup")
-        ids = sorted({member.info.client_id for member in self._clients.remoting_members(group)})
+        ids = sorted({member.info.client_id for member in self.clients.remoting_members(group)})
         if not ids:
             raise RequestError(codes.SYSTEM_ERROR, f"no consumer of {group} is connected")
         connection.respond(request, body=encode({"consumerIdList": ids}))
@@ -100,27 +95,27 @@ class ClientProcessor:
 
     def _group_is_there(self, group: str) -> bool:
         """Make the group and its retry topic if they are missing and may be made; else the heartbeat leaves it out."""
-        master = self._is_master()
+        master = self.is_master()
         try:
-            config = ensure_group(self._metadata, group, self._auto_create_groups and master)
+            config = ensure_group(self.metadata, group, self.auto_create_groups and master)
         except RequestError:
             log.debug("a heartbeat names the unknown group %s", group)
             return False
         if master and config.retry_queue_nums > 0:
-            error = self._metadata.ensure_topic(f"{RETRY_PREFIX}{group}", config.retry_queue_nums)
+            error = self.metadata.ensure_topic(f"{RETRY_PREFIX}{group}", config.retry_queue_nums)
             if error is not None:
                 log.warning("the retry topic of %s could not be made: %s", group, error)
         return True
 
     def _group_changed(self, group: str) -> None:
         """Let every member see for itself who is there."""
-        present = self._clients.consumer_group(group)
-        config = self._metadata.group(group)
-        if not self._settings.value.notify_ids_changed or present is None or present.message_model == "BROADCASTING":
+        present = self.clients.consumer_group(group)
+        config = self.metadata.group(group)
+        if not self.settings.value.notify_ids_changed or present is None or present.message_model == "BROADCASTING":
             return
         if config is not None and not config.notify_ids_changed:
             return
-        for member in list(self._clients.remoting_members(group)):
+        for member in list(self.clients.remoting_members(group)):
             if member.connection is not None:
                 member.connection.notify(codes.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 

@@ -6,8 +6,9 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -90,8 +91,12 @@ class RelayProcessor:
             if not waiting:
                 connection.respond(request, body=_status_body(statuses))
 
+        question = {"topic": topic, "group": group}
         for member in asked:
-            _ask(member, codes.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}, told)
+            assert member.connection is not None
+            member.connection.request(
+                codes.GET_CONSUMER_STATUS_FROM_CLIENT, question, b"", STATUS_TIMEOUT_MS, partial(told, member)
+            )
 
     # ---- inside
 
@@ -124,13 +129,6 @@ class RelayProcessor:
                 connection.respond_error(request, answer)
 
         member.connection.request(request.code, ext, body, TIMEOUT_MS, answered)
-
-
-def _ask(
-    member: Member, code: int, ext: Mapping[str, str], told: Callable[[Member, Command | LogboomError], None]
-) -> None:
-    assert member.connection is not None
-    member.connection.request(code, ext, b"", STATUS_TIMEOUT_MS, lambda answer: told(member, answer))
 
 
 def _status(body: Bytes) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerd.loop.scheduler import Scheduler
@@ -52,29 +53,22 @@ _MAX_ACKS: Final = 65_536
 _CODES: Final = {PopStatus.NOTHING: codes.POLLING_TIMEOUT, PopStatus.POLLING_FULL: codes.POLLING_FULL}
 
 
+@dataclass(slots=True, eq=False)
 class PopProcessor:
     """The handlers."""
 
-    def __init__(
-        self,
-        popper: PopService,
-        metadata: MetadataService,
-        ranges: StoreReads,
-        broker_name: str,
-        scheduler: Scheduler,
-    ) -> None:
-        self._popper = popper
-        self._metadata = metadata
-        self._ranges = ranges
-        self._broker_name = broker_name
-        self._scheduler = scheduler
-        self._ages: dict[object, RequestAges] = {}
-        self._parked = ParkedRequests()
+    popper: PopService
+    metadata: MetadataService
+    ranges: StoreReads
+    broker_name: str
+    scheduler: Scheduler
+    ages: dict[object, RequestAges] = field(default_factory=dict)
+    parked: ParkedRequests = field(default_factory=ParkedRequests)
 
     def connection_closed(self, connection: object) -> None:
         """Whoever waits on it gets no messages any more."""
-        self._ages.pop(connection, None)
-        self._parked.cancel_all(connection)
+        self.ages.pop(connection, None)
+        self.parked.cancel_all(connection)
 
     # ---- pop
 
@@ -108,7 +102,7 @@ class PopProcessor:
             self._answered(connection, tickets)
             self._popped(connection, request, outcome, ordered=is_ordered)
 
-        self._hold(connection, request, self._popper.pop(pop, done), tickets)
+        self._hold(connection, request, self.popper.pop(pop, done), tickets)
 
     def _popped(self, connection: RemotingConnection, request: Command, outcome: PopOutcome, *, ordered: bool) -> None:
         if outcome.error is not None:
@@ -130,7 +124,7 @@ class PopProcessor:
         def done(statuses: Sequence[AckStatus]) -> None:
             self._respond_one(connection, request, statuses[0])
 
-        self._popper.ack(group, topic, [handle.encode()], done)
+        self.popper.ack(group, topic, [handle.encode()], done)
 
     def batch_ack(self, connection: RemotingConnection, request: Command) -> None:
         """Code 200151: many messages, named by bits; those that cannot be acked any more are skipped."""
@@ -157,7 +151,7 @@ class PopProcessor:
                 _respond_status(connection, request, AckStatus.FAILED if failed else AckStatus.OK)
 
         for (group, topic), handles in calls.items():
-            self._popper.ack(group, topic, handles, done)
+            self.popper.ack(group, topic, handles, done)
 
     def _batch(self, entry: dict[str, Any]) -> tuple[str, str, list[str]]:
         """(group, asked topic, handles) of one entry; field names are short or long."""
@@ -188,7 +182,7 @@ class PopProcessor:
             number("it", "invisibleTime"),
             number("rq", "reviveQueueId"),
             int(flag_text),
-            self._broker_name,
+            self.broker_name,
             number("q", "queueId"),
             start,
         )
@@ -216,14 +210,14 @@ class PopProcessor:
             }
             connection.respond(request, ext=ext)
 
-        self._popper.change_invisible_time(group, topic, handle.encode(), invisible_ms, done)
+        self.popper.change_invisible_time(group, topic, handle.encode(), invisible_ms, done)
 
     # ---- looking
 
     def peek(self, connection: RemotingConnection, request: Command) -> None:
         """Code 200052: the stored records, without handles: nothing is taken, so there is nothing to ack."""
         asked = self._asked(request, fields.integer(request.ext, "maxMsgNums", high=fields.MAX_INT))
-        records, rest_count = self._popper.looking.peek(asked)
+        records, rest_count = self.popper.looking.peek(asked)
         header = pop_header(PopOutcome(PopStatus.NOTHING, rest_count=rest_count), ordered=False)
         if records:
             connection.respond(request, codes.SUCCESS, header, b"".join(records))
@@ -244,21 +238,21 @@ class PopProcessor:
             connection.respond(request, ext={"hasMsg": found, "pollingFull": full})
 
         asked = self._asked(request, 1, deadline_ms=deadline_ms)
-        self._hold(connection, request, self._popper.looking.notify(asked, done), tickets)
+        self._hold(connection, request, self.popper.looking.notify(asked, done), tickets)
 
     def polling_info(self, connection: RemotingConnection, request: Command) -> None:
         """Code 200055: how many pops of a group wait for a queue (-1: for any)."""
-        count = self._popper.polling_count(self._asked(request, 1))
+        count = self.popper.polling_count(self._asked(request, 1))
         connection.respond(request, ext={"pollingNum": str(count)})
 
     # ---- waiting
 
     def _deadline_ms(self, connection: RemotingConnection, ext: Mapping[str, str]) -> int | None:
         """Until when a request may be held, now for not at all; None when it came too late to be answered in time."""
-        now_ms = int(self._scheduler.time() * 1000)
+        now_ms = int(self.scheduler.time() * 1000)
         poll_ms = fields.integer(ext, "pollTime", low=-_MAX_POLL_MS, high=fields.MAX_LONG)
         born_ms = fields.integer(ext, "bornTime", 0)
-        age_ms = self._ages.setdefault(connection, RequestAges()).age_ms(born_ms, now_ms) if born_ms else 0
+        age_ms = self.ages.setdefault(connection, RequestAges()).age_ms(born_ms, now_ms) if born_ms else 0
         if age_ms - poll_ms > _TOO_OLD_MS:
             return None
         return now_ms + (min(poll_ms - age_ms - _MARGIN_MS, _MAX_POLL_MS) if poll_ms > 0 else 0)
@@ -269,18 +263,18 @@ class PopProcessor:
         """Keep a request that waits until it is answered, or its connection closes."""
         if waiting is not None:
             request.drop_content()
-            tickets.append(self._parked.add(connection, waiting))
+            tickets.append(self.parked.add(connection, waiting))
 
     def _answered(self, connection: RemotingConnection, tickets: list[int]) -> None:
         if tickets:
-            self._parked.forget(connection, tickets.pop())
+            self.parked.forget(connection, tickets.pop())
 
     # ---- inside
 
     def _group(self, ext: Mapping[str, str]) -> tuple[str, bool]:
         """The group, and whether it gets messages in order, by the request or by its own setting."""
         group = fields.text(ext, "consumerGroup")
-        config = self._metadata.group(group)
+        config = self.metadata.group(group)
         return group, fields.flag(ext, "order") or (config is not None and config.fifo)
 
     def _asked(self, request: Command, count: int, *, deadline_ms: int = 0) -> PopRequest:
@@ -301,7 +295,7 @@ class PopProcessor:
         """The outcome for one message; a place where no message is has its own code."""
         if status == AckStatus.INVALID_HANDLE:
             topic, queue_id = request.ext["topic"], int(request.ext["queueId"])
-            low, high = self._ranges.min_offset(topic, queue_id), self._ranges.max_offset(topic, queue_id)
+            low, high = self.ranges.min_offset(topic, queue_id), self.ranges.max_offset(topic, queue_id)
             if not low <= int(request.ext["offset"]) < high:
                 remark = f"queue {queue_id} of {topic} has messages from {low} on, below {high}"
                 connection.respond(request, codes.NO_MESSAGE, remark=remark)
@@ -318,7 +312,7 @@ class PopProcessor:
         handle = decode_handle(fields.text(ext, "extraInfo"))
         if handle is None:
             raise RequestError(codes.MESSAGE_ILLEGAL, "extraInfo is no receipt handle")
-        config = self._metadata.topic(stored)
+        config = self.metadata.topic(stored)
         if config is None:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {stored} does not exist")
         if queue_id >= config.read_queue_nums or queue_id != handle.queue_id:

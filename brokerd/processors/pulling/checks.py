@@ -45,7 +45,7 @@ class PullChecks:
     """Checks 3 and later; whether this broker answers pulls at all is `ReadPlace`'s. `may_create` = it may make groups."""
 
     def __init__(self, metadata: MetadataService, clients: ClientRegistry, may_create: Callable[[], bool]) -> None:
-        self._metadata = metadata
+        self.metadata = metadata
         self.rules = metadata.tables.rules
         self._forbidden = self.rules.forbidden
         self._clients = clients
@@ -84,10 +84,10 @@ class PullChecks:
             raise Forbidden(BY_SUBSCRIPTION, f"consumer group {group} is forbidden to read topic {topic}")
 
     def _group(self, group: str) -> GroupConfig:
-        config = self._metadata.group(group)
+        config = self.metadata.group(group)
         if config is None:
             try:
-                config = ensure_group(self._metadata, group, self._may_create())
+                config = ensure_group(self.metadata, group, self._may_create())
             except InvalidParameter as error:  # a name that no group can have
                 raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, error.message) from error
         if not config.consume_enable:
@@ -96,7 +96,7 @@ class PullChecks:
 
     def _queue(self, ext: dict[str, str]) -> tuple[str, int]:
         topic = fields.text(ext, "topic")
-        config = self._metadata.topic(topic)
+        config = self.metadata.topic(topic)
         if config is None:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist; create it")
         if not config.perm & PERM_READ:

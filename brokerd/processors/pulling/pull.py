@@ -7,7 +7,6 @@ end, asked to be held, and was not held before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Final
 
@@ -16,7 +15,6 @@ from brokerd.consuming.read_place import MASTER, ReadPlace
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.names import is_brokers_group
-from brokerd.metadata.offset_commits import OffsetCommits
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUSPEND, Checked, Forbidden, PullChecks
@@ -80,33 +78,25 @@ class _Pull:
         self.ticket = 0  # among the parked requests, when it is one
 
 
-@dataclass(frozen=True, slots=True)
-class Readers:
-    """How far everybody is: what pulls bring to be committed, and what they were given."""
-
-    commits: OffsetCommits
-    pulled: PullOffsets
-
-
 class PullProcessor:
-    """The handler of pulls. `place` says who reads here, and where to read next."""
+    """The handler of pulls. `place` says who reads here, and where to read next; `pulled` is told what everybody was given."""
 
     def __init__(
         self,
         checks: PullChecks,
-        readers: Readers,
+        pulled: PullOffsets,
         reads: StoreReads,
         counters: Counters,
         scheduler: Scheduler,
         place: ReadPlace,
     ) -> None:
         self._rules = checks.rules
-        self._commits = readers.commits
+        self._commits = checks.metadata.commits
         self._reads = reads
         self._counters = counters
         self._scheduler = scheduler
         self._place = place
-        self._pulled = readers.pulled
+        self._pulled = pulled
         self._is_master = place.is_master
         self._checks = checks
         self._parked = ParkedRequests()

@@ -7,6 +7,7 @@ requester got it. The answer is stored as well, unless a setting says otherwise,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from brokerd.members.registry import ClientRegistry
@@ -31,24 +32,17 @@ _REQUESTER: Final = "REPLY_TO_CLIENT"
 _STORED: Final = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT)
 
 
+@dataclass(slots=True, eq=False)
 class ReplyProcessor:
     """The handlers. `store_host` is this broker's packed address."""
 
-    def __init__(
-        self,
-        sender: MessageSender,
-        requesters: ClientRegistry,
-        store_host: bytes,
-        wall_ms: Callable[[], int],
-        *,
-        stores: bool = True,
-    ) -> None:
-        self._sender = sender
-        self._requesters = requesters
-        self._store_host = store_host
-        self._wall_ms = wall_ms
-        self._stores = stores
-        self._pushes = self._pushed_bytes = 0  # that were not answered yet
+    sender: MessageSender
+    requesters: ClientRegistry
+    store_host: bytes
+    wall_ms: Callable[[], int]
+    stores: bool = True
+    pushes: int = 0  # that were not answered yet
+    pushed_bytes: int = 0  # of these
 
     def handle_long_names(self, connection: RemotingConnection, request: Command) -> None:
         """Code 324."""
@@ -60,21 +54,21 @@ class ReplyProcessor:
         drafts = drafts_of_request(request, connection.packed_peer)
         if request.ext.get("m") == "true":
             raise RequestError(codes.MESSAGE_ILLEGAL, "an answer is one message; send those of a batch one by one")
-        [outcome], ready = self._sender.prepare(drafts)
+        [outcome], ready = self.sender.prepare(drafts)
         if outcome.error is not None:
             connection.respond_error(request, outcome.error)
             return
         [(_, prepared)] = ready
         draft = drafts[0]._replace(queue_id=outcome.queue_id)
         size = len(prepared.body)
-        if self._pushes >= MAX_PUSHES or self._pushed_bytes + size > MAX_PUSHED_BYTES:
+        if self.pushes >= MAX_PUSHES or self.pushed_bytes + size > MAX_PUSHED_BYTES:
             raise RequestError(codes.SYSTEM_BUSY, "too many answers wait for their requesters; try again")
-        self._pushes += 1
-        self._pushed_bytes += size
+        self.pushes += 1
+        self.pushed_bytes += size
 
         def pushed(failure: str | None) -> None:
-            self._pushes -= 1
-            self._pushed_bytes -= size
+            self.pushes -= 1
+            self.pushed_bytes -= size
             self._finish(connection, request, draft, failure)
 
         self._push(request, draft, pushed)
@@ -88,11 +82,11 @@ class ReplyProcessor:
         if not client_id:
             done(f"the answer does not say who asked: its property {_REQUESTER} is missing")
             return
-        requester = self._requesters.producer_connection(client_id)
+        requester = self.requesters.producer_connection(client_id)
         if requester is None:
             done(f"push reply message fail, channel of <{client_id}> not found: the requester is not connected here")
             return
-        properties["PUSH_REPLY_TIME"] = str(self._wall_ms())
+        properties["PUSH_REPLY_TIME"] = str(self.wall_ms())
 
         def answered(result: Command | LogboomError) -> None:
             if isinstance(result, LogboomError):
@@ -119,8 +113,8 @@ class ReplyProcessor:
             "reconsumeTimes": str(draft.reconsume_times),
             "unitMode": ext.get("k", "false"),
             "bornHost": _host_text(draft.born_host),
-            "storeHost": _host_text(self._store_host),
-            "storeTimestamp": str(self._wall_ms()),
+            "storeHost": _host_text(self.store_host),
+            "storeTimestamp": str(self.wall_ms()),
         }
 
     def _finish(self, connection: RemotingConnection, request: Command, draft: Draft, failure: str | None) -> None:
@@ -129,8 +123,8 @@ class ReplyProcessor:
         def stored(outcomes: Sequence[SendOutcome]) -> None:
             self._answer(connection, request, draft.queue_id, outcomes[0], failure)
 
-        if self._stores:
-            self._sender.send([draft], stored)
+        if self.stores:
+            self.sender.send([draft], stored)
         else:
             self._answer(connection, request, draft.queue_id, None, failure)
 
@@ -147,7 +141,7 @@ class ReplyProcessor:
             return
         ext = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
         if outcome is not None and outcome.error is None and outcome.status in _STORED:
-            ext["msgId"] = offset_message_id(self._store_host, outcome.physical_offset)
+            ext["msgId"] = offset_message_id(self.store_host, outcome.physical_offset)
             ext["queueOffset"] = str(outcome.queue_offset)
         connection.respond(request, ext=ext | {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from brokerd.loop.long_polling import ANY_QUEUE
@@ -47,23 +47,16 @@ _SQL: Final = definition.FilterType.Value("SQL")
 _NO_MESSAGE: Final = status_field(Code.MESSAGE_NOT_FOUND, "no new message")
 
 
+@dataclass(slots=True, eq=False)
 class ReceiveMessage:
     """The method; keeps the calls that wait so that a stopping broker can answer them."""
 
-    def __init__(
-        self,
-        popper: PopService,
-        metadata: Metadata,
-        groups: Groups,
-        monotonic_ms: Callable[[], int],
-        wall_ms: Callable[[], int],
-    ) -> None:
-        self.popper = popper
-        self.metadata = metadata
-        self.groups = groups
-        self.monotonic_ms = monotonic_ms
-        self.wall_ms = wall_ms
-        self.waiting: set[_Receive] = set()
+    popper: PopService
+    metadata: Metadata
+    groups: Groups
+    monotonic_ms: Callable[[], int]
+    wall_ms: Callable[[], int]
+    waiting: set[_Receive] = field(default_factory=set)
 
     def __call__(self, calls: Sequence[Call]) -> None:
         for call in calls:
