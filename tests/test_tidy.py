@@ -62,6 +62,13 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["assembly"],
         ["__main__"],
     ],
+    "brokerd/processors": [
+        ["answers", "bodies", "fields", "parked"],
+        ["clients"],
+        ["offsets"],
+        ["administration", "pass_on", "pop", "pulling", "sending"],
+        ["registry"],
+    ],
     "brokerd/store": [
         ["draft", "put_status", "settings", "unit"],
         ["log"],

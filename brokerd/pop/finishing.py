@@ -182,10 +182,9 @@ class Finishing:
         stored, handle = located
         around = self._around
         try:
-            made = forward(group, stored, handle.queue_id, handle.queue_offset, batch.deliveries(place), around.reads)
-            if made is not None:
-                dead_letters, draft = made
-                raise_refusal(around.metadata.ensure_topic(dead_letters))
+            draft = forward(group, stored, handle.queue_id, handle.queue_offset, batch.deliveries(place), around.reads)
+            if draft is not None:
+                raise_refusal(around.metadata.ensure_topic(draft.topic))
                 around.record_log.append_messages([draft])
         except LogboomError as error:
             log.warning("a message of %s was not forwarded to the dead-letter topic: %s", stored, error)

@@ -18,7 +18,7 @@ from typing import Any
 from brokerd.metadata.records import unknown_kind
 from brokerd.pop import records
 from brokerd.pop.handles import NORMAL_REVIVE_QUEUE_ID, ORDERED_REVIVE_QUEUE_ID, ReceiptHandle
-from brokerd.pop.queue_ledger import NEVER_MS, Batch, Pop, QueueLedger
+from brokerd.pop.queue_ledger import NEVER_MS, Batch, QueueLedger
 
 _SWEEP_SLACK = 1024
 
@@ -176,7 +176,7 @@ class PopLedger:
             queue.next_offset, queue.last_pop_time_ms = rest
             return
         pop_time_ms, invisible_time_ms, due_ms, first, shape, remaining, client_id, attempt_id, counts, ordered = rest
-        pop = Pop(pop_time_ms, invisible_time_ms, due_ms, client_id, attempt_id, ordered)
+        pop = records.Pop(pop_time_ms, invisible_time_ms, due_ms, client_id, attempt_id, ordered)
         batch = Batch(queue, pop, first, shape, counts)
         batch.remaining = remaining
         self._add(queue, batch)
@@ -192,7 +192,7 @@ class PopLedger:
 
     def _apply_taken(self, body: records.Body) -> None:
         group = body["g"]
-        pop = Pop(body["pt"], body["inv"], body["due"], body["c"], body["a"], body["o"])
+        pop = records.Pop(body["pt"], body["inv"], body["due"], body["c"], body["a"], body["o"])
         for topic, queue_id, next_offset, first, shape, counts in body["b"]:
             queue = self._queue(group, topic, queue_id)
             queue.next_offset = max(queue.next_offset, next_offset)
@@ -230,7 +230,7 @@ class PopLedger:
         if queue is None or old is None or not old.remaining >> place & 1:
             return
         counts = [old.counts[place]] if old.counts is not None else None
-        pop = Pop(new_pop_time_ms, new_invisible_time_ms, due_ms, ordered=old.ordered)
+        pop = records.Pop(new_pop_time_ms, new_invisible_time_ms, due_ms, ordered=old.ordered)
         batch = Batch(queue, pop, old.offset_at(place), 1, counts)
         self._finish_batch(queue, old, 1 << place)
         queue.last_pop_time_ms = new_pop_time_ms

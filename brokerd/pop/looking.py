@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.pop.admission import admit
-from brokerd.pop.handles import retry_topic, retry_topic_v1
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import Again, Blocked
 from brokerd.pop.requests import Parked, PopRequest
 from brokerd.pop.surroundings import Surroundings
-from brokerd.pop.taking import read_offsets
+from brokerd.pop.taking import read_offsets, returned_queues
 from remoting import codes
 from remoting.errors import NotMaster, RequestError, as_request_error
 from remoting.names import RETRY_PREFIX
@@ -152,17 +151,12 @@ class PopLooking:
     def _queues(self, request: PopRequest) -> Iterator[tuple[str, int]]:
         """Where a pop looks: what came back, unless it is ordered, then the topic's queues."""
         if not request.fifo and not request.topic.startswith(RETRY_PREFIX):
-            for name in (retry_topic(request.group, request.topic), retry_topic_v1(request.group, request.topic)):
-                yield from self._readable(name)
-        if request.queue_id >= 0:
-            yield request.topic, request.queue_id
-        else:
-            yield from self._readable(request.topic)
-
-    def _readable(self, topic: str) -> Iterator[tuple[str, int]]:
-        config = self._metadata.topic(topic)
-        for queue_id in range(config.read_queue_nums if config is not None else 0):
-            yield topic, queue_id
+            for name, _, queue_id in returned_queues(self._metadata, request):
+                yield name, queue_id
+        config = self._metadata.topic(request.topic)
+        every = range(config.read_queue_nums if config is not None else 0)
+        for queue_id in (request.queue_id,) if request.queue_id >= 0 else every:
+            yield request.topic, queue_id
 
     def _next_offset(self, request: PopRequest, topic: str, queue_id: int) -> int | None:
         """Where a pop reads on, for a group that never did at the first message; None = an ordered queue is blocked."""

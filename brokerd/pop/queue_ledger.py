@@ -14,21 +14,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from brokerd.pop.records import Shape
+from brokerd.pop.records import Pop, Shape
 
 MAX_BATCH: Final = 32
 NEVER_MS: Final = 1 << 62
-
-
-class Pop(NamedTuple):
-    """What all batches of one pop have in common. `client_id` is that of a lease; empty for what comes back at its time."""
-
-    pop_time_ms: int
-    invisible_time_ms: int
-    due_ms: int
-    client_id: str = ""
-    attempt_id: str = ""
-    ordered: bool = False
 
 
 class Batch:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
+from brokerd.loop.long_polling import Waiter
 from brokerd.metadata.start_offsets import InitMode
 from remoting.errors import RequestError
 
@@ -40,6 +41,9 @@ class PopRequest:
     attempt_id: str = ""
     client_id: str = ""
     auto_renew: bool = False
+
+
+Parked = Waiter[Any]  # a pop that waits; `cancel` forgets it: it takes nothing, and its `done` is not called any more
 
 
 class PopStatus(IntEnum):
@@ -75,13 +79,6 @@ class PopOutcome:
     revive_queue_id: int = 0
     rest_count: int = 0
     error: RequestError | None = None
-
-
-class Parked(Protocol):
-    """A pop that waits."""
-
-    def cancel(self) -> None:
-        """The client went away: forget the wait and take nothing. `done` is not called any more."""
 
 
 class AckStatus(IntEnum):

@@ -26,7 +26,6 @@ from brokerd.store.draft import Draft
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, raise_refusal
-from remoting.names import dead_letter_topic_of
 from remoting.record.fields import offsets_of
 
 log = logging.getLogger(__name__)
@@ -209,10 +208,8 @@ class _Departure:
     lost: int = 0
 
 
-def forward(
-    group: str, topic: str, queue_id: int, offset: int, deliveries: int, reads: StoreReads
-) -> tuple[str, Draft] | None:
-    """The dead letter of one message and its topic; None when there is nothing to copy (gone, or a dead letter already).
+def forward(group: str, topic: str, queue_id: int, offset: int, deliveries: int, reads: StoreReads) -> Draft | None:
+    """The dead letter of one message; None when there is nothing to copy (gone, or a dead letter already).
 
     Raises RequestError while the message is not readable yet: this broker became the master a moment ago.
     """
@@ -225,4 +222,4 @@ def forward(
         return None
     _, _, reconsume_times = offsets_of(encoded)
     total = copies.deliveries_before(topic, reconsume_times) + deliveries
-    return dead_letter_topic_of(group), copies.dead_letter(group, topic, encoded, total)
+    return copies.dead_letter(group, topic, encoded, total)

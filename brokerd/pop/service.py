@@ -309,17 +309,15 @@ class PopService:
             queue = self.ledger.queue(request.group, found.topic, found.queue_id)
             if queue is not None and queue.last_pop_time_ms >= pop_time_ms:
                 pop_time_ms = queue.last_pop_time_ms + 1
-        body = records.taken(
-            request.group,
+        pop = records.Pop(
             pop_time_ms,
             request.invisible_time_ms,
             now_ms + request.invisible_time_ms,
-            taking.batches,
-            lease_client_id=request.client_id if request.auto_renew else "",
-            attempt_id=request.attempt_id if request.fifo else "",
-            ordered=request.fifo,
+            request.client_id if request.auto_renew else "",
+            request.attempt_id if request.fifo else "",
+            request.fifo,
         )
-        end_offset = self.journal.append(records.TAKEN, body)
+        end_offset = self.journal.append(records.TAKEN, records.taken(request.group, pop, taking.batches))
         if taking.found:
             self._reviver.arm()
         return pop_time_ms, end_offset

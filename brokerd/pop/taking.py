@@ -7,11 +7,12 @@ that load spreads; one in five pops looks at returned messages first, the others
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from brokerd.filters.message_filter import MessageFilter
+from brokerd.metadata.service import MetadataService
 from brokerd.metadata.start_offsets import StartOffsets
 from brokerd.pop.copies import counts_earlier_deliveries
 from brokerd.pop.handles import (
@@ -118,15 +119,9 @@ class Taker:
         return sorted(queue_ids, key=lambda queue_id: queue_id not in own) if own else queue_ids
 
     def _take_returned(self, taking: Taking, request: PopRequest, message_filter: MessageFilter) -> None:
-        for name, flag in (
-            (retry_topic(request.group, request.topic), FLAG_RETRY_V2),
-            (retry_topic_v1(request.group, request.topic), FLAG_RETRY_V1),
-        ):
-            config = self._metadata.topic(name)
-            if config is not None:
-                for queue_id in range(config.read_queue_nums):
-                    if not taking.is_full:
-                        self._take_queue(taking, request, message_filter, name, flag, queue_id)
+        for name, flag, queue_id in returned_queues(self._metadata, request):
+            if not taking.is_full:
+                self._take_queue(taking, request, message_filter, name, flag, queue_id)
 
     def _take_queue(
         self,
@@ -207,6 +202,15 @@ class Taker:
             taking.batches.append(taken_batch(request.topic, queue_id, queue.next_offset, there, counts))
             taking.messages_left -= len(there)
             taking.bytes_left -= sum(map(len, encoded))
+
+
+def returned_queues(metadata: MetadataService, request: PopRequest) -> Iterator[tuple[str, int, int]]:
+    """(stored topic, retry flag, queue) of all that messages of the topic come back in to the group."""
+    group, topic = request.group, request.topic
+    for name, flag in ((retry_topic(group, topic), FLAG_RETRY_V2), (retry_topic_v1(group, topic), FLAG_RETRY_V1)):
+        config = metadata.topic(name)
+        for queue_id in range(config.read_queue_nums if config is not None else 0):
+            yield name, flag, queue_id
 
 
 def read_offsets(reads: StoreReads, topic: str, queue_id: int, offsets: Sequence[int]) -> dict[int, bytes]:

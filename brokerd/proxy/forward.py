@@ -96,14 +96,14 @@ class Forwarder:
         *,
         monotonic_ms: Callable[[], int],
         tasks: TaskOwner,
-        settings: ForwardSettings | None = None,
+        settings: ForwardSettings,
     ) -> None:
         self._methods = methods
         self._dialler = dialler
         self._mastership = mastership
         self._monotonic_ms = monotonic_ms
         self._tasks = tasks
-        self._settings = settings or ForwardSettings()
+        self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._call_ids = itertools.count(1)
         self._client_ids: dict[object, int] = {}

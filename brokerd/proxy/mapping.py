@@ -39,10 +39,8 @@ _MAX_PLAIN_BODY_BYTES: Final = 4 * MAX_BODY_BYTES
 _LZ4: Final = 0x100
 _ZSTD: Final = 0x200
 
-NORMAL, FIFO, DELAY, TRANSACTION = (
-    definition.MessageType.Value(name) for name in ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
-)
-TYPE_NAMES: Final = {NORMAL: "NORMAL", FIFO: "FIFO", DELAY: "DELAY", TRANSACTION: "TRANSACTION"}
+TYPE_NAMES: Final = {definition.MessageType.Value(name): name for name in ("NORMAL", "FIFO", "DELAY", "TRANSACTION")}
+NORMAL, FIFO, DELAY, TRANSACTION = TYPE_NAMES
 _IDENTITY: Final = definition.Encoding.Value("IDENTITY")
 _GZIP: Final = definition.Encoding.Value("GZIP")
 _MD5: Final = definition.DigestType.Value("MD5")

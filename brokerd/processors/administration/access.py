@@ -40,8 +40,6 @@ _NOT_PASSED_ON: Final = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN, "OnsChannel", CA
 
 @dataclass(frozen=True, slots=True)
 class AccessProcessor:
-    """The handlers."""
-
     guard: Guard
     follower: AccessFollower
     owner: TaskOwner

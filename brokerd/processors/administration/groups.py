@@ -22,8 +22,6 @@ from remoting.transport.connection import RemotingConnection
 
 @dataclass(frozen=True, slots=True)
 class GroupProcessor:
-    """The handlers."""
-
     metadata: MetadataService
     data_version: Callable[[], DataVersion]
 

@@ -23,8 +23,6 @@ _WINDOWS: Final = {"statsDay": DAY_S, "statsHour": HOUR_S, "statsMinute": MINUTE
 
 @dataclass(frozen=True, slots=True)
 class InspectionProcessor:
-    """The handlers."""
-
     statistics: Statistics
     cluster: str
     now_s: Callable[[], float]

@@ -20,8 +20,6 @@ _UNIQUE_KEY_MESSAGES: Final = 32  # whatever a query by unique id asks for
 
 @dataclass(frozen=True, slots=True)
 class MessageProcessor:
-    """The handlers."""
-
     reads: StoreReads
     queries: KeyQueries
 

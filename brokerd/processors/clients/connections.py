@@ -20,8 +20,6 @@ from remoting.transport.connection import RemotingConnection
 
 @dataclass(frozen=True, slots=True)
 class ConnectionProcessor:
-    """The handlers."""
-
     clients: ClientRegistry
 
     def consumers(self, connection: RemotingConnection, request: Command) -> None:

@@ -36,8 +36,6 @@ _MAX_QUEUES: Final = 100_000  # of one consumer's answer
 
 @dataclass(frozen=True, slots=True)
 class RelayProcessor:
-    """The handlers."""
-
     metadata: MetadataService
     clients: ClientRegistry
     reads: StoreReads

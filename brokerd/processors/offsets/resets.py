@@ -7,9 +7,9 @@ the queue was told, or a pop took from it. So it needs nobody to be connected, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from brokerd.consuming.read_place import PullSettings
 from brokerd.metadata.names import check_committer
@@ -139,19 +139,16 @@ class ResetProcessor:
                 codes.CONSUMER_NOT_ONLINE, f"no consumer of {group} is connected to this broker that could be told"
             )
         ext = {"topic": topic, "group": group, "timestamp": str(timestamp_ms), "isForce": "true", "queueId": "-1"}
-        bodies = {"CPP": encode({"offsetTable": self._listed(topic, offsets)})}
+        listed = [
+            message_queue(topic, self.consumption.broker_name, each) | {"offset": offset}
+            for each, offset in offsets.items()
+        ]
+        bodies = {"CPP": encode({"offsetTable": listed})}  # the form that C++ clients read
         usual = self._body(topic, offsets)
         for member in members:
             if member.connection is not None:
                 body = bodies.get(member.info.language, usual)
                 member.connection.notify(codes.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
-
-    def _listed(self, topic: str, offsets: Mapping[int, int]) -> Sequence[dict[str, Any]]:
-        """The form that C++ clients read."""
-        return [
-            message_queue(topic, self.consumption.broker_name, each) | {"offset": offset}
-            for each, offset in offsets.items()
-        ]
 
     def _body(self, topic: str, offsets: Mapping[int, int]) -> bytes:
         """With objects as keys: the one form that Java reads and Go does not stumble over. No blanks: Go splits it by hand."""

@@ -55,8 +55,6 @@ _CODES: Final = {PopStatus.NOTHING: codes.POLLING_TIMEOUT, PopStatus.POLLING_FUL
 
 @dataclass(slots=True, eq=False)
 class PopProcessor:
-    """The handlers."""
-
     popper: PopService
     metadata: MetadataService
     ranges: StoreReads

@@ -8,32 +8,31 @@ takes no part, so nobody who sets it makes requests old.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 _WINDOW_MS: Final = 120_000  # the least difference is forgotten after one to two of these: clocks drift apart
 _LONGEST_AGE_MS: Final = 120_000
 
 
+@dataclass(slots=True, eq=False)
 class RequestAges:
     """Of one connection."""
 
-    __slots__ = ("_earlier", "_least", "_since_ms")
-
-    def __init__(self) -> None:
-        self._least: int | None = None
-        self._earlier: int | None = None
-        self._since_ms = 0
+    least: int | None = None
+    earlier: int | None = None
+    since_ms: int = 0
 
     def age_ms(self, born_ms: int, now_ms: int) -> int:
         """`born_ms` is the client's wall time, `now_ms` our monotonic time. The first request counts as fresh."""
         difference = now_ms - born_ms
-        known = [each for each in (self._least, self._earlier) if each is not None]
+        known = [each for each in (self.least, self.earlier) if each is not None]
         if not known or difference - min(known) > _LONGEST_AGE_MS:
-            self._least, self._earlier, self._since_ms = difference, None, now_ms
+            self.least, self.earlier, self.since_ms = difference, None, now_ms
             return 0
         age_ms = max(0, difference - min(known))
-        if now_ms - self._since_ms >= _WINDOW_MS:
-            self._least, self._earlier, self._since_ms = None, self._least, now_ms
-        if self._least is None or difference < self._least:
-            self._least = difference
+        if now_ms - self.since_ms >= _WINDOW_MS:
+            self.least, self.earlier, self.since_ms = None, self.least, now_ms
+        if self.least is None or difference < self.least:
+            self.least = difference
         return age_ms

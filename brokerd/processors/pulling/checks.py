@@ -20,7 +20,6 @@ FLAG_COMMIT: Final = 1
 FLAG_SUSPEND: Final = 2
 FLAG_SUBSCRIPTION: Final = 4
 
-BY_BROKER: Final = 1
 BY_GROUP: Final = 2
 BY_TOPIC: Final = 3
 BY_BROADCAST: Final = 4

@@ -190,9 +190,7 @@ class PullProcessor:
 
     def _send_back(self, pull: _Pull) -> None:
         """Messages came for somebody who does not read what he got already: he asks again when he has."""
-        low, high = self._reads.min_offset(pull.topic, pull.queue_id), self._reads.max_offset(pull.topic, pull.queue_id)
-        nothing = JoinedResult(GetStatus.NO_MATCHED_MESSAGE, pull.offset, low, high)
-        ext = self._header(pull, pull.offset, nothing)
+        ext = self._header_of_nothing(pull, pull.offset)
         remark = "[OVERLOAD]read the answers that are on their way first"
         pull.connection.respond(pull.request, codes.PULL_RETRY_IMMEDIATELY, ext, remark=remark)
 
@@ -218,17 +216,20 @@ class PullProcessor:
             "groupSysFlag": str(config.group_sys_flag),
         }
 
+    def _header_of_nothing(self, pull: _Pull, next_offset: int) -> dict[str, str]:
+        low, high = self._reads.min_offset(pull.topic, pull.queue_id), self._reads.max_offset(pull.topic, pull.queue_id)
+        return self._header(pull, next_offset, JoinedResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, low, high))
+
     def _answer_reset(self, pull: _Pull, target: int) -> None:
         """The group was told elsewhere to go on at another offset: this consumer hears it, once it is recorded that it did.
 
         A replica records nothing, and sends the consumer to the master.
         """
-        low, high = self._reads.min_offset(pull.topic, pull.queue_id), self._reads.max_offset(pull.topic, pull.queue_id)
         if not self._is_master():
-            ext = self._header(pull, pull.offset, JoinedResult(GetStatus.OFFSET_OVERFLOW_ONE, pull.offset, low, high))
+            ext = self._header_of_nothing(pull, pull.offset)
             pull.connection.respond(pull.request, codes.PULL_RETRY_IMMEDIATELY, ext | {"suggestWhichBrokerId": "0"})
             return
-        ext = self._header(pull, target, JoinedResult(GetStatus.OFFSET_OVERFLOW_ONE, target, low, high))
+        ext = self._header_of_nothing(pull, target)
 
         def taken(error: RequestError | None) -> None:
             if error is None or error.code in _TOLD_ANYWAY:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from brokerd.processors.sending.requests import drafts_of_request, limit_of_request
+from brokerd.processors.sending.requests import drafts_of_request, limit_of
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.sending.rules import unique_key
 from brokerd.sending.sender import MessageSender
@@ -57,7 +57,7 @@ class GeneralSends:
         try:
             drafts = drafts_of_request(request, connection.packed_peer)
             if drafts[0].topic.startswith(RETRY_PREFIX):
-                drafts = [self._sent_again(drafts[0], limit_of_request(request), request.version)]
+                drafts = [self._sent_again(drafts[0], limit_of(request.ext, "l"), request.version)]
         except LogboomError as error:
             connection.respond_error(request, error)
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from brokerd.members.registry import ClientRegistry
@@ -119,30 +120,28 @@ class ReplyProcessor:
 
     def _finish(self, connection: RemotingConnection, request: Command, draft: Draft, failure: str | None) -> None:
         """Store the answer and tell who gave it. What becomes of the stored copy changes nothing of that."""
-
-        def stored(outcomes: Sequence[SendOutcome]) -> None:
-            self._answer(connection, request, draft.queue_id, outcomes[0], failure)
-
+        answer = partial(self._answer, connection, request, draft.queue_id, failure)
         if self.stores:
-            self.sender.send([draft], stored)
+            self.sender.send([draft], answer)
         else:
-            self._answer(connection, request, draft.queue_id, None, failure)
+            answer(())
 
     def _answer(
         self,
         connection: RemotingConnection,
         request: Command,
         queue_id: int,
-        outcome: SendOutcome | None,
         failure: str | None,
+        stored: Sequence[SendOutcome],
     ) -> None:
         if failure is not None:
             connection.respond(request, codes.SYSTEM_ERROR, remark=failure)
             return
         ext = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
-        if outcome is not None and outcome.error is None and outcome.status in _STORED:
-            ext["msgId"] = offset_message_id(self.store_host, outcome.physical_offset)
-            ext["queueOffset"] = str(outcome.queue_offset)
+        for outcome in stored:
+            if outcome.error is None and outcome.status in _STORED:
+                ext["msgId"] = offset_message_id(self.store_host, outcome.physical_offset)
+                ext["queueOffset"] = str(outcome.queue_offset)
         connection.respond(request, ext=ext | {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"})
 
 

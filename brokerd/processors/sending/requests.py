@@ -38,11 +38,9 @@ def short_names(ext: Mapping[str, str]) -> dict[str, str]:
     return {short: ext[long] for short, long in _LONG_NAMES.items() if long in ext}
 
 
-def limit_of_request(request: Command) -> int | None:
+def limit_of(ext: Mapping[str, str], name: str) -> int | None:
     """How often a consumer wants to get a message again; None when it does not say. Raises InvalidParameter."""
-    if not request.ext.get("l"):
-        return None
-    return fields.integer(request.ext, "l", low=-(1 << 31), high=fields.MAX_INT)
+    return fields.integer(ext, name, low=fields.MIN_INT, high=fields.MAX_INT) if ext.get(name) else None
 
 
 def drafts_of_request(request: Command, born_host: bytes) -> list[Draft]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from brokerd.metadata.service import DataVersion
 from brokerd.processors import fields
 from brokerd.processors.answers import when_done
 from brokerd.processors.bodies import encode
+from brokerd.processors.sending.requests import limit_of
 from brokerd.retry.service import RetryService, SentBack
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
-
-_MIN_INT: Final = -(1 << 31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +26,11 @@ class SendBackProcessor:
     def send_back(self, connection: RemotingConnection, request: Command) -> None:
         """Code 36."""
         ext = request.ext
-        limit = None
-        if ext.get("maxReconsumeTimes"):
-            limit = fields.integer(ext, "maxReconsumeTimes", low=_MIN_INT, high=fields.MAX_INT)
         asked = SentBack(
             fields.text(ext, "group"),
             fields.integer(ext, "offset"),
-            fields.integer(ext, "delayLevel", low=_MIN_INT, high=fields.MAX_INT),
-            limit,
+            fields.integer(ext, "delayLevel", low=fields.MIN_INT, high=fields.MAX_INT),
+            limit_of(ext, "maxReconsumeTimes"),
             request.version,
             fields.flag(ext, "unitMode"),
         )

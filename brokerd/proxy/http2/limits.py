@@ -6,7 +6,7 @@ request has a rate, and incomplete bodies are paid from a budget that all connec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _MIB = 1024 * 1024
 
@@ -37,23 +37,24 @@ class Http2Limits:
     idle_frame_burst: int = 10000
 
 
+@dataclass(slots=True)
 class Allowance:
     """A rate with a burst: `take` answers whether one more is within it."""
 
-    __slots__ = ("_burst", "_left", "_rate", "_since_ms")
+    rate: int
+    burst: int
+    left: float = field(init=False)
+    since_ms: int = 0
 
-    def __init__(self, rate: int, burst: int) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._left = float(burst)
-        self._since_ms = 0
+    def __post_init__(self) -> None:
+        self.left = self.burst
 
     def take(self, now_ms: int) -> bool:
-        self._left = min(self._burst, self._left + (now_ms - self._since_ms) * self._rate / 1000)
-        self._since_ms = now_ms
-        if self._left < 1:
+        self.left = min(self.burst, self.left + (now_ms - self.since_ms) * self.rate / 1000)
+        self.since_ms = now_ms
+        if self.left < 1:
             return False
-        self._left -= 1
+        self.left -= 1
         return True
 
 

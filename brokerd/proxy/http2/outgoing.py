@@ -106,7 +106,9 @@ class Outgoing(Generic[H]):
         if self.must_empty_table:
             self.must_empty_table = False
             block = _EMPTY_TABLE + block
-        self._out.append(frames.encode_headers(stream.stream_id, block, end_stream, self.max_frame_bytes))
+        assert len(block) <= self.max_frame_bytes  # we have nothing to say that would need CONTINUATION
+        flags = END_HEADERS | END_STREAM if end_stream else END_HEADERS
+        self._out.append(frames.encode_frame(HEADERS, flags, stream.stream_id, block))
         if end_stream:
             self._ended(stream)
 

@@ -30,6 +30,14 @@ KINDS: Final = {
     "Telemetry": Kind.BIDIRECTIONAL,
 }
 
+# Methods that this version does not have: always refused, with a status that clients understand
+_DECLINED: Final = {
+    "RecallMessage": (Code.NOT_IMPLEMENTED, "this version does not have delayed messages to recall"),
+    "QueryOffset": (Code.NOT_IMPLEMENTED, "this version does not have QueryOffset"),
+    "PullMessage": (Code.NOT_IMPLEMENTED, "PullMessage is not implemented; use ReceiveMessage"),
+    "SyncLiteSubscription": (Code.UNSUPPORTED, "this version does not have lite topics"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Methods:
@@ -52,7 +60,6 @@ def build_methods(
     metadata, clients, popper = services.metadata, services.clients, services.popper
     groups = Groups(metadata, auto_create_groups)
     receive = ReceiveMessage(popper, metadata, groups, monotonic_ms, wall_ms)
-    not_yet = "this version does not have {}"
     handlers: dict[str, Handler] = {
         "QueryRoute": query_route(services.routes),
         "QueryAssignment": query_assignment(services.routes, groups),
@@ -67,37 +74,27 @@ def build_methods(
         "UpdateOffset": update_offset(metadata),
         "GetOffset": get_offset(metadata),
         "EndTransaction": each(service.EndTransactionRequest, _end_transaction),
-        "RecallMessage": _declined(
-            service.RecallMessageRequest, Code.NOT_IMPLEMENTED, not_yet.format("delayed messages to recall")
-        ),
-        "QueryOffset": _declined(service.QueryOffsetRequest, Code.NOT_IMPLEMENTED, not_yet.format("QueryOffset")),
-        "PullMessage": _declined(
-            service.PullMessageRequest, Code.NOT_IMPLEMENTED, "PullMessage is not implemented; use ReceiveMessage"
-        ),
-        "SyncLiteSubscription": _declined(
-            service.SyncLiteSubscriptionRequest, Code.UNSUPPORTED, not_yet.format("lite topics")
-        ),
     }
-    refusals: dict[str, tuple[Any, Refuse]] = {
-        name: (getattr(service, f"{name}Request"), refuse_unary) for name in handlers if name != "Telemetry"
+    handlers |= {name: _declined(name, code, text) for name, (code, text) in _DECLINED.items()}
+    refuses: dict[str, Refuse] = {
+        "SendMessage": send_message.refuse,
+        "ReceiveMessage": receive.refuse,
+        "ChangeInvisibleDuration": refuse_change,
+        "Telemetry": refuse_streamed,
     }
-    refusals["Telemetry"] = service.TelemetryCommand, refuse_streamed
-    for name, refuse in (
-        ("SendMessage", send_message.refuse),
-        ("ReceiveMessage", receive.refuse),
-        ("ChangeInvisibleDuration", refuse_change),
-    ):
-        refusals[name] = refusals[name][0], refuse
+    refusals = {name: (_request_class(name), refuses.get(name, refuse_unary)) for name in handlers}
     return Methods(handlers, refusals, sessions, receive)
 
 
-def _declined(request_class: Any, code: Code, text: str) -> Handler:
-    """A method that this version does not have: always refused, with a status that clients understand."""
+def _request_class(name: str) -> Any:
+    return service.TelemetryCommand if name == "Telemetry" else getattr(service, f"{name}Request")
 
+
+def _declined(name: str, code: Code, text: str) -> Handler:
     def handle(call: Call, request: Any) -> None:
         raise Refusal(code, text)
 
-    return each(request_class, handle)
+    return each(_request_class(name), handle)
 
 
 def _end_transaction(call: Call, request: Any) -> None:

@@ -98,7 +98,8 @@ class LedgerMachine(RuleBasedStateMachine):
         pop_time = max(self.now_ms, queue.last_pop_time_ms + 1 if queue is not None else 0)
         batch = records.taken_batch(TOPIC, queue_id, next_offset, offsets, counts)
         due = self.now_ms + invisible
-        body = records.taken(GROUP, pop_time, invisible, due, [batch], attempt_id=attempt_id, ordered=self.ordered)
+        pop = records.Pop(pop_time, invisible, due, attempt_id=attempt_id, ordered=self.ordered)
+        body = records.taken(GROUP, pop, [batch])
         self.record(records.TAKEN, body)
         for place, offset in enumerate(offsets):
             message = self.messages[queue_id][offset]
