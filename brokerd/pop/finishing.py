@@ -105,12 +105,16 @@ class Finishing:
             for answer in answers:
                 answer(False)
             return
-        if end_offset < 0:
+
+        def acknowledged(status: PutStatus) -> None:
             for answer in answers:
-                answer(True)
-            return
-        self._changed(claims)
-        self._journal.when_acknowledged(end_offset, lambda status: _answer_all(answers, status == PutStatus.PUT_OK))
+                answer(status == PutStatus.PUT_OK)
+
+        if end_offset < 0:
+            acknowledged(PutStatus.PUT_OK)
+        else:
+            self._changed(claims)
+            self._journal.when_acknowledged(end_offset, acknowledged)
 
     def _locate(self, group: str, topic: str, text: str) -> tuple[str, ReceiptHandle] | None:
         """The stored topic and the handle; None when it is not one that this broker gives out."""
@@ -196,8 +200,3 @@ class Finishing:
             done(_OK if acknowledged else _FAILED)
 
         return answer
-
-
-def _answer_all(answers: Sequence[Callable[[bool], None]], acknowledged: bool) -> None:
-    for answer in answers:
-        answer(acknowledged)

@@ -48,11 +48,7 @@ class PopLooking:
     """Owned by the pop service, which calls `arrived` for whatever may let a pop succeed."""
 
     def __init__(self, around: Surroundings, ledger: PopLedger, is_serving: Callable[[], bool]) -> None:
-        self._metadata = around.metadata
-        self._reads = around.reads
-        self._scheduler = around.scheduler
-        self._now_ms = around.now_ms
-        self._settings = around.settings
+        self._around = around
         self._ledger = ledger
         self._is_serving = is_serving
         self._polling: LongPolling[_Waiting] = LongPolling(
@@ -71,7 +67,7 @@ class PopLooking:
         self._admit(request)
         records: list[bytes] = []
         rest_count = 0
-        room = self._settings.max_batch_bytes
+        room = self._around.settings.max_batch_bytes
         for topic, queue_id in self._queues(request):
             offset = self._next_offset(request, topic, queue_id)
             if offset is None:
@@ -80,11 +76,11 @@ class PopLooking:
             if left > 0 and room > 0:
                 found = self._again(request, queue_id, left)
                 if found is None:
-                    result = self._reads.read_messages(topic, queue_id, offset, left, room)
+                    result = self._around.reads.read_messages(topic, queue_id, offset, left, room)
                     found, offset = result.records, max(offset, result.next_offset)
                 records += found
                 room -= sum(map(len, found))
-            rest_count += max(0, self._reads.max_offset(topic, queue_id) - offset)
+            rest_count += max(0, self._around.reads.max_offset(topic, queue_id) - offset)
         return Peeked(records, rest_count)
 
     def notify(self, request: PopRequest, done: Noticed) -> Parked | None:
@@ -97,7 +93,7 @@ class PopLooking:
         if self._has_messages(request):
             done(Notice(has_messages=True))
             return None
-        if request.deadline_ms <= int(self._scheduler.time() * 1000) + 1:
+        if request.deadline_ms <= int(self._around.scheduler.time() * 1000) + 1:
             done(Notice())
             return None
         waiter = self._polling.park(
@@ -124,11 +120,11 @@ class PopLooking:
     def _admit(self, request: PopRequest) -> None:
         if not self._is_serving():
             raise NotMaster
-        admit(request, self._metadata, self._settings)
+        admit(request, self._around.metadata, self._around.settings)
 
     def _try_again(self, waiter: Waiter[_Waiting]) -> bool:
         request = waiter.payload.request
-        if self._metadata.is_forbidden(request.group, request.topic):
+        if self._around.metadata.is_forbidden(request.group, request.topic):
             error = RequestError(
                 codes.NO_PERMISSION, f"consumer group {request.group} is forbidden to read {request.topic}"
             )
@@ -143,7 +139,7 @@ class PopLooking:
         for topic, queue_id in self._queues(request):
             offset = self._next_offset(request, topic, queue_id)
             if offset is not None and (
-                offset < self._reads.max_offset(topic, queue_id) or self._again(request, queue_id, 1)
+                offset < self._around.reads.max_offset(topic, queue_id) or self._again(request, queue_id, 1)
             ):
                 return True
         return False
@@ -151,9 +147,9 @@ class PopLooking:
     def _queues(self, request: PopRequest) -> Iterator[tuple[str, int]]:
         """Where a pop looks: what came back, unless it is ordered, then the topic's queues."""
         if not request.fifo and not request.topic.startswith(RETRY_PREFIX):
-            for name, _, queue_id in returned_queues(self._metadata, request):
+            for name, _, queue_id in returned_queues(self._around.metadata, request):
                 yield name, queue_id
-        config = self._metadata.topic(request.topic)
+        config = self._around.metadata.topic(request.topic)
         every = range(config.read_queue_nums if config is not None else 0)
         for queue_id in (request.queue_id,) if request.queue_id >= 0 else every:
             yield request.topic, queue_id
@@ -161,18 +157,18 @@ class PopLooking:
     def _next_offset(self, request: PopRequest, topic: str, queue_id: int) -> int | None:
         """Where a pop reads on, for a group that never did at the first message; None = an ordered queue is blocked."""
         queue = self._ledger.queue(request.group, topic, queue_id)
-        committed = self._metadata.consumer_offset(request.group, topic, queue_id) or 0
+        committed = self._around.metadata.consumer_offset(request.group, topic, queue_id) or 0
         if queue is not None:
-            if request.fifo and isinstance(queue.ordered_plan(request.attempt_id, self._now_ms()), Blocked):
+            if request.fifo and isinstance(queue.ordered_plan(request.attempt_id, self._around.now_ms()), Blocked):
                 return None
             committed = max(committed, queue.next_offset)
-        return max(committed, self._reads.min_offset(topic, queue_id))
+        return max(committed, self._around.reads.min_offset(topic, queue_id))
 
     def _again(self, request: PopRequest, queue_id: int, count: int) -> list[bytes] | None:
         """What an ordered queue gives again before anything else; None when it goes on."""
         queue = self._ledger.queue(request.group, request.topic, queue_id) if request.fifo else None
-        plan = queue.ordered_plan(request.attempt_id, self._now_ms()) if queue is not None else None
+        plan = queue.ordered_plan(request.attempt_id, self._around.now_ms()) if queue is not None else None
         if not isinstance(plan, Again):
             return None
-        found = read_offsets(self._reads, request.topic, queue_id, plan.offsets[:count])
+        found = read_offsets(self._around.reads, request.topic, queue_id, plan.offsets[:count])
         return [found[offset] for offset in sorted(found)]

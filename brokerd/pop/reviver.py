@@ -48,9 +48,6 @@ class Reviver:
         woken: Callable[[str, int, str], None],
     ) -> None:
         self._around = around
-        self._metadata = around.metadata
-        self._reads = around.reads
-        self._settings = around.settings
         self._ledger = ledger
         self._journal = journal
         self._counters = counters
@@ -86,11 +83,11 @@ class Reviver:
     def _run(self) -> None:
         self._timer = None
         now_ms = self._around.now_ms()
-        due = self._ledger.expire(now_ms, max(1, self._settings.revive_messages // 8))
+        due = self._ledger.expire(now_ms, max(1, self._around.settings.revive_messages // 8))
         departures: list[_Departure] = []
         copied = copied_bytes = 0
         for index, batch in enumerate(due):
-            if copied > self._settings.revive_messages or copied_bytes > _MAX_COPIED_BYTES:
+            if copied > self._around.settings.revive_messages or copied_bytes > _MAX_COPIED_BYTES:
                 self._postpone(due[index:], now_ms)
                 break
             if batch.client_id and self._renew(batch, now_ms):
@@ -101,7 +98,7 @@ class Reviver:
             try:
                 departure = self._departure(batch)
             except LogboomError as error:
-                self._failed([batch], error, now_ms + self._settings.revive_retry_ms)
+                self._failed([batch], error, now_ms + self._around.settings.revive_retry_ms)
                 continue
             if batch.ordered:
                 self._woken(batch.queue.topic, batch.queue.queue_id, batch.queue.group)
@@ -119,14 +116,14 @@ class Reviver:
         entries = [departure.batch.entry(departure.mask) for departure in departures]
         try:
             for topic in {draft.topic for draft in drafts}:
-                raise_refusal(self._metadata.ensure_topic(topic))
+                raise_refusal(self._around.metadata.ensure_topic(topic))
             if drafts:
                 self._around.record_log.append_messages(drafts)
             self._journal.append(records.REVIVED, records.finished(entries))
         except LogboomError as error:
             if error.code != codes.MESSAGE_ILLEGAL:
                 batches = [departure.batch for departure in departures]
-                self._failed(batches, error, now_ms + self._settings.revive_retry_ms)
+                self._failed(batches, error, now_ms + self._around.settings.revive_retry_ms)
             elif len(departures) > 1:  # one message that cannot be stored must not hold up the others
                 for departure in departures:
                     self._depart([departure], now_ms)
@@ -148,7 +145,7 @@ class Reviver:
 
     def _renew(self, batch: Batch, now_ms: int) -> bool:
         """Whether the lease goes on."""
-        if now_ms - batch.pop_time_ms >= self._settings.lease_limit_ms or not self._is_alive(batch.client_id):
+        if now_ms - batch.pop_time_ms >= self._around.settings.lease_limit_ms or not self._is_alive(batch.client_id):
             return False
         self._ledger.renew(batch, max(now_ms + batch.invisible_time_ms, batch.due_ms))
         self._counters.renewed += 1
@@ -156,22 +153,20 @@ class Reviver:
 
     def _is_readable(self, batch: Batch) -> bool:
         """On a broker that became the master a moment ago, what was taken may not be confirmed yet: that is not lost."""
-        queue = batch.queue
-        return self._metadata.topic(queue.topic) is None or batch.last_remaining() < self._reads.max_offset(
-            queue.topic, queue.queue_id
-        )
+        queue, around = batch.queue, self._around
+        if around.metadata.topic(queue.topic) is None:
+            return True
+        return batch.last_remaining() < around.reads.max_offset(queue.topic, queue.queue_id)
 
     def _departure(self, batch: Batch) -> _Departure:
         """Which messages leave the queue now, and what is appended for them."""
         queue = batch.queue
+        group = self._around.metadata.group(queue.group)
+        if group is None or self._around.metadata.topic(queue.topic) is None:
+            return _Departure(batch, batch.remaining, lost=batch.remaining.bit_count())
         departure = _Departure(batch)
-        group = self._metadata.group(queue.group)
-        if group is None or self._metadata.topic(queue.topic) is None:
-            departure.mask = batch.remaining
-            departure.lost = batch.remaining.bit_count()
-            return departure
         offsets = batch.remaining_offsets()
-        found = read_offsets(self._reads, queue.topic, queue.queue_id, offsets)
+        found = read_offsets(self._around.reads, queue.topic, queue.queue_id, offsets)
         stays_dead = copies.is_dead_letter_topic(queue.group, queue.topic)
         for place in batch.remaining_places():
             bit = 1 << place

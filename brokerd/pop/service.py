@@ -92,7 +92,7 @@ class PopService:
         self._now_ms = around.now_ms
         self._serving = False
         self._taker = Taker(around, ledger, self.starts, rng)
-        self._reviver = Reviver(around, ledger, journal, counters, is_alive, self._redelivered)
+        self._reviver = Reviver(around, ledger, journal, counters, is_alive, self._wake)
         self._finishing = finishing = Finishing(
             around, ledger, journal, counters, lambda: self._serving, self._ledger_changed
         )
@@ -186,19 +186,18 @@ class PopService:
             waiter.payload.done(PopOutcome(PopStatus.REFUSED, error=NotMaster()))
         self.looking.end(NotMaster())
 
-    def close(self) -> None:
-        self.step_down()
+    close = step_down
 
     # ---- events
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages became readable."""
         for arrival in arrivals:
-            self._wake(arrival.topic, arrival.queue_id, arrival.tags_codes)
+            self._wake(arrival.topic, arrival.queue_id, None, arrival.tags_codes)
             returned = split_retry_topic(arrival.topic)
             if returned is not None:
                 group, topic = returned
-                self._wake(topic, ANY_QUEUE, arrival.tags_codes, group)
+                self._wake(topic, ANY_QUEUE, group, arrival.tags_codes)
 
     def metadata_changed(self, change: Change) -> None:
         """Topics or groups went: so do their entries and those who wait. The master alone says so; replicas read it."""
@@ -269,7 +268,7 @@ class PopService:
         if self.ledger.queue(group, topic, queue_id) is not None:
             self.journal.append(records.RESET, records.reset(group, topic, queue_id, offset))
             self._reviver.arm()
-        self._wake(copies.base_topic(group, topic), ANY_QUEUE, None, group)
+        self._wake(copies.base_topic(group, topic), ANY_QUEUE, group)
 
     # ---- taking
 
@@ -373,7 +372,7 @@ class PopService:
     # ---- waiting
 
     def _wake(
-        self, topic: str, queue_id: int, tags_codes: Collection[int] | None = None, group: str | None = None
+        self, topic: str, queue_id: int, group: str | None = None, tags_codes: Collection[int] | None = None
     ) -> None:
         """Something may be there for those who wait to take it, and for those who wait to hear of it."""
         self._polling.arrived(topic, queue_id, tags_codes, group)
@@ -394,15 +393,11 @@ class PopService:
         self.counters.empty_pops += 1
         waiter.payload.done(PopOutcome(PopStatus.NOTHING))
 
-    def _redelivered(self, topic: str, queue_id: int, group: str) -> None:
-        """An ordered group may take messages of the queue again."""
-        self._wake(topic, queue_id, None, group)
-
     def _ledger_changed(self, claims: Claims) -> None:
         """Messages were finished or postponed: timers may be earlier, ordered queues may be free."""
         self._reviver.arm()
         for queue in claims.ordered_queues():
-            self._redelivered(queue.topic, queue.queue_id, queue.group)
+            self._wake(queue.topic, queue.queue_id, queue.group)
 
     def _drop(self, group: str | None, topic: str | None) -> None:
         queues = [each for each in self.ledger.queues() if group in (None, each.group) and topic in (None, each.topic)]

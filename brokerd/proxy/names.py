@@ -6,21 +6,19 @@ Two namespaces are two worlds: what the log knows is `namespace%name`, so equal 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from brokerd.metadata import names
 from brokerd.proxy.status import Code, Refusal
 from remoting.errors import InvalidParameter
 from remoting.names import is_system_topic
 
-NAMESPACE_SEPARATOR: Final = "%"
-
 
 def full_name(resource: Any) -> str:
     """The name that the broker knows."""
     namespace: str = resource.resource_namespace
     name: str = resource.name
-    return f"{namespace}{NAMESPACE_SEPARATOR}{name}" if namespace else name
+    return f"{namespace}%{name}" if namespace else name
 
 
 def topic_name(resource: Any) -> str:

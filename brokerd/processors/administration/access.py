@@ -19,22 +19,14 @@ from remoting.access.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, acc
 from remoting.errors import ConnectionLost, NotLeader, RequestTimeout
 from remoting.frame import Command
 from remoting.guarding.guard import Guard
+from remoting.registry import ROWS, By
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import spawned
 from remoting.transport.tasks import TaskOwner
 
 CALLER: Final = "caller"
 QUERIES: Final = frozenset({codes.AUTH_GET_USER, codes.AUTH_LIST_USERS, codes.AUTH_GET_ACL, codes.AUTH_LIST_ACLS})
-CHANGES: Final = frozenset(
-    {
-        codes.AUTH_CREATE_USER,
-        codes.AUTH_UPDATE_USER,
-        codes.AUTH_DELETE_USER,
-        codes.AUTH_CREATE_ACL,
-        codes.AUTH_UPDATE_ACL,
-        codes.AUTH_DELETE_ACL,
-    }
-)
+CHANGES: Final = {code for code, row in ROWS.items() if row.by == By.BROKER | By.LEADER} - QUERIES
 _NOT_PASSED_ON: Final = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN, "OnsChannel", CALLER)
 
 

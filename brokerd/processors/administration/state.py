@@ -57,7 +57,8 @@ class StateProcessor:
 
     def state(self) -> BrokerState:
         replica, figures, metadata = self.replica(), self.figures, self.consumption.metadata
-        consumed, forbidden, following = self.consumption.progress.consumed(), metadata.forbidden(), replica.following
+        consumed, forbidden = self.consumption.progress.consumed(), metadata.forbidden()
+        leading, following = replica.leading, replica.following
         return BrokerState(
             cluster_name=self.cluster,
             broker_name=self.consumption.broker_name,
@@ -84,9 +85,14 @@ class StateProcessor:
             # what is wrong now; what was wrong once and healed is history, in the log
             last_error=replica.failure or (following and (following.stuck or following.last_error)) or None,
             learner=replica.learner,
-            quorum=_dated(replica.leading, self.wall_ms()) if replica.leading is not None else None,
+            quorum=_dated(leading, self.wall_ms()) if leading is not None else None,
             weaknesses=tuple(replica.weaknesses),
-            channel=_channel(replica),
+            # of the connections between brokers what does not change by itself from one look to the next
+            channel=ChannelState(
+                replicas=tuple(each.state for each in leading.replicas) if leading is not None else (),
+                following=following.state if following is not None else None,
+                refused_peers=replica.refused_peers,
+            ),
             loop=replica.loop,
         )
 
@@ -138,15 +144,6 @@ class StateProcessor:
                 for each in members
             ),
         )
-
-
-def _channel(replica: ReplicaFacts) -> ChannelState:
-    """Of the connections between brokers what does not change by itself from one look to the next."""
-    return ChannelState(
-        replicas=tuple(each.state for each in replica.leading.replicas) if replica.leading is not None else (),
-        following=replica.following.state if replica.following is not None else None,
-        refused_peers=replica.refused_peers,
-    )
 
 
 def _dated(leading: LeadingFacts, now_ms: int) -> QuorumState:

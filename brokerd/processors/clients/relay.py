@@ -6,7 +6,7 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -87,7 +87,9 @@ class RelayProcessor:
             if isinstance(answer, Command) and answer.code == codes.SUCCESS and answer.body:
                 statuses[member.info.client_id] = _status(answer.body)
             if not waiting:
-                connection.respond(request, body=_status_body(statuses))
+                entries = [encode(client_id) + b":" + table for client_id, table in sorted(statuses.items())]
+                body = b'{"consumerTable":{' + b",".join(entries) + b'},"messageQueueTable":{}}'
+                connection.respond(request, body=body)
 
         question = {"topic": topic, "group": group}
         for member in asked:
@@ -141,8 +143,3 @@ def _status(body: Bytes) -> bytes:
 
 def _queue(key: Any) -> dict[str, Any]:
     return message_queue(str(key["topic"]), str(key["brokerName"]), int(key["queueId"]))
-
-
-def _status_body(statuses: Mapping[str, bytes]) -> bytes:
-    entries: Sequence[bytes] = [encode(client_id) + b":" + table for client_id, table in sorted(statuses.items())]
-    return b'{"consumerTable":{' + b",".join(entries) + b'},"messageQueueTable":{}}'

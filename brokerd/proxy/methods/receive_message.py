@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from brokerd.loop.long_polling import ANY_QUEUE
@@ -161,10 +162,7 @@ class _Receive:
         if parked is not None and not finished:
             self._parked = parked
             self._method.waiting.add(self)
-            self._call.on_cancel = self._cancelled
-
-    def _cancelled(self) -> None:
-        self._forget(cancel=True)
+            self._call.on_cancel = partial(self._forget, cancel=True)
 
     def _forget(self, *, cancel: bool) -> None:
         self._method.waiting.discard(self)
