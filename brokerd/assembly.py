@@ -21,7 +21,7 @@ from brokerd.cluster.routes import Routes
 from brokerd.composition.core import BrokerCore, open_store
 from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment, steady_ms, wall_ms
 from brokerd.composition.exposition import Exposition, Sources
-from brokerd.composition.handlers import build_processors, build_retry, build_sends
+from brokerd.composition.handlers import Parts, build_processors, build_retry, build_sends
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.composition.settings import BrokerSettings
@@ -30,12 +30,12 @@ from brokerd.loop.steady_clock import SteadyClock
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
-from brokerd.processors.access import AccessProcessor
-from brokerd.processors.cleanup import CleanupProcessor
+from brokerd.processors.administration.access import AccessProcessor
+from brokerd.processors.administration.cleanup import CleanupProcessor
+from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.pass_on import PassOn
 from brokerd.processors.registry import handlers_of, on_master
-from brokerd.processors.replies import ReplyProcessor
-from brokerd.processors.runtime_info import SAMPLE_S, Figures, RuntimeInfo
+from brokerd.processors.sending.replies import ReplyProcessor
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
@@ -136,7 +136,7 @@ class Broker:
         self._directory.view_listeners.append(self._access.look)
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, steady_ms)
         locks = QueueLocks()
-        self._retry = build_retry(core, locks, auto_create_groups=settings.pop.auto_create_groups)
+        self._retry = build_retry(core, locks)
         self._sends = build_sends(
             core,
             self._retry,
@@ -166,17 +166,18 @@ class Broker:
             ),
         )
         self._processors = build_processors(
-            core,
-            self.clients,
-            self.replica,
-            loop,
-            self._connections.__len__,
-            names,
-            self._live,
-            self._routes.route,
-            locks,
-            self._retry,
-            auto_create_groups=settings.pop.auto_create_groups,
+            Parts(
+                names,
+                core,
+                self.replica,
+                self.clients,
+                self._routes,
+                locks,
+                self._retry,
+                self._live,
+                loop,
+                self._connections.__len__,
+            )
         )
         self._cleanup = CleanupProcessor(
             core.store,

@@ -11,6 +11,7 @@ from typing import Final
 
 LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 MAX_TOPIC_LENGTH: Final = 127
+MAX_RETRY_TOPIC_LENGTH: Final = 255  # of the topics below, whose names have a group's name and may have a topic's
 MAX_GROUP_LENGTH: Final = 120
 
 RETRY_PREFIX: Final = "%RETRY%"  # of the topic from which a consumer group gets messages again

@@ -62,6 +62,13 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["assembly"],
         ["__main__"],
     ],
+    "brokerd/processors": [
+        ["answers", "bodies", "fields", "parked"],
+        ["clients"],
+        ["offsets"],
+        ["administration", "pass_on", "pop", "pulling", "sending"],
+        ["registry"],
+    ],
     "brokerd/store": [
         ["put_status", "settings", "unit"],
         ["log"],
@@ -475,12 +482,6 @@ MOST_PARAMETERS = 6
 
 # Constructors that take more, until they are divided; an entry that is no longer needed goes.
 TAKE_MORE = {
-    "brokerd/pop/batch.py Batch",
-    "brokerd/pop/finishing.py Finishing",
-    "brokerd/pop/looking.py PopLooking",
-    "brokerd/pop/reviver.py Reviver",
-    "brokerd/pop/service.py PopService",
-    "brokerd/processors/state.py StateProcessor",
     "remoting/frame.py Command",  # a frame has so many fields, and one is made for each message
 }
 

@@ -16,9 +16,6 @@ from webapp.errors import InvalidInput
 
 NAME_RULE = "letters, digits and the characters % | _ - only"
 MAX_QUEUES = 1024
-MAX_BODY_BYTES = 4 * 1024 * 1024
-MAX_PROPERTIES = 128
-MAX_PROPERTIES_BYTES = 16 * 1024
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 PERMISSION_BITS = {2: "write only", 4: "read only", 6: "read and write"}
 MAX_INT64 = 2**63 - 1

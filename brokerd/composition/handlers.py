@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from brokerd.cluster.routes import Routes
 from brokerd.composition.core import BrokerCore
 from brokerd.composition.environment import steady_ms, wall_ms
 from brokerd.composition.live_settings import LiveSettings
@@ -17,28 +18,27 @@ from brokerd.loop.scheduler import Scheduler
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.service import DataVersion, MetadataService
 from brokerd.metadata.tables import Change
-from brokerd.processors.assignments import AssignmentProcessor, Route
-from brokerd.processors.clients import ClientProcessor
-from brokerd.processors.connections import ConnectionProcessor
-from brokerd.processors.consumption import Consumption, ConsumptionProcessor
-from brokerd.processors.groups import GroupProcessor
-from brokerd.processors.inspection import InspectionProcessor
-from brokerd.processors.locks import LockProcessor
-from brokerd.processors.messages import MessageProcessor
-from brokerd.processors.offsets import OffsetProcessor
-from brokerd.processors.pop import PopProcessor
-from brokerd.processors.pop_looking import PopLookingProcessor
-from brokerd.processors.pull import PullProcessor, Readers
-from brokerd.processors.pull_checks import PullChecks
+from brokerd.processors.administration.groups import GroupProcessor
+from brokerd.processors.administration.inspection import InspectionProcessor
+from brokerd.processors.administration.messages import MessageProcessor
+from brokerd.processors.administration.state import StateFigures, StateProcessor
+from brokerd.processors.administration.topics import TopicProcessor
+from brokerd.processors.clients.assignments import AssignmentProcessor
+from brokerd.processors.clients.connections import ConnectionProcessor
+from brokerd.processors.clients.heartbeats import ClientProcessor
+from brokerd.processors.clients.locks import LockProcessor
+from brokerd.processors.clients.relay import RelayProcessor
+from brokerd.processors.offsets.committed import OffsetProcessor
+from brokerd.processors.offsets.consumption import Consumption, ConsumptionProcessor
+from brokerd.processors.offsets.resets import ResetProcessor
+from brokerd.processors.pop.pop import PopProcessor
+from brokerd.processors.pulling.checks import PullChecks
+from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors
-from brokerd.processors.relay import RelayProcessor
-from brokerd.processors.resets import ResetProcessor
-from brokerd.processors.send import SendProcessor
-from brokerd.processors.send_back import SendBackProcessor
-from brokerd.processors.send_general import GeneralSends
-from brokerd.processors.state import StateProcessor, StateSources
-from brokerd.processors.topics import TopicProcessor
-from brokerd.processors.transactions import TransactionProcessor
+from brokerd.processors.sending.general import GeneralSends
+from brokerd.processors.sending.send import SendProcessor
+from brokerd.processors.sending.send_back import SendBackProcessor
+from brokerd.processors.sending.transactions import TransactionProcessor
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica
 from brokerd.retry.service import RetryRules, RetryService
@@ -47,24 +47,27 @@ from brokerd.sending.kernel import Kernel
 from remoting.facts.broker_state import ScheduleState
 
 
-def build_processors(
-    core: BrokerCore,
-    clients: ClientRegistry,
-    replica: Replica,
-    scheduler: Scheduler,
-    connections: Callable[[], int],
-    names: BrokerNames,
-    live: LiveSettings,
-    route: Route,
-    locks: QueueLocks,
-    retry: RetryService,
-    *,
-    auto_create_groups: bool,
-) -> Processors:
-    """All processors beside the senders. `connections` counts the open remoting connections."""
-    cluster, broker_name, address = names.cluster, names.broker_name, names.address
-    progress = core.progress
-    metadata, store, pop, counters = core.metadata, core.store, core.pop, core.counters
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What answers are made of. `connections` counts the open remoting connections."""
+
+    names: BrokerNames
+    core: BrokerCore
+    replica: Replica
+    clients: ClientRegistry
+    routes: Routes
+    locks: QueueLocks
+    retry: RetryService
+    live: LiveSettings
+    scheduler: Scheduler
+    connections: Callable[[], int]
+
+
+def build_processors(parts: Parts) -> Processors:
+    """All processors beside the senders."""
+    core, replica, clients, scheduler, live = parts.core, parts.replica, parts.clients, parts.scheduler, parts.live
+    metadata, store, pop, counters, progress = core.metadata, core.store, core.pop, core.counters, core.progress
+    broker_name, creates_groups = parts.names.broker_name, pop.settings.auto_create_groups
 
     def data_version() -> DataVersion:
         return metadata.data_version(replica.master_epoch)
@@ -76,19 +79,13 @@ def build_processors(
         given_back = core.retry_counters
         return replace(core.schedule.state(), returned=given_back.returned, dead_lettered=given_back.dead_lettered)
 
-    sources = StateSources(
-        replica=replica.state,
-        log=store.commitlog,
+    figures = StateFigures(
         dispatched_offset=lambda: store.dispatch_offset,
         totals=core.totals,
-        connections=connections,
-        consumer_offset=progress.consumer_offset,
-        in_flight=pop.in_flight,
-        consumed=progress.consumed,
+        connections=parts.connections,
         transactions=core.transactions.state,
         schedule=schedule,
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),
-        wall_ms=wall_ms,
     )
     place = ReadPlace(
         live.pull,
@@ -99,8 +96,8 @@ def build_processors(
     )
 
     pull = PullProcessor(
-        PullChecks(metadata, clients, lambda: auto_create_groups and replica.is_master),
-        Readers(metadata.commits, progress.pulled),
+        PullChecks(metadata, clients, lambda: creates_groups and replica.is_master),
+        progress.pulled,
         store,
         counters,
         scheduler,
@@ -110,53 +107,56 @@ def build_processors(
     core.arrival_listeners.append(pull.arrived)
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
-    replica.add_role_listener(lambda _role, _epoch: locks.clear())
+    replica.add_role_listener(lambda _role, _epoch: parts.locks.clear())
     return Processors(
         pull=pull,
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts, data_version),
         clients=ClientProcessor(
-            metadata, clients, lambda: replica.is_master, live.pull, auto_create_groups=auto_create_groups
+            metadata, clients, lambda: replica.is_master, live.pull, auto_create_groups=creates_groups
         ),
         topics=TopicProcessor(
             metadata, broker_name, data_version, store, counters.statistics, replica.when_topics_known
         ),
         groups=GroupProcessor(metadata, group_version),
         connections=ConnectionProcessor(clients),
-        assignments=AssignmentProcessor(metadata, clients, route),
-        consumption=ConsumptionProcessor(consumption, address, wall_ms, counters.statistics),
+        assignments=AssignmentProcessor(metadata, clients, parts.routes),
+        consumption=ConsumptionProcessor(consumption, parts.names.address, wall_ms, counters.statistics),
         inspection=InspectionProcessor(
             counters.statistics,
-            cluster,
+            parts.names.cluster,
             time.monotonic,
             store,
             clients.consumer_group,
         ),
-        resets=ResetProcessor(consumption, metadata.commits, pop, live.pull, pull.wake),
+        resets=ResetProcessor(consumption, pop, live.pull, pull.wake),
         relay=RelayProcessor(metadata, clients, store, broker_name),
         messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
-        pop_looking=PopLookingProcessor(pop.looking, pop, metadata, scheduler),
-        state=StateProcessor(cluster, broker_name, metadata, metadata.names, clients, store, sources),
+        state=StateProcessor(parts.names.cluster, consumption, replica.state, store.commitlog, figures, wall_ms),
         locks=LockProcessor(
-            locks,
+            parts.locks,
             metadata,
             broker_name,
             lambda: replica.is_master or not replica.is_connected_to_master,
             steady_ms,
         ),
         transactions=TransactionProcessor(core.transactions),
-        send_back=SendBackProcessor(retry, core.schedule.offsets, data_version),
+        send_back=SendBackProcessor(parts.retry, core.schedule.offsets, data_version),
     )
 
 
-def build_retry(core: BrokerCore, locks: QueueLocks, *, auto_create_groups: bool) -> RetryService:
+def build_retry(core: BrokerCore, locks: QueueLocks) -> RetryService:
     """What takes back messages; the senders and a processor use it."""
     service = RetryService(
         core.metadata,
         core.store,
         core.record_log,
         core.sender.turn_of,
-        RetryRules(core.delays, lambda group: locks.is_locked(group, steady_ms()), auto_create_groups),
+        RetryRules(
+            core.delays,
+            lambda group: locks.is_locked(group, steady_ms()),
+            core.pop.settings.auto_create_groups,
+        ),
         core.retry_counters,
     )
     service.listeners.append(core.counters.statistics.note_sent_back)

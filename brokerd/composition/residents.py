@@ -14,6 +14,7 @@ from brokerd.metadata.service import MetadataService, Preface
 from brokerd.metadata.tables import MetadataTables
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.service import PopService
+from brokerd.pop.surroundings import Surroundings
 from brokerd.store.store import MessageStore
 from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.service import TransactionService
@@ -59,17 +60,11 @@ def make_residents(
     residents = Residents(
         metadata,
         PopService(
-            broker_name=identity.broker_name,
-            ledger=ledger,
-            metadata=metadata,
-            reads=store,
-            record_log=record_log,
-            is_alive=clients.is_alive,
-            scheduler=scheduler,
-            now_ms=wall_ms,
-            rng=environment.rng,
-            settings=settings.pop,
-            journal_settings=settings.journal,
+            Surroundings(identity.broker_name, metadata, store, record_log, scheduler, wall_ms, settings.pop),
+            ledger,
+            clients.is_alive,
+            environment.rng,
+            settings.journal,
         ),
         TransactionService(transaction_topics, checks, settings.transactions, delays),
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),

@@ -18,7 +18,7 @@ from brokerd.delay.levels import MAX_LEVELS
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.service import topic_json
 from brokerd.processors import bodies
-from brokerd.processors.group_bodies import decode_group, group_json
+from brokerd.processors.administration.group_bodies import decode_group, group_json
 from remoting.errors import CorruptedFile, LogboomError
 
 TOPICS: Final = "config/topics.json"

@@ -56,6 +56,11 @@ class ConsumerProgress:
             return popped if committed is None else committed
         return max(committed, popped)
 
+    def in_flight(self, group: str, topic: str, queue_id: int) -> int:
+        """How many popped messages of the queue are with clients or on their way back."""
+        queue = self._ledger.queue(group, topic, queue_id)
+        return queue.in_flight if queue is not None else 0
+
     def taken_offset(self, group: str, topic: str, queue_id: int) -> int:
         """Every message of the queue below it was given to the group; 0 when it never took one, or this broker does not know."""
         pulled = self.pulled.get(group, topic, queue_id) or 0

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from remoting.errors import RequestError
+
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from remoting.names import (
     DEAD_LETTER_PREFIX,
     LEGAL_NAME,
     MAX_GROUP_LENGTH,
+    MAX_RETRY_TOPIC_LENGTH,
     MAX_TOPIC_LENGTH,
     RESERVED_TOPICS,
     RETRY_PREFIX,
@@ -22,8 +23,6 @@ from remoting.names import (
 METADATA_TOPIC: Final = "rmq_sys_logboom_metadata"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 DEVELOPMENT_TEMPLATE_TOPIC: Final = "TBW102"
-
-MAX_RETRY_TOPIC_LENGTH: Final = 255
 
 # Of the reserved topics, those that clients send to: tools, benchmarks, traces
 _CLIENTS_WRITE: Final = frozenset({DEVELOPMENT_TEMPLATE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"})

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
-
 from brokerd.filters.message_filter import MessageFilter, compile_filter
 from brokerd.loop.long_polling import ANY_QUEUE
-from brokerd.metadata.configs import Metadata
+from brokerd.metadata.configs import PERM_READ
 from brokerd.metadata.groups import ensure_group
-from brokerd.pop.batch import MAX_BATCH
+from brokerd.metadata.service import MetadataService
+from brokerd.pop.queue_ledger import MAX_BATCH
 from brokerd.pop.requests import PopRequest
 from brokerd.pop.settings import PopSettings
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 
-_READABLE: Final = 4
 
-
-class AdmissionMetadata(Metadata, Protocol):
-    """What is needed of the metadata service."""
-
-    def is_forbidden(self, group: str, topic: str) -> bool: ...
-
-
-def admit(request: PopRequest, metadata: AdmissionMetadata, settings: PopSettings) -> MessageFilter:
+def admit(request: PopRequest, metadata: MetadataService, settings: PopSettings) -> MessageFilter:
     """The request's filter, compiled; its group is there afterwards. Raises RequestError with the rule that it breaks."""
     topic = metadata.topic(request.topic)
     if topic is None:
         raise RequestError(
             codes.TOPIC_NOT_EXIST, f"topic {request.topic} does not exist; create it before receiving from it"
         )
-    if not topic.perm & _READABLE:
+    if not topic.perm & PERM_READ:
         raise RequestError(codes.NO_PERMISSION, f"topic {request.topic} is not readable")
     if not 1 <= request.max_count <= MAX_BATCH:
         raise InvalidParameter(f"a receive asks for 1 to {MAX_BATCH} messages, not {request.max_count}")

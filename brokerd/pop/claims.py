@@ -7,19 +7,12 @@ then the ledger is unchanged, so the claims remember what is spoken for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from brokerd.pop import records
-from brokerd.pop.batch import Batch, TakenQueue
-from brokerd.pop.handles import BatchHandle, ReceiptHandle
+from brokerd.pop.handles import ReceiptHandle
 from brokerd.pop.ledger import PopLedger
-
-
-class Replacement(NamedTuple):
-    """The handle fields of a message whose invisible time was changed."""
-
-    pop_time_ms: int
-    invisible_time_ms: int
+from brokerd.pop.queue_ledger import Batch, QueueLedger
 
 
 class Claims:
@@ -31,7 +24,7 @@ class Claims:
         self._finished: dict[Batch, int] = {}
         self._changed_masks: dict[Batch, int] = {}
         self._changed: list[list[Any]] = []
-        self._pop_times: dict[TakenQueue, int] = {}
+        self._pop_times: dict[QueueLedger, int] = {}
 
     def locate(self, group: str, topic: str, handle: ReceiptHandle) -> tuple[Batch, int] | None:
         """The unclaimed message of a valid handle."""
@@ -51,7 +44,7 @@ class Claims:
         self._finished[batch] = self._finished.get(batch, 0) | 1 << place
         return True
 
-    def find_batch(self, group: str, topic: str, handle: BatchHandle) -> Batch | None:
+    def find_batch(self, group: str, topic: str, handle: ReceiptHandle) -> Batch | None:
         """The batch that a handle names, for `finish_offset`."""
         return self._ledger.find_batch(group, topic, handle, self._now_ms)
 
@@ -67,8 +60,8 @@ class Claims:
         self._finished[batch] = claimed | bit
         return True
 
-    def change(self, group: str, topic: str, handle: ReceiptHandle, invisible_time_ms: int) -> Replacement | None:
-        """Claim a message for a new invisible time; None when the handle is not valid."""
+    def change(self, group: str, topic: str, handle: ReceiptHandle, invisible_time_ms: int) -> int | None:
+        """Claim a message for a new invisible time: the pop time of its new handle; None when the handle is not valid."""
         found = self.locate(group, topic, handle)
         if found is None:
             return None
@@ -83,18 +76,15 @@ class Claims:
                 *(pop_time_ms, invisible_time_ms, self._now_ms + invisible_time_ms),
             ]
         )
-        return Replacement(pop_time_ms, invisible_time_ms)
+        return pop_time_ms
 
-    def ordered_queues(self) -> set[TakenQueue]:
+    def ordered_queues(self) -> set[QueueLedger]:
         """The queues of ordered batches that are touched: others may be waiting for them."""
         return {batch.queue for batch in (*self._finished, *self._changed_masks) if batch.ordered}
 
     def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(kind, body) of what is claimed: usually one record of each kind that occurs."""
-        finished = [
-            [batch.queue.group, batch.queue.topic, batch.queue.queue_id, batch.pop_time_ms, mask]
-            for batch, mask in self._finished.items()
-        ]
+        finished = [batch.entry(mask) for batch, mask in self._finished.items()]
         for entries in _chunks_for_records(finished):
             yield records.ACKED, records.finished(entries)
         for entries in _chunks_for_records(self._changed):

@@ -12,9 +12,9 @@ from typing import Final
 
 from brokerd.delay.levels import DELAY
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, TIMERS
-from brokerd.pop.handles import dead_letter_topic, retry_topic, split_retry_topic
+from brokerd.pop.handles import retry_topic, split_retry_topic
 from brokerd.store.draft import Draft
-from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic_of
 from remoting.record.codec import Record, decode_record
 from remoting.record.hosts import offset_message_id
 from remoting.record.layout import MAX_PROPERTIES_BYTES
@@ -98,7 +98,7 @@ def dead_letter(group: str, topic: str, encoded: bytes, deliveries: int) -> Draf
     properties[DLQ_ORIGIN_TOPIC] = properties[RETRY_TOPIC] = origin_topic(group, topic, properties)
     properties[DLQ_ORIGIN_MESSAGE_ID] = properties.get("UNIQ_KEY") or place
     properties.setdefault(ORIGIN_MESSAGE_ID, place)
-    return _copy(record, dead_letter_topic(group), _fit(properties, record), deliveries)
+    return _copy(record, dead_letter_topic_of(group), _fit(properties, record), deliveries)
 
 
 def _kept_properties(record: Record) -> dict[str, str]:

@@ -11,16 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from brokerd.journal.journal import Journal
-from brokerd.journal.record_log import RecordLog
-from brokerd.loop.scheduler import Scheduler
-from brokerd.pop.batch import Batch
 from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.handles import ReceiptHandle, decode_batch_handle, decode_handle, split_handle, stored_topic
 from brokerd.pop.ledger import PopLedger
+from brokerd.pop.queue_ledger import Batch
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome
-from brokerd.pop.reviver import PopMetadata, forward
-from brokerd.pop.taking import MessageReads
+from brokerd.pop.reviver import forward
+from brokerd.pop.surroundings import Surroundings
 from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, raise_refusal
 
@@ -37,49 +35,41 @@ _FAILED: Final = AckStatus.FAILED
 
 
 class Finishing:
-    """Owned by the pop service, which calls it only while it serves. `changed(claims)` hears of what was recorded."""
+    """Owned by the pop service. `changed(claims)` hears of what was recorded; who calls while it does not serve is refused."""
 
     def __init__(
         self,
-        *,
-        broker_name: str,
+        around: Surroundings,
         ledger: PopLedger,
         journal: Journal,
-        record_log: RecordLog,
-        metadata: PopMetadata,
-        reads: MessageReads,
-        changed: Callable[[Claims], None],
-        scheduler: Scheduler,
-        now_ms: Callable[[], int],
-        max_invisible_time_ms: int,
         counters: PopCounters,
+        is_serving: Callable[[], bool],
+        changed: Callable[[Claims], None],
     ) -> None:
-        self._broker_name = broker_name
+        self._around = around
         self._ledger = ledger
         self._journal = journal
-        self._record_log = record_log
-        self._metadata = metadata
-        self._reads = reads
-        self._changed = changed
-        self._scheduler = scheduler
-        self._now_ms = now_ms
-        self._max_invisible_time_ms = max_invisible_time_ms
         self._counters = counters
+        self._is_serving = is_serving
+        self._changed = changed
         self._calls: list[tuple[Callable[[Claims], _Answer], Callable[[], None]]] = []
 
     def ack(self, group: str, topic: str, handles: Sequence[str], done: AckDone) -> None:
+        """Finish messages; one status per handle, in order, when the ack record is acknowledged."""
         self._enqueue(
             lambda claims: self._claim_acks(claims, group, topic, handles, done),
             lambda: done([_FAILED] * len(handles)),
         )
 
     def change(self, group: str, topic: str, handle: str, invisible_time_ms: int, done: ChangeDone) -> None:
+        """Let the message return `invisible_time_ms` from now (0 = at once) and replace its handle."""
         self._enqueue(
             lambda claims: self._claim_change(claims, group, topic, handle, invisible_time_ms, done),
             lambda: done(InvisibleTimeOutcome(_FAILED, handle)),
         )
 
     def forward(self, group: str, topic: str, handle: str, done: ForwardDone) -> None:
+        """Append the message to the group's dead-letter topic, then finish it: first the copy, then the ack."""
         self._enqueue(lambda claims: self._claim_forward(claims, group, topic, handle, done), lambda: done(_FAILED))
 
     def refuse_all(self) -> None:
@@ -91,15 +81,18 @@ class Finishing:
     # ---- inside
 
     def _enqueue(self, claim: Callable[[Claims], _Answer], refuse: Callable[[], None]) -> None:
+        if not self._is_serving():
+            refuse()
+            return
         self._calls.append((claim, refuse))
         if len(self._calls) == 1:
-            self._scheduler.call_soon(self._flush)
+            self._around.scheduler.call_soon(self._flush)
 
     def _flush(self) -> None:
         calls, self._calls = self._calls, []
         if not calls:
             return
-        claims = Claims(self._ledger, self._now_ms())
+        claims = Claims(self._ledger, self._around.now_ms())
         answers = [claim(claims) for claim, _ in calls]
         end_offset = -1
         try:
@@ -112,17 +105,21 @@ class Finishing:
             for answer in answers:
                 answer(False)
             return
-        if end_offset < 0:
+
+        def acknowledged(status: PutStatus) -> None:
             for answer in answers:
-                answer(True)
-            return
-        self._changed(claims)
-        self._journal.when_acknowledged(end_offset, lambda status: _answer_all(answers, status == PutStatus.PUT_OK))
+                answer(status == PutStatus.PUT_OK)
+
+        if end_offset < 0:
+            acknowledged(PutStatus.PUT_OK)
+        else:
+            self._changed(claims)
+            self._journal.when_acknowledged(end_offset, acknowledged)
 
     def _locate(self, group: str, topic: str, text: str) -> tuple[str, ReceiptHandle] | None:
         """The stored topic and the handle; None when it is not one that this broker gives out."""
         handle = decode_handle(text)
-        if handle is None or handle.broker_name != self._broker_name:
+        if handle is None or handle.broker_name != self._around.broker_name:
             return None
         return stored_topic(group, topic, handle.retry_flag), handle
 
@@ -153,7 +150,7 @@ class Finishing:
 
     def _batch(self, claims: Claims, group: str, topic: str, prefix: str) -> Batch | None:
         handle = decode_batch_handle(prefix)
-        if handle is None or handle.broker_name != self._broker_name:
+        if handle is None or handle.broker_name != self._around.broker_name:
             return None
         return claims.find_batch(group, stored_topic(group, topic, handle.retry_flag), handle)
 
@@ -161,18 +158,14 @@ class Finishing:
         self, claims: Claims, group: str, topic: str, text: str, invisible_time_ms: int, done: ChangeDone
     ) -> _Answer:
         located = self._locate(group, topic, text)
-        replacement = None
-        if located is not None and 0 <= invisible_time_ms <= self._max_invisible_time_ms:
-            replacement = claims.change(group, *located, invisible_time_ms)
-        if located is None or replacement is None:
+        pop_time_ms = None
+        if located is not None and 0 <= invisible_time_ms <= self._around.settings.max_invisible_time_ms:
+            pop_time_ms = claims.change(group, *located, invisible_time_ms)
+        if located is None or pop_time_ms is None:
             self._counters.invalid_handles += 1
             return lambda _: done(InvisibleTimeOutcome(_INVALID, text))
         old = located[1]
-        new = old._replace(
-            start_offset=old.queue_offset,
-            pop_time_ms=replacement.pop_time_ms,
-            invisible_time_ms=replacement.invisible_time_ms,
-        )
+        new = old._replace(start_offset=old.queue_offset, pop_time_ms=pop_time_ms, invisible_time_ms=invisible_time_ms)
 
         def answer(acknowledged: bool) -> None:
             if not acknowledged:
@@ -191,12 +184,12 @@ class Finishing:
             return lambda _: done(_INVALID)
         batch, place = found
         stored, handle = located
+        around = self._around
         try:
-            made = forward(group, stored, handle.queue_id, handle.queue_offset, batch.deliveries(place), self._reads)
-            if made is not None:
-                dead_letters, draft = made
-                raise_refusal(self._metadata.ensure_topic(dead_letters))
-                self._record_log.append_messages([draft])
+            draft = forward(group, stored, handle.queue_id, handle.queue_offset, batch.deliveries(place), around.reads)
+            if draft is not None:
+                raise_refusal(around.metadata.ensure_topic(draft.topic))
+                around.record_log.append_messages([draft])
         except LogboomError as error:
             log.warning("a message of %s was not forwarded to the dead-letter topic: %s", stored, error)
             return lambda _: done(_FAILED)
@@ -207,8 +200,3 @@ class Finishing:
             done(_OK if acknowledged else _FAILED)
 
         return answer
-
-
-def _answer_all(answers: Sequence[Callable[[bool], None]], acknowledged: bool) -> None:
-    for answer in answers:
-        answer(acknowledged)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.names import RETRY_PREFIX
 
 ORDERED_REVIVE_QUEUE_ID: Final = 999
 NORMAL_REVIVE_QUEUE_ID: Final = 0
@@ -26,7 +26,7 @@ _MAX_DIGITS: Final = 19  # of a signed 64-bit integer
 
 
 class ReceiptHandle(NamedTuple):
-    """A parsed handle. `physical_offset` is -1 in the short form."""
+    """A parsed handle. `physical_offset` is -1 in the short form; one that names a whole batch has no queue offset either."""
 
     start_offset: int
     pop_time_ms: int
@@ -35,25 +35,13 @@ class ReceiptHandle(NamedTuple):
     retry_flag: int
     broker_name: str
     queue_id: int
-    queue_offset: int
+    queue_offset: int = -1
     physical_offset: int = -1
 
     def encode(self) -> str:
         """The text of the handle; without the last field when the physical offset is unknown."""
         fields = self if self.physical_offset >= 0 else self[:8]
         return " ".join(map(str, fields))
-
-
-class BatchHandle(NamedTuple):
-    """What the handles of all messages of one batch have in common."""
-
-    start_offset: int
-    pop_time_ms: int
-    invisible_time_ms: int
-    revive_queue_id: int
-    retry_flag: int
-    broker_name: str
-    queue_id: int
 
 
 def split_handle(text: str) -> tuple[str, int, int] | None:
@@ -74,8 +62,8 @@ def split_handle(text: str) -> tuple[str, int, int] | None:
     return batch, int(offset), physical_offset
 
 
-def decode_batch_handle(text: str) -> BatchHandle | None:
-    """The first seven fields of a handle."""
+def decode_batch_handle(text: str) -> ReceiptHandle | None:
+    """The handle of a whole batch: the first seven fields of those of its messages."""
     fields = text.split(" ")
     if len(fields) != 7:
         return None
@@ -87,14 +75,14 @@ def decode_batch_handle(text: str) -> BatchHandle | None:
     start, pop_time, invisible, revive_queue_id, flag, _, queue_id = map(int, fields)
     if flag > FLAG_RETRY_V2 or not broker_name:
         return None
-    return BatchHandle(start, pop_time, invisible, revive_queue_id, flag, broker_name, queue_id)
+    return ReceiptHandle(start, pop_time, invisible, revive_queue_id, flag, broker_name, queue_id)
 
 
 def decode_handle(text: str) -> ReceiptHandle | None:
     """The handle in a text that a client sent; None when it is not one."""
     split = split_handle(text)
     batch = decode_batch_handle(split[0]) if split is not None else None
-    return ReceiptHandle(*batch, *split[1:]) if batch is not None and split is not None else None
+    return ReceiptHandle(*batch[:7], *split[1:]) if batch is not None and split is not None else None
 
 
 def retry_topic(group: str, topic: str) -> str:
@@ -113,11 +101,6 @@ def split_retry_topic(name: str) -> tuple[str, str] | None:
         return None
     group, plus, topic = name[len(RETRY_PREFIX) :].partition("+")
     return (group, topic) if plus and group and topic else None
-
-
-def dead_letter_topic(group: str) -> str:
-    """Where messages of the group end that were delivered as often as allowed."""
-    return f"{DEAD_LETTER_PREFIX}{group}"
 
 
 def stored_topic(group: str, topic: str, retry_flag: int) -> str:

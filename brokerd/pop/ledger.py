@@ -17,9 +17,8 @@ from typing import Any
 
 from brokerd.metadata.records import unknown_kind
 from brokerd.pop import records
-from brokerd.pop.batch import NEVER_MS, Batch
-from brokerd.pop.handles import NORMAL_REVIVE_QUEUE_ID, ORDERED_REVIVE_QUEUE_ID, BatchHandle, ReceiptHandle
-from brokerd.pop.queue_ledger import QueueLedger
+from brokerd.pop.handles import NORMAL_REVIVE_QUEUE_ID, ORDERED_REVIVE_QUEUE_ID, ReceiptHandle
+from brokerd.pop.queue_ledger import NEVER_MS, Batch, QueueLedger
 
 _SWEEP_SLACK = 1024
 
@@ -63,11 +62,7 @@ class PopLedger:
             queue.in_flight for (name, _), queues in self._queues.items() if name == group for queue in queues.values()
         )
 
-    @property
-    def batch_count(self) -> int:
-        return self._batch_count
-
-    def find_batch(self, group: str, topic: str, handle: BatchHandle | ReceiptHandle, now_ms: int) -> Batch | None:
+    def find_batch(self, group: str, topic: str, handle: ReceiptHandle, now_ms: int) -> Batch | None:
         """The batch that a handle names; None when it was never given out, is finished as a whole, or expired.
 
         `topic` is the one that holds the messages.
@@ -190,18 +185,8 @@ class PopLedger:
             queue.next_offset, queue.last_pop_time_ms = rest
             return
         pop_time_ms, invisible_time_ms, due_ms, first, shape, remaining, client_id, attempt_id, counts, ordered = rest
-        batch = Batch(
-            queue,
-            pop_time_ms,
-            invisible_time_ms,
-            due_ms,
-            first,
-            shape,
-            client_id=client_id,
-            attempt_id=attempt_id,
-            counts=counts,
-            ordered=ordered,
-        )
+        pop = records.Pop(pop_time_ms, invisible_time_ms, due_ms, client_id, attempt_id, ordered)
+        batch = Batch(queue, pop, first, shape, counts)
         batch.remaining = remaining
         self._add(queue, batch)
 
@@ -215,27 +200,17 @@ class PopLedger:
         return queue
 
     def _apply_taken(self, body: records.Body) -> None:
-        group, pop_time_ms, ordered = body["g"], body["pt"], body["o"]
+        group = body["g"]
+        pop = records.Pop(body["pt"], body["inv"], body["due"], body["c"], body["a"], body["o"])
         for topic, queue_id, next_offset, first, shape, counts in body["b"]:
             queue = self._queue(group, topic, queue_id)
             queue.next_offset = max(queue.next_offset, next_offset)
             if not shape:
                 continue
-            batch = Batch(
-                queue,
-                pop_time_ms,
-                body["inv"],
-                body["due"],
-                first,
-                shape,
-                client_id=body["c"],
-                attempt_id=body["a"],
-                counts=counts,
-                ordered=ordered,
-            )
-            if ordered and queue.batches:
+            batch = Batch(queue, pop, first, shape, counts)
+            if pop.ordered and queue.batches:
                 self._release(queue, batch)
-            queue.last_pop_time_ms = pop_time_ms
+            queue.last_pop_time_ms = pop.pop_time_ms
             self._add(queue, batch)
 
     def _release(self, queue: QueueLedger, taken: Batch) -> None:
@@ -264,16 +239,8 @@ class PopLedger:
         if queue is None or old is None or not old.remaining >> place & 1:
             return
         counts = [old.counts[place]] if old.counts is not None else None
-        batch = Batch(
-            queue,
-            new_pop_time_ms,
-            new_invisible_time_ms,
-            due_ms,
-            old.offset_at(place),
-            1,
-            counts=counts,
-            ordered=old.ordered,
-        )
+        pop = records.Pop(new_pop_time_ms, new_invisible_time_ms, due_ms, ordered=old.ordered)
+        batch = Batch(queue, pop, old.offset_at(place), 1, counts)
         self._finish_batch(queue, old, 1 << place)
         queue.last_pop_time_ms = new_pop_time_ms
         self._add(queue, batch)

@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
-from brokerd.loop.scheduler import Scheduler
-from brokerd.pop.admission import AdmissionMetadata, admit
-from brokerd.pop.handles import retry_topic, retry_topic_v1
+from brokerd.pop.admission import admit
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import Again, Blocked
 from brokerd.pop.requests import Parked, PopRequest
-from brokerd.pop.settings import PopSettings
-from brokerd.pop.taking import MessageReads, read_offsets
+from brokerd.pop.surroundings import Surroundings
+from brokerd.pop.taking import read_offsets, returned_queues
 from remoting import codes
 from remoting.errors import NotMaster, RequestError, as_request_error
 from remoting.names import RETRY_PREFIX
@@ -49,26 +47,13 @@ class _Waiting(NamedTuple):
 class PopLooking:
     """Owned by the pop service, which calls `arrived` for whatever may let a pop succeed."""
 
-    def __init__(
-        self,
-        metadata: AdmissionMetadata,
-        reads: MessageReads,
-        ledger: PopLedger,
-        scheduler: Scheduler,
-        now_ms: Callable[[], int],
-        is_serving: Callable[[], bool],
-        settings: PopSettings,
-    ) -> None:
-        self._metadata = metadata
-        self._reads = reads
+    def __init__(self, around: Surroundings, ledger: PopLedger, is_serving: Callable[[], bool]) -> None:
+        self._around = around
         self._ledger = ledger
-        self._scheduler = scheduler
-        self._now_ms = now_ms
         self._is_serving = is_serving
-        self._settings = settings
         self._polling: LongPolling[_Waiting] = LongPolling(
-            scheduler,
-            WaitTable(settings.max_waiting_per_queue, settings.max_waiting),
+            around.scheduler,
+            WaitTable(around.settings.max_waiting_per_queue, around.settings.max_waiting),
             self._try_again,
             lambda waiter: waiter.payload.done(Notice()),
             share=False,
@@ -82,7 +67,7 @@ class PopLooking:
         self._admit(request)
         records: list[bytes] = []
         rest_count = 0
-        room = self._settings.max_batch_bytes
+        room = self._around.settings.max_batch_bytes
         for topic, queue_id in self._queues(request):
             offset = self._next_offset(request, topic, queue_id)
             if offset is None:
@@ -91,11 +76,11 @@ class PopLooking:
             if left > 0 and room > 0:
                 found = self._again(request, queue_id, left)
                 if found is None:
-                    result = self._reads.read_messages(topic, queue_id, offset, left, room)
+                    result = self._around.reads.read_messages(topic, queue_id, offset, left, room)
                     found, offset = result.records, max(offset, result.next_offset)
                 records += found
                 room -= sum(map(len, found))
-            rest_count += max(0, self._reads.max_offset(topic, queue_id) - offset)
+            rest_count += max(0, self._around.reads.max_offset(topic, queue_id) - offset)
         return Peeked(records, rest_count)
 
     def notify(self, request: PopRequest, done: Noticed) -> Parked | None:
@@ -108,7 +93,7 @@ class PopLooking:
         if self._has_messages(request):
             done(Notice(has_messages=True))
             return None
-        if request.deadline_ms <= int(self._scheduler.time() * 1000) + 1:
+        if request.deadline_ms <= int(self._around.scheduler.time() * 1000) + 1:
             done(Notice())
             return None
         waiter = self._polling.park(
@@ -135,11 +120,11 @@ class PopLooking:
     def _admit(self, request: PopRequest) -> None:
         if not self._is_serving():
             raise NotMaster
-        admit(request, self._metadata, self._settings)
+        admit(request, self._around.metadata, self._around.settings)
 
     def _try_again(self, waiter: Waiter[_Waiting]) -> bool:
         request = waiter.payload.request
-        if self._metadata.is_forbidden(request.group, request.topic):
+        if self._around.metadata.is_forbidden(request.group, request.topic):
             error = RequestError(
                 codes.NO_PERMISSION, f"consumer group {request.group} is forbidden to read {request.topic}"
             )
@@ -154,7 +139,7 @@ class PopLooking:
         for topic, queue_id in self._queues(request):
             offset = self._next_offset(request, topic, queue_id)
             if offset is not None and (
-                offset < self._reads.max_offset(topic, queue_id) or self._again(request, queue_id, 1)
+                offset < self._around.reads.max_offset(topic, queue_id) or self._again(request, queue_id, 1)
             ):
                 return True
         return False
@@ -162,33 +147,28 @@ class PopLooking:
     def _queues(self, request: PopRequest) -> Iterator[tuple[str, int]]:
         """Where a pop looks: what came back, unless it is ordered, then the topic's queues."""
         if not request.fifo and not request.topic.startswith(RETRY_PREFIX):
-            for name in (retry_topic(request.group, request.topic), retry_topic_v1(request.group, request.topic)):
-                yield from self._readable(name)
-        if request.queue_id >= 0:
-            yield request.topic, request.queue_id
-        else:
-            yield from self._readable(request.topic)
-
-    def _readable(self, topic: str) -> Iterator[tuple[str, int]]:
-        config = self._metadata.topic(topic)
-        for queue_id in range(config.read_queue_nums if config is not None else 0):
-            yield topic, queue_id
+            for name, _, queue_id in returned_queues(self._around.metadata, request):
+                yield name, queue_id
+        config = self._around.metadata.topic(request.topic)
+        every = range(config.read_queue_nums if config is not None else 0)
+        for queue_id in (request.queue_id,) if request.queue_id >= 0 else every:
+            yield request.topic, queue_id
 
     def _next_offset(self, request: PopRequest, topic: str, queue_id: int) -> int | None:
         """Where a pop reads on, for a group that never did at the first message; None = an ordered queue is blocked."""
         queue = self._ledger.queue(request.group, topic, queue_id)
-        committed = self._metadata.consumer_offset(request.group, topic, queue_id) or 0
+        committed = self._around.metadata.consumer_offset(request.group, topic, queue_id) or 0
         if queue is not None:
-            if request.fifo and isinstance(queue.ordered_plan(request.attempt_id, self._now_ms()), Blocked):
+            if request.fifo and isinstance(queue.ordered_plan(request.attempt_id, self._around.now_ms()), Blocked):
                 return None
             committed = max(committed, queue.next_offset)
-        return max(committed, self._reads.min_offset(topic, queue_id))
+        return max(committed, self._around.reads.min_offset(topic, queue_id))
 
     def _again(self, request: PopRequest, queue_id: int, count: int) -> list[bytes] | None:
         """What an ordered queue gives again before anything else; None when it goes on."""
         queue = self._ledger.queue(request.group, request.topic, queue_id) if request.fifo else None
-        plan = queue.ordered_plan(request.attempt_id, self._now_ms()) if queue is not None else None
+        plan = queue.ordered_plan(request.attempt_id, self._around.now_ms()) if queue is not None else None
         if not isinstance(plan, Again):
             return None
-        found = read_offsets(self._reads, request.topic, queue_id, plan.offsets[:count])
+        found = read_offsets(self._around.reads, request.topic, queue_id, plan.offsets[:count])
         return [found[offset] for offset in sorted(found)]

@@ -1,5 +1,8 @@
 """What one consumer group took of one queue and did not finish: next offset, batches, and what may be taken next (pure).
 
+A batch is what one pop took: at most 32 messages, so that which of them are unfinished is a bit mask; bit i is the i-th offset,
+ascending.
+
 Invariants: pop times of a queue strictly increase, so a pop time names a batch; an offset is unfinished in at most one batch;
 every offset below `next_offset` is finished, unfinished in a batch, or was skipped by a filter.
 """
@@ -7,10 +10,101 @@ every offset below `next_offset` is finished, unfinished in a batch, or was skip
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
-from brokerd.pop.batch import Batch
+from brokerd.pop.records import Pop, Shape
+
+MAX_BATCH: Final = 32
+NEVER_MS: Final = 1 << 62
+
+
+class Batch:
+    """`due_ms` is when the messages become visible again, `timer_ms` when the ledger's timer looks at the batch next."""
+
+    __slots__ = (
+        "attempt_id",
+        "client_id",
+        "count",
+        "counts",
+        "distances",
+        "due_ms",
+        "first",
+        "invisible_time_ms",
+        "ordered",
+        "pop_time_ms",
+        "queue",
+        "remaining",
+        "timer_ms",
+    )
+
+    def __init__(
+        self, queue: QueueLedger, pop: Pop, first: int, shape: Shape, counts: Sequence[int] | None = None
+    ) -> None:
+        self.queue = queue
+        self.pop_time_ms, self.invisible_time_ms, self.due_ms, self.client_id, self.attempt_id, self.ordered = pop
+        self.first = first
+        self.count = shape if isinstance(shape, int) else len(shape)
+        self.distances = None if isinstance(shape, int) else shape
+        self.counts = counts
+        self.remaining = (1 << self.count) - 1
+        self.timer_ms = self.due_ms
+
+    @property
+    def shape(self) -> Shape:
+        return self.count if self.distances is None else self.distances
+
+    def offset_at(self, place: int) -> int:
+        return self.first + (place if self.distances is None else self.distances[place])
+
+    def place_of(self, offset: int) -> int:
+        """The place of a queue offset, -1 when the batch never held it."""
+        distance = offset - self.first
+        if self.distances is None:
+            return distance if 0 <= distance < self.count else -1
+        place = bisect_left(self.distances, distance)
+        return place if place < self.count and self.distances[place] == distance else -1
+
+    def deliveries(self, place: int) -> int:
+        """How often the message was delivered from this queue, this delivery included."""
+        return self.counts[place] if self.counts is not None else 1
+
+    def first_remaining(self) -> int:
+        """The lowest unfinished offset."""
+        lowest_bit = self.remaining & -self.remaining
+        return self.offset_at(lowest_bit.bit_length() - 1)
+
+    def last_remaining(self) -> int:
+        """The highest unfinished offset."""
+        return self.offset_at(self.remaining.bit_length() - 1)
+
+    def remaining_places(self) -> list[int]:
+        remaining = self.remaining
+        return [place for place in range(self.count) if remaining >> place & 1]
+
+    def remaining_offsets(self) -> list[int]:
+        return [self.offset_at(place) for place in self.remaining_places()]
+
+    def entry(self, mask: int) -> list[Any]:
+        """Messages of the batch in a record that finishes them."""
+        queue = self.queue
+        return [queue.group, queue.topic, queue.queue_id, self.pop_time_ms, mask]
+
+    def row(self) -> list[Any]:
+        """The batch in a snapshot, without its queue."""
+        return [
+            self.pop_time_ms,
+            self.invisible_time_ms,
+            self.due_ms,
+            self.first,
+            self.shape,
+            self.remaining,
+            self.client_id,
+            self.attempt_id,
+            self.counts,
+            self.ordered,
+        ]
 
 
 class Fresh(NamedTuple):
@@ -59,15 +153,13 @@ class QueueLedger:
         else:
             heapq.heappush(self._floor, (batch.first_remaining(), batch.pop_time_ms))
 
-    def finish(self, batch: Batch, mask: int) -> int:
-        """Finish messages of a batch; return how many were unfinished until now."""
+    def finish(self, batch: Batch, mask: int) -> None:
+        """Finish messages of a batch, as far as they were unfinished until now."""
         mask &= batch.remaining
         batch.remaining ^= mask
-        finished = mask.bit_count()
-        self.in_flight -= finished
+        self.in_flight -= mask.bit_count()
         if not batch.remaining:
             self.batches.pop(batch.pop_time_ms, None)
-        return finished
 
     def committed_offset(self) -> int:
         """Every offset below it is finished."""

@@ -23,7 +23,7 @@ A batch without messages only moves the queue's next offset.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 POP_TOPIC: Final = "rmq_sys_logboom_pop"
 VERSION: Final = 1
@@ -39,6 +39,17 @@ KINDS: Final = (TAKEN, ACKED, CHANGED, REVIVED, RESET, DROPPED)
 
 Shape = int | list[int]
 Body = Mapping[str, Any]
+
+
+class Pop(NamedTuple):
+    """What all batches of one pop have in common. `client_id` is that of a lease; empty for what comes back at its time."""
+
+    pop_time_ms: int
+    invisible_time_ms: int
+    due_ms: int
+    client_id: str = ""
+    attempt_id: str = ""
+    ordered: bool = False
 
 
 def shape_of(offsets: Sequence[int]) -> Shape:
@@ -58,26 +69,16 @@ def taken_batch(
     return [topic, queue_id, next_offset, first, shape_of(offsets), list(counts) if counts is not None else None]
 
 
-def taken(
-    group: str,
-    pop_time_ms: int,
-    invisible_time_ms: int,
-    due_ms: int,
-    batches: Sequence[list[Any]],
-    *,
-    lease_client_id: str = "",
-    attempt_id: str = "",
-    ordered: bool = False,
-) -> dict[str, Any]:
+def taken(group: str, pop: Pop, batches: Sequence[list[Any]]) -> dict[str, Any]:
     return {
         "v": VERSION,
         "g": group,
-        "pt": pop_time_ms,
-        "inv": invisible_time_ms,
-        "due": due_ms,
-        "c": lease_client_id,
-        "a": attempt_id,
-        "o": ordered,
+        "pt": pop.pop_time_ms,
+        "inv": pop.invisible_time_ms,
+        "due": pop.due_ms,
+        "c": pop.client_id,
+        "a": pop.attempt_id,
+        "o": pop.ordered,
         "b": batches,
     }
 

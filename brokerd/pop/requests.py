@@ -7,13 +7,16 @@ one and raised otherwise, only by argument checks that happen before anything wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
+from brokerd.loop.long_polling import Waiter
 from brokerd.metadata.start_offsets import InitMode
 from remoting.errors import RequestError
+
+MAX_ATTEMPT_ID: Final = 128  # characters; what is longer is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,9 @@ class PopRequest:
     auto_renew: bool = False
 
 
+Parked = Waiter[Any]  # a pop that waits; `cancel` forgets it: it takes nothing, and its `done` is not called any more
+
+
 class PopStatus(IntEnum):
     FOUND = 0
     NOTHING = 1  # nothing came within the time
@@ -64,7 +70,7 @@ class PoppedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PopOutcome:
-    """The answer to a pop. `start_offsets` maps (retry flag, queue id) to where the read of that queue started."""
+    """The answer to a pop; its messages are queue by queue, ascending."""
 
     status: PopStatus
     messages: Sequence[PoppedMessage] = ()
@@ -72,15 +78,7 @@ class PopOutcome:
     invisible_time_ms: int = 0
     revive_queue_id: int = 0
     rest_count: int = 0
-    start_offsets: Mapping[tuple[int, int], int] = field(default_factory=dict)
     error: RequestError | None = None
-
-
-class Parked(Protocol):
-    """A pop that waits."""
-
-    def cancel(self) -> None:
-        """The client went away: forget the wait and take nothing. `done` is not called any more."""
 
 
 class AckStatus(IntEnum):
@@ -98,19 +96,3 @@ class InvisibleTimeOutcome:
     pop_time_ms: int = 0
     invisible_time_ms: int = 0
     revive_queue_id: int = 0
-
-
-class Popper(Protocol):
-    def pop(self, request: PopRequest, done: Callable[[PopOutcome], None]) -> Parked | None:
-        """Take messages now (then `done` follows when the take is recorded) or park until some arrive; None = not parked."""
-
-    def ack(self, group: str, topic: str, handles: Sequence[str], done: Callable[[Sequence[AckStatus]], None]) -> None:
-        """Finish messages; one status per handle, in order, when the ack record is acknowledged."""
-
-    def change_invisible_time(
-        self, group: str, topic: str, handle: str, invisible_time_ms: int, done: Callable[[InvisibleTimeOutcome], None]
-    ) -> None:
-        """Let the message return `invisible_time_ms` from now (0 = at once) and replace its handle."""
-
-    def forward_to_dead_letter(self, group: str, topic: str, handle: str, done: Callable[[AckStatus], None]) -> None:
-        """Append the message to the group's dead-letter topic, then finish it: first the copy, then the ack."""

@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Final
 
 from brokerd.journal.journal import Journal
-from brokerd.journal.record_log import RecordLog
-from brokerd.loop.scheduler import Scheduler, Timer
-from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.loop.scheduler import Timer
 from brokerd.pop import copies, records
-from brokerd.pop.batch import NEVER_MS, Batch
 from brokerd.pop.counters import PopCounters
-from brokerd.pop.handles import dead_letter_topic
 from brokerd.pop.ledger import PopLedger
-from brokerd.pop.settings import PopSettings
-from brokerd.pop.taking import MessageReads, read_offsets
+from brokerd.pop.queue_ledger import NEVER_MS, Batch
+from brokerd.pop.surroundings import Surroundings
+from brokerd.pop.taking import read_offsets
 from brokerd.store.draft import Draft
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, raise_refusal
 from remoting.record.fields import offsets_of
@@ -36,44 +35,24 @@ _UNCONFIRMED_RETRY_MS: Final = 100
 _ILLEGAL_RETRY_MS: Final = 60_000
 
 
-class PopMetadata(Protocol):
-    """What popping needs of the metadata service."""
-
-    def topic(self, name: str) -> TopicConfig | None: ...
-
-    def group(self, name: str) -> GroupConfig | None: ...
-
-    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None: ...
-
-
 class Reviver:
     """Runs while this broker is the master. `woken(topic, queue, group)` is told what an ordered group may take again."""
 
     def __init__(
         self,
+        around: Surroundings,
         ledger: PopLedger,
         journal: Journal,
-        record_log: RecordLog,
-        metadata: PopMetadata,
-        reads: MessageReads,
+        counters: PopCounters,
         is_alive: Callable[[str], bool],
         woken: Callable[[str, int, str], None],
-        scheduler: Scheduler,
-        now_ms: Callable[[], int],
-        settings: PopSettings,
-        counters: PopCounters,
     ) -> None:
+        self._around = around
         self._ledger = ledger
         self._journal = journal
-        self._record_log = record_log
-        self._metadata = metadata
-        self._reads = reads
+        self._counters = counters
         self._is_alive = is_alive
         self._woken = woken
-        self._scheduler = scheduler
-        self._now_ms = now_ms
-        self._settings = settings
-        self._counters = counters
         self._timer: Timer | None = None
         self._timer_at_ms = 0
         self._running = False
@@ -96,19 +75,19 @@ class Reviver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at_ms = due_ms
-        wait_s = max(0.0, (due_ms - self._now_ms()) / 1000)
-        self._timer = self._scheduler.call_later(wait_s, self._run)
+        wait_s = max(0.0, (due_ms - self._around.now_ms()) / 1000)
+        self._timer = self._around.scheduler.call_later(wait_s, self._run)
 
     # ---- inside
 
     def _run(self) -> None:
         self._timer = None
-        now_ms = self._now_ms()
-        due = self._ledger.expire(now_ms, max(1, self._settings.revive_messages // 8))
+        now_ms = self._around.now_ms()
+        due = self._ledger.expire(now_ms, max(1, self._around.settings.revive_messages // 8))
         departures: list[_Departure] = []
         copied = copied_bytes = 0
         for index, batch in enumerate(due):
-            if copied > self._settings.revive_messages or copied_bytes > _MAX_COPIED_BYTES:
+            if copied > self._around.settings.revive_messages or copied_bytes > _MAX_COPIED_BYTES:
                 self._postpone(due[index:], now_ms)
                 break
             if batch.client_id and self._renew(batch, now_ms):
@@ -119,7 +98,7 @@ class Reviver:
             try:
                 departure = self._departure(batch)
             except LogboomError as error:
-                self._failed([batch], error, now_ms + self._settings.revive_retry_ms)
+                self._failed([batch], error, now_ms + self._around.settings.revive_retry_ms)
                 continue
             if batch.ordered:
                 self._woken(batch.queue.topic, batch.queue.queue_id, batch.queue.group)
@@ -134,20 +113,17 @@ class Reviver:
     def _depart(self, departures: Sequence[_Departure], now_ms: int) -> None:
         """Append the copies and the record; what is refused stays due and is tried again."""
         drafts = [draft for departure in departures for draft in departure.drafts]
-        entries = []
-        for departure in departures:
-            queue = departure.batch.queue
-            entries.append([queue.group, queue.topic, queue.queue_id, departure.batch.pop_time_ms, departure.mask])
+        entries = [departure.batch.entry(departure.mask) for departure in departures]
         try:
             for topic in {draft.topic for draft in drafts}:
-                raise_refusal(self._metadata.ensure_topic(topic))
+                raise_refusal(self._around.metadata.ensure_topic(topic))
             if drafts:
-                self._record_log.append_messages(drafts)
+                self._around.record_log.append_messages(drafts)
             self._journal.append(records.REVIVED, records.finished(entries))
         except LogboomError as error:
             if error.code != codes.MESSAGE_ILLEGAL:
                 batches = [departure.batch for departure in departures]
-                self._failed(batches, error, now_ms + self._settings.revive_retry_ms)
+                self._failed(batches, error, now_ms + self._around.settings.revive_retry_ms)
             elif len(departures) > 1:  # one message that cannot be stored must not hold up the others
                 for departure in departures:
                     self._depart([departure], now_ms)
@@ -169,7 +145,7 @@ class Reviver:
 
     def _renew(self, batch: Batch, now_ms: int) -> bool:
         """Whether the lease goes on."""
-        if now_ms - batch.pop_time_ms >= self._settings.lease_limit_ms or not self._is_alive(batch.client_id):
+        if now_ms - batch.pop_time_ms >= self._around.settings.lease_limit_ms or not self._is_alive(batch.client_id):
             return False
         self._ledger.renew(batch, max(now_ms + batch.invisible_time_ms, batch.due_ms))
         self._counters.renewed += 1
@@ -177,22 +153,20 @@ class Reviver:
 
     def _is_readable(self, batch: Batch) -> bool:
         """On a broker that became the master a moment ago, what was taken may not be confirmed yet: that is not lost."""
-        queue = batch.queue
-        return self._metadata.topic(queue.topic) is None or batch.last_remaining() < self._reads.max_offset(
-            queue.topic, queue.queue_id
-        )
+        queue, around = batch.queue, self._around
+        if around.metadata.topic(queue.topic) is None:
+            return True
+        return batch.last_remaining() < around.reads.max_offset(queue.topic, queue.queue_id)
 
     def _departure(self, batch: Batch) -> _Departure:
         """Which messages leave the queue now, and what is appended for them."""
         queue = batch.queue
+        group = self._around.metadata.group(queue.group)
+        if group is None or self._around.metadata.topic(queue.topic) is None:
+            return _Departure(batch, batch.remaining, lost=batch.remaining.bit_count())
         departure = _Departure(batch)
-        group = self._metadata.group(queue.group)
-        if group is None or self._metadata.topic(queue.topic) is None:
-            departure.mask = batch.remaining
-            departure.lost = batch.remaining.bit_count()
-            return departure
         offsets = batch.remaining_offsets()
-        found = read_offsets(self._reads, queue.topic, queue.queue_id, offsets)
+        found = read_offsets(self._around.reads, queue.topic, queue.queue_id, offsets)
         stays_dead = copies.is_dead_letter_topic(queue.group, queue.topic)
         for place in batch.remaining_places():
             bit = 1 << place
@@ -217,22 +191,20 @@ class Reviver:
         return departure
 
 
+@dataclass(slots=True)
 class _Departure:
     """What leaves one batch: the messages of `mask`, with copies for some of them."""
 
-    __slots__ = ("batch", "dead", "drafts", "lost", "mask", "returned")
+    batch: Batch
+    mask: int = 0
+    drafts: list[Draft] = field(default_factory=list)
+    returned: int = 0
+    dead: int = 0
+    lost: int = 0
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self.mask = 0
-        self.drafts: list[Draft] = []
-        self.returned = self.dead = self.lost = 0
 
-
-def forward(
-    group: str, topic: str, queue_id: int, offset: int, deliveries: int, reads: MessageReads
-) -> tuple[str, Draft] | None:
-    """The dead letter of one message and its topic; None when there is nothing to copy (gone, or a dead letter already).
+def forward(group: str, topic: str, queue_id: int, offset: int, deliveries: int, reads: StoreReads) -> Draft | None:
+    """The dead letter of one message; None when there is nothing to copy (gone, or a dead letter already).
 
     Raises RequestError while the message is not readable yet: this broker became the master a moment ago.
     """
@@ -245,4 +217,4 @@ def forward(
         return None
     _, _, reconsume_times = offsets_of(encoded)
     total = copies.deliveries_before(topic, reconsume_times) + deliveries
-    return dead_letter_topic(group), copies.dead_letter(group, topic, encoded, total)
+    return copies.dead_letter(group, topic, encoded, total)

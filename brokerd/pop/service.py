@@ -11,20 +11,16 @@ import logging
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from brokerd.filters.message_filter import ALL, MessageFilter
 from brokerd.journal.journal import Journal, JournalSettings
-from brokerd.journal.record_log import RecordLog
 from brokerd.loop.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
-from brokerd.loop.scheduler import Scheduler
 from brokerd.loop.steady_clock import SteadyClock
-from brokerd.metadata.configs import Metadata
 from brokerd.metadata.start_offsets import StartOffsets
 from brokerd.metadata.tables import Change
 from brokerd.pop import copies, records
 from brokerd.pop.admission import admit
-from brokerd.pop.answers import popped_messages, start_offsets
 from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.finishing import Finishing
@@ -36,10 +32,10 @@ from brokerd.pop.handles import (
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.looking import PopLooking
 from brokerd.pop.records import POP_TOPIC
-from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, Parked, PopOutcome, PopRequest, PopStatus
+from brokerd.pop.requests import Parked, PopOutcome, PopRequest, PopStatus
 from brokerd.pop.reviver import Reviver
-from brokerd.pop.settings import PopSettings
-from brokerd.pop.taking import MessageReads, Taker, Taking
+from brokerd.pop.surroundings import Surroundings
+from brokerd.pop.taking import Taker, Taking, popped_messages
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.put_status import PutStatus
 from remoting import codes
@@ -50,16 +46,6 @@ log = logging.getLogger(__name__)
 PopDone = Callable[[PopOutcome], None]
 
 _LONG_EXPRESSION: Final = 128  # characters
-
-
-class PopMetadata(Metadata, Protocol):
-    """What popping needs of the metadata service."""
-
-    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None: ...
-
-    def is_forbidden(self, group: str, topic: str) -> bool: ...
-
-    def take_resets(self, queues: Sequence[tuple[str, str, int]]) -> None: ...
 
 
 class _Waiting:
@@ -77,7 +63,7 @@ class _Waiting:
 
 
 class PopService:
-    """Implements `requests.Popper`; a `journal.resident.Resident`.
+    """POP for both protocols' endpoints, as `requests` says; a `journal.resident.Resident`.
 
     `is_alive(client_id)` says whether a client that leases messages is there.
     """
@@ -86,70 +72,46 @@ class PopService:
 
     def __init__(
         self,
-        *,
-        broker_name: str,
+        around: Surroundings,
         ledger: PopLedger,
-        metadata: PopMetadata,
-        reads: MessageReads,
-        record_log: RecordLog,
         is_alive: Callable[[str], bool],
-        scheduler: Scheduler,
-        now_ms: Callable[[], int],
         rng: random.Random,
-        settings: PopSettings | None = None,
         journal_settings: JournalSettings | None = None,
     ) -> None:
-        self.settings = settings or PopSettings()
-        self.counters = PopCounters()
+        record_log, scheduler = around.record_log, around.scheduler
+        around = replace(around, now_ms=SteadyClock(around.now_ms, scheduler.time))
+        self.settings = settings = around.settings
+        self.counters = counters = PopCounters()
         self.given_listeners: list[Callable[[str, str, int, int], None]] = []  # (topic, group, messages, bytes)
         self.ledger = ledger
-        self.journal = Journal(record_log, POP_TOPIC, self.ledger, journal_settings)
-        self.starts = StartOffsets(reads, lambda: record_log.end_offset, self.settings.recent_log_bytes)
-        self._broker_name = broker_name
-        self._metadata = metadata
+        self.journal = journal = Journal(record_log, POP_TOPIC, ledger, journal_settings)
+        self.starts = StartOffsets(around.reads, lambda: record_log.end_offset, settings.recent_log_bytes)
+        self._broker_name = around.broker_name
+        self._metadata = around.metadata
+        self._reads = around.reads
         self._scheduler = scheduler
-        self._now_ms = now_ms = SteadyClock(now_ms, scheduler.time)
+        self._now_ms = around.now_ms
         self._serving = False
-        self._taker = Taker(metadata, reads, self.ledger, self.starts, rng, self.settings)
-        self._reviver = Reviver(
-            self.ledger,
-            self.journal,
-            record_log,
-            metadata,
-            reads,
-            is_alive,
-            self._redelivered,
-            scheduler,
-            now_ms,
-            self.settings,
-            self.counters,
+        self._taker = Taker(around, ledger, self.starts, rng)
+        self._reviver = Reviver(around, ledger, journal, counters, is_alive, self._wake)
+        self._finishing = finishing = Finishing(
+            around, ledger, journal, counters, lambda: self._serving, self._ledger_changed
         )
-        self._finishing = Finishing(
-            broker_name=broker_name,
-            ledger=self.ledger,
-            journal=self.journal,
-            record_log=record_log,
-            metadata=metadata,
-            reads=reads,
-            changed=self._ledger_changed,
-            scheduler=scheduler,
-            now_ms=now_ms,
-            max_invisible_time_ms=self.settings.max_invisible_time_ms,
-            counters=self.counters,
-        )
-        self.looking = PopLooking(metadata, reads, self.ledger, scheduler, now_ms, lambda: self._serving, self.settings)
+        self.ack, self.change_invisible_time = finishing.ack, finishing.change
+        self.forward_to_dead_letter = finishing.forward
+        self.looking = PopLooking(around, ledger, lambda: self._serving)
         self._polling: LongPolling[_Waiting] = LongPolling(
             scheduler,
-            WaitTable(self.settings.max_waiting_per_queue, self.settings.max_waiting),
+            WaitTable(settings.max_waiting_per_queue, settings.max_waiting),
             self._try_again,
             self._timed_out,
             share=True,
         )
 
-    # ---- requests.Popper
+    # ---- requests
 
     def pop(self, request: PopRequest, done: PopDone) -> Parked | None:
-        """Take messages now, or wait for some; see requests.Popper."""
+        """Take messages now (`done` follows when that is recorded) or wait until some arrive; None = it does not wait."""
         self.counters.pops += 1
         try:
             if not self._serving:
@@ -179,29 +141,6 @@ class PopService:
         elif more:
             self._scan_on(request)
         return waiter
-
-    def ack(self, group: str, topic: str, handles: Sequence[str], done: Callable[[Sequence[AckStatus]], None]) -> None:
-        """Finish messages; see requests.Popper."""
-        if not self._serving:
-            done([AckStatus.FAILED] * len(handles))
-            return
-        self._finishing.ack(group, topic, handles, done)
-
-    def change_invisible_time(
-        self, group: str, topic: str, handle: str, invisible_time_ms: int, done: Callable[[InvisibleTimeOutcome], None]
-    ) -> None:
-        """Postpone a message, or return it at once; see requests.Popper."""
-        if not self._serving:
-            done(InvisibleTimeOutcome(AckStatus.FAILED, handle))
-            return
-        self._finishing.change(group, topic, handle, invisible_time_ms, done)
-
-    def forward_to_dead_letter(self, group: str, topic: str, handle: str, done: Callable[[AckStatus], None]) -> None:
-        """Give a message up; see requests.Popper."""
-        if not self._serving:
-            done(AckStatus.FAILED)
-            return
-        self._finishing.forward(group, topic, handle, done)
 
     # ---- resident of the log
 
@@ -248,19 +187,18 @@ class PopService:
             waiter.payload.done(PopOutcome(PopStatus.REFUSED, error=NotMaster()))
         self.looking.end(NotMaster())
 
-    def close(self) -> None:
-        self.step_down()
+    close = step_down
 
     # ---- events
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages became readable."""
         for arrival in arrivals:
-            self._wake(arrival.topic, arrival.queue_id, arrival.tags_codes)
+            self._wake(arrival.topic, arrival.queue_id, None, arrival.tags_codes)
             returned = split_retry_topic(arrival.topic)
             if returned is not None:
                 group, topic = returned
-                self._wake(topic, ANY_QUEUE, arrival.tags_codes, group)
+                self._wake(topic, ANY_QUEUE, group, arrival.tags_codes)
 
     def metadata_changed(self, change: Change) -> None:
         """Topics or groups went: so do their entries and those who wait. The master alone says so; replicas read it."""
@@ -277,11 +215,6 @@ class PopService:
             self._reviver.arm()
 
     # ---- looking
-
-    def in_flight(self, group: str, topic: str, queue_id: int) -> int:
-        """How many messages of the queue are with clients or on their way back."""
-        queue = self.ledger.queue(group, topic, queue_id)
-        return queue.in_flight if queue is not None else 0
 
     @property
     def waiting_count(self) -> int:
@@ -308,7 +241,7 @@ class PopService:
         if self.ledger.queue(group, topic, queue_id) is not None:
             self.journal.append(records.RESET, records.reset(group, topic, queue_id, offset))
             self._reviver.arm()
-        self._wake(copies.base_topic(group, topic), ANY_QUEUE, None, group)
+        self._wake(copies.base_topic(group, topic), ANY_QUEUE, group)
 
     # ---- taking
 
@@ -348,17 +281,15 @@ class PopService:
             queue = self.ledger.queue(request.group, found.topic, found.queue_id)
             if queue is not None and queue.last_pop_time_ms >= pop_time_ms:
                 pop_time_ms = queue.last_pop_time_ms + 1
-        body = records.taken(
-            request.group,
+        pop = records.Pop(
             pop_time_ms,
             request.invisible_time_ms,
             now_ms + request.invisible_time_ms,
-            taking.batches,
-            lease_client_id=request.client_id if request.auto_renew else "",
-            attempt_id=request.attempt_id if request.fifo else "",
-            ordered=request.fifo,
+            request.client_id if request.auto_renew else "",
+            request.attempt_id if request.fifo else "",
+            request.fifo,
         )
-        end_offset = self.journal.append(records.TAKEN, body)
+        end_offset = self.journal.append(records.TAKEN, records.taken(request.group, pop, taking.batches))
         if taking.found:
             self._reviver.arm()
         return pop_time_ms, end_offset
@@ -371,7 +302,7 @@ class PopService:
             for batch in queue.batches.values() if queue is not None else ():
                 mask = sum(1 << batch.place_of(offset) for offset in offsets if batch.place_of(offset) >= 0)
                 if mask & batch.remaining:
-                    entries.append([group, topic, queue_id, batch.pop_time_ms, mask])
+                    entries.append(batch.entry(mask))
             self.counters.lost += len(offsets)
         self.journal.append(records.REVIVED, records.finished(entries))
 
@@ -397,7 +328,6 @@ class PopService:
             request.invisible_time_ms,
             revive_queue_id,
             taking.rest_count,
-            start_offsets(taking.found),
         )
 
     def _give_back(self, group: str, taking: Taking, pop_time_ms: int) -> None:
@@ -415,7 +345,7 @@ class PopService:
     # ---- waiting
 
     def _wake(
-        self, topic: str, queue_id: int, tags_codes: Collection[int] | None = None, group: str | None = None
+        self, topic: str, queue_id: int, group: str | None = None, tags_codes: Collection[int] | None = None
     ) -> None:
         """Something may be there for those who wait to take it, and for those who wait to hear of it."""
         self._polling.arrived(topic, queue_id, tags_codes, group)
@@ -436,15 +366,11 @@ class PopService:
         self.counters.empty_pops += 1
         waiter.payload.done(PopOutcome(PopStatus.NOTHING))
 
-    def _redelivered(self, topic: str, queue_id: int, group: str) -> None:
-        """An ordered group may take messages of the queue again."""
-        self._wake(topic, queue_id, None, group)
-
     def _ledger_changed(self, claims: Claims) -> None:
         """Messages were finished or postponed: timers may be earlier, ordered queues may be free."""
         self._reviver.arm()
         for queue in claims.ordered_queues():
-            self._redelivered(queue.topic, queue.queue_id, queue.group)
+            self._wake(queue.topic, queue.queue_id, queue.group)
 
     def _drop(self, group: str | None, topic: str | None) -> None:
         queues = [each for each in self.ledger.queues() if group in (None, each.group) and topic in (None, each.topic)]

@@ -7,12 +7,14 @@ that load spreads; one in five pops looks at returned messages first, the others
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from brokerd.filters.message_filter import MessageFilter
-from brokerd.metadata.configs import Metadata
-from brokerd.metadata.start_offsets import QueueReads, StartOffsets
+from brokerd.metadata.service import MetadataService
+from brokerd.metadata.start_offsets import StartOffsets
+from brokerd.pop.copies import counts_earlier_deliveries
 from brokerd.pop.handles import (
     FLAG_NORMAL,
     FLAG_RETRY_V1,
@@ -23,28 +25,14 @@ from brokerd.pop.handles import (
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import Again, Blocked, QueueLedger
 from brokerd.pop.records import taken_batch
-from brokerd.pop.requests import PopRequest
-from brokerd.pop.settings import PopSettings
-from brokerd.store.queues.queue_reads import GetResult
+from brokerd.pop.requests import PoppedMessage, PopRequest
+from brokerd.pop.surroundings import Surroundings
+from brokerd.store.store_reads import StoreReads
 from remoting.names import RETRY_PREFIX
-from remoting.record.fields import properties_of, queue_offset_of
+from remoting.record.fields import offsets_of, properties_of, queue_offset_of
 
 _NO_BYTE_LIMIT: Final = 1 << 62
 _SCAN_ROUNDS: Final = 4  # reads of one queue whose filter lets nothing through, in one pop
-
-
-class MessageReads(QueueReads, Protocol):
-    """What popping needs of the store."""
-
-    def read_messages(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_count: int,
-        max_bytes: int,
-        tags_codes: Collection[int] | None = None,
-    ) -> GetResult: ...
 
 
 class Found(NamedTuple):
@@ -58,19 +46,20 @@ class Found(NamedTuple):
     counts: Sequence[int] | None
 
 
+@dataclass(slots=True)
 class Taking:
-    """What one pop takes. `batches` are those of the record, also of queues that only move on; `more` = a scan is unfinished."""
+    """What one pop takes. `batches` are those of the record, also of queues that only move on; `more` = a scan is unfinished.
 
-    __slots__ = ("batches", "bytes_left", "found", "lost", "messages_left", "more", "rest_count")
+    `lost` are (topic, queue, offsets) that were to come again and that the store no longer has.
+    """
 
-    def __init__(self, max_count: int, max_bytes: int) -> None:
-        self.messages_left = max_count
-        self.bytes_left = max_bytes
-        self.batches: list[list[Any]] = []
-        self.found: list[Found] = []
-        self.lost: list[tuple[str, int, list[int]]] = []  # (topic, queue, offsets) that the store no longer has
-        self.rest_count = 0
-        self.more = False
+    messages_left: int
+    bytes_left: int
+    batches: list[list[Any]] = field(default_factory=list)
+    found: list[Found] = field(default_factory=list)
+    lost: list[tuple[str, int, list[int]]] = field(default_factory=list)
+    rest_count: int = 0
+    more: bool = False
 
     @property
     def is_full(self) -> bool:
@@ -80,21 +69,13 @@ class Taking:
 class Taker:
     """Plans takes; see the module."""
 
-    def __init__(
-        self,
-        metadata: Metadata,
-        reads: MessageReads,
-        ledger: PopLedger,
-        starts: StartOffsets,
-        rng: random.Random,
-        settings: PopSettings,
-    ) -> None:
-        self._metadata = metadata
-        self._reads = reads
+    def __init__(self, around: Surroundings, ledger: PopLedger, starts: StartOffsets, rng: random.Random) -> None:
+        self._metadata = around.metadata
+        self._reads = around.reads
+        self._settings = around.settings
         self._ledger = ledger
         self._starts = starts
         self._rng = rng
-        self._settings = settings
 
     def take(self, request: PopRequest, message_filter: MessageFilter, queue_nums: int, now_ms: int) -> Taking:
         """What the request gets now; nothing found = wait. `queue_nums` are the readable queues of the topic."""
@@ -138,15 +119,9 @@ class Taker:
         return sorted(queue_ids, key=lambda queue_id: queue_id not in own) if own else queue_ids
 
     def _take_returned(self, taking: Taking, request: PopRequest, message_filter: MessageFilter) -> None:
-        for name, flag in (
-            (retry_topic(request.group, request.topic), FLAG_RETRY_V2),
-            (retry_topic_v1(request.group, request.topic), FLAG_RETRY_V1),
-        ):
-            config = self._metadata.topic(name)
-            if config is not None:
-                for queue_id in range(config.read_queue_nums):
-                    if not taking.is_full:
-                        self._take_queue(taking, request, message_filter, name, flag, queue_id)
+        for name, flag, queue_id in returned_queues(self._metadata, request):
+            if not taking.is_full:
+                self._take_queue(taking, request, message_filter, name, flag, queue_id)
 
     def _take_queue(
         self,
@@ -229,7 +204,16 @@ class Taker:
             taking.bytes_left -= sum(map(len, encoded))
 
 
-def read_offsets(reads: MessageReads, topic: str, queue_id: int, offsets: Sequence[int]) -> dict[int, bytes]:
+def returned_queues(metadata: MetadataService, request: PopRequest) -> Iterator[tuple[str, int, int]]:
+    """(stored topic, retry flag, queue) of all that messages of the topic come back in to the group."""
+    group, topic = request.group, request.topic
+    for name, flag in ((retry_topic(group, topic), FLAG_RETRY_V2), (retry_topic_v1(group, topic), FLAG_RETRY_V1)):
+        config = metadata.topic(name)
+        for queue_id in range(config.read_queue_nums if config is not None else 0):
+            yield name, flag, queue_id
+
+
+def read_offsets(reads: StoreReads, topic: str, queue_id: int, offsets: Sequence[int]) -> dict[int, bytes]:
     """The records at exactly these ascending queue offsets; those that are gone are left out."""
     found: dict[int, bytes] = {}
     wanted = set(offsets)
@@ -249,3 +233,24 @@ def read_offsets(reads: MessageReads, topic: str, queue_id: int, offsets: Sequen
         while position < len(offsets) and offsets[position] < behind:
             position += 1
     return found
+
+
+def popped_messages(
+    request: PopRequest, found: Sequence[Found], pop_time_ms: int, revive_queue_id: int, broker_name: str
+) -> list[PoppedMessage]:
+    """What was taken as the endpoints answer it, in the order taken: queue by queue, ascending."""
+    messages: list[PoppedMessage] = []
+    asked = request.topic
+    for topic, flag, queue_id, offsets, records, counts in found:
+        prefix = (
+            f"{offsets[0]} {pop_time_ms} {request.invisible_time_ms} {revive_queue_id} {flag} {broker_name} {queue_id} "
+        )
+        starts_anew = not counts_earlier_deliveries(topic)
+        for place, record in enumerate(records):
+            queue_offset, physical_offset, deliveries = offsets_of(record)
+            if starts_anew:
+                deliveries = 0
+            deliveries += counts[place] if counts is not None else 1
+            handle = f"{prefix}{queue_offset} {physical_offset}"
+            messages.append(PoppedMessage(record, asked, flag, queue_id, queue_offset, handle, deliveries))
+    return messages

@@ -8,12 +8,16 @@ numbers as strings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import orjson
 
 from remoting.disk import Bytes
 from remoting.errors import InvalidParameter
+
+T = TypeVar("T")
+
+_MAX_NAME: Final = 512
 
 
 def encode(body: Any) -> bytes:
@@ -53,12 +57,16 @@ def objects(document: dict[str, Any], name: str, limit: int) -> list[dict[str, A
 
 
 def text(document: dict[str, Any], name: str, default: str = "") -> str:
-    value = document.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, str):
-        raise InvalidParameter(f"{name} must be a text")
-    return value
+    value = _of_kind(document, name, str, "a text")
+    return default if value is None else value
+
+
+def name(document: dict[str, Any], member: str) -> str:
+    """A text that must be there, no longer than the names of groups, topics and clients may be."""
+    found = text(document, member)
+    if not 0 < len(found) <= _MAX_NAME:
+        raise InvalidParameter(f"{member} is needed, with at most {_MAX_NAME} characters")
+    return found
 
 
 def integer(document: dict[str, Any], name: str, default: int = 0) -> int:
@@ -78,11 +86,19 @@ def integer(document: dict[str, Any], name: str, default: int = 0) -> int:
 
 
 def boolean(document: dict[str, Any], name: str, default: bool) -> bool:
+    value = _of_kind(document, name, bool, "true or false")
+    return default if value is None else value
+
+
+def member(document: dict[str, Any], name: str) -> dict[str, Any] | None:
+    return _of_kind(document, name, dict, "an object")
+
+
+def _of_kind(document: dict[str, Any], name: str, kind: type[T], what: str) -> T | None:
+    """A member; None when it is missing or null."""
     value = document.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise InvalidParameter(f"{name} must be true or false")
+    if value is not None and not isinstance(value, kind):
+        raise InvalidParameter(f"{name} must be {what}")
     return value
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from remoting.errors import InvalidParameter
 
 MAX_INT: Final = (1 << 31) - 1
+MIN_INT: Final = -(1 << 31)
 MAX_LONG: Final = (1 << 63) - 1
 MIN_LONG: Final = -(1 << 63)
 _MAX_TEXT: Final = 32 * 1024

@@ -8,6 +8,7 @@ the other for the master could pass a request to and fro; a small limit on those
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from remoting.access.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
@@ -22,31 +23,31 @@ _TIMEOUT_MS: Final = 5000
 _SENDERS_PROOF: Final = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)
 
 
+@dataclass(slots=True, eq=False)
 class PassOn:
     """Call it with a request. `master_address` is empty while no master is known."""
 
-    def __init__(self, client: RemotingClient, master_address: Callable[[], str], tasks: TaskOwner) -> None:
-        self._client = client
-        self._master_address = master_address
-        self._tasks = tasks
-        self._under_way = 0
+    client: RemotingClient
+    master_address: Callable[[], str]
+    tasks: TaskOwner
+    under_way: int = 0
 
     def __call__(self, connection: RemotingConnection, request: Command) -> None:
-        address = self._master_address()
-        if not address or self._under_way >= MAX_UNDER_WAY:
+        address = self.master_address()
+        if not address or self.under_way >= MAX_UNDER_WAY:
             connection.respond_error(request, NotMaster())
             return
-        self._under_way += 1
+        self.under_way += 1
         body = bytes(request.body)
         request.ext = {name: text for name, text in request.ext.items() if name not in _SENDERS_PROOF}
-        self._tasks.spawn(self._ask(address, connection, request, body), f"request {request.code} for the master")
+        self.tasks.spawn(self._ask(address, connection, request, body), f"request {request.code} for the master")
 
     async def _ask(self, address: str, connection: RemotingConnection, request: Command, body: bytes) -> None:
         try:
-            master = await self._client.connection(address)
+            master = await self.client.connection(address)
             answer = await master.call(request.code, request.ext, body, _TIMEOUT_MS)
             connection.respond(request, answer.code, answer.ext, answer.body, answer.remark)
         except LogboomError as error:
             connection.respond_error(request, NotMaster(f"the master at {address} did not answer: {error}"))
         finally:
-            self._under_way -= 1
+            self.under_way -= 1

@@ -9,24 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from brokerd.processors.assignments import AssignmentProcessor
-from brokerd.processors.clients import ClientProcessor
-from brokerd.processors.connections import ConnectionProcessor
-from brokerd.processors.consumption import ConsumptionProcessor
-from brokerd.processors.groups import GroupProcessor
-from brokerd.processors.inspection import InspectionProcessor
-from brokerd.processors.locks import LockProcessor
-from brokerd.processors.messages import MessageProcessor
-from brokerd.processors.offsets import OffsetProcessor
-from brokerd.processors.pop import PopProcessor
-from brokerd.processors.pop_looking import PopLookingProcessor
-from brokerd.processors.pull import PullProcessor
-from brokerd.processors.relay import RelayProcessor
-from brokerd.processors.resets import ResetProcessor
-from brokerd.processors.send_back import SendBackProcessor
-from brokerd.processors.state import StateProcessor
-from brokerd.processors.topics import TopicProcessor
-from brokerd.processors.transactions import TransactionProcessor
+from brokerd.processors.administration.groups import GroupProcessor
+from brokerd.processors.administration.inspection import InspectionProcessor
+from brokerd.processors.administration.messages import MessageProcessor
+from brokerd.processors.administration.state import StateProcessor
+from brokerd.processors.administration.topics import TopicProcessor
+from brokerd.processors.clients.assignments import AssignmentProcessor
+from brokerd.processors.clients.connections import ConnectionProcessor
+from brokerd.processors.clients.heartbeats import ClientProcessor
+from brokerd.processors.clients.locks import LockProcessor
+from brokerd.processors.clients.relay import RelayProcessor
+from brokerd.processors.offsets.committed import OffsetProcessor
+from brokerd.processors.offsets.consumption import ConsumptionProcessor
+from brokerd.processors.offsets.resets import ResetProcessor
+from brokerd.processors.pop.pop import PopProcessor
+from brokerd.processors.pulling.pull import PullProcessor
+from brokerd.processors.sending.send_back import SendBackProcessor
+from brokerd.processors.sending.transactions import TransactionProcessor
 from remoting import codes
 from remoting.errors import NotMaster
 from remoting.frame import Command
@@ -52,7 +51,6 @@ class Processors:
     relay: RelayProcessor
     messages: MessageProcessor
     pop: PopProcessor
-    pop_looking: PopLookingProcessor
     state: StateProcessor
     locks: LockProcessor
     transactions: TransactionProcessor
@@ -62,7 +60,6 @@ class Processors:
         """Requests that wait on a closed connection are forgotten."""
         self.pull.connection_closed(connection)
         self.pop.connection_closed(connection)
-        self.pop_looking.connection_closed(connection)
 
 
 def handlers_of(processors: Processors) -> dict[int, Handler]:
@@ -125,9 +122,9 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
         codes.CONSUMER_SEND_MSG_BACK: each(processors.send_back.send_back),
         codes.GET_ALL_DELAY_OFFSET: each(processors.send_back.delay_offsets),
         codes.POP_MESSAGE: each(pop.pop),
-        codes.PEEK_MESSAGE: each(processors.pop_looking.peek),
-        codes.NOTIFICATION: each(processors.pop_looking.notify),
-        codes.POLLING_INFO: each(processors.pop_looking.polling_info),
+        codes.PEEK_MESSAGE: each(pop.peek),
+        codes.NOTIFICATION: each(pop.notify),
+        codes.POLLING_INFO: each(pop.polling_info),
         codes.ACK_MESSAGE: each(pop.ack),
         codes.BATCH_ACK_MESSAGE: each(pop.batch_ack),
         codes.CHANGE_MESSAGE_INVISIBLETIME: each(pop.change_invisible_time),

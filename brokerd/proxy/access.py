@@ -10,13 +10,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
 from brokerd.proxy.calls import Call, Handler
-from brokerd.proxy.methods.base import Refuse
+from brokerd.proxy.methods.base import Refuse, decode
 from brokerd.proxy.names import full_name
-from brokerd.proxy.protobuf import service
-from brokerd.proxy.status import Code, Refusal, status_field
+from brokerd.proxy.status import Code, Refusal
 from remoting.access.decision import Demand
 from remoting.access.demands import group_demand, topic_demand
 from remoting.access.model import GET, PUB, SUB, UPDATE
@@ -91,10 +88,7 @@ def protect(
     """The methods' handlers behind the checks; the very same while there are none. `refusals`: see `table.Methods`."""
     if not guard.is_on:
         return handlers
-    return {
-        name: _guarded(guard, name, handler, *refusals.get(name, (service.TelemetryCommand, _refuse_streamed)))
-        for name, handler in handlers.items()
-    }
+    return {name: _guarded(guard, name, handler, *refusals[name]) for name, handler in handlers.items()}
 
 
 def _guarded(guard: Guard, name: str, handler: Handler, request_class: Any, refuse: Refuse) -> Handler:
@@ -107,10 +101,10 @@ def _guarded(guard: Guard, name: str, handler: Handler, request_class: Any, refu
                 user = guard.check_call(call.metadata)
                 if guard.settings.authorization:
                     host = split_address(call.peer.address)[0]
-                    for demand in demands(request_class.FromString(call.message)):
+                    for demand in demands(decode(call, request_class)):
                         guard.demand(user, demand, host)
-            except DecodeError as error:
-                refuse(call, None, Refusal(Code.BAD_REQUEST, f"undecodable request: {error}"))
+            except Refusal as refusal:
+                refuse(call, None, refusal)
             except RequestError as error:
                 guard.refused += 1
                 log.info("refused a call of %s by %s: %s", name, call.peer.address, error)
@@ -121,7 +115,3 @@ def _guarded(guard: Guard, name: str, handler: Handler, request_class: Any, refu
             handler(allowed)
 
     return guarded
-
-
-def _refuse_streamed(call: Call, command: Any, refusal: Refusal) -> None:
-    call.send([status_field(refusal.code, refusal.text)])

@@ -100,13 +100,3 @@ class Method:
     name: str
     kind: Kind
     handler: Handler
-
-
-class Mastership(Protocol):
-    """Who serves the group right now; `master_address` is a remoting address, empty while nobody is known."""
-
-    @property
-    def is_master(self) -> bool: ...
-
-    @property
-    def master_address(self) -> str: ...

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.proxy.calls import Call, Method, Peer, run
-from brokerd.proxy.grpc import GrpcConnection, GrpcLimits
+from brokerd.proxy.grpc import NOT_GRPC, GrpcConnection, GrpcLimits
 from brokerd.proxy.http2.frames import PREFACE
 from brokerd.proxy.http2.limits import Budget
 from remoting.errors import ProtocolError, SettingsError
@@ -35,8 +35,9 @@ PROTOCOLS: Final = ("h2",)
 
 _HTTP_1_REQUESTS: Final = (b"GET ", b"HEAD ", b"OPTIONS ", b"DELETE ")
 _WRONG_PROTOCOL: Final = (
-    b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\ncontent-length: 48\r\nconnection: close\r\n\r\n"
-    b"This port speaks gRPC: use a RocketMQ 5 client.\n"
+    b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+    % len(NOT_GRPC)
+    + NOT_GRPC
 )
 
 
@@ -360,7 +361,10 @@ def _keep_alive(connected: socket.socket | None) -> None:
     if connected is None:
         return
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, 15),
+        (socket.TCP_KEEPINTVL, 5),
+        (socket.TCP_KEEPCNT, 3),
+        (socket.TCP_NODELAY, 1),
+    ):
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)

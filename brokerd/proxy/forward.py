@@ -11,15 +11,13 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
-from google.protobuf.message import DecodeError
-
-from brokerd.proxy.calls import Call, GrpcStatus, Kind, Mastership, run
+from brokerd.proxy.calls import Call, GrpcStatus, Kind, run
 from brokerd.proxy.forwarded import GRPC_STATUS, MORE_FIELD
-from brokerd.proxy.methods.base import CLIENT_ID
+from brokerd.proxy.methods.base import CLIENT_ID, decode
 from brokerd.proxy.methods.receive_message import changes_that_give_back
 from brokerd.proxy.methods.table import KINDS, Methods
 from brokerd.proxy.proxy_call import (
@@ -32,10 +30,12 @@ from brokerd.proxy.proxy_call import (
 )
 from brokerd.proxy.sessions import MAX_SESSIONS_PER_CONNECTION
 from brokerd.proxy.status import Code, Refusal, refusal_of
+from brokerd.replication.replica import Replica
 from remoting import codes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestError
 from remoting.frame import Command
 from remoting.settings import setting
+from remoting.transport.client import RemotingClient
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.tasks import TaskOwner
 
@@ -68,12 +68,6 @@ _NO_MASTER: Final = "this broker group has no master at the moment; try again"
 _OUTCOME_UNKNOWN: Final = "the master was lost before it answered; whether the call was carried out is unknown"
 
 
-class Dialler(Protocol):
-    """Connections to other brokers, one per address."""
-
-    async def connection(self, address: str) -> RemotingConnection: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ForwardSettings:
     """How long and how much a replica holds back while there is no master."""
@@ -83,15 +77,12 @@ class ForwardSettings:
     max_held_bytes: int = setting(64 * 1024 * 1024, "their request messages together", minimum=0)
 
 
-class _Held:
+class _Held(NamedTuple):
     """A call that waits for a master."""
 
-    __slots__ = ("call", "expires_ms", "name")
-
-    def __init__(self, name: str, call: Call, expires_ms: int) -> None:
-        self.name = name
-        self.call = call
-        self.expires_ms = expires_ms
+    name: str
+    call: Call
+    expires_ms: int
 
 
 class Forwarder:
@@ -100,19 +91,19 @@ class Forwarder:
     def __init__(
         self,
         methods: Methods,
-        dialler: Dialler,
-        mastership: Mastership,
+        dialler: RemotingClient,
+        mastership: Replica,
         *,
         monotonic_ms: Callable[[], int],
         tasks: TaskOwner,
-        settings: ForwardSettings | None = None,
+        settings: ForwardSettings,
     ) -> None:
         self._methods = methods
         self._dialler = dialler
         self._mastership = mastership
         self._monotonic_ms = monotonic_ms
         self._tasks = tasks
-        self._settings = settings or ForwardSettings()
+        self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._call_ids = itertools.count(1)
         self._client_ids: dict[object, int] = {}
@@ -378,16 +369,7 @@ class Forwarder:
         request_class, refuse = self._methods.refusals[name]
         request: Any = None
         try:
-            request = request_class.FromString(call.message)
-        except DecodeError as error:
-            refusal = Refusal(Code.BAD_REQUEST, f"undecodable request: {error}")
+            request = decode(call, request_class)
+        except Refusal as undecodable:
+            refusal = undecodable
         refuse(call, request, refusal)
-
-
-def handlers_of(forwarder: Forwarder, names: Mapping[str, object]) -> dict[str, Callable[[Sequence[Call]], None]]:
-    """One handler per method that goes through the forwarder."""
-
-    def through(name: str) -> Callable[[Sequence[Call]], None]:
-        return lambda calls: forwarder.execute(name, calls)
-
-    return {name: through(name) for name in names}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from brokerd.proxy.calls import Call, GrpcStatus, Handler, Mastership, Peer, run
+from brokerd.proxy.calls import Call, GrpcStatus, Handler, Peer, run
 from brokerd.proxy.proxy_call import (
     CANCEL,
     CONNECTION_CLOSED,
@@ -16,6 +17,7 @@ from brokerd.proxy.proxy_call import (
     encode_messages,
     take_part,
 )
+from brokerd.replication.replica import Replica
 from remoting import codes
 from remoting.errors import NotMaster, ProtocolError, RequestError
 from remoting.frame import Command
@@ -32,38 +34,20 @@ _RETURN_S: Final = 15.0  # longer than the ten seconds between a client's heartb
 _NO_HOST: Final = bytes(8)
 
 
-class ForwardedClient:
-    """A client's connection to a replica: what a connection is to the registry of clients."""
-
-    __slots__ = ()
-
-
+@dataclass(slots=True, eq=False)
 class ForwardedCall:
-    """A call that a replica forwards; see `calls.Call`."""
+    """A call that a replica forwards; see `calls.Call`. `request` is the one to answer next, None between two parts."""
 
-    __slots__ = (
-        "_messages", "_owner", "_request", "connection", "deadline_ms", "live", "message", "on_cancel", "origin", "peer",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        owner: ForwardedCalls,
-        connection: RemotingConnection,
-        request: Command,
-        origin: ProxyCall,
-        peer: Peer,
-        deadline_ms: int | None,
-    ) -> None:
-        self._owner = owner
-        self._request: Command | None = request
-        self._messages: list[bytes] = []
-        self.connection = connection
-        self.origin = origin
-        self.peer = peer
-        self.deadline_ms = deadline_ms
-        self.message = bytes(request.body)
-        self.on_cancel: Callable[[], None] | None = None
-        self.live = True
+    owner: ForwardedCalls
+    connection: RemotingConnection
+    request: Command | None
+    origin: ProxyCall
+    peer: Peer
+    deadline_ms: int | None
+    message: bytes
+    on_cancel: Callable[[], None] | None = None
+    live: bool = True
+    messages: list[bytes] = field(default_factory=list)
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -74,49 +58,49 @@ class ForwardedCall:
         start()
 
     def answer(self, message: bytes) -> None:
-        self._messages.append(message)
+        self.messages.append(message)
         self.finish()
 
     def send(self, messages: Sequence[bytes]) -> None:
-        self._messages += messages
+        self.messages += messages
 
     def finish(self) -> None:
         if not self.live:
             return
-        count = take_part(self._messages)
-        part = encode_messages(self._messages[:count])
-        del self._messages[:count]
-        request, self._request = self._request, None
+        count = take_part(self.messages)
+        part = encode_messages(self.messages[:count])
+        del self.messages[:count]
+        request, self.request = self.request, None
         assert request is not None
-        if self._messages:
+        if self.messages:
             # the call stays known until the replica has fetched the rest
             self.connection.respond(request, codes.SUCCESS, {MORE_FIELD: "1"}, part)
         else:
             self.live = False
-            self._owner.finished(self)
+            self.owner.finished(self)
             self.connection.respond(request, codes.SUCCESS, None, part)
 
     def fetch(self, request: Command) -> None:
         """The replica asks for the next part."""
-        self._request = request
+        self.request = request
         self.finish()
 
     def fail(self, status: GrpcStatus, text: str) -> None:
-        if self.live and self._request is not None:
+        if self.live and self.request is not None:
             self.live = False
-            self._owner.finished(self)
-            self.connection.respond(self._request, codes.SYSTEM_ERROR, {GRPC_STATUS: str(int(status))}, remark=text)
+            self.owner.finished(self)
+            self.connection.respond(self.request, codes.SYSTEM_ERROR, {GRPC_STATUS: str(int(status))}, remark=text)
 
     def cancel(self) -> None:
         """The client went away."""
         if self.live:
             self.live = False
-            self._owner.finished(self)
+            self.owner.finished(self)
             on_cancel, self.on_cancel = self.on_cancel, None
             if on_cancel is not None:
                 on_cancel()
-            if self._request is not None:
-                self.connection.respond(self._request, codes.SYSTEM_ERROR, remark="cancelled")
+            if self.request is not None:
+                self.connection.respond(self.request, codes.SYSTEM_ERROR, remark="cancelled")
 
 
 class ForwardedCalls:
@@ -125,7 +109,7 @@ class ForwardedCalls:
     def __init__(
         self,
         handlers: Mapping[str, Handler],
-        mastership: Mastership,
+        mastership: Replica,
         monotonic_ms: Callable[[], int],
         closed: Callable[[object], None],
     ) -> None:
@@ -134,7 +118,8 @@ class ForwardedCalls:
         self._monotonic_ms = monotonic_ms
         self._closed = closed
         self._calls: dict[RemotingConnection, dict[int, ForwardedCall]] = {}
-        self._clients: dict[RemotingConnection, dict[int, ForwardedClient]] = {}
+        # what stands for a client's connection to a replica in the registry of clients
+        self._clients: dict[RemotingConnection, dict[int, object]] = {}
         self._returning: dict[RemotingConnection, asyncio.TimerHandle] = {}
 
     def handle(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
@@ -187,19 +172,20 @@ class ForwardedCalls:
     def finished(self, call: ForwardedCall) -> None:
         self._calls.get(call.connection, {}).pop(call.origin.call_id, None)
 
-    def _gone(self, connection: RemotingConnection, clients: Sequence[ForwardedClient]) -> None:
+    def _gone(self, connection: RemotingConnection, clients: Sequence[object]) -> None:
         self._returning.pop(connection, None)
         for client in clients:
             self._closed(client)
 
     def _accept(self, connection: RemotingConnection, request: Command, origin: ProxyCall) -> ForwardedCall:
-        client = self._clients.setdefault(connection, {}).setdefault(origin.client, ForwardedClient())
+        client = self._clients.setdefault(connection, {}).setdefault(origin.client, object())
         try:
             packed_host = pack_host(*split_address(origin.peer))
         except (OSError, RequestError):
             packed_host = _NO_HOST
         deadline_ms = self._monotonic_ms() + origin.timeout_ms if origin.timeout_ms else None
-        call = ForwardedCall(self, connection, request, origin, Peer(origin.peer, packed_host, client), deadline_ms)
+        peer = Peer(origin.peer, packed_host, client)
+        call = ForwardedCall(self, connection, request, origin, peer, deadline_ms, bytes(request.body))
         self._calls.setdefault(connection, {})[origin.call_id] = call
         return call
 

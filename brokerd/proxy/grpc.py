@@ -7,12 +7,14 @@ constant trailers; only an error's text makes a block of its own.
 from __future__ import annotations
 
 import re
+import string
 import struct
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import quote
 
 from brokerd.proxy.calls import GrpcStatus, Kind, Method, Peer
 from brokerd.proxy.http2 import connection as http2
@@ -30,7 +32,7 @@ _RESPONSE_HEAD: Final = _STATUS_200 + _CONTENT_TYPE + bytes((16,)) + b"applicati
 _OK_TRAILERS: Final = literal_field(b"grpc-status", b"0")
 _ACCEPT_ENCODING: Final = literal_field(b"grpc-accept-encoding", b"identity,gzip")
 _PLAIN_TEXT: Final = _CONTENT_TYPE + bytes((10,)) + b"text/plain"
-_NOT_GRPC: Final = b"This port speaks gRPC: use a RocketMQ 5 client.\n"
+NOT_GRPC: Final = b"This port speaks gRPC: use a RocketMQ 5 client.\n"
 
 _TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
 _TIMEOUT_UNIT_NS: Final = {
@@ -45,6 +47,7 @@ _MAX_REFUSED_BODY_BYTES: Final = 64 * 1024
 # a few bytes of gzip can stand for very many: what our clients never do gets less room than what they do
 _MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
 _MAX_STATUS_TEXT_BYTES: Final = 1024
+_PLAIN: Final = string.punctuation.replace("%", "") + " "
 _CONGESTED_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -162,30 +165,28 @@ class GrpcCall:
             on_cancel()
 
 
+@dataclass(slots=True, eq=False)
 class _MessageReader:
     """Assembles the messages of a bidirectional stream from its chunks."""
 
-    __slots__ = ("_buffer", "_max_message_bytes", "call")
-
-    def __init__(self, call: GrpcCall, max_message_bytes: int) -> None:
-        self.call = call
-        self._buffer = bytearray()
-        self._max_message_bytes = max_message_bytes
+    call: GrpcCall
+    max_message_bytes: int
+    buffer: bytearray = field(default_factory=bytearray)
 
     @property
     def kept_bytes(self) -> int:
-        return len(self._buffer)
+        return len(self.buffer)
 
     def feed(self, chunk: bytes) -> list[tuple[int, bytes]]:
         """The (compressed flag, message) pairs that are complete now. Raises ValueError on a message that is too long."""
-        buffer = self._buffer
+        buffer = self.buffer
         buffer += chunk
         messages = []
         position = 0
         while len(buffer) - position >= PREFIX.size:
             flag, length = PREFIX.unpack_from(buffer, position)
-            if length > self._max_message_bytes:
-                raise ValueError(f"a message of {length} bytes; at most {self._max_message_bytes} are taken here")
+            if length > self.max_message_bytes:
+                raise ValueError(f"a message of {length} bytes; at most {self.max_message_bytes} are taken here")
             end = position + PREFIX.size + length
             if end > len(buffer):
                 break
@@ -420,7 +421,7 @@ class GrpcConnection:
         status = str(head.http_status).encode()
         # status: a literal whose name is entry 8 of the static table
         self.http2.outgoing.send_headers(stream, b"\x08" + bytes((len(status),)) + status + _PLAIN_TEXT)
-        self.http2.outgoing.send_data(stream, _NOT_GRPC)
+        self.http2.outgoing.send_data(stream, NOT_GRPC)
         self.http2.outgoing.end(stream, b"")
         self.want_flush()
 
@@ -458,7 +459,4 @@ def _trailers(status: GrpcStatus, text: str) -> bytes:
 
 def encode_status_text(text: str) -> bytes:
     """grpc-message: percent-encoded UTF-8, printable ASCII as it is."""
-    return b"".join(
-        bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
-        for byte in text.encode("utf-8", "replace")[:_MAX_STATUS_TEXT_BYTES]
-    )
+    return quote(text.encode("utf-8", "replace")[:_MAX_STATUS_TEXT_BYTES], safe=_PLAIN).encode()

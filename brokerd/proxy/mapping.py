@@ -19,16 +19,15 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.pop.requests import PoppedMessage
 from brokerd.proxy import properties as names
 from brokerd.proxy.names import topic_name
-from brokerd.proxy.protobuf import definition
+from brokerd.proxy.protobuf import definition, milliseconds
 from brokerd.proxy.status import Code, Refusal
 from brokerd.store.draft import Draft
 from remoting.java_hash import java_hash
 from remoting.record.codec import Record
 from remoting.record.hosts import offset_message_id, unpack_host
 from remoting.record.layout import MAX_BODY_BYTES, SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
+from remoting.record.properties import MAX_USER_PROPERTIES, MAX_USER_PROPERTIES_BYTES
 
-MAX_USER_PROPERTIES: Final = 128
-MAX_PROPERTY_BYTES: Final = 16 * 1024
 MAX_GROUP_BYTES: Final = 64
 MAX_MESSAGE_ID_LENGTH: Final = 255
 MAX_DELAY_MS: Final = 24 * 3600 * 1000
@@ -40,10 +39,8 @@ _MAX_PLAIN_BODY_BYTES: Final = 4 * MAX_BODY_BYTES
 _LZ4: Final = 0x100
 _ZSTD: Final = 0x200
 
-NORMAL, FIFO, DELAY, TRANSACTION = (
-    definition.MessageType.Value(name) for name in ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
-)
-TYPE_NAMES: Final = {NORMAL: "NORMAL", FIFO: "FIFO", DELAY: "DELAY", TRANSACTION: "TRANSACTION"}
+TYPE_NAMES: Final = {definition.MessageType.Value(name): name for name in ("NORMAL", "FIFO", "DELAY", "TRANSACTION")}
+NORMAL, FIFO, DELAY, TRANSACTION = TYPE_NAMES
 _IDENTITY: Final = definition.Encoding.Value("IDENTITY")
 _GZIP: Final = definition.Encoding.Value("GZIP")
 _MD5: Final = definition.DigestType.Value("MD5")
@@ -113,7 +110,7 @@ def to_draft(message: Any, topic: str, config: TopicConfig | None, born_host: by
     born_ms = now_ms
     born = system.born_timestamp
     if 0 < born.seconds <= _MAX_TIMESTAMP_S:
-        born_ms = born.seconds * 1000 + born.nanos // 1_000_000
+        born_ms = milliseconds(born)
         stored.append(f"{names.BORN_TIMESTAMP}\x01{born_ms}\x02")
     attempt = system.delivery_attempt
     if 0 < attempt < 0x8000:
@@ -137,10 +134,10 @@ def _check_properties(user_properties: dict[str, str], tag: str, keys: Sequence[
         )
     texts = "".join((*user_properties, *user_properties.values(), tag, *keys))
     size = len(texts) if texts.isascii() else len(texts.encode())
-    if size > MAX_PROPERTY_BYTES:
+    if size > MAX_USER_PROPERTIES_BYTES:
         raise Refusal(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"the properties, tag and keys take {size} bytes; at most {MAX_PROPERTY_BYTES} are accepted",
+            f"the properties, tag and keys take {size} bytes; at most {MAX_USER_PROPERTIES_BYTES} are accepted",
         )
     if not names.FORBIDDEN.isdisjoint(user_properties):
         name = min(names.FORBIDDEN.intersection(user_properties))
@@ -169,8 +166,7 @@ def _check_group(group: str) -> None:
 def _deliver_at_ms(system: Any, now_ms: int) -> int | None:
     if not system.HasField("delivery_timestamp"):
         return None
-    timestamp = system.delivery_timestamp
-    deliver_at_ms: int = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
+    deliver_at_ms = milliseconds(system.delivery_timestamp)
     if deliver_at_ms > now_ms + MAX_DELAY_MS:
         raise Refusal(Code.ILLEGAL_DELIVERY_TIME, "the delivery time may be at most 24 hours ahead")
     return deliver_at_ms

@@ -5,46 +5,44 @@ Two namespaces are two worlds: what the log knows is `namespace%name`, so equal 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 from brokerd.metadata import names
 from brokerd.proxy.status import Code, Refusal
 from remoting.errors import InvalidParameter
 from remoting.names import is_system_topic
 
-NAMESPACE_SEPARATOR: Final = "%"
-
 
 def full_name(resource: Any) -> str:
     """The name that the broker knows."""
     namespace: str = resource.resource_namespace
     name: str = resource.name
-    return f"{namespace}{NAMESPACE_SEPARATOR}{name}" if namespace else name
+    return f"{namespace}%{name}" if namespace else name
 
 
 def topic_name(resource: Any) -> str:
     """The broker's name of a topic; refuses names that no client's topic can have."""
-    name = full_name(resource)
-    try:
-        names.check_topic_name(name)
-    except InvalidParameter as error:
-        raise Refusal(Code.ILLEGAL_TOPIC, error.message) from error
-    plain: str = resource.name
-    if not plain:
+    name = _legal(resource, names.check_topic_name, Code.ILLEGAL_TOPIC)
+    if not resource.name:
         raise Refusal(Code.ILLEGAL_TOPIC, "a topic name is required")
-    if is_system_topic(plain):
-        raise Refusal(Code.ILLEGAL_TOPIC, f"{plain} is a topic of the system; choose another one")
+    if is_system_topic(resource.name):
+        raise Refusal(Code.ILLEGAL_TOPIC, f"{resource.name} is a topic of the system; choose another one")
     return name
 
 
 def group_name(resource: Any) -> str:
     """The broker's name of a consumer group; refuses names that no client's group can have."""
+    name = _legal(resource, names.check_group_name, Code.ILLEGAL_CONSUMER_GROUP)
+    if not resource.name or resource.name.startswith(names.SYSTEM_GROUP_PREFIX):
+        raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, f"{name!r} is not a group that clients can use; choose another one")
+    return name
+
+
+def _legal(resource: Any, check: Callable[[str], None], code: Code) -> str:
     name = full_name(resource)
     try:
-        names.check_group_name(name)
+        check(name)
     except InvalidParameter as error:
-        raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, error.message) from error
-    plain: str = resource.name
-    if not plain or plain.startswith(names.SYSTEM_GROUP_PREFIX):
-        raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, f"{name!r} is not a group that clients can use; choose another one")
+        raise Refusal(code, error.message) from error
     return name

@@ -43,3 +43,9 @@ def _load() -> tuple[ModuleType, ...]:
 definition: Any
 service: Any
 definition, service = _load()
+
+
+def milliseconds(time: Any) -> int:
+    """A timestamp or a duration, rounded down."""
+    whole: int = time.seconds * 1000 + time.nanos // 1_000_000
+    return whole

@@ -9,17 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from brokerd.proxy.access import protect
 from brokerd.proxy.calls import Handler as GrpcHandler
-from brokerd.proxy.calls import Kind, Mastership, Method
+from brokerd.proxy.calls import Kind, Method
 from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint, monotonic_ms
-from brokerd.proxy.forward import Dialler, Forwarder, ForwardSettings, handlers_of
+from brokerd.proxy.forward import Forwarder, ForwardSettings
 from brokerd.proxy.forwarded import ForwardedCalls
 from brokerd.proxy.grpc import SERVICE_PATH
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.methods.table import KINDS, build_methods
+from brokerd.replication.replica import Replica
 from remoting.guarding.guard import Guard
+from remoting.transport.client import RemotingClient
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import TlsServer
@@ -48,8 +51,8 @@ class GrpcProxy:
         host: str,
         port: int,
         services: Services,
-        dialler: Dialler,
-        mastership: Mastership,
+        dialler: RemotingClient,
+        mastership: Replica,
         options: ProxyOptions,
     ) -> None:
         self._services = services
@@ -66,7 +69,9 @@ class GrpcProxy:
             settings=options.forward,
         )
         self._forwarded = ForwardedCalls(self._methods.handlers, mastership, monotonic_ms, self._client_gone)
-        handlers: Mapping[str, GrpcHandler] = handlers_of(self._forwarder, self._methods.handlers)
+        handlers: Mapping[str, GrpcHandler] = {
+            name: partial(self._forwarder.execute, name) for name in self._methods.handlers
+        }
         if options.guard is not None:
             handlers = protect(options.guard, handlers, self._methods.refusals)
         table = {

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from remoting.errors import ProtocolError
+from remoting.frame import MAX_FRAME_BYTES
 
 # operations besides the methods of the service; "$" is in no method's name
 CANCEL: Final = "$cancel"
 MORE: Final = "$more"
 CONNECTION_CLOSED: Final = "$connection_closed"
 
-MAX_REQUEST_BYTES: Final = 15 * 1024 * 1024
-MAX_PART_BYTES: Final = 8 * 1024 * 1024
+MAX_REQUEST_BYTES: Final = MAX_FRAME_BYTES - 1024 * 1024  # the rest is for the header
+MAX_PART_BYTES: Final = MAX_FRAME_BYTES // 2
 
 _HEADER_PREFIX: Final = "h."
 _FORWARDED_HEADERS: Final = ("x-mq-", "authorization", "user-agent")

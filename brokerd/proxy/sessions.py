@@ -20,7 +20,6 @@ MAX_TOPICS_PER_SESSION: Final = 256
 class Session:
     """One client object's settings, in the broker's names."""
 
-    client_type: int
     group: str = ""
     producer_topics: frozenset[str] = frozenset()
     subscriptions: Mapping[str, str] = field(default_factory=dict)
@@ -32,9 +31,6 @@ class Sessions:
     def __init__(self) -> None:
         self._sessions: dict[str, tuple[object, Session]] = {}
         self._by_connection: dict[object, dict[str, None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._sessions)
 
     def remember(self, client_id: str, connection: object, session: Session) -> None:
         self._sessions[client_id] = connection, session
@@ -65,7 +61,6 @@ def session_of(settings: Any) -> Session:
     """The session that a client's settings describe."""
     subscription = settings.subscription
     return Session(
-        settings.client_type,
         full_name(subscription.group) if settings.HasField("subscription") else "",
         frozenset(full_name(topic) for topic in settings.publishing.topics[:MAX_TOPICS_PER_SESSION]),
         {

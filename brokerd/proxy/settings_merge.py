@@ -10,21 +10,18 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from brokerd.metadata.configs import GroupConfig
+from brokerd.pop.queue_ledger import MAX_BATCH
 from brokerd.proxy.protobuf import definition
 from brokerd.proxy.status import Code, Refusal
 from remoting.record.layout import MAX_BODY_BYTES
 
 PRODUCER_ATTEMPTS: Final = 3
-RECEIVE_BATCH_SIZE: Final = 32
 LONG_POLLING_S: Final = 20
 BACKOFF_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
-PRODUCER, PUSH_CONSUMER, SIMPLE_CONSUMER, PULL_CONSUMER, LITE_PUSH_CONSUMER, LITE_SIMPLE_CONSUMER = (
-    definition.ClientType.Value(name)
-    for name in (
-        "PRODUCER", "PUSH_CONSUMER", "SIMPLE_CONSUMER", "PULL_CONSUMER", "LITE_PUSH_CONSUMER", "LITE_SIMPLE_CONSUMER",
-    )
-)  # fmt: skip
+PRODUCER, LITE_PUSH_CONSUMER, LITE_SIMPLE_CONSUMER = (
+    definition.ClientType.Value(name) for name in ("PRODUCER", "LITE_PUSH_CONSUMER", "LITE_SIMPLE_CONSUMER")
+)
 
 
 def refuse_unsupported(client_type: int) -> None:
@@ -68,7 +65,7 @@ def _merge_subscription(merged: Any, group: GroupConfig) -> None:
     _merge_delays(policy, group.retry_policy or {})
     subscription = merged.subscription
     subscription.fifo = group.fifo
-    subscription.receive_batch_size = RECEIVE_BATCH_SIZE
+    subscription.receive_batch_size = MAX_BATCH
     subscription.long_polling_timeout.seconds = LONG_POLLING_S
     subscription.long_polling_timeout.nanos = 0
 

@@ -33,7 +33,6 @@ class Code(IntEnum):
     ILLEGAL_DELIVERY_TIME = 40012
     INVALID_RECEIPT_HANDLE = 40013
     MESSAGE_PROPERTY_CONFLICT_WITH_TYPE = 40014
-    UNRECOGNIZED_CLIENT_TYPE = 40015
     MESSAGE_CORRUPTED = 40016
     CLIENT_ID_REQUIRED = 40017
     ILLEGAL_POLLING_TIME = 40018
@@ -51,7 +50,6 @@ class Code(IntEnum):
     INTERNAL_SERVER_ERROR = 50001
     HA_NOT_AVAILABLE = 50002
     NOT_IMPLEMENTED = 50100
-    PROXY_TIMEOUT = 50400
     MASTER_PERSISTENCE_TIMEOUT = 50401
     SLAVE_PERSISTENCE_TIMEOUT = 50402
     UNSUPPORTED = 50500
@@ -64,6 +62,11 @@ class Refusal(Exception):
         super().__init__(text)
         self.code = code
         self.text = text
+
+    @property
+    def status(self) -> bytes:
+        """The field of a response that says it."""
+        return status_field(self.code, self.text)
 
 
 _CODES: Final = {

@@ -14,9 +14,8 @@ from brokerd.delay.levels import DELAY
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, TIMERS
 from brokerd.metadata.configs import GroupConfig
 from brokerd.pop import copies
-from brokerd.pop.handles import dead_letter_topic
 from brokerd.store.draft import Draft
-from remoting.names import DEAD_LETTER_PREFIX
+from remoting.names import DEAD_LETTER_PREFIX, dead_letter_topic_of
 from remoting.record.codec import decode_record
 from remoting.record.properties import decode_properties, encode_properties
 
@@ -59,5 +58,5 @@ def sent_again(draft: Draft, group: str, limit: int, *, is_ordered: bool) -> Dra
         properties[copies.DLQ_ORIGIN_TOPIC] = copies.origin_topic(group, draft.topic, properties)
         message_id = properties.get("UNIQ_KEY") or properties.get(copies.ORIGIN_MESSAGE_ID, "")
         properties[copies.DLQ_ORIGIN_MESSAGE_ID] = message_id
-        draft = draft._replace(topic=dead_letter_topic(group), queue_id=0)
+        draft = draft._replace(topic=dead_letter_topic_of(group), queue_id=0)
     return draft._replace(properties=encode_properties(properties))

@@ -13,6 +13,8 @@ import struct
 from enum import Enum
 from typing import Final
 
+from remoting.names import MAX_RETRY_TOPIC_LENGTH, MAX_TOPIC_LENGTH
+
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
 MAGIC_BLANK: Final = 0xCBD43194
@@ -29,8 +31,8 @@ SYS_INNER_BATCH: Final = 0x80
 SYS_COMPRESSION_TYPE_MASK: Final = 0x700
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_PROPERTIES_BYTES: Final = 32767
-MAX_TOPIC_BYTES: Final = 127
-MAX_RETRY_TOPIC_BYTES: Final = 255
+MAX_TOPIC_BYTES: Final = MAX_TOPIC_LENGTH  # names are ASCII
+MAX_RETRY_TOPIC_BYTES: Final = MAX_RETRY_TOPIC_LENGTH
 MAX_RECORD_BYTES: Final = MAX_BODY_BYTES + 64 * 1024
 HOST_BYTES: Final = 8  # address and port
 HOST_V6_BYTES: Final = 20

@@ -10,6 +10,9 @@ from remoting.java_hash import java_hash
 
 NAME_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
+# What people and gRPC clients may give a message of their own; the record's layout has room for more
+MAX_USER_PROPERTIES: Final = 128
+MAX_USER_PROPERTIES_BYTES: Final = 16 * 1024
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

@@ -25,6 +25,7 @@ from brokerd.pop.requests import (
 )
 from brokerd.pop.service import PopService
 from brokerd.pop.settings import PopSettings
+from brokerd.pop.surroundings import Surroundings
 from brokerd.store.derived.dispatcher import Arrival
 from remoting.record.codec import Record, decode_record
 from tests.support.memory_log import MemoryRecordLog, draft
@@ -70,16 +71,18 @@ class PopBroker:
         rules = Rules(tables, names, self.turns.wall_ms, self.progress.unread_queues, self.progress.unfinished)
         self.metadata = MetadataService(self.log, rules, self.turns)
         self.pop_service = PopService(
-            broker_name="broker-a",
-            ledger=ledger,
-            metadata=self.metadata,
-            reads=self.log,
-            record_log=self.log,
-            is_alive=self.alive.__contains__,
-            scheduler=self.turns,
-            now_ms=self.turns.wall_ms,
-            rng=random.Random(7),
-            settings=PopSettings(**settings),
+            Surroundings(
+                "broker-a",
+                self.metadata,
+                self.log,
+                self.log,
+                self.turns,
+                self.turns.wall_ms,
+                PopSettings(**settings),
+            ),
+            ledger,
+            self.alive.__contains__,
+            random.Random(7),
         )
         self.metadata.listeners.append(self.pop_service.metadata_changed)
         self.residents: list[Resident] = [self.metadata, self.pop_service]

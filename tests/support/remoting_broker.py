@@ -12,26 +12,25 @@ from brokerd.consuming.read_place import PullSettings, ReadPlace
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.levels import DEFAULT_DELAYS
 from brokerd.members.registry import ClientRegistry
-from brokerd.processors.assignments import AssignmentProcessor
-from brokerd.processors.clients import ClientProcessor
-from brokerd.processors.connections import ConnectionProcessor
-from brokerd.processors.consumption import Consumption, ConsumptionProcessor
-from brokerd.processors.groups import GroupProcessor
-from brokerd.processors.inspection import InspectionProcessor
-from brokerd.processors.locks import LockProcessor
-from brokerd.processors.messages import MessageProcessor
-from brokerd.processors.offsets import OffsetProcessor
-from brokerd.processors.pop import PopProcessor
-from brokerd.processors.pop_looking import PopLookingProcessor
-from brokerd.processors.pull import PullProcessor, Readers
-from brokerd.processors.pull_checks import PullChecks
+from brokerd.processors.administration.groups import GroupProcessor
+from brokerd.processors.administration.inspection import InspectionProcessor
+from brokerd.processors.administration.messages import MessageProcessor
+from brokerd.processors.administration.state import StateFigures, StateProcessor
+from brokerd.processors.administration.topics import TopicProcessor
+from brokerd.processors.clients.assignments import AssignmentProcessor
+from brokerd.processors.clients.connections import ConnectionProcessor
+from brokerd.processors.clients.heartbeats import ClientProcessor
+from brokerd.processors.clients.locks import LockProcessor
+from brokerd.processors.clients.relay import RelayProcessor
+from brokerd.processors.offsets.committed import OffsetProcessor
+from brokerd.processors.offsets.consumption import Consumption, ConsumptionProcessor
+from brokerd.processors.offsets.resets import ResetProcessor
+from brokerd.processors.pop.pop import PopProcessor
+from brokerd.processors.pulling.checks import PullChecks
+from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors, handlers_of, on_master
-from brokerd.processors.relay import RelayProcessor
-from brokerd.processors.resets import ResetProcessor
-from brokerd.processors.send_back import SendBackProcessor
-from brokerd.processors.state import StateProcessor, StateSources
-from brokerd.processors.topics import TopicProcessor
-from brokerd.processors.transactions import TransactionProcessor
+from brokerd.processors.sending.send_back import SendBackProcessor
+from brokerd.processors.sending.transactions import TransactionProcessor
 from brokerd.replication.facts import ReplicaFacts
 from brokerd.replication.log import LogPosition
 from brokerd.replication.roles.effects import Role
@@ -144,14 +143,13 @@ class RemotingBroker(PopBroker):
         self.is_master = True
         self.pull_settings = Live(pull_settings or PullSettings())
         self.other_routes: list[BrokerRoute] = []
-        names = self.metadata.names
         version = lambda: self.metadata.data_version(1)  # noqa: E731
         offset = self.progress.consumer_offset
         self.is_master_known = False
         self.log_end, self.memory_bytes = 0, 1000
         self.pull = PullProcessor(
             PullChecks(self.metadata, self.clients, lambda: self.is_master),
-            Readers(self.metadata.commits, self.progress.pulled),
+            self.progress.pulled,
             self.log,
             self.counters,
             self.turns,
@@ -163,19 +161,13 @@ class RemotingBroker(PopBroker):
                 self.memory_bytes,
             ),
         )
-        sources = StateSources(
-            lambda: REPLICA,
-            LOCAL_LOG,
+        figures = StateFigures(
             lambda: 8,
             lambda: Totals(in_messages=1, in_bytes=2, out_messages=3, out_bytes=4),
             lambda: 7,
-            offset,
-            self.pop_service.in_flight,
-            self.progress.consumed,
             lambda: self.transactions.state(),
             lambda: self.schedule.state(),
             lambda: 11,
-            self.turns.wall_ms,
         )
         transaction_topics = TransactionTopics(self.log, self.metadata, self.turns.wall_ms, HOST)
         transaction_settings = Live(TransactionSettings())
@@ -208,7 +200,7 @@ class RemotingBroker(PopBroker):
             GroupProcessor(self.metadata, version),
             ConnectionProcessor(self.clients),
             ConsumptionProcessor(consumption, "127.0.0.1:10911", self.turns.wall_ms, self.counters.statistics),
-            AssignmentProcessor(self.metadata, self.clients, self.route),
+            AssignmentProcessor(self.metadata, self.clients, self),
             InspectionProcessor(
                 self.counters.statistics,
                 "cluster",
@@ -216,12 +208,11 @@ class RemotingBroker(PopBroker):
                 ranges,
                 self.clients.consumer_group,
             ),
-            ResetProcessor(consumption, self.metadata.commits, self.pop_service, self.pull_settings, self.pull.wake),
+            ResetProcessor(consumption, self.pop_service, self.pull_settings, self.pull.wake),
             RelayProcessor(self.metadata, self.clients, self.log, "broker-a"),
             MessageProcessor(self.log, NoIndex()),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
-            PopLookingProcessor(self.pop_service.looking, self.pop_service, self.metadata, self.turns),
-            StateProcessor("cluster", "broker-a", self.metadata, names, self.clients, ranges, sources),
+            StateProcessor("cluster", consumption, lambda: REPLICA, LOCAL_LOG, figures, self.turns.wall_ms),
             LockProcessor(
                 self.locks,
                 self.metadata,

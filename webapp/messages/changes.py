@@ -7,11 +7,13 @@ import binascii
 from typing import Any
 
 from remoting.names import MAX_TOPIC_LENGTH
+from remoting.record.layout import MAX_BODY_BYTES
+from remoting.record.properties import MAX_USER_PROPERTIES, MAX_USER_PROPERTIES_BYTES
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import InvalidInput
 from webapp.operations.kinds import Done, Kind, Parameters
-from webapp.rules import MAX_BODY_BYTES, MAX_PROPERTIES, MAX_PROPERTIES_BYTES, Rules
+from webapp.rules import Rules
 
 # What the protocol itself keeps in properties; a person sets the first two by their own fields.
 RESERVED_PROPERTIES = frozenset(
@@ -85,10 +87,12 @@ def _properties(rules: Rules, given: Any) -> dict[str, str]:
         rules.refuse("properties", "must be an object of text values")
         return {}
     if (
-        len(given) > MAX_PROPERTIES
-        or sum(len(f"{name}{value}".encode()) for name, value in given.items()) > MAX_PROPERTIES_BYTES
+        len(given) > MAX_USER_PROPERTIES
+        or sum(len(f"{name}{value}".encode()) for name, value in given.items()) > MAX_USER_PROPERTIES_BYTES
     ):
-        rules.refuse("properties", f"at most {MAX_PROPERTIES} properties and {MAX_PROPERTIES_BYTES} bytes together")
+        rules.refuse(
+            "properties", f"at most {MAX_USER_PROPERTIES} properties and {MAX_USER_PROPERTIES_BYTES} bytes together"
+        )
     for name, value in given.items():
         if name in RESERVED_PROPERTIES or not name:
             rules.refuse("properties", f"{name or 'an empty name'} is reserved for the protocol")

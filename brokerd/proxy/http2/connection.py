@@ -80,7 +80,7 @@ class ServerConnection(Generic[H]):
 
         self._rest = b""
         self._preface_seen = False
-        self._first_settings_seen = False
+        self.ready = False  # the peer's preface and first settings have come
         self._block: list[bytes] = []
         self._block_bytes = 0
         self._block_stream_id = 0
@@ -108,11 +108,6 @@ class ServerConnection(Generic[H]):
         return frames.encode_settings(settings) + frames.encode_window_update(0, more)
 
     # ---- what the shell asks
-
-    @property
-    def ready(self) -> bool:
-        """The peer's preface and first settings have come."""
-        return self._first_settings_seen
 
     def go_away(self, reason: str) -> None:
         """Announce that no new streams are taken; those that are open go on."""
@@ -158,7 +153,8 @@ class ServerConnection(Generic[H]):
             length = length_high << 8 | length_low
             start = position + FRAME_HEADER_BYTES
             if length > max_frame_bytes:
-                self._refuse_frame_size(kind, length)
+                text = f"a frame of type {kind} with {length} bytes; at most {max_frame_bytes} are taken"
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, text)
             if start + length > end:
                 break
             position = start + length
@@ -188,7 +184,7 @@ class ServerConnection(Generic[H]):
                     and len(streams) < max_streams
                     and not self._block_stream_id
                     and not self.going_away
-                    and self._first_settings_seen
+                    and self.ready
                 ):
                     self._last_stream_id = stream_id
                     stream = Stream(stream_id, head, stream_window, self.outgoing.initial_window)
@@ -199,14 +195,8 @@ class ServerConnection(Generic[H]):
             self._read_frame(kind, flags, stream_id & 0x7FFFFFFF, data[start:position])
         self._rest = data[position:] if position < end else b""
 
-    def _refuse_frame_size(self, kind: int, length: int) -> None:
-        raise ConnectionFault(
-            ErrorCode.FRAME_SIZE_ERROR,
-            f"a frame of type {kind} with {length} bytes; at most {self._limits.max_frame_bytes} are taken",
-        )
-
     def _read_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if not self._first_settings_seen and (kind != SETTINGS or flags & ACK):
+        if not self.ready and (kind != SETTINGS or flags & ACK):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the first frame must be SETTINGS")
         if self._block_stream_id and (kind != CONTINUATION or stream_id != self._block_stream_id):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block must go on in CONTINUATION frames")
@@ -360,7 +350,7 @@ class ServerConnection(Generic[H]):
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many SETTINGS frames")
         for name, value in frames.SETTING.iter_unpack(payload):
             self._apply_setting(name, value)
-        self._first_settings_seen = True
+        self.ready = True
         self.outgoing.put(frames.encode_frame(SETTINGS, ACK, 0))  # before the data that they let go
         self.outgoing.send_released()
 

@@ -43,22 +43,17 @@ _UINT32: Final = struct.Struct(">I")
 
 
 class ErrorCode(IntEnum):
-    """RFC 9113 section 7."""
+    """RFC 9113 section 7, as far as we say them."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
-    INTERNAL_ERROR = 0x2
     FLOW_CONTROL_ERROR = 0x3
-    SETTINGS_TIMEOUT = 0x4
     STREAM_CLOSED = 0x5
     FRAME_SIZE_ERROR = 0x6
     REFUSED_STREAM = 0x7
     CANCEL = 0x8
     COMPRESSION_ERROR = 0x9
-    CONNECT_ERROR = 0xA
     ENHANCE_YOUR_CALM = 0xB
-    INADEQUATE_SECURITY = 0xC
-    HTTP_1_1_REQUIRED = 0xD
 
 
 class Setting(IntEnum):
@@ -109,19 +104,6 @@ def encode_rst_stream(stream_id: int, error_code: int) -> bytes:
 
 def encode_goaway(last_stream_id: int, error_code: int, reason: str) -> bytes:
     return encode_frame(GOAWAY, 0, 0, _UINT32.pack(last_stream_id) + _UINT32.pack(error_code) + reason.encode()[:200])
-
-
-def encode_headers(stream_id: int, block: bytes, end_stream: bool, max_frame_bytes: int) -> bytes:
-    """A header block as HEADERS and, when it is longer than a frame may be, CONTINUATION frames."""
-    flags = END_STREAM if end_stream else 0
-    if len(block) <= max_frame_bytes:
-        return encode_frame(HEADERS, flags | END_HEADERS, stream_id, block)
-    frames = [encode_frame(HEADERS, flags, stream_id, block[:max_frame_bytes])]
-    for start in range(max_frame_bytes, len(block), max_frame_bytes):
-        last = start + max_frame_bytes >= len(block)
-        payload = block[start : start + max_frame_bytes]
-        frames.append(encode_frame(CONTINUATION, END_HEADERS if last else 0, stream_id, payload))
-    return b"".join(frames)
 
 
 def literal_field(name: bytes, value: bytes) -> bytes:

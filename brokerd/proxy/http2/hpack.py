@@ -37,10 +37,9 @@ class HeaderListTooLarge(HpackError):
 class HpackDecoder:
     """The decoder of one connection. `changes` counts what blocks did to the table."""
 
-    def __init__(self, max_list_bytes: int, max_table_bytes: int = DEFAULT_TABLE_BYTES) -> None:
+    def __init__(self, max_list_bytes: int) -> None:
         self._max_list_bytes = max_list_bytes
-        self._allowed_table_bytes = max_table_bytes
-        self._max_table_bytes = max_table_bytes
+        self._max_table_bytes = DEFAULT_TABLE_BYTES
         self._table: deque[Field] = deque()  # newest first, as indexes count
         self._table_bytes = 0
         self.changes = 0
@@ -104,7 +103,7 @@ class HpackDecoder:
             self._table_bytes += size
 
     def _resize(self, size: int) -> None:
-        if size > self._allowed_table_bytes:
+        if size > DEFAULT_TABLE_BYTES:
             raise HpackError("a table size update beyond what we allow")
         self.changes += 1
         self._max_table_bytes = size

@@ -6,7 +6,7 @@ request has a rate, and incomplete bodies are paid from a budget that all connec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _MIB = 1024 * 1024
 
@@ -37,43 +37,38 @@ class Http2Limits:
     idle_frame_burst: int = 10000
 
 
+@dataclass(slots=True)
 class Allowance:
     """A rate with a burst: `take` answers whether one more is within it."""
 
-    __slots__ = ("_burst", "_left", "_rate", "_since_ms")
+    rate: int
+    burst: int
+    left: float = field(init=False)
+    since_ms: int = 0
 
-    def __init__(self, rate: int, burst: int) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._left = float(burst)
-        self._since_ms = 0
+    def __post_init__(self) -> None:
+        self.left = self.burst
 
     def take(self, now_ms: int) -> bool:
-        self._left = min(self._burst, self._left + (now_ms - self._since_ms) * self._rate / 1000)
-        self._since_ms = now_ms
-        if self._left < 1:
+        self.left = min(self.burst, self.left + (now_ms - self.since_ms) * self.rate / 1000)
+        self.since_ms = now_ms
+        if self.left < 1:
             return False
-        self._left -= 1
+        self.left -= 1
         return True
 
 
+@dataclass(slots=True)
 class Budget:
     """Bytes that all connections together may hold in unfinished bodies."""
 
-    __slots__ = ("_left",)
-
-    def __init__(self, total_bytes: int) -> None:
-        self._left = total_bytes
-
-    @property
-    def left_bytes(self) -> int:
-        return self._left
+    left_bytes: int
 
     def take(self, count: int) -> bool:
-        if count > self._left:
+        if count > self.left_bytes:
             return False
-        self._left -= count
+        self.left_bytes -= count
         return True
 
     def give_back(self, count: int) -> None:
-        self._left += count
+        self.left_bytes += count

@@ -106,7 +106,9 @@ class Outgoing(Generic[H]):
         if self.must_empty_table:
             self.must_empty_table = False
             block = _EMPTY_TABLE + block
-        self._out.append(frames.encode_headers(stream.stream_id, block, end_stream, self.max_frame_bytes))
+        assert len(block) <= self.max_frame_bytes  # we have nothing to say that would need CONTINUATION
+        flags = END_HEADERS | END_STREAM if end_stream else END_HEADERS
+        self._out.append(frames.encode_frame(HEADERS, flags, stream.stream_id, block))
         if end_stream:
             self._ended(stream)
 
@@ -133,12 +135,6 @@ class Outgoing(Generic[H]):
         else:
             self._out.append(frames.encode_frame(DATA, END_STREAM, stream.stream_id))
             self._ended(stream)
-
-    def reset(self, stream: Stream[H], error_code: ErrorCode) -> None:
-        """Give the stream up."""
-        if stream.state != CLOSED:
-            self.forget(stream)
-            self.reset_id(stream.stream_id, error_code)
 
     def reset_id(self, stream_id: int, error_code: ErrorCode) -> None:
         """Reset a stream that has no object (any more)."""

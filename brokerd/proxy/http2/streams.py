@@ -12,6 +12,7 @@ in which state is `FRAME_FAULTS`.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Final, Generic
 
 from brokerd.proxy.http2.frames import DATA, HEADERS, ErrorCode
@@ -40,39 +41,24 @@ FRAME_FAULTS: Final = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class Stream(Generic[H]):
     """A live stream. `context` belongs to the layer above."""
 
-    __slots__ = (
-        "body",
-        "chunks",
-        "context",
-        "head",
-        "receive_window",
-        "received_bytes",
-        "send_window",
-        "state",
-        "stream_id",
-        "unfinished_bytes",
-        "waiting",
-        "waiting_trailers",
-    )
-
-    def __init__(self, stream_id: int, head: H, receive_window: int, send_window: int) -> None:
-        self.stream_id = stream_id
-        self.head = head
-        self.state = OPEN
-        self.receive_window = receive_window
-        self.send_window = send_window
-        self.context: object = None
-        # the body so far, of a head that collects; complete in `body`
-        self.chunks: list[bytes] | None = None
-        self.body: bytes = b""
-        self.received_bytes = 0
-        self.unfinished_bytes = 0
-        # data that the flow-control windows hold back, and the trailers to end with after it
-        self.waiting: deque[bytes | memoryview] | None = None
-        self.waiting_trailers: bytes | None = None
+    stream_id: int
+    head: H
+    receive_window: int
+    send_window: int
+    state: int = OPEN
+    context: object = None
+    # the body so far, of a head that collects; complete in `body`
+    chunks: list[bytes] | None = None
+    body: bytes = b""
+    received_bytes: int = 0
+    unfinished_bytes: int = 0
+    # data that the flow-control windows hold back, and the trailers to end with after it
+    waiting: deque[bytes | memoryview] | None = None
+    waiting_trailers: bytes | None = None
 
     def ended(self, side: int) -> None:
         """One side sent its END_STREAM."""

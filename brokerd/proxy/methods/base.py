@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError
 from brokerd.cluster.routes import Routes
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import Metadata
-from brokerd.pop.requests import Popper
+from brokerd.pop.service import PopService
 from brokerd.proxy.calls import Call, Handler
-from brokerd.proxy.status import Code, Refusal, refusal_of, status_field
+from brokerd.proxy.status import OK, Code, Refusal, refusal_of
 from brokerd.sending.outcomes import Sender
 from remoting.errors import RequestError
 
@@ -38,28 +38,30 @@ class Services:
     """The parts of the broker that the methods use."""
 
     sender: Sender
-    popper: Popper
+    popper: PopService
     metadata: Metadata
     clients: ClientRegistry
     routes: Routes
 
 
-def client_id(call: Call) -> str:
-    """The id of the client object that calls; every call has to carry one."""
-    value = call.metadata.get(CLIENT_ID, "")
-    if not value:
-        raise Refusal(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing")
-    return value[:_MAX_HEADER_LENGTH]
-
-
 def header(call: Call, name: str) -> str:
-    """An optional header, bounded."""
+    """A header, bounded; empty when it is missing, which `CLIENT_ID` is not in a call that was parsed."""
     return call.metadata.get(name, "")[:_MAX_HEADER_LENGTH]
 
 
 def refuse_unary(call: Call, request: Any, refusal: Refusal) -> None:
     """The answer to a refused unary call: a response with nothing but its status."""
-    call.answer(status_field(refusal.code, refusal.text))
+    call.answer(refusal.status)
+
+
+def refuse_streamed(call: Call, request: Any, refusal: Refusal) -> None:
+    """The same on a stream that goes on."""
+    call.send([refusal.status])
+
+
+def answer_when_done(call: Call) -> Callable[[RequestError | None], None]:
+    """The `done` of a change whose answer is a status and nothing else."""
+    return lambda error: call.answer(OK if error is None else refusal_of(error).status)
 
 
 def attempt(call: Call, request: Any, refuse: Refuse, action: Callable[..., None], *arguments: Any) -> None:
@@ -75,12 +77,20 @@ def attempt(call: Call, request: Any, refuse: Refuse, action: Callable[..., None
         refuse(call, request, Refusal(Code.INTERNAL_SERVER_ERROR, f"internal error: {type(error).__name__}"))
 
 
+def decode(call: Call, request_class: Any) -> Any:
+    """The call's request message. Raises Refusal."""
+    try:
+        return request_class.FromString(call.message)
+    except DecodeError as error:
+        raise Refusal(Code.BAD_REQUEST, f"undecodable request: {error}") from error
+
+
 def parse(call: Call, request_class: Any, refuse: Refuse = refuse_unary) -> Any:
     """The call's request message; None after the call was refused, for its bytes or for the missing client id."""
     try:
-        request = request_class.FromString(call.message)
-    except DecodeError as error:
-        refuse(call, None, Refusal(Code.BAD_REQUEST, f"undecodable request: {error}"))
+        request = decode(call, request_class)
+    except Refusal as refusal:
+        refuse(call, None, refusal)
         return None
     if not call.metadata.get(CLIENT_ID):
         refuse(call, request, Refusal(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from brokerd.metadata.configs import GroupConfig, Metadata
 from remoting.errors import RequestError
@@ -15,29 +16,29 @@ Ensured = Callable[[RequestError | None], None]
 _MAX_WAITING = 10000
 
 
+@dataclass(slots=True, eq=False)
 class Groups:
     """Creates each missing group once, whoever asks at the same time."""
 
-    def __init__(self, metadata: Metadata, auto_create: bool) -> None:
-        self._metadata = metadata
-        self._auto_create = auto_create
-        self._waiting: dict[str, list[Ensured]] = {}
+    metadata: Metadata
+    auto_create: bool
+    waiting: dict[str, list[Ensured]] = field(default_factory=dict)
 
     def get(self, name: str) -> GroupConfig | None:
-        return self._metadata.group(name)
+        return self.metadata.group(name)
 
     def ensure(self, name: str, ensured: Ensured) -> None:
         """Call `ensured` when the group exists, or with the reason why not; at once when it is there (or may stay unknown)."""
-        waiting = self._waiting.get(name)
+        waiting = self.waiting.get(name)
         if waiting is not None and len(waiting) < _MAX_WAITING:
             waiting.append(ensured)
-        elif self._metadata.group(name) is not None or not self._auto_create:
+        elif self.metadata.group(name) is not None or not self.auto_create:
             ensured(None)
         else:
-            self._waiting[name] = [ensured]
+            self.waiting[name] = [ensured]
             log.info("creating consumer group %s for its first client", name)
-            self._metadata.put_group(GroupConfig(name), lambda error: self._created(name, error))
+            self.metadata.put_group(GroupConfig(name), lambda error: self._created(name, error))
 
     def _created(self, name: str, error: RequestError | None) -> None:
-        for ensured in self._waiting.pop(name, ()):
+        for ensured in self.waiting.pop(name, ()):
             ensured(error)

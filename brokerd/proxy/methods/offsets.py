@@ -6,11 +6,10 @@ from typing import Any
 
 from brokerd.metadata.configs import Metadata
 from brokerd.proxy.calls import Call, Handler
-from brokerd.proxy.methods.base import each
+from brokerd.proxy.methods.base import answer_when_done, each
 from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import service
-from brokerd.proxy.status import OK, Code, Refusal, refusal_of, status_field
-from remoting.errors import RequestError
+from brokerd.proxy.status import OK, Code, Refusal
 
 
 def update_offset(metadata: Metadata) -> Handler:
@@ -19,12 +18,7 @@ def update_offset(metadata: Metadata) -> Handler:
         topic, queue_id = _queue(metadata, request.message_queue)
         if request.offset < 0:
             raise Refusal(Code.ILLEGAL_OFFSET, "an offset is not negative")
-
-        def committed(error: RequestError | None) -> None:
-            refusal = None if error is None else refusal_of(error)
-            call.answer(OK if refusal is None else status_field(refusal.code, refusal.text))
-
-        metadata.commit_offset(group, topic, queue_id, request.offset, committed)
+        metadata.commit_offset(group, topic, queue_id, request.offset, answer_when_done(call))
 
     return each(service.UpdateOffsetRequest, handle)
 

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
-from brokerd.metadata.configs import Metadata
+from brokerd.loop.long_polling import ANY_QUEUE
+from brokerd.metadata.configs import PERM_READ, Metadata
 from brokerd.metadata.start_offsets import InitMode
-from brokerd.pop.requests import Parked, PopOutcome, PoppedMessage, Popper, PopRequest, PopStatus
+from brokerd.pop.queue_ledger import MAX_BATCH
+from brokerd.pop.requests import MAX_ATTEMPT_ID, Parked, PopOutcome, PoppedMessage, PopRequest, PopStatus
+from brokerd.pop.service import PopService
 from brokerd.proxy import properties
 from brokerd.proxy.calls import Call
 from brokerd.proxy.mapping import to_message
-from brokerd.proxy.methods.base import attempt, client_id, parse
+from brokerd.proxy.methods.base import CLIENT_ID, attempt, header, parse
 from brokerd.proxy.methods.groups import Groups
-from brokerd.proxy.methods.query_route import PERM_READ
 from brokerd.proxy.names import group_name, topic_name
-from brokerd.proxy.protobuf import definition, service
+from brokerd.proxy.protobuf import definition, milliseconds, service
 from brokerd.proxy.status import OK, Code, Refusal, encode_length, refusal_of, status_field
 from remoting.errors import ProtocolError, RequestError
 from remoting.names import DEAD_LETTER_PREFIX
@@ -30,7 +33,6 @@ from remoting.record.codec import decode_record
 
 log = logging.getLogger(__name__)
 
-MAX_BATCH: Final = 32
 MIN_INVISIBLE_MS: Final = 10_000
 MAX_INVISIBLE_MS: Final = 12 * 3600 * 1000
 RENEWED_INVISIBLE_MS: Final = 60_000
@@ -41,30 +43,21 @@ RESERVED_MS: Final = 100
 # taken for a client that is gone: visible again after this
 RETURNED_INVISIBLE_MS: Final = 1_000
 
-_ANY_QUEUE: Final = -1
-_MAX_ATTEMPT_ID: Final = 128  # characters
 _MAX_ROUNDS: Final = 64
 _SQL: Final = definition.FilterType.Value("SQL")
 _NO_MESSAGE: Final = status_field(Code.MESSAGE_NOT_FOUND, "no new message")
 
 
+@dataclass(slots=True, eq=False)
 class ReceiveMessage:
     """The method; keeps the calls that wait so that a stopping broker can answer them."""
 
-    def __init__(
-        self,
-        popper: Popper,
-        metadata: Metadata,
-        groups: Groups,
-        monotonic_ms: Callable[[], int],
-        wall_ms: Callable[[], int],
-    ) -> None:
-        self.popper = popper
-        self.metadata = metadata
-        self.groups = groups
-        self.monotonic_ms = monotonic_ms
-        self.wall_ms = wall_ms
-        self.waiting: set[_Receive] = set()
+    popper: PopService
+    metadata: Metadata
+    groups: Groups
+    monotonic_ms: Callable[[], int]
+    wall_ms: Callable[[], int]
+    waiting: set[_Receive] = field(default_factory=set)
 
     def __call__(self, calls: Sequence[Call]) -> None:
         for call in calls:
@@ -78,7 +71,7 @@ class ReceiveMessage:
             receive.give_up()
 
     def refuse(self, call: Call, request: Any, refusal: Refusal) -> None:
-        self.finish(call, [status_field(refusal.code, refusal.text)])
+        self.finish(call, [refusal.status])
 
     def finish(self, call: Call, frames: list[bytes]) -> None:
         """Send the frames and the delivery timestamp that has to follow, and end the call."""
@@ -96,15 +89,15 @@ class ReceiveMessage:
         pop = PopRequest(
             group,
             topic,
-            _ANY_QUEUE,
+            ANY_QUEUE,
             batch_size(request.batch_size),
             invisible_time_ms(request),
             now_ms + polling_ms(request, call.deadline_ms, now_ms),
             init_mode=InitMode.MAX,
             expression_type="SQL92" if request.filter_expression.type == _SQL else "TAG",
             expression=request.filter_expression.expression.strip() or "*",
-            attempt_id=request.attempt_id[:_MAX_ATTEMPT_ID],
-            client_id=client_id(call),
+            attempt_id=request.attempt_id[:MAX_ATTEMPT_ID],
+            client_id=header(call, CLIENT_ID),
             auto_renew=request.auto_renew,
         )
         config = self.metadata.topic(topic)
@@ -169,10 +162,7 @@ class _Receive:
         if parked is not None and not finished:
             self._parked = parked
             self._method.waiting.add(self)
-            self._call.on_cancel = self._cancelled
-
-    def _cancelled(self) -> None:
-        self._forget(cancel=True)
+            self._call.on_cancel = partial(self._forget, cancel=True)
 
     def _forget(self, *, cancel: bool) -> None:
         self._method.waiting.discard(self)
@@ -237,8 +227,7 @@ def invisible_time_ms(request: Any) -> int:
     """How long the messages stay hidden. A push consumer leaves it to the broker, which renews while the client lives."""
     if request.auto_renew:
         return RENEWED_INVISIBLE_MS
-    duration = request.invisible_duration
-    value: int = duration.seconds * 1000 + duration.nanos // 1_000_000
+    value = milliseconds(request.invisible_duration)
     if value < MIN_INVISIBLE_MS:
         raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small; it must be at least 10 seconds")
     if value > MAX_INVISIBLE_MS:
@@ -248,7 +237,7 @@ def invisible_time_ms(request: Any) -> int:
 
 def polling_ms(request: Any, deadline_ms: int | None, now_ms: int) -> int:
     """How long to wait for messages: what the client asks, within bounds, and never beyond its own deadline."""
-    asked = request.long_polling_timeout.seconds * 1000 + request.long_polling_timeout.nanos // 1_000_000
+    asked = milliseconds(request.long_polling_timeout)
     left = MAX_POLLING_MS + RESERVED_MS if deadline_ms is None else deadline_ms - now_ms
     if asked <= 0:
         wait = min(max(left // 2, MIN_POLLING_MS), MAX_POLLING_MS)

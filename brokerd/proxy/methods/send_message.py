@@ -91,14 +91,13 @@ def encode_response(message_ids: Sequence[str], outcomes: Sequence[SendOutcome])
 def _status_of(outcome: SendOutcome) -> bytes:
     # Too few replicas has no code of its own in the other protocol: its refusal would look like a fault of ours.
     if outcome.error is not None and outcome.status is not PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
-        refusal = refusal_of(outcome.error)
-        return status_field(refusal.code, refusal.text)
+        return refusal_of(outcome.error).status
     return status_field(_CODES[outcome.status], _TEXTS.get(outcome.status, outcome.status.name))
 
 
 def refuse(call: Call, request: Any, refusal: Refusal) -> None:
     """Refuse the whole request: overall and once per message, since some clients count the entries."""
-    status = status_field(refusal.code, refusal.text)
+    status = refusal.status
     entry = b"\x12" + encode_length(len(status)) + status
     count = 0 if request is None else min(len(request.messages), MAX_MESSAGES)
     call.answer(status + entry * count)

@@ -6,27 +6,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brokerd.proxy.calls import Handler, Kind
-from brokerd.proxy.methods import change_invisible, send_message
-from brokerd.proxy.methods.ack_message import ack_message
-from brokerd.proxy.methods.base import Refuse, Services, refuse_unary
-from brokerd.proxy.methods.dead_letter import forward_to_dead_letter
-from brokerd.proxy.methods.declined import declined, end_transaction, pull_message
+from brokerd.proxy.calls import Call, Handler, Kind
+from brokerd.proxy.methods import send_message
+from brokerd.proxy.methods.base import Refuse, Services, each, refuse_streamed, refuse_unary
+from brokerd.proxy.methods.clients import heartbeat, notify_client_termination, telemetry
+from brokerd.proxy.methods.finishing import (
+    ack_message,
+    change_invisible_duration,
+    forward_to_dead_letter,
+    refuse_change,
+)
 from brokerd.proxy.methods.groups import Groups
-from brokerd.proxy.methods.heartbeat import heartbeat, notify_client_termination
 from brokerd.proxy.methods.offsets import get_offset, update_offset
-from brokerd.proxy.methods.query_assignment import query_assignment
-from brokerd.proxy.methods.query_route import query_route
 from brokerd.proxy.methods.receive_message import ReceiveMessage
-from brokerd.proxy.methods.telemetry import telemetry
+from brokerd.proxy.methods.routes import query_assignment, query_route
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.sessions import Sessions
-from brokerd.proxy.status import Code
+from brokerd.proxy.status import Code, Refusal
 
 KINDS: Final = {
     "ReceiveMessage": Kind.SERVER_STREAM,
     "PullMessage": Kind.SERVER_STREAM,
     "Telemetry": Kind.BIDIRECTIONAL,
+}
+
+# Methods that this version does not have: always refused, with a status that clients understand
+_DECLINED: Final = {
+    "RecallMessage": (Code.NOT_IMPLEMENTED, "this version does not have delayed messages to recall"),
+    "QueryOffset": (Code.NOT_IMPLEMENTED, "this version does not have QueryOffset"),
+    "PullMessage": (Code.NOT_IMPLEMENTED, "PullMessage is not implemented; use ReceiveMessage"),
+    "SyncLiteSubscription": (Code.UNSUPPORTED, "this version does not have lite topics"),
 }
 
 
@@ -51,7 +60,6 @@ def build_methods(
     metadata, clients, popper = services.metadata, services.clients, services.popper
     groups = Groups(metadata, auto_create_groups)
     receive = ReceiveMessage(popper, metadata, groups, monotonic_ms, wall_ms)
-    not_yet = "this version does not have {}"
     handlers: dict[str, Handler] = {
         "QueryRoute": query_route(services.routes),
         "QueryAssignment": query_assignment(services.routes, groups),
@@ -61,27 +69,35 @@ def build_methods(
         "SendMessage": send_message.send_message(services.sender, metadata, wall_ms),
         "ReceiveMessage": receive,
         "AckMessage": ack_message(popper),
-        "ChangeInvisibleDuration": change_invisible.change_invisible_duration(popper),
+        "ChangeInvisibleDuration": change_invisible_duration(popper),
         "ForwardMessageToDeadLetterQueue": forward_to_dead_letter(popper),
         "UpdateOffset": update_offset(metadata),
         "GetOffset": get_offset(metadata),
-        "EndTransaction": end_transaction(),
-        "RecallMessage": declined(
-            service.RecallMessageRequest, Code.NOT_IMPLEMENTED, not_yet.format("delayed messages to recall")
-        ),
-        "QueryOffset": declined(service.QueryOffsetRequest, Code.NOT_IMPLEMENTED, not_yet.format("QueryOffset")),
-        "PullMessage": pull_message(),
-        "SyncLiteSubscription": declined(
-            service.SyncLiteSubscriptionRequest, Code.UNSUPPORTED, not_yet.format("lite topics")
-        ),
+        "EndTransaction": each(service.EndTransactionRequest, _end_transaction),
     }
-    refusals: dict[str, tuple[Any, Refuse]] = {
-        name: (getattr(service, f"{name}Request"), refuse_unary) for name in handlers if name != "Telemetry"
+    handlers |= {name: _declined(name, code, text) for name, (code, text) in _DECLINED.items()}
+    refuses: dict[str, Refuse] = {
+        "SendMessage": send_message.refuse,
+        "ReceiveMessage": receive.refuse,
+        "ChangeInvisibleDuration": refuse_change,
+        "Telemetry": refuse_streamed,
     }
-    for name, refuse in (
-        ("SendMessage", send_message.refuse),
-        ("ReceiveMessage", receive.refuse),
-        ("ChangeInvisibleDuration", change_invisible.refuse),
-    ):
-        refusals[name] = refusals[name][0], refuse
+    refusals = {name: (_request_class(name), refuses.get(name, refuse_unary)) for name in handlers}
     return Methods(handlers, refusals, sessions, receive)
+
+
+def _request_class(name: str) -> Any:
+    return service.TelemetryCommand if name == "Telemetry" else getattr(service, f"{name}Request")
+
+
+def _declined(name: str, code: Code, text: str) -> Handler:
+    def handle(call: Call, request: Any) -> None:
+        raise Refusal(code, text)
+
+    return each(_request_class(name), handle)
+
+
+def _end_transaction(call: Call, request: Any) -> None:
+    """No transaction was ever begun here, so every id is a made-up one."""
+    text = "this version takes transactions over remoting only, so there is none with this id"
+    raise Refusal(Code.INVALID_TRANSACTION_ID, text if request.transaction_id else "the transaction id is missing")

@@ -98,7 +98,8 @@ class LedgerMachine(RuleBasedStateMachine):
         pop_time = max(self.now_ms, queue.last_pop_time_ms + 1 if queue is not None else 0)
         batch = records.taken_batch(TOPIC, queue_id, next_offset, offsets, counts)
         due = self.now_ms + invisible
-        body = records.taken(GROUP, pop_time, invisible, due, [batch], attempt_id=attempt_id, ordered=self.ordered)
+        pop = records.Pop(pop_time, invisible, due, attempt_id=attempt_id, ordered=self.ordered)
+        body = records.taken(GROUP, pop, [batch])
         self.record(records.TAKEN, body)
         for place, offset in enumerate(offsets):
             message = self.messages[queue_id][offset]
@@ -151,12 +152,12 @@ class LedgerMachine(RuleBasedStateMachine):
         for handle in chosen:
             message = self.messages[handle.queue_id][handle.queue_offset]
             expected = message.state == "hidden" and message.handle == handle and not self.visible(message)
-            replacement = claims.change(GROUP, TOPIC, handle, invisible)
-            assert (replacement is not None) is expected
-            if replacement is not None:
+            pop_time_ms = claims.change(GROUP, TOPIC, handle, invisible)
+            assert (pop_time_ms is not None) is expected
+            if pop_time_ms is not None:
                 message.handle = handle._replace(
                     start_offset=handle.queue_offset,
-                    pop_time_ms=replacement.pop_time_ms,
+                    pop_time_ms=pop_time_ms,
                     invisible_time_ms=invisible,
                 )
                 message.due_ms = self.now_ms + invisible
@@ -237,7 +238,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert committed >= self.committed[queue_id]
             self.committed[queue_id] = committed
             total += len(queue.batches)
-        assert self.ledger.batch_count == total
+        assert self.ledger._batch_count == total
 
 
 class OrderedLedgerMachine(LedgerMachine):

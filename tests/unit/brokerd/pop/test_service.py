@@ -7,7 +7,7 @@ import pytest
 from brokerd.metadata.start_offsets import InitMode
 from brokerd.pop.handles import decode_handle
 from brokerd.pop.records import POP_TOPIC
-from brokerd.pop.requests import AckStatus, Popper, PopStatus
+from brokerd.pop.requests import AckStatus, PopStatus
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import InvalidParameter
@@ -17,11 +17,6 @@ from tests.support.pop_broker import master
 
 OK, INVALID, FAILED = AckStatus.OK, AckStatus.INVALID_HANDLE, AckStatus.FAILED
 RETRY = "%RETRY%g+t"
-
-
-def test_it_is_a_popper() -> None:
-    popper: Popper = master().pop_service
-    assert popper
 
 
 # ---- taking and finishing
@@ -37,7 +32,7 @@ def test_messages_are_taken_once_and_finished() -> None:
     assert broker.receive().outcome.status == PopStatus.NOTHING
     assert broker.ack(*first.messages) == [OK, OK]
     assert broker.pop_service.ledger.committed_offset("g", "t", 0) == 2
-    assert broker.pop_service.in_flight("g", "t", 0) == 1
+    assert broker.progress.in_flight("g", "t", 0) == 1
 
 
 def test_all_finished_and_quiet_means_no_lag() -> None:
@@ -52,8 +47,8 @@ def test_all_finished_and_quiet_means_no_lag() -> None:
     assert sorted(seen, key=int) == [str(number) for number in range(100)]
     for queue_id in range(4):
         assert broker.pop_service.ledger.committed_offset("g", "t", queue_id) == 25
-        assert broker.pop_service.in_flight("g", "t", queue_id) == 0
-    assert broker.pop_service.ledger.batch_count == 0
+        assert broker.progress.in_flight("g", "t", queue_id) == 0
+    assert not any(queue.batches for queue in broker.pop_service.ledger.queues())
 
 
 def test_handles_name_what_they_finish() -> None:
@@ -121,7 +116,7 @@ def test_the_finishing_calls_of_one_turn_share_a_record() -> None:
     assert broker.log.kinds(POP_TOPIC) == ["taken", "acked", "changed"]
     assert answers[:4] == [[OK]] * 4
     assert answers[5] == [INVALID]
-    assert broker.pop_service.in_flight("g", "t", 0) == 2
+    assert broker.progress.in_flight("g", "t", 0) == 2
 
 
 def test_answers_wait_for_the_acknowledgement() -> None:

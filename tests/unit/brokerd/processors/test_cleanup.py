@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.names import METADATA_TOPIC
-from brokerd.processors.cleanup import CleanupProcessor
+from brokerd.processors.administration.cleanup import CleanupProcessor
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.queues.consume_queue import DIRECTORY

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.consuming.key_queries import Found, KeyQueries
-from brokerd.processors.messages import MessageProcessor
+from brokerd.processors.administration.messages import MessageProcessor
 from brokerd.store.derived.background import Background
 from brokerd.store.index.search import Question
 from brokerd.store.log.retention import RetentionDecision

@@ -90,7 +90,7 @@ def test_messages_are_popped_and_acked(broker: RemotingBroker) -> None:
         assert broker.answer(codes.ACK_MESSAGE, named(record, handle)).code == 0
     for record, handle in messages:
         assert broker.answer(codes.ACK_MESSAGE, named(record, handle)).code == codes.MESSAGE_ILLEGAL
-    assert broker.pop_service.ledger.batch_count == 0
+    assert not any(queue.batches for queue in broker.pop_service.ledger.queues())
     assert broker.pop_service.counters.popped_messages == 9
 
 
@@ -107,7 +107,7 @@ def test_a_message_that_came_back_carries_its_handle(broker: RemotingBroker) -> 
     assert len(handle.split(" ")) == 8
     assert record.property_map()["KEYS"] == "k"
     assert broker.answer(codes.ACK_MESSAGE, named(record, handle)).code == 0
-    assert broker.pop_service.in_flight("g", "%RETRY%g+t", 0) == 0
+    assert broker.progress.in_flight("g", "%RETRY%g+t", 0) == 0
 
 
 def test_empty_answers(broker: RemotingBroker) -> None:
@@ -258,9 +258,9 @@ def test_batches_of_acks(broker: RemotingBroker) -> None:
     broker.send(*map(str, range(10)))
     answer = pop(broker)
     assert broker.answer(codes.BATCH_ACK_MESSAGE, body=batch(answer, 0b1000000101)).code == 0
-    assert broker.pop_service.in_flight("g", "t", 0) == 7
+    assert broker.progress.in_flight("g", "t", 0) == 7
     assert broker.answer(codes.BATCH_ACK_MESSAGE, body=batch(answer, 0b1111)).code == 0
-    assert broker.pop_service.in_flight("g", "t", 0) == 5
+    assert broker.progress.in_flight("g", "t", 0) == 5
     long_names = {
         "consumerGroup": "g",
         "topic": "t",
@@ -273,7 +273,7 @@ def test_batches_of_acks(broker: RemotingBroker) -> None:
         "bitSet": base64.b64encode((0b11111).to_bytes(1, "little")).decode(),
     }
     assert broker.answer(codes.BATCH_ACK_MESSAGE, body=orjson.dumps({"acks": [long_names]})).code == 0
-    assert broker.pop_service.in_flight("g", "t", 0) == 4
+    assert broker.progress.in_flight("g", "t", 0) == 4
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 from brokerd.consuming.read_place import PullSettings
 from brokerd.members.consumer_groups import ClientInfo, ConsumerData, Subscription
-from brokerd.processors.pull import answer_of
-from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
+from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
+from brokerd.processors.pulling.pull import answer_of
 from brokerd.store.queues.queue_reads import GetResult, GetStatus
 from remoting import codes
 from remoting.frame import Command

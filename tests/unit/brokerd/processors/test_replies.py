@@ -9,8 +9,8 @@ import pytest
 
 from brokerd.members.consumer_groups import ClientInfo
 from brokerd.members.registry import ClientRegistry
-from brokerd.processors import replies
-from brokerd.processors.replies import ReplyProcessor
+from brokerd.processors.sending import replies
+from brokerd.processors.sending.replies import ReplyProcessor
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus

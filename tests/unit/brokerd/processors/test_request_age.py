@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from brokerd.processors.request_age import RequestAges
+from brokerd.processors.pop.request_age import RequestAges
 
 HOUR_MS = 3_600_000
 

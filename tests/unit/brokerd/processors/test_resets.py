@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.consuming.read_place import PullSettings
 from brokerd.members.consumer_groups import ClientInfo, ConsumerData
-from brokerd.processors.pull_checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
+from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.bare_json import loads_bare
@@ -220,7 +220,7 @@ def test_only_the_master_resets(broker: RemotingBroker) -> None:
 def test_a_popping_group_goes_on_there_and_forgets_what_it_took(broker: RemotingBroker) -> None:
     old = broker.receive(5).messages
     assert targets(reset(broker, queueId=0, offset=2)) == {0: 2}
-    assert broker.pop_service.in_flight("g", "t", 0) == 0
+    assert broker.progress.in_flight("g", "t", 0) == 0
     assert broker.progress.consumer_offset("g", "t", 0) == 2
     assert [status.name for status in broker.ack(old[0])] == ["INVALID_HANDLE"]
     assert broker.receive(3).bodies == ["2", "3", "4"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.processors.runtime_info import Figures, RuntimeInfo
+from brokerd.processors.administration.runtime_info import Figures, RuntimeInfo
 from brokerd.sending.counters import Counters
 from remoting.disk import DiskUsage
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.proxy.endpoints import endpoints
+from brokerd.proxy.methods.routes import endpoints
 from brokerd.proxy.methods.send_message import encode_response
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import Code, encode_length, status_field

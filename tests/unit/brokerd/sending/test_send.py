@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from brokerd.delay.levels import DEFAULT_DELAYS
 from brokerd.metadata.configs import TopicConfig
-from brokerd.processors.send import SendProcessor
-from brokerd.processors.send_general import GeneralSends, MakeTopic
+from brokerd.processors.sending.general import GeneralSends, MakeTopic
+from brokerd.processors.sending.send import SendProcessor
 from brokerd.sending.counters import Counters
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.outcomes import SendOutcome

@@ -1,0 +1,162 @@
+"""BROKER_STATE: everything about this broker that the console shows, as one document; see `remoting.facts.broker_state`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.processors.offsets.consumption import Consumption
+from brokerd.replication.facts import LeadingFacts, ReplicaFacts
+from brokerd.store.log.commitlog import CommitLog
+from remoting.facts.broker_state import (
+    BrokerState,
+    ChannelState,
+    ConsumedQueueState,
+    ConsumedTopicState,
+    GroupState,
+    MemberState,
+    MissingState,
+    QueueState,
+    QuorumState,
+    ScheduleState,
+    TopicState,
+    Totals,
+    TransactionState,
+)
+from remoting.facts.codec import encode
+from remoting.frame import Command
+from remoting.transport.connection import RemotingConnection
+
+
+@dataclass(frozen=True, slots=True)
+class StateFigures:
+    """What others count, asked anew for every answer. `totals` are running ones; `connections` = open remoting connections."""
+
+    dispatched_offset: Callable[[], int]
+    totals: Callable[[], Totals]
+    connections: Callable[[], int]
+    transactions: Callable[[], TransactionState]
+    schedule: Callable[[], ScheduleState]  # delayed messages and those that come back
+    index_lag_bytes: Callable[[], int]  # what of the log is not in the index of keys yet
+
+
+@dataclass(frozen=True, slots=True)
+class StateProcessor:
+    """The handler. `log` knows where the local log begins and ends; `wall_ms` is the time of day."""
+
+    cluster: str
+    consumption: Consumption
+    replica: Callable[[], ReplicaFacts]
+    log: CommitLog
+    figures: StateFigures
+    wall_ms: Callable[[], int]
+
+    def handle(self, connection: RemotingConnection, request: Command) -> None:
+        connection.respond(request, body=encode(self.state()))
+
+    def state(self) -> BrokerState:
+        replica, figures, metadata = self.replica(), self.figures, self.consumption.metadata
+        consumed, forbidden = self.consumption.progress.consumed(), metadata.forbidden()
+        leading, following = replica.leading, replica.following
+        return BrokerState(
+            cluster_name=self.cluster,
+            broker_name=self.consumption.broker_name,
+            broker_id=replica.broker_id or 0,
+            role=replica.role.value,
+            master_epoch=replica.master_epoch,
+            sync_state_set=tuple(replica.sync_state_set),
+            min_offset=self.log.min_offset,
+            end_offset=self.log.end_offset,
+            flushed_offset=self.log.flushed_offset,
+            confirm_offset=replica.confirm_offset,
+            dispatched_offset=figures.dispatched_offset(),
+            epochs=tuple(replica.epochs),
+            counters=figures.totals(),
+            topics=tuple(self._topic(config) for _, config in sorted(metadata.topics().items())),
+            groups=tuple(
+                self._group(config, consumed.get(name, ()), forbidden.get(name, ()))
+                for name, config in sorted(metadata.groups().items())
+            ),
+            transactions=figures.transactions(),
+            schedule=figures.schedule(),
+            index_lag_bytes=figures.index_lag_bytes(),
+            connections=figures.connections(),
+            # what is wrong now; what was wrong once and healed is history, in the log
+            last_error=replica.failure or (following and (following.stuck or following.last_error)) or None,
+            learner=replica.learner,
+            quorum=_dated(leading, self.wall_ms()) if leading is not None else None,
+            weaknesses=tuple(replica.weaknesses),
+            # of the connections between brokers what does not change by itself from one look to the next
+            channel=ChannelState(
+                replicas=tuple(each.state for each in leading.replicas) if leading is not None else (),
+                following=following.state if following is not None else None,
+                refused_peers=replica.refused_peers,
+            ),
+            loop=replica.loop,
+        )
+
+    def _topic(self, config: TopicConfig) -> TopicState:
+        return TopicState(
+            name=config.name,
+            type=config.message_type,
+            perm=config.perm,
+            read_queues=config.read_queue_nums,
+            write_queues=config.write_queue_nums,
+            system=self.consumption.metadata.names.is_system_topic(config.name),
+            queues=tuple(self._queue(config.name, queue_id) for queue_id in range(config.read_queue_nums)),
+        )
+
+    def _queue(self, topic: str, queue_id: int) -> QueueState:
+        high = self.consumption.ranges.max_offset(topic, queue_id)
+        return QueueState(
+            queue_id=queue_id,
+            min_offset=self.consumption.ranges.min_offset(topic, queue_id),
+            max_offset=high,
+            last_store_ms=self.consumption.ranges.store_timestamp(topic, queue_id, high - 1) if high else -1,
+        )
+
+    def _group(
+        self, config: GroupConfig, consumed: Collection[tuple[str, int]], forbidden: Sequence[str]
+    ) -> GroupState:
+        name = config.name
+        topics: dict[str, list[ConsumedQueueState]] = {}
+        for topic, queue_id in sorted(consumed):
+            queue = ConsumedQueueState(
+                queue_id=queue_id,
+                consumer_offset=self.consumption.progress.consumer_offset(name, topic, queue_id),
+                in_flight=self.consumption.progress.in_flight(name, topic, queue_id),
+                pending_reset=self.consumption.metadata.pending_reset(name, topic, queue_id),
+            )
+            topics.setdefault(topic, []).append(queue)
+        members = self.consumption.clients.members(name)
+        return GroupState(
+            name=name,
+            fifo=config.fifo,
+            retry_max_times=config.retry_max_times,
+            system=self.consumption.metadata.names.is_system_group(name),
+            topics=tuple(ConsumedTopicState(topic=topic, queues=tuple(queues)) for topic, queues in topics.items()),
+            forbidden=tuple(forbidden),
+            members=tuple(
+                MemberState(
+                    client_id=each.client_id, address=each.address, language=each.language, version=each.version
+                )
+                for each in members
+            ),
+        )
+
+
+def _dated(leading: LeadingFacts, now_ms: int) -> QuorumState:
+    """The quorum with wall times, to the second: two looks at one event shall tell the same."""
+    return replace(
+        leading.quorum,
+        missing=tuple(
+            MissingState(
+                broker_id=each.broker_id,
+                reason=each.reason,
+                stalls=each.stalls,
+                since_ms=(now_ms - each.for_ms + 500) // 1000 * 1000,
+            )
+            for each in leading.missing
+        ),
+    )

@@ -1,0 +1,126 @@
+"""Whether a pull is served at all: the checks, in the order in which clients and tools of the protocol expect their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from brokerd.filters.message_filter import MessageFilter, compile_filter
+from brokerd.members.consumer_groups import ConsumerGroup
+from brokerd.members.registry import ClientRegistry
+from brokerd.metadata.configs import PERM_READ, GroupConfig
+from brokerd.metadata.groups import ensure_group
+from brokerd.metadata.service import MetadataService
+from brokerd.processors import fields
+from remoting import codes
+from remoting.errors import InvalidParameter, RequestError
+from remoting.names import RETRY_PREFIX
+
+FLAG_COMMIT: Final = 1
+FLAG_SUSPEND: Final = 2
+FLAG_SUBSCRIPTION: Final = 4
+
+BY_GROUP: Final = 2
+BY_TOPIC: Final = 3
+BY_BROADCAST: Final = 4
+BY_SUBSCRIPTION: Final = 5
+
+_small: Final = fields.SMALL.get
+
+
+class Forbidden(RequestError):
+    """A pull that would be served but for a permission; `kind` says whose, as the answer's `forbiddenType`."""
+
+    def __init__(self, kind: int, message: str) -> None:
+        super().__init__(codes.NO_PERMISSION, message)
+        self.kind = kind
+
+
+# What a pull that passed reads: group, topic, queue, flags, filter
+Checked = tuple[GroupConfig, str, int, int, MessageFilter]
+
+
+class PullChecks:
+    """Checks 3 and later; whether this broker answers pulls at all is `ReadPlace`'s. `may_create` = it may make groups."""
+
+    def __init__(self, metadata: MetadataService, clients: ClientRegistry, may_create: Callable[[], bool]) -> None:
+        self.metadata = metadata
+        self.rules = metadata.tables.rules
+        self._forbidden = self.rules.forbidden
+        self._clients = clients
+        self._may_create = may_create
+
+    def check(self, connection: object, group: str, ext: dict[str, str]) -> Checked:
+        """Raises RequestError for the first check that fails."""
+        group_config = self._group(group)
+        topic, queue_id = self._queue(ext)
+        flags = _small(ext.get("sysFlag", ""))
+        if flags is None:
+            flags = fields.integer(ext, "sysFlag", 0, high=fields.MAX_INT)
+        present = self._clients.consumer_group(group)
+        if flags & FLAG_SUBSCRIPTION:
+            message_filter = _compiled(topic, ext.get("expressionType", ""), ext.get("subscription", ""))
+        elif present is None:
+            raise RequestError(
+                codes.SUBSCRIPTION_NOT_EXIST, f"no consumer of {group} sent a heartbeat to this broker yet"
+            )
+        if present is not None and present.message_model == "BROADCASTING" and not group_config.broadcast_enable:
+            raise Forbidden(BY_BROADCAST, f"consumer group {group} may not consume by broadcast")
+        if self._forbidden:
+            self.check_forbidden(group, topic)
+        if not flags & FLAG_SUBSCRIPTION:
+            assert present is not None
+            version = fields.integer(ext, "subVersion", 0, low=-1)
+            if self._clients.names_by_fingerprint(connection):
+                # It tells when what it wants changes, and only then; the version grows with every change of its queues.
+                version = 0
+            message_filter = _registered(present, group, topic, version)
+        return group_config, topic, queue_id, flags, message_filter
+
+    def check_forbidden(self, group: str, topic: str) -> None:
+        """Raises Forbidden when an administrator took the topic from the group."""
+        if (group, topic) in self._forbidden:
+            raise Forbidden(BY_SUBSCRIPTION, f"consumer group {group} is forbidden to read topic {topic}")
+
+    def _group(self, group: str) -> GroupConfig:
+        config = self.metadata.group(group)
+        if config is None:
+            try:
+                config = ensure_group(self.metadata, group, self._may_create())
+            except InvalidParameter as error:  # a name that no group can have
+                raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, error.message) from error
+        if not config.consume_enable:
+            raise Forbidden(BY_GROUP, f"consumer group {group} is disabled")
+        return config
+
+    def _queue(self, ext: dict[str, str]) -> tuple[str, int]:
+        topic = fields.text(ext, "topic")
+        config = self.metadata.topic(topic)
+        if config is None:
+            raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist; create it")
+        if not config.perm & PERM_READ:
+            raise Forbidden(BY_TOPIC, f"topic {topic} is not readable")
+        queue_id = _small(ext.get("queueId", ""))
+        if queue_id is None:
+            queue_id = fields.integer(ext, "queueId", high=fields.MAX_INT)
+        if queue_id >= config.read_queue_nums:
+            raise InvalidParameter(f"topic {topic} has queues 0 to {config.read_queue_nums - 1}, not {queue_id}")
+        return topic, queue_id
+
+
+def _registered(present: ConsumerGroup, group: str, topic: str, version: int) -> MessageFilter:
+    """The filter that the group's heartbeats brought, which must not be older than the one that the request means."""
+    subscription = present.subscriptions.get(topic)
+    if subscription is None:
+        raise RequestError(codes.SUBSCRIPTION_NOT_EXIST, f"consumer group {group} is not subscribed to {topic}")
+    if subscription.version < version:
+        raise RequestError(
+            codes.SUBSCRIPTION_NOT_LATEST, f"a newer subscription of {group} to {topic} is not known here yet"
+        )
+    return _compiled(topic, subscription.expression_type, subscription.expression)
+
+
+def _compiled(topic: str, kind: str, expression: str) -> MessageFilter:
+    if topic.startswith(RETRY_PREFIX) and kind not in ("", "TAG"):
+        kind, expression = "TAG", "*"  # what came back was wanted once
+    return compile_filter(kind, expression)
