@@ -14,8 +14,7 @@ from brokerd.composition.deleted_topics import DeletedTopics
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
 from brokerd.composition.log_access import StoreRecordLog, StoreReplicatedLog
 from brokerd.composition.residents import make_residents
-from brokerd.config.first_records import FirstRecords
-from brokerd.config.takeover import Takeover
+from brokerd.config.takeover import FirstRecords, Takeover
 from brokerd.config.writer import ConfigWriter, Sources
 from brokerd.delay.levels import code_rules
 from brokerd.journal.resident import Resident

@@ -92,17 +92,14 @@ class Exposition:
         store, usage = self._sources.core.store, self._sources.disk_usage()
         log = store.commitlog
         lag = max(0, state.confirm_offset - store.dispatch_offset)
+        index_lag = max(0, self._sources.core.background.behind_bytes)
         return [
             _gauge("logboom_log_min_offset_bytes", "where the log begins", log.min_offset),
             _gauge("logboom_log_end_offset_bytes", "where the log ends", log.end_offset),
             _gauge("logboom_log_flushed_offset_bytes", "up to where the log is durable here", log.flushed_offset),
             _gauge("logboom_confirm_offset_bytes", "up to where consumers may read", state.confirm_offset),
             _gauge("logboom_dispatch_lag_bytes", "confirmed bytes that are not in the queues yet", lag),
-            _gauge(
-                "logboom_index_lag_bytes",
-                "bytes in the queues that are not in the index of keys yet",
-                max(0, self._sources.core.background.behind_bytes),
-            ),
+            _gauge("logboom_index_lag_bytes", "bytes in the queues that are not in the index of keys yet", index_lag),
             _gauge("logboom_store_log_bytes", "size of the log", log.end_offset - log.min_offset),
             _gauge("logboom_store_queues", "consume queues that hold something", len(store.queues.max_offsets())),
             _gauge("logboom_store_disk_bytes", "size of the file system that holds the data", usage.total_bytes),
@@ -114,7 +111,8 @@ class Exposition:
         ]
 
     def _traffic(self, state: ReplicaFacts) -> list[Family]:
-        counters, pops = self._sources.core.counters, self._sources.core.pop.counters
+        core = self._sources.core
+        counters, pops = core.counters, core.pop.counters
         refused = Family(
             "logboom_sends_refused_total", "counter", "messages refused before anything was stored, by reason"
         )
@@ -130,7 +128,7 @@ class Exposition:
         return [
             _counter("logboom_messages_in_total", "messages stored for producers", counters.in_messages),
             _counter("logboom_bytes_in_total", "bytes stored for producers", counters.in_bytes),
-            _counter("logboom_messages_out_total", "messages given out", counters.out_messages + pops.popped_messages),
+            _counter("logboom_messages_out_total", "messages given out", core.out_messages),
             _counter("logboom_bytes_out_total", "bytes given out", counters.out_bytes + pops.popped_bytes),
             refused,
             late,

@@ -4,6 +4,9 @@ A start that finds a checkpoint which is not ours, and JSON tables which are not
 time that this broker is the master, before it takes a message, it puts what the tables say into the log as records of its own.
 What was taken is in the log too, by its digest, so doing it again changes nothing. From then on the tables on disk are derived
 from the log (writer.py) and never read again, unless RocketMQ itself goes on with the directory in between.
+
+Until that is done, the tables show it without any record (`overlay`), so that reads go on, and every change is refused with the
+reason why the log took no record. What only queue files said is brought into the log with it.
 """
 
 from __future__ import annotations
@@ -16,10 +19,15 @@ from typing import Any, Final
 from brokerd.config import documents
 from brokerd.config.documents import Documents
 from brokerd.delay.levels import SCHEDULE_GROUP
+from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata import records
 from brokerd.metadata.names import DEVELOPMENT_TEMPLATE_TOPIC, SystemNames, is_brokers_topic
+from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import MetadataTables
+from brokerd.sending.acknowledging import ReplicaView
+from brokerd.store.store import MessageStore
 from remoting.disk import Disk
+from remoting.errors import LogboomError
 from remoting.names import SCHEDULE_TOPIC
 
 log = logging.getLogger(__name__)
@@ -31,6 +39,8 @@ _PENDING_TEXT: Final = (
     b" its log and removes this file.\n"
 )
 _ROWS_PER_RECORD: Final = 2000
+_RETRY_S: Final = 0.2
+_ANY_END: Final = (1 << 63) - 1
 
 QueueEnd = Callable[[str, int], int]
 
@@ -127,3 +137,75 @@ def _rows(found: Documents, tables: MetadataTables, names: SystemNames, queue_en
             if queue_id >= 0
         }
         yield ["o", group_name, topic_name, list(known.items())]
+
+
+class FirstRecords:
+    """The preface of the metadata (`metadata.service.Preface`)."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        takeover: Takeover,
+        replica: ReplicaView,
+        scheduler: Scheduler,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._takeover = takeover
+        self._replica = replica
+        self._scheduler = scheduler
+        self._now_ms = now_ms
+        self._are_there = False
+        self._is_recording = False
+
+    def begin(self, metadata: MetadataService) -> None:
+        """Record it now, or as soon as the log takes records; not when this broker is the master no more."""
+        if not self._replica.is_master:
+            return
+        try:
+            self.record(metadata)
+        except LogboomError as error:
+            log.info("what was there before this log is not recorded yet: %s", error)
+            self._scheduler.call_later(_RETRY_S, self.begin, metadata)
+
+    def overlay(self, metadata: MetadataService) -> None:
+        """Show what is to be taken over."""
+        self._are_there = not (self._takeover.is_pending or self._store.lost_ends)
+        if not self._takeover.is_pending:
+            return
+        found, digest = self._takeover.read()
+        tables, names = metadata.tables, metadata.names
+        for _, body in takeover_records(found, digest, tables, names, lambda *_: _ANY_END, 0):
+            for row in body["rows"]:
+                tables.load_row(row)
+
+    def record(self, metadata: MetadataService) -> None:
+        """Raises LogboomError when the log takes no records; then it is all to be done again."""
+        if self._are_there or self._is_recording:
+            return
+        self._is_recording = True
+        try:
+            self._append(metadata)
+        finally:
+            self._is_recording = False
+        self._are_there = True
+
+    def _append(self, metadata: MetadataService) -> None:
+        store, journal = self._store, metadata.journal
+        ends = {key: end for key, end in store.lost_ends.items() if end > store.queue_offsets.next(*key)}
+        if ends:
+            journal.append(*records.queues_emptied(ends, self._now_ms()))
+        if self._takeover.is_pending:
+            self._take_over(metadata)
+
+    def _take_over(self, metadata: MetadataService) -> None:
+        found, digest = self._takeover.read()
+        tables, names = metadata.tables, metadata.names
+        wanted = takeover_records(found, digest, tables, names, self._store.queue_offsets.next, self._now_ms())
+        for kind, body in wanted:
+            metadata.journal.append(kind, body)
+        if wanted:
+            log.info(
+                "%d topics, %d groups and the offsets of %d subscriptions that RocketMQ left are taken over",
+                *(len(found.topics), len(found.groups), len(found.offsets)),
+            )

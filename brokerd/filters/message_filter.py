@@ -85,7 +85,7 @@ def _compile(expression_type: str, expression: str) -> MessageFilter:
             f"filter expressions are of type TAG or SQL92, not {expression_type[:64]!r}",
         )
     try:
-        matches = sql.parse(expression).matches
+        matches = sql.parse(expression)
         return MessageFilter(lambda properties: matches(decode_properties(properties)))
     except sql.SqlError as error:
         raise RequestError(codes.SUBSCRIPTION_PARSE_FAILED, f"the SQL92 expression is not valid: {error}") from error

@@ -66,25 +66,17 @@ class _Node(NamedTuple):
     property_name: str = ""
 
 
-class Expression:
-    """A parsed expression."""
+def parse(text: str) -> Callable[[Properties], bool]:
+    """What says whether a message with these properties is wanted, and never raises. Raises SqlError."""
+    evaluate = _as_condition(_Parser(_tokens(text)).whole(), 0)
 
-    def __init__(self, evaluate: Evaluate) -> None:
-        self._evaluate = evaluate
-
-    def matches(self, properties: Properties) -> bool:
-        """Whether a message with these properties is wanted; never raises."""
+    def matches(properties: Properties) -> bool:
         try:
-            return _truth(self._evaluate(properties)) is True
+            return _truth(evaluate(properties)) is True
         except _NotComparable:
             return False
 
-
-def parse(text: str) -> Expression:
-    """Raises SqlError."""
-    parser = _Parser(_tokens(text))
-    node = parser.whole()
-    return Expression(_as_condition(node, 0))
+    return matches
 
 
 def _tokens(text: str) -> list[_Token]:

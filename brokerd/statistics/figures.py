@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from brokerd.store.log.derive import Entry
 
@@ -84,10 +84,9 @@ class Statistics:
         self.broker_get = Figure(now_s)
         self.topic_put: dict[str, Figure] = {}
         self.group_get: dict[tuple[str, str], Figure] = {}  # by (topic, group)
-        self.group_read: dict[
-            tuple[int, str, str], Figure
-        ] = {}  # by (queue id, topic, group); milliseconds that reads took
+        self.group_read: dict[tuple[str, str, int], Figure] = {}  # by (topic, group, queue id); milliseconds of reads
         self.sent_back: dict[tuple[str, str], Figure] = {}  # by (topic, group)
+        self._of_groups: tuple[dict[Any, Figure], ...] = (self.group_get, self.sent_back, self.group_read)
         # The figures of `group_read` and `group_get` that a pull counts in, by (group, topic, queue id); empty after one went
         self._of_pulls: dict[tuple[str, str, int], tuple[Figure, Figure]] = {}
 
@@ -138,7 +137,7 @@ class Statistics:
         group, topic, queue_id = reader
         self.given(topic, group, messages, size)
         self.read(topic, queue_id, group, milliseconds)
-        read, get = self.group_read.get((queue_id, topic, group)), self.group_get.get((topic, group))
+        read, get = self.group_read.get((topic, group, queue_id)), self.group_get.get((topic, group))
         if read is not None and get is not None:
             self._of_pulls[reader] = read, get
 
@@ -150,7 +149,7 @@ class Statistics:
 
     def read(self, topic: str, queue_id: int, group: str, milliseconds: int) -> None:
         """A read of a queue for a group took so long."""
-        self._add(self.group_read, (queue_id, topic, group), milliseconds, 0)
+        self._add(self.group_read, (topic, group, queue_id), milliseconds, 0)
 
     def note_sent_back(self, topic: str, group: str) -> None:
         """A consumer sent a message back, to get it later."""
@@ -186,25 +185,21 @@ class Statistics:
         self._now_s = now_s
         self.broker_put.sample(now_s)
         self.broker_get.sample(now_s)
-        self._drop(self.topic_put, lambda _, figure: not figure.sample(now_s))
-        for pairs in (self.group_get, self.sent_back):
-            self._drop(pairs, lambda _, figure: not figure.sample(now_s))
-        self._drop(self.group_read, lambda _, figure: not figure.sample(now_s))
+        for table in (self.topic_put, *self._of_groups):
+            self._drop(table, lambda _, figure: not figure.sample(now_s))
 
     def forget_topic(self, name: str) -> None:
         """The topic is gone."""
         self._drop(self.topic_put, lambda topic, _: topic == name)
-        for pairs in (self.group_get, self.sent_back):
-            self._drop(pairs, lambda key, _: key[0] == name)
-        self._drop(self.group_read, lambda key, _: key[1] == name)
+        for table in self._of_groups:
+            self._drop(table, lambda key, _: key[0] == name)
 
     def forget_group(self, name: str) -> None:
         """The consumer group is gone."""
-        for pairs in (self.group_get, self.sent_back):
-            self._drop(pairs, lambda key, _: key[1] == name)
-        self._drop(self.group_read, lambda key, _: key[2] == name)
+        for table in self._of_groups:
+            self._drop(table, lambda key, _: key[1] == name)
 
-    def _drop(self, table: dict[_K, Figure], is_over: Callable[[_K, Figure], bool]) -> None:
+    def _drop(self, table: dict[Any, Figure], is_over: Callable[[Any, Figure], bool]) -> None:
         for key in [key for key, figure in table.items() if is_over(key, figure)]:
             del table[key]
             self._count -= 1

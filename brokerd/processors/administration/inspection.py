@@ -60,7 +60,7 @@ class InspectionProcessor:
             return statistics.sent_back.get((first, rest))
         if name == "GROUP_GET_LATENCY" and first.isdecimal() and len(first) < 10:
             topic, _, group = rest.partition("@")
-            return statistics.group_read.get((int(first), topic, group))
+            return statistics.group_read.get((topic, group, int(first)))
         return None
 
     # ---- queues

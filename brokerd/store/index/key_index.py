@@ -1,8 +1,13 @@
 """The index of keys: derived from the log, kept in files of RocketMQ's format, with its own checkpoint and truncation.
 
 Invariants: every key of a message before `offset` is in a file exactly once, in the order of the log, unless the log has lost the
-message since; files but the last are full; what the page (`page.py`) vouches for is on disk, and whatever a crash leaves beyond
+message since; files but the last are full; what the page vouches for is on disk, and whatever a crash leaves beyond
 it is put right or taken from the log again. Files that contradict the page are removed, all of them, and made again.
+
+The page is the index's own checkpoint, replaced as a whole:
+
+    0 offset of the log up to which the index is complete  8 name of the last index file as a number (0 without one)
+    16 that file's header (40)  56 crc32 of the bytes before it
 
 A `follower` of the log: one thread calls everything but `IndexWrite.run`.
 """
@@ -10,10 +15,11 @@ A `follower` of the log: one thread calls everything but `IndexWrite.run`.
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Final
+from typing import Final, NamedTuple
 
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.index.index_file import FileWrite, IndexFile
@@ -27,21 +33,57 @@ from brokerd.store.index.layout import (
     parse_name,
     path_of,
 )
-from brokerd.store.index.page import PATH, Page, read_page, write_page
 from brokerd.store.index.postings import Postings, WalkMemory, derive_postings
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import not_as_appended
+from remoting.checksum import crc32
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile
 from remoting.record.walk import Stop
 
 log = logging.getLogger(__name__)
 
+PATH: Final = "index.checkpoint"
+_PLACE: Final = struct.Struct(">qq")
+_CRC: Final = struct.Struct(">I")
+
 # Items in memory from which on a checkpoint writes them, and from which on no more are taken until it has: 40 MB.
 _WORTH_WRITING_ITEMS: Final = 1 << 16
 _MOST_UNSAVED_ITEMS: Final = 1 << 21
 # Few items are written when this many checkpoints went by: a page of slots is written for a single key.
 _PATIENCE: Final = 12
+
+
+class Page(NamedTuple):
+    """`last_name` is "" when there is no file; then the header says nothing."""
+
+    offset: int
+    last_name: str = ""
+    header: Header = Header()
+
+
+def encode_page(page: Page) -> bytes:
+    content = _PLACE.pack(page.offset, int(page.last_name or 0)) + HEADER.pack(*page.header)
+    return content + _CRC.pack(crc32(content))
+
+
+def read_page(disk: Disk) -> Page | None:
+    """The page, or None when there is none or it is damaged."""
+    content = disk.read_bytes(PATH)
+    size = _PLACE.size + HEADER.size
+    if (
+        content is None
+        or len(content) != size + _CRC.size
+        or _CRC.unpack_from(content, size)[0] != crc32(content[:size])
+    ):
+        return None
+    offset, name = _PLACE.unpack_from(content)
+    return Page(offset, f"{name:017d}" if name else "", Header(*HEADER.unpack_from(content, _PLACE.size)))
+
+
+def write_page(disk: Disk, page: Page) -> None:
+    """Durable on return."""
+    disk.replace_bytes(PATH, encode_page(page))
 
 
 class IndexWrite:

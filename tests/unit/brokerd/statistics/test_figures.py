@@ -88,7 +88,7 @@ def test_a_deleted_topic_or_group_leaves_nothing() -> None:
     assert statistics.group_get.keys() == statistics.sent_back.keys() == {("b", "a"), ("b", "g")}
     statistics.forget_group("a")
     assert statistics.group_get.keys() == statistics.sent_back.keys() == {("b", "g")}
-    assert statistics.group_read.keys() == {(0, "b", "g")}
+    assert statistics.group_read.keys() == {("b", "g", 0)}
 
 
 def test_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brokerd.store.index import key_index
+from brokerd.store.index.key_index import PATH
 from brokerd.store.index.layout import DIRECTORY
-from brokerd.store.index.page import PATH
 from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.start.checkpoint_page import PATH as CHECKPOINT_PATH
 from brokerd.store.start.checkpoint_page import decode_page
