@@ -30,6 +30,7 @@ def console(settings: object) -> Iterator[None]:
     settings.CLUSTER_CLIENT = "tests.web.fakes.FakeCluster"
     settings.ACCESS_CLIENT = "tests.web.fakes.FakeAccess"
     settings.TASK_QUEUE = "tests.web.fakes.RecordingQueue"
+    settings.WHITENOISE_AUTOREFRESH = True  # else each client begins with a walk through all static files
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.STORAGES = {
         "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
