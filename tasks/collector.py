@@ -33,7 +33,7 @@ from remoting.errors import LogboomError, ProtocolError
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode, encode
-from remoting.facts.snapshot import GROUP, KEY, ClusterSnapshot, SparkProcess, Supervisor, Verdict
+from remoting.facts.snapshot import GROUP, KEY, ClusterSnapshot, SparkProcess, Supervisor
 from remoting.transport.client import RemotingClient
 from remoting.transport.tasks import TaskOwner, end_tasks
 from tasks.heartbeat_file import beat
@@ -310,17 +310,13 @@ class Collector:
         previous = self._memory.snapshot
         snapshot, memory = build(look, self._memory)
         if differs(snapshot, previous):
-            log.info("the cluster is %s", _in_words(snapshot.verdict))
+            reasons = "; ".join(reason.text for reason in snapshot.verdict.reasons)
+            log.info("the cluster is %s%s", snapshot.verdict.status, f": {reasons}" if reasons else "")
         try:
             await self._publisher.publish(snapshot)
         except (RedisError, OSError) as error:
             log.warning("the snapshot cannot be published: %s", error)
         self._memory = memory
-
-
-def _in_words(verdict: Verdict) -> str:
-    reasons = "; ".join(reason.text for reason in verdict.reasons)
-    return f"{verdict.status}{': ' + reasons if reasons else ''}"
 
 
 def _significant_parts(views: Mapping[str, ClusterView]) -> object:

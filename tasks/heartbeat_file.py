@@ -11,12 +11,10 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-VARIABLE = "LOGBOOM_HEARTBEAT_FILE"
-
 
 def beat() -> None:
     """Touch the file now; nothing happens when nobody asked for it."""
-    path = os.environ.get(VARIABLE)
+    path = os.environ.get("LOGBOOM_HEARTBEAT_FILE")
     if not path:
         return
     try:

@@ -23,11 +23,6 @@ MAX_INT64 = 2**63 - 1
 RESERVED_GROUPS = {*BUILT_IN_GROUPS, "DEFAULT_CONSUMER", "DEFAULT_PRODUCER"}
 
 
-def is_system_group(name: str) -> bool:
-    """Whether the protocol's own tools use this consumer group."""
-    return name in RESERVED_GROUPS
-
-
 def check_confirmation(parameters: Mapping[str, Any], name: str, what: str) -> None:
     """Raise InvalidInput when somebody was asked to confirm by typing the name of the `what` and typed something else."""
     if "confirmation" in parameters and parameters["confirmation"] != name:

@@ -35,7 +35,7 @@ from remoting.facts.snapshot import (
 )
 from remoting.facts.words import Health, Severity
 from webapp.errors import NotFound
-from webapp.rules import is_system_group
+from webapp.rules import RESERVED_GROUPS
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class Snapshot:
         return [
             group
             for group in self.facts.consumer_groups
-            if wanted in group.name.lower() and (with_system or not is_system_group(group.name))
+            if wanted in group.name.lower() and (with_system or group.name not in RESERVED_GROUPS)
         ]
 
     def consumers_of(self, topic: str) -> list[Consumption]:

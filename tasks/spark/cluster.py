@@ -193,16 +193,15 @@ def _range(cluster: Cluster, options: Options, topic: str, broker_name: str, que
         )
 
     low, high = offset(codes.GET_MIN_OFFSET), offset(codes.GET_MAX_OFFSET)
-    start, end = low, high
-    if options.starting_timestamp_ms is not None:
-        start = offset(codes.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(options.starting_timestamp_ms))
-    elif (wanted := options.starting_offset(topic, broker_name, queue_id)) != EARLIEST:
-        start = high if wanted == LATEST else wanted
-    if options.ending_timestamp_ms is not None:
-        end = offset(codes.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(options.ending_timestamp_ms))
-    elif (wanted := options.ending_offset(topic, broker_name, queue_id)) != LATEST:
-        end = low if wanted == EARLIEST else wanted
-    if start < low and options.fail_on_data_loss and start != EARLIEST:
+
+    def bound(timestamp_ms: int | None, wanted: int) -> int:
+        if timestamp_ms is not None:
+            return offset(codes.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(timestamp_ms))
+        return {EARLIEST: low, LATEST: high}.get(wanted, wanted)
+
+    start = bound(options.starting_timestamp_ms, options.starting_offset(topic, broker_name, queue_id))
+    end = bound(options.ending_timestamp_ms, options.ending_offset(topic, broker_name, queue_id))
+    if start < low and options.fail_on_data_loss:
         raise RequestError(codes.PULL_OFFSET_MOVED, _lost(topic, broker_name, queue_id, start, low))
     start, end = max(start, low), min(end, high)
     return QueueRange(topic, broker_name, queue_id, start, max(start, end))

@@ -9,7 +9,8 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ class Lease:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(CONNECT_TIMEOUT_S)
         try:
-            _connect(self._socket, path)
+            with short_address(path) as address:
+                self._socket.connect(address)
         except OSError as error:
             self._socket.close()
             raise SparkUnavailable(
@@ -115,10 +117,11 @@ class Lease:
         return message
 
 
-def _connect(client: socket.socket, path: Path) -> None:
-    """Connect below the directory's descriptor: the real path may be longer than a socket's address can be."""
+@contextmanager
+def short_address(path: Path) -> Iterator[str]:
+    """A socket's path below its directory's descriptor: the real one may be longer than a socket's address can be."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        client.connect(f"/proc/self/fd/{directory}/{path.name}")
+        yield f"/proc/self/fd/{directory}/{path.name}"
     finally:
         os.close(directory)

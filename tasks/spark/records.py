@@ -210,10 +210,6 @@ def _text(layout: _Layout, starts: Ints, ends: Ints) -> pa.Array:
         return pa.array([bytes(each).decode("utf-8", "replace") for each in found.to_pylist()], pa.string())
 
 
-def _topic(layout: _Layout) -> pa.Array:
-    return _text(layout, layout.topic_start, layout.topic_end)
-
-
 def _number_column(field: Field, name: str) -> Callable[[_Layout], pa.Array]:
     return lambda layout: pa.array(layout.field(field)).cast(COLUMN_TYPES[name])
 
@@ -307,10 +303,6 @@ def _properties(layout: _Layout) -> pa.Array:
     return pa.MapArray.from_arrays(offsets, properties.names.take(kept), properties.values.take(kept))
 
 
-def _body_size(layout: _Layout) -> pa.Array:
-    return pa.array((layout.body_end - layout.body_start).astype(np.int32))
-
-
 def _body(layout: _Layout) -> pa.Array:
     """The bodies as they were sent; null for one that cannot be unpacked."""
     stored = _slices(layout, layout.body_start, layout.body_end)
@@ -333,7 +325,7 @@ def unpacked(stored: bytes, sys_flag: int) -> bytes | None:
 
 
 _DECODERS: Final[Mapping[str, Callable[[_Layout], pa.Array]]] = {
-    "topic": _topic,
+    "topic": lambda layout: _text(layout, layout.topic_start, layout.topic_end),
     "queue_id": _number_column(Field.QUEUE_ID, "queue_id"),
     "queue_offset": _number_column(Field.QUEUE_OFFSET, "queue_offset"),
     "born_ts": _time_column(Field.BORN_TIMESTAMP),
@@ -342,7 +334,7 @@ _DECODERS: Final[Mapping[str, Callable[[_Layout], pa.Array]]] = {
     "tags": _property("TAGS"),
     "keys": _property("KEYS"),
     "msg_id": _message_id,
-    "body_size": _body_size,
+    "body_size": lambda layout: pa.array((layout.body_end - layout.body_start).astype(np.int32)),
     "properties": _properties,
     "body": _body,
 }

@@ -33,6 +33,7 @@ from remoting.errors import SettingsError
 from remoting.transport.tasks import TaskOwner
 from tasks.heartbeat_file import beat
 from tasks.spark import launch
+from tasks.spark.lease import short_address
 from tasks.spark.lifecycle import Action, Lifecycle, State
 from tasks.spark.processes import tree_memory_bytes
 from tasks.spark.settings import SparkSettings
@@ -52,6 +53,13 @@ PROJECT_DIR = Path(__file__).resolve().parents[2]
 def now_ms() -> int:
     """Monotonic milliseconds."""
     return time.monotonic_ns() // 1_000_000
+
+
+async def keep_beating() -> None:
+    """Say that this process lives, until cancelled."""
+    while True:
+        beat()
+        await asyncio.sleep(BEAT_EVERY_S)
 
 
 class Jvm:
@@ -95,7 +103,7 @@ class Server:
     async def run(self) -> None:
         """Serve until cancelled; then the JVM is stopped."""
         listener = await self._listen()
-        self._owner.spawn(self._beat(), "heartbeat")
+        self._owner.spawn(keep_beating(), "heartbeat")
         self._owner.spawn(self._measure(), "measuring")
         try:
             while True:
@@ -231,11 +239,6 @@ class Server:
             if self._jvm is not None:
                 self._lifecycle.measured(tree_memory_bytes(self._jvm.process.pid))
 
-    async def _beat(self) -> None:
-        while True:
-            beat()
-            await asyncio.sleep(BEAT_EVERY_S)
-
     # ---- leases
 
     async def _listen(self) -> asyncio.Server:
@@ -243,14 +246,12 @@ class Server:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # a path below the directory's descriptor: the real one may be longer than a socket's address can be
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         previous = os.umask(0o177)
         try:
-            listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+            with short_address(path) as address:
+                listener.bind(address)
         finally:
             os.umask(previous)
-            os.close(directory)
         return await asyncio.start_unix_server(self._serve, sock=listener, limit=LINE_BYTES)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -360,9 +361,7 @@ async def serve_external(settings: SparkSettings) -> None:
     settings.state_path.parent.mkdir(parents=True, exist_ok=True)
     settings.state_path.write_bytes(orjson.dumps({**content, "pid": os.getpid()}))
     try:
-        while True:
-            beat()
-            await asyncio.sleep(BEAT_EVERY_S)
+        await keep_beating()
     finally:
         settings.state_path.unlink(missing_ok=True)
 

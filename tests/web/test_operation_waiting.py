@@ -12,6 +12,7 @@ from channels.layers import InMemoryChannelLayer, get_channel_layer
 from django.test import AsyncClient
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from webapp import lifecycle
 from webapp.announce import hearing
 from webapp.lifecycle import State
 from webapp.operations import progress, waiting
@@ -121,7 +122,7 @@ async def test_the_row_has_the_last_word_at_the_deadline(layer: Layer) -> None:
     layer.broken, layer.broken_calls = OSError("lost"), ("group_send",)
     waiter = waiting_for(operation, SHORT_S)
     await layer.joined.get()
-    await sync_to_async(progress.cancelled)(operation.pk)
+    await sync_to_async(lifecycle.move)(Operation, operation.pk, State.CANCELLED)
     assert (await waiter).state == "cancelled", "though nobody announced it"
     assert (layer.groups, layer.channels) == ({}, {})
 

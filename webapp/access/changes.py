@@ -86,8 +86,8 @@ def _validate_put(actor: Actor, parameters: Parameters) -> Parameters:
 def _validate_remove(actor: Actor, parameters: Parameters) -> Parameters:
     name = _name_of_known(parameters)
     rules = Rules(parameters)
-    policy = rules.choice("policy", POLICIES, default=model.CUSTOM)
-    cleaned = {"name": name, "policy": policy, **_read(rules, parameters, "resource")}
+    cleaned = {"name": name, "policy": rules.choice("policy", POLICIES, default=model.CUSTOM)}
+    cleaned |= _read(rules, parameters, "resource")
     rules.finish()
     return cleaned
 
@@ -96,8 +96,7 @@ def _validate_remove(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _name_of_known(parameters: Parameters) -> str:
-    name: str = one_of(client_users(), parameters.get("name"))["name"]
-    return name
+    return one_of(client_users(), parameters.get("name"))["name"]
 
 
 def _read(rules: Rules, parameters: Parameters, *fields: str) -> Parameters:

@@ -44,9 +44,6 @@ def explain(users: list[dict[str, Any]], question: Mapping[str, Any]) -> dict[st
     source = rules.text("source", most=64, default="127.0.0.1") or "127.0.0.1"
     rules.finish()
     verdict = decide(_state(users), name, Demand(kind, wanted, (action,)), source)
-    entry = None
-    if verdict.entry is not None:
-        entry = {**_entry(verdict.entry), "policy": verdict.policy}
     return {
         "user": name,
         "type": kind,
@@ -55,7 +52,7 @@ def explain(users: list[dict[str, Any]], question: Mapping[str, Any]) -> dict[st
         "source": source,
         "allowed": verdict.allowed,
         "reason": verdict.reason,
-        "entry": entry,
+        "entry": verdict.entry and {**_entry(verdict.entry), "policy": verdict.policy},
     }
 
 

@@ -38,8 +38,7 @@ class ClientUserSerializer(serializers.Serializer):
     permissions = PermissionSerializer(many=True)
 
 
-class CreateClientUserSerializer(serializers.Serializer):
-    name = serializers.CharField(help_text="The access key of its clients.")
+class ChangeClientUserSerializer(serializers.Serializer):
     password = serializers.CharField(
         help_text="The secret key of its clients; it is never shown again.", trim_whitespace=False
     )
@@ -47,10 +46,8 @@ class CreateClientUserSerializer(serializers.Serializer):
     status = serializers.ChoiceField(choices=STATUSES, required=False)
 
 
-class ChangeClientUserSerializer(serializers.Serializer):
-    password = serializers.CharField(required=False, trim_whitespace=False)
-    type = serializers.ChoiceField(choices=USER_TYPES, required=False)
-    status = serializers.ChoiceField(choices=STATUSES, required=False)
+class CreateClientUserSerializer(ChangeClientUserSerializer):
+    name = serializers.CharField(help_text="The access key of its clients.")
 
 
 class RemovePermissionSerializer(serializers.Serializer):

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from webapp.api.base import LIST_PARAMETERS, Int64Field, limit_of, listed, read_cursor, reads, showing, write_cursor
+from webapp.api.base import (
+    LIST_PARAMETERS,
+    Int64Field,
+    asked,
+    limit_of,
+    listed,
+    read_cursor,
+    reads,
+    showing,
+    write_cursor,
+)
 from webapp.audit import services
 from webapp.audit.models import AuditEntry
 from webapp.errors import InvalidInput
@@ -40,12 +48,7 @@ class AuditView(APIView):
         "audit",
         "The audit trail, newest first",
         AuditPage,
-        [
-            *LIST_PARAMETERS,
-            OpenApiParameter("actor", OpenApiTypes.STR),
-            OpenApiParameter("action", OpenApiTypes.STR),
-            OpenApiParameter("q", OpenApiTypes.STR, description="Part of the target."),
-        ],
+        [*LIST_PARAMETERS, *asked("actor", "action", q="Part of the target.")],
     )
     def get(self, request: Request) -> Response:
         limit, cursor = limit_of(request), read_cursor(request)

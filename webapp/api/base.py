@@ -214,6 +214,14 @@ def page_by_name(
     return items[:limit], write_cursor(name_of(items[limit - 1]))
 
 
+def found_by_name(request: Request, find: Callable[..., list[Item]], *, most: int) -> tuple[list[Item], str | None]:
+    """One page of what the snapshot finds by the part of its name that the query string asks for; see `search_parameters`."""
+    rules = Rules(request.query_params)
+    wanted, with_system = rules.text("q", most=most), rules.flag("system")
+    rules.finish()
+    return page_by_name(request, find(wanted, with_system=with_system))
+
+
 # ---- description
 
 PROBLEM = {
@@ -231,6 +239,23 @@ LIST_PARAMETERS = [
     OpenApiParameter("limit", OpenApiTypes.INT, description=f"1 to {MAX_LIMIT}; {DEFAULT_LIMIT} if absent."),
     OpenApiParameter("cursor", OpenApiTypes.STR, description="`next` of the answer before."),
 ]
+
+
+def asked(*names: str, **described: str) -> list[OpenApiParameter]:
+    """Parameters of the query string that are text, some with words for the reader."""
+    texts = {**dict.fromkeys(names, ""), **described}
+    return [OpenApiParameter(name, OpenApiTypes.STR, description=text) for name, text in texts.items()]
+
+
+def search_parameters(system: str) -> list[OpenApiParameter]:
+    """Those of a list that is searched by name; `system` says what it leaves out else."""
+    return [
+        *LIST_PARAMETERS,
+        *asked(q="Part of the name."),
+        OpenApiParameter("system", OpenApiTypes.BOOL, description=system),
+    ]
+
+
 PREFER = OpenApiParameter(
     "Prefer", OpenApiTypes.STR, OpenApiParameter.HEADER, description="`wait=n`: wait up to n seconds for the end."
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
@@ -30,7 +29,7 @@ from remoting.facts.snapshot import (
 )
 from remoting.facts.words import GroupKind, Health
 from webapp import snapshot
-from webapp.api.base import Int64Field, changing, observed, reads, showing
+from webapp.api.base import Int64Field, asked, changing, observed, reads, showing
 from webapp.api.facts import FactSerializer, told
 
 
@@ -246,7 +245,7 @@ class ElectionsView(APIView):
         "eligibility",
         "Who may become master, and why",
         EligibilitiesSerializer,
-        [OpenApiParameter("cluster", OpenApiTypes.STR), OpenApiParameter("group", OpenApiTypes.STR)],
+        asked("cluster", "group"),
     )
     def get(self, request: Request) -> Response:
         present = snapshot.current()

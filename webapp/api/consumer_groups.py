@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -14,10 +12,9 @@ from rest_framework.views import APIView
 
 from remoting.facts.snapshot import ConsumedQueue, ConsumedTopic, ConsumerGroup
 from webapp import snapshot
-from webapp.api.base import LIST_PARAMETERS, Int64Field, changing, listed, page_by_name, reads
+from webapp.api.base import Int64Field, changing, found_by_name, listed, reads, search_parameters
 from webapp.api.facts import FactSerializer, told
 from webapp.groups.returns import returns
-from webapp.rules import Rules
 
 
 class GroupQueueSerializer(FactSerializer):
@@ -67,20 +64,11 @@ class ConsumerGroupsView(APIView):
         "consumer_groups",
         "The consumer groups with their lag",
         ConsumerGroupPage,
-        [
-            *LIST_PARAMETERS,
-            OpenApiParameter("q", OpenApiTypes.STR, description="Part of the name."),
-            OpenApiParameter(
-                "system", OpenApiTypes.BOOL, description="Include the groups of the protocol's own tools."
-            ),
-        ],
+        search_parameters("Include the groups of the protocol's own tools."),
     )
     def get(self, request: Request) -> Response:
         present = snapshot.current()
-        rules = Rules(request.query_params)
-        wanted, with_system = rules.text("q", most=120), rules.flag("system")
-        rules.finish()
-        groups, following = page_by_name(request, present.find_consumer_groups(wanted, with_system=with_system))
+        groups, following = found_by_name(request, present.find_consumer_groups, most=120)
         items = [_with_returns(group, present) for group in groups]
         return Response(ConsumerGroupPage({"items": items, "next": following, "as_of": present.as_of}).data)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -16,6 +15,7 @@ from webapp.api.base import (
     PREFER,
     PROBLEM,
     OperationSerializer,
+    asked,
     filtered,
     listed,
     operation_document,
@@ -37,7 +37,7 @@ class OperationsView(APIView):
         "operations",
         "Operations, newest first",
         OperationPage,
-        [*LIST_PARAMETERS, OpenApiParameter("kind", OpenApiTypes.STR), OpenApiParameter("state", OpenApiTypes.STR)],
+        [*LIST_PARAMETERS, *asked("kind", "state")],
     )
     def get(self, request: Request) -> Response:
         found, following = page_by_time(request, filtered(request, Operation.objects.all(), kind=60, state=10))

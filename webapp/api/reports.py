@@ -17,6 +17,7 @@ from webapp.api.base import (
     LIST_PARAMETERS,
     PROBLEM,
     Int64Field,
+    asked,
     changing,
     filtered,
     limit_of,
@@ -191,7 +192,7 @@ class RunsView(APIView):
         "report_runs",
         "Runs, newest first",
         RunPage,
-        [*LIST_PARAMETERS, OpenApiParameter("report", OpenApiTypes.STR), OpenApiParameter("state", OpenApiTypes.STR)],
+        [*LIST_PARAMETERS, *asked("report", "state")],
     )
     def get(self, request: Request) -> Response:
         found, following = page_by_time(request, filtered(request, ReportRun.objects.all(), report=60, state=10))

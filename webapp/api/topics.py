@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,19 +13,19 @@ from rest_framework.views import APIView
 from remoting.facts.snapshot import Queue, Topic
 from webapp import snapshot
 from webapp.api.base import (
-    LIST_PARAMETERS,
     body_of,
     change,
     changes,
     changing,
+    found_by_name,
     listed,
     observed,
-    page_by_name,
     reads,
+    search_parameters,
 )
 from webapp.api.facts import FactSerializer
 from webapp.errors import PreconditionFailed
-from webapp.rules import MESSAGE_TYPES, Rules
+from webapp.rules import MESSAGE_TYPES
 from webapp.topics.purpose import purpose
 
 
@@ -41,18 +39,15 @@ class TopicSerializer(FactSerializer):
         return purpose(topic)
 
 
-class CreateTopicSerializer(serializers.Serializer):
-    name = serializers.CharField(trim_whitespace=True)
+class ChangeTopicSerializer(serializers.Serializer):
     type = serializers.ChoiceField(choices=MESSAGE_TYPES, required=False)
     queues = serializers.IntegerField(required=False, help_text="Per broker group.")
     perm = serializers.IntegerField(required=False, help_text="2 write only, 4 read only, 6 both.")
+
+
+class CreateTopicSerializer(ChangeTopicSerializer):
+    name = serializers.CharField(trim_whitespace=True)
     group = serializers.CharField(required=False, allow_null=True, help_text="One broker group only; all if absent.")
-
-
-class ChangeTopicSerializer(serializers.Serializer):
-    type = serializers.ChoiceField(choices=MESSAGE_TYPES, required=False)
-    queues = serializers.IntegerField(required=False)
-    perm = serializers.IntegerField(required=False)
 
 
 class QueueSerializer(FactSerializer):
@@ -79,22 +74,10 @@ def _check_unmoved(request: Request, name: str) -> None:
 class TopicsView(APIView):
     read_permission = "cluster.read"
 
-    @reads(
-        "topics",
-        "The topics",
-        TopicPage,
-        [
-            *LIST_PARAMETERS,
-            OpenApiParameter("q", OpenApiTypes.STR, description="Part of the name."),
-            OpenApiParameter("system", OpenApiTypes.BOOL, description="Include system topics."),
-        ],
-    )
+    @reads("topics", "The topics", TopicPage, search_parameters("Include system topics."))
     def get(self, request: Request) -> Response:
         present = snapshot.current()
-        rules = Rules(request.query_params)
-        wanted, with_system = rules.text("q", most=127), rules.flag("system")
-        rules.finish()
-        items, following = page_by_name(request, present.find_topics(wanted, with_system=with_system))
+        items, following = found_by_name(request, present.find_topics, most=127)
         return Response(TopicPage({"items": items, "next": following, "as_of": present.as_of}).data)
 
     post = changing("topic_create", "Create a topic", "topic.create", CreateTopicSerializer)

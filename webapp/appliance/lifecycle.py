@@ -14,7 +14,6 @@ Owned by the supervisor's task for that process alone.
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from enum import StrEnum
 
 FIRST_DELAY_MS = 200
@@ -34,21 +33,14 @@ class State(StrEnum):
     RETIRED = "retired"
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a process ended; `code` is negative for a signal, as subprocess has it."""
-
-    code: int
-
-    @property
-    def text(self) -> str:
-        """For a sentence: "the process ..."."""
-        if self.code >= 0:
-            return f"ended with exit code {self.code}"
-        try:
-            return f"was killed by {signal.Signals(-self.code).name}"
-        except ValueError:
-            return f"was killed by signal {-self.code}"
+def exit_text(code: int) -> str:
+    """How a process ended, for a sentence: "the process ..."; the code is negative for a signal, as subprocess has it."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
 
 
 class Lifecycle:
@@ -58,7 +50,7 @@ class Lifecycle:
         self.state = State.WAITING
         self.pid: int | None = None
         self.restarts = 0
-        self.last_exit: Exit | None = None
+        self.last_exit: int | None = None
         self._spawned_ms: int | None = None
         self._delay_ms = FIRST_DELAY_MS
 
@@ -118,4 +110,4 @@ class Lifecycle:
     def _ended(self, code: int, state: State) -> None:
         self.state = state
         self.pid = None
-        self.last_exit = Exit(code)
+        self.last_exit = code

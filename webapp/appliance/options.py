@@ -7,6 +7,7 @@ out comes from the shape that the data directory was made with, and from the def
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -190,12 +191,9 @@ def _http(text: str) -> tuple[str, int]:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost"
 
 
 def _setting(text: str) -> str:

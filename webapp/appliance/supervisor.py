@@ -21,7 +21,7 @@ from typing import Any
 from remoting import exit_codes
 from webapp.appliance import log_files, state
 from webapp.appliance.layout import DataLayout
-from webapp.appliance.lifecycle import Lifecycle, State
+from webapp.appliance.lifecycle import Lifecycle, State, exit_text
 from webapp.appliance.plan import BrokerProbe, HeartbeatProbe, Plan, Probe, ProcessSpec, StopStage
 from webapp.appliance.processes import Child, spawn
 from webapp.appliance.terminal import Terminal
@@ -194,8 +194,7 @@ class Supervisor:
             self._retire(process, code)
             return None
         delay_ms = process.life.exited(code, _now_ms())
-        assert process.life.last_exit is not None
-        process.lacks = process.life.last_exit.text
+        process.lacks = exit_text(code)
         self._changed(process)
         self._listener.exited(process.spec.name, process.lacks, log_files.last_line(process.log_file), delay_ms)
         return delay_ms
@@ -317,7 +316,7 @@ def _describe(process: _Process) -> dict[str, Any]:
     life = process.life
     last_exit = None
     if life.last_exit is not None:
-        last_exit = {"code": life.last_exit.code, "text": life.last_exit.text, "at": process.last_exit_at}
+        last_exit = {"code": life.last_exit, "text": exit_text(life.last_exit), "at": process.last_exit_at}
     return {
         "name": process.spec.name,
         "kind": process.spec.kind,

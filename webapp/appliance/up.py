@@ -31,10 +31,6 @@ _FIRST_USER = "admin"
 HEALTH_EVERY_S = 0.2
 
 
-class _PrepareFailed(LogboomError):
-    """The console's database cannot be brought up to date."""
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -139,7 +135,7 @@ async def _bring_up(
     """Prepare the database, wait until all is healthy, say where everything is; a failure ends the whole start."""
     try:
         admin = await _prepare(plan)
-    except _PrepareFailed as error:
+    except SettingsError as error:
         return error
     terminal.step("the console's database is up to date")
     supervisor.open_gate(PREPARED)
@@ -180,7 +176,7 @@ async def _prepare(plan: Plan) -> dict[str, str] | None:
     if process.returncode != 0:
         lines = [line for line in complained.decode(errors="replace").splitlines() if line.strip()]
         reason = lines[-1].strip() if lines else f"exit code {process.returncode}"
-        raise _PrepareFailed(f"the console's database cannot be brought up to date: {reason}")
+        raise SettingsError(f"the console's database cannot be brought up to date: {reason}")
     admin: dict[str, str] | None = json.loads(said)["admin"]
     return admin
 

@@ -39,17 +39,13 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
 def _plan(parameters: Parameters) -> list[dict[str, str]]:
     group = snapshot.current().group(parameters["cluster"], parameters["group"])
     chosen = parameters["broker_id"]
-    steps = [{"node": f"replica {chosen}", "change": f"becomes master with epoch {_next(group.master_epoch)}"}]
+    epoch = "one higher" if group.master_epoch is None else group.master_epoch + 1
+    steps = [{"node": f"replica {chosen}", "change": f"becomes master with epoch {epoch}"}]
     for replica in group.replicas:
-        if replica.id == chosen:
-            continue
-        change = "hands over and follows" if replica.id == group.master_id else "follows the new master"
-        steps.append({"node": f"replica {replica.id}", "change": change})
+        if replica.id != chosen:
+            change = "hands over and follows" if replica.id == group.master_id else "follows the new master"
+            steps.append({"node": f"replica {replica.id}", "change": change})
     return steps
-
-
-def _next(epoch: int | None) -> str:
-    return "one higher" if epoch is None else str(epoch + 1)
 
 
 ELECT = Kind(

@@ -109,14 +109,10 @@ def _send(actor: Actor, parameters: Parameters) -> Done:
         {
             "message_id": stored.get("msgId"),
             "group": stored.get("brokerName"),
-            "queue_id": _integer(stored.get("queueId")),
+            "queue_id": int(stored["queueId"]) if "queueId" in stored else None,
             "queue_offset": stored.get("queueOffset"),
         }
     )
-
-
-def _integer(text: str | None) -> int | None:
-    return None if text is None else int(text)
 
 
 def _plan(parameters: Parameters) -> list[dict[str, str]]:

@@ -1,7 +1,6 @@
 """One row for every change that somebody asked for: what, by whom, how far it got, what each node answered.
 
-The row is the truth about a change, whichever process works on it. The web process makes it
-(`webapp.operations.services.submit`), the worker moves it on (`webapp.operations.progress`), as `webapp.lifecycle` allows.
+`webapp.operations.services.submit` makes it, `webapp.operations.progress` moves it on.
 
 `parameters` is validated before the row exists. `nodes` is a list of `{"node", "outcome", "detail"}` where outcome is one of
 `remoting.facts.words.Outcome`. `progress` is `{"done": int, "total": int | null, "text": str}`. `result` is what the kind

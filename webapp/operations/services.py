@@ -75,10 +75,8 @@ def submit(
         if earlier is None:
             raise
         return earlier
-    if kind.inline is not None:
+    if kind.record is None:
         once = _carry_out(actor, kind, operation, cleaned)
-    elif kind.by_worker:
-        _queue(operation)
     operation.refresh_from_db()
     return Submitted(operation, plan, once)
 
@@ -141,23 +139,18 @@ def _make(actor: Actor, kind: Kind, operation: Operation, cleaned: Parameters) -
 
 
 def _carry_out(actor: Actor, kind: Kind, operation: Operation, cleaned: Parameters) -> dict[str, str]:
-    assert kind.inline is not None
-    progress.start(operation.pk)
+    """Do it here, or hand it to the worker."""
     try:
+        if kind.inline is None:
+            task_queue().send(RUN_OPERATION, str(operation.pk))
+            return {}
+        progress.start(operation.pk)
         done = kind.inline(actor, cleaned)
     except Problem as problem:
         progress.fail(operation.pk, problem.code, problem.detail)
         raise
     progress.succeed(operation.pk, done.result)
     return done.once
-
-
-def _queue(operation: Operation) -> None:
-    try:
-        task_queue().send(RUN_OPERATION, str(operation.pk))
-    except Problem as problem:
-        progress.fail(operation.pk, problem.code, problem.detail)
-        raise
 
 
 def _find_repeated(actor: Actor, key: str, digest: str) -> Submitted | None:

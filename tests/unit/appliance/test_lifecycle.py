@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import signal
 
-from webapp.appliance.lifecycle import LONGEST_DELAY_MS, SETTLED_AFTER_MS, Exit, Lifecycle, State
+from webapp.appliance.lifecycle import LONGEST_DELAY_MS, SETTLED_AFTER_MS, Lifecycle, State, exit_text
 
 
 def test_delays_double_up_to_the_longest() -> None:
@@ -39,7 +39,7 @@ def test_an_ordered_end_is_stopped_with_its_code() -> None:
     life = Lifecycle()
     life.spawned(7, now_ms=0)
     life.stopped(0)
-    assert (life.state, life.pid, life.last_exit) == (State.STOPPED, None, Exit(0))
+    assert (life.state, life.pid, life.last_exit) == (State.STOPPED, None, 0)
 
 
 def test_what_failed_stays_failed_when_all_is_stopped() -> None:
@@ -50,9 +50,9 @@ def test_what_failed_stays_failed_when_all_is_stopped() -> None:
 
 
 def test_how_a_process_ended_in_words() -> None:
-    assert Exit(3).text == "ended with exit code 3"
-    assert Exit(-signal.SIGKILL).text == "was killed by SIGKILL"
-    assert Exit(-250).text == "was killed by signal 250"
+    assert exit_text(3) == "ended with exit code 3"
+    assert exit_text(-signal.SIGKILL) == "was killed by SIGKILL"
+    assert exit_text(-250) == "was killed by signal 250"
 
 
 def test_who_retired_stays_so_when_everything_stops() -> None:
@@ -60,6 +60,6 @@ def test_who_retired_stays_so_when_everything_stops() -> None:
     life.spawned(7, now_ms=0)
     life.ready()
     life.retired(3)
-    assert (life.state, life.pid, life.restarts, life.last_exit) == (State.RETIRED, None, 0, Exit(3))
+    assert (life.state, life.pid, life.restarts, life.last_exit) == (State.RETIRED, None, 0, 3)
     life.stopped(None)
     assert life.state is State.RETIRED

@@ -10,8 +10,9 @@ from celery.app.utils import find_app
 
 from tasks import heartbeat, stopping
 from tasks.app import GRACE_S, REPORT_SOFT_LIMIT_S, VISIBILITY_TIMEOUT_S, app
-from tasks.heartbeat_file import VARIABLE, beat
+from tasks.heartbeat_file import beat
 from tasks.schedule import Scheduler
+from webapp.appliance.environment import HEARTBEAT_FILE
 
 
 def test_celery_finds_the_app_by_the_packages_name() -> None:
@@ -42,19 +43,19 @@ def test_every_task_has_time_limits_and_reports_a_queue_of_their_own() -> None:
 
 
 def test_the_heartbeat_is_a_touched_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(HEARTBEAT_FILE, raising=False)
     beat()
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "x.heartbeat"))
+    monkeypatch.setenv(HEARTBEAT_FILE, str(tmp_path / "x.heartbeat"))
     beat()
     assert (tmp_path / "x.heartbeat").exists()
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "nowhere" / "x.heartbeat"))
+    monkeypatch.setenv(HEARTBEAT_FILE, str(tmp_path / "nowhere" / "x.heartbeat"))
     beat()
 
 
 def test_a_worker_beats_from_its_own_loop_as_long_as_it_consumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "worker.heartbeat"))
+    monkeypatch.setenv(HEARTBEAT_FILE, str(tmp_path / "worker.heartbeat"))
     entries: list[Any] = []
 
     def call_repeatedly(every_s: float, call: Any) -> Any:
@@ -74,7 +75,7 @@ def test_a_worker_beats_from_its_own_loop_as_long_as_it_consumes(
 
 
 def test_beat_beats_with_each_look_at_its_timetable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "beat.heartbeat"))
+    monkeypatch.setenv(HEARTBEAT_FILE, str(tmp_path / "beat.heartbeat"))
     monkeypatch.setattr(Scheduler.__mro__[1], "tick", lambda self: 3.0)
     assert Scheduler.tick(Scheduler.__new__(Scheduler)) == 3.0
     assert (tmp_path / "beat.heartbeat").exists()

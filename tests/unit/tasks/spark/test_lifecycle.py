@@ -20,7 +20,7 @@ from tasks.spark.lifecycle import (
     Lifecycle,
     State,
 )
-from tasks.spark.processes import tree, tree_memory_bytes
+from tasks.spark.processes import tree_memory_bytes
 from tasks.spark.settings import SparkSettings
 from tests.support.examples import examples
 from tests.unit.tasks.patience import patient
@@ -248,7 +248,7 @@ def test_what_we_ship_to_a_cluster_is_what_the_source_imports() -> None:
 
 
 def test_memory_of_a_process_tree_counts_descendants() -> None:
-    assert os.getpid() in tree(os.getppid())
+    assert tree_memory_bytes(os.getppid()) >= tree_memory_bytes(os.getpid())
     assert tree_memory_bytes(os.getpid()) > 1_000_000
     assert tree_memory_bytes(2**22 + 1) == 0
 
