@@ -74,4 +74,5 @@ def _field(name: str, hint: Any, **options: Any) -> serializers.Field:
 
 def _serializer_of(fact: Any) -> type[FactSerializer]:
     found = FactSerializer.by_fact.get(fact)
-    return found or type(f"{fact.__name__}Serializer", (FactSerializer,), {"fact": fact})
+    name = fact.__name__.removesuffix("State")  # what a broker says of itself, the API says of the broker's
+    return found or type(f"{name}Serializer", (FactSerializer,), {"fact": fact})
