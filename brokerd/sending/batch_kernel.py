@@ -17,7 +17,7 @@ from brokerd.sending.rules import MAX_KEPT_BYTES, STAMP, pattern_of
 from brokerd.store.log.derive import Entry
 from remoting.checksum import crc32
 from remoting.disk import Bytes
-from remoting.record.batch import ITEM_COLUMNS, ITEM_HEAD, ITEM_HEAD_BYTES, ITEM_OVERHEAD_BYTES
+from remoting.record.batch import ITEM_COLUMNS, ITEM_HEAD, ITEM_HEAD_BYTES, ITEM_OVERHEAD_BYTES, MAX_BATCH_COUNT
 from remoting.record.layout import (
     BATCH_COLUMNS,
     BORDER,
@@ -28,7 +28,6 @@ from remoting.record.layout import (
     record_size,
 )
 
-MAX_BATCH_COUNT: Final = 32767
 _MAX_ALIKE: Final = 128  # what is taken apart by one struct; a struct holds some 600 bytes for each message
 _INT: Final = struct.Struct(">i")
 _TWO: Final = struct.Struct(">ii")

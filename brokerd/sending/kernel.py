@@ -10,11 +10,11 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from brokerd.metadata.configs import TopicConfig
+from brokerd.metadata.configs import PERM_WRITE, TopicConfig
 from brokerd.sending.batch_kernel import BatchPlans, LaidOut, lay_out_batch
 from brokerd.sending.boundary import ANSWER_OK, Stop, Taken
 from brokerd.sending.reading import Send, begins_with_send, sends_of
-from brokerd.sending.rules import MAX_KEPT_BYTES, PERM_WRITE, STAMP, Pattern, check_destination, pattern_of
+from brokerd.sending.rules import MAX_KEPT_BYTES, STAMP, Pattern, check_destination, pattern_of
 from brokerd.store.run import Run
 from remoting import codes, frame
 from remoting.checksum import crc32

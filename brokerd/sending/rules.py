@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from brokerd.delay.rules import check_times
-from brokerd.metadata.configs import TopicConfig
+from brokerd.metadata.configs import PERM_WRITE, TopicConfig
 from brokerd.metadata.names import check_topic_name, is_brokers_topic
 from brokerd.store.draft import Draft
 from remoting import codes
@@ -18,8 +18,6 @@ from remoting.errors import InvalidParameter, RequestError
 from remoting.java_hash import java_hash
 from remoting.record.layout import MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, SYS_INNER_BATCH, SYS_NEED_UNWRAP
 from remoting.record.properties import decode_properties, encode_properties, tags_code
-
-PERM_WRITE: Final = 2
 
 _DROPPED: Final = ("POP_CK", "__CRC32#", "MSG_REGION", "TRACE_ON")
 _STAMP: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}

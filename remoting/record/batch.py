@@ -12,6 +12,7 @@ from remoting.disk import Bytes
 from remoting.errors import ProtocolError
 from remoting.record.layout import LENGTH, LENGTH_BYTES
 
+MAX_BATCH_COUNT: Final = 32767  # messages
 ITEM_HEAD: Final = struct.Struct(">i8xii")  # what of an item's head counts: size, flag, body length
 ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
 ITEM_COLUMNS: Final = "i8x8s"  # for items that are alike: size; flag and body length
@@ -24,7 +25,7 @@ class BatchItem(NamedTuple):
     properties: bytes
 
 
-def decode_batch_body(body: Bytes, max_count: int = 32767) -> list[BatchItem]:
+def decode_batch_body(body: Bytes, max_count: int = MAX_BATCH_COUNT) -> list[BatchItem]:
     """The messages of a batch body (code 320).
 
     Raises ProtocolError when lengths contradict each other or there are more than `max_count`.
