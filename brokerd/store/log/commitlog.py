@@ -306,9 +306,11 @@ class CommitLog:
             raise ProtocolError(f"a log cannot begin at {offset}: its files have {self._size} bytes each")
         self._cut(self.min_offset)
         with self._sync_lock:
+            self.generation += 1  # the flusher may have synced, and prepared the next file, since the cut
+            self._current = None
+            self._drop_spare()
             for segment in list(self._segments.values()):
                 self._remove(segment)
-            self._current = None
             self._start_empty_at(offset)
 
     def _cut(self, offset: int) -> None:

@@ -51,7 +51,9 @@ class DurablePositions:
         """The log was synced; any thread."""
         with self._lock:
             positions = self._page.positions
-            if mark.generation == self._commitlog.generation and mark.complete_offset > positions.flushed_offset:
+            # An empty log has no file that would tell a start where it begins.
+            before = max(positions.flushed_offset, self._commitlog.min_offset)
+            if mark.generation == self._commitlog.generation and mark.complete_offset > before:
                 assert mark.complete_offset <= self._commitlog.end_offset, "synced more than the log has"
                 positions.flushed_offset = mark.complete_offset
                 self._page.write(durable=False)

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.commitlog import CommitLog, SyncMark
 from brokerd.store.log.derive import derive
 from brokerd.store.log.layout import must_roll
 from remoting.disk import Disk, LocalDisk
@@ -358,6 +358,35 @@ def test_a_reset_log_is_empty_and_begins_where_told(disk: Disk) -> None:
     assert (log.min_offset, log.flushed_offset, log.complete_offset, log.end_offset) == (start,) * 4
     log.append_replicated(start, record(start))
     assert (log.min_offset, log.end_offset) == (start, start + 200)
+    log.close()
+
+
+def test_a_sync_in_the_middle_of_a_reset_says_nothing_of_the_log_that_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    log = make_log(disk)
+    fill(log, 45)
+    log.mark_flushed(log.sync())
+    log.forget_oldest()()
+    marks: list[SyncMark] = []
+
+    class FlushersTurn:
+        """The flusher waits for the lock, and has it next."""
+
+        is_over = False
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_error: object) -> None:
+            if not self.is_over:
+                self.is_over = True
+                marks.append(log.sync())
+                log.prepare_next()
+
+    monkeypatch.setattr(log, "_sync_lock", FlushersTurn())
+    log.reset(0)
+    assert marks[0].offset == SEGMENT_BYTES
+    assert log.mark_flushed(marks[0]) == log.flushed_offset == 0
+    assert disk.names("commitlog") == []
     log.close()
 
 

@@ -493,6 +493,18 @@ def test_a_log_copied_from_its_masters_first_file_begins_there() -> None:
     assert put(replica, draft(b"x"))[0].queue_offset == 60
 
 
+def test_a_log_that_was_to_begin_elsewhere_and_got_nothing_is_an_empty_one_to_the_next_start() -> None:
+    disk = MemoryDisk()
+    replica = make_store(disk)
+    replica.load()
+    replica.reset(5 * SEGMENT_BYTES)  # and the disk has no room for the first file
+    replica.close()
+    again = make_store(disk)
+    again.load()
+    assert (again.commitlog.min_offset, again.commitlog.end_offset, again.dispatch_offset) == (0, 0, 0)
+    again.close()
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_cutting_is_as_if_what_follows_had_never_been_written(seed: int) -> None:
     rng = Random(seed)
