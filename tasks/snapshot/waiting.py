@@ -20,7 +20,8 @@ def transactions(told: TransactionState | None) -> Transactions | None:
         return None
     if told.open > 0:
         return shown(Transactions, told, overdue=told.oldest_checks > 0)
-    return shown(Transactions, told, overdue=False, oldest_since_ms=None, oldest_age_ms=None, oldest_checks=None)
+    oldest = dict.fromkeys(("oldest_since_ms", "oldest_age_ms", "oldest_checks"))
+    return shown(Transactions, told, open=0, overdue=False, **oldest)
 
 
 def delays(told: ScheduleState | None) -> Delays | None:

@@ -77,6 +77,12 @@ def test_topics_and_groups_from_scripts(monkeypatch: pytest.MonkeyPatch) -> None
     assert run("group", "delete", "audit_log") == "deleted audit_log\n"
 
 
+def test_where_nothing_is_found_nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "pages", lambda path: [])
+    assert (run("topic", "list"), run("group", "list")) == ("", "")
+    assert (run("topic", "list", "--json"), run("group", "list", "--json")) == ("[]\n", "[]\n")
+
+
 @pytest.mark.usefixtures("at_live_server")
 def test_refusals_and_failures_have_their_code_and_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     error = refused("topic", "create", "orders")

@@ -107,5 +107,6 @@ class ConsoleCommand(BaseCommand):
         getattr(self, options["action"])(options)
 
     def show(self, found: Any, lines: Iterable[str], *, as_json: bool) -> None:
-        """What was found, as one JSON document or line by line."""
-        self.stdout.write(json.dumps(found, indent=2) if as_json else "\n".join(lines))
+        """What was found, as one JSON document or line by line; scripts count the lines."""
+        for line in [json.dumps(found, indent=2)] if as_json else lines:
+            self.stdout.write(line)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,3 +32,23 @@ def test_an_empty_secret_is_refused(tmp_path: Path) -> None:
     path.write_text("\n")
     with pytest.raises(ValueError, match="delete it"):
         secret_files.read_or_create(path)
+
+
+def test_a_secret_is_replaced_whole_and_by_its_owner_s_file(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("old\n")
+    secret_files.write(path, "new")
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new\n", 0o600)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_refuses_leaves_no_copy_of_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "key"
+    monkeypatch.setattr(os, "fsync", full)
+    for make in (lambda: secret_files.read_or_create(path), lambda: secret_files.write(path, "new")):
+        with pytest.raises(OSError, match="No space left"):
+            make()
+    assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -660,6 +660,20 @@ def test_any_mixture_of_answers_gives_a_whole_snapshot(
     assert snapshot.verdict.status in {"healthy", "degraded", "down"}
     if snapshot.verdict.status != "healthy":
         assert snapshot.verdict.reasons
+    assert decode(ClusterSnapshot, encode(snapshot)) == snapshot
+
+
+def test_a_master_that_knows_no_number_gives_a_whole_snapshot() -> None:
+    """Negative is what is not known: of none of it the console may be left with a snapshot that it cannot read."""
+    untold = {
+        "transactions": TransactionState(**{each.name: -1 for each in fields(TransactionState)}),
+        "schedule": ScheduleState(
+            levels=(LevelState(level=-1, delay_ms=-1, waiting=-1, late_ms=-1),),
+            **{each.name: -1 for each in fields(ScheduleState) if each.name != "levels"},
+        ),
+        "quorum": QuorumState(kind="controllers", missing=(MissingState(broker_id=2, reason="dead"),)),
+    }
+    snapshot, _ = build(look(states={1: state(1, "master", **untold)}), Memory())
     assert decode(ClusterSnapshot, encode(snapshot)) == snapshot
 
 
