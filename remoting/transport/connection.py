@@ -228,7 +228,7 @@ class RemotingConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._is_offered:
-            self.go_on(0, 0, decoding=True)  # what came before the end is handled
+            self.go_on(0, 0, decoding=True)  # of what came before the end, as much as one turn serves
         self._backlog.clear()
         pending, self._pending = self._pending, {}
         for answered, timer in pending.values():

@@ -101,6 +101,8 @@ class ClientUserView(APIView):
 
 
 class PermissionsView(APIView):
+    read_permission = "access.read"
+
     put = changing(
         "permission_put",
         "Add a permission, or change the one for the same resource",
