@@ -5,7 +5,7 @@ from the start beside the self-contained ones, but only a few at a time: one wor
 judges by the clock, or loads the machine itself, runs at the end in the one worker that stays when all others have ended.
 
 A bundle is the unit: its tests run in one worker and in their order, and share its fixtures. Of two workers one takes the bundles
-with daemons until there are none left, and then helps with the self-contained ones, if there are any.
+with daemons and the other what is self-contained; who has none of his own left helps the other one.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Shares(LoadScheduling):
         kinds = [Kind.SELF_CONTAINED]
         if self.numnodes == 1:
             kinds.append(Kind.DAEMONS)  # what is fast tells first
-        elif self._workers_with_daemons(besides=node) < self.numnodes // 2:
+        elif not self._waiting[Kind.SELF_CONTAINED] or self._workers_with_daemons(besides=node) < self.numnodes // 2:
             kinds.insert(0, Kind.DAEMONS)
         if self.nodes == [node]:
             kinds.append(Kind.ALONE)
