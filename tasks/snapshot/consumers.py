@@ -116,7 +116,7 @@ def _topic(
 ) -> ConsumedTopic:
     extents = queues.extents.get(name, {})
     found = tuple(
-        _queue(place, consumed.get(place), extents.get(place, _NOTHING), start)
+        _queue(place, consumed.get(place), extents.get(place), start)
         for place in sorted(extents.keys() | consumed.keys())
     )
     lag = total(queue.lag for queue in found)
@@ -131,20 +131,17 @@ def _topic(
     )
 
 
-_NOTHING = Extent(0, 0, True)
-"""Of a queue that is not read any more: there is nothing to receive."""
-
-
-def _queue(place: Place, told: ConsumedQueueState | None, extent: Extent, start: GroupStart) -> ConsumedQueue:
+def _queue(place: Place, told: ConsumedQueueState | None, extent: Extent | None, start: GroupStart) -> ConsumedQueue:
+    """Of a queue that is not read any more, which has no `extent`, there is nothing to receive."""
     broker_group, queue_id = place
     consumer_offset = known(told.consumer_offset) if told is not None else None
     return ConsumedQueue(
         group=broker_group,
         queue_id=queue_id,
         consumer_offset=consumer_offset,
-        start_offset=start_offset(start, extent) if consumer_offset is None else None,
-        max_offset=extent.high,
-        lag=queue_lag(consumer_offset, start, extent),
+        start_offset=start_offset(start, extent) if consumer_offset is None and extent is not None else None,
+        max_offset=extent.high if extent is not None else None,
+        lag=queue_lag(consumer_offset, start, extent) if extent is not None else 0,
         in_flight=known(told.in_flight) if told is not None else None,
         pending_reset=known(told.pending_reset) if told is not None else None,
     )
