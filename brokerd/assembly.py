@@ -50,6 +50,7 @@ from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
 from remoting.errors import StorageError
 from remoting.exporter import MetricsExporter
+from remoting.facts.lag import topic_lags
 from remoting.guarding.guard import Guard
 from remoting.names import SCHEDULE_TOPIC
 from remoting.record.hosts import pack_host
@@ -279,6 +280,7 @@ class Broker:
             self._connections.__len__,
             lambda: self._processors.pull.waiting_count,
             self._disk.usage,
+            lambda: topic_lags(self._processors.state.state()),
             self._guard,
         )
         return MetricsExporter(

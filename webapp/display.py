@@ -51,6 +51,12 @@ def count(value: Any) -> str:
 
 
 @register.filter
+def at_least(text: str, lacks: bool) -> str:
+    """A number that is the least one, because a part of the sum is not known."""
+    return f"at least {text}" if lacks and text != DASH else text
+
+
+@register.filter
 def rate(value: Any) -> str:
     """A number per second, with as many digits as help."""
     if value is None or value == "":

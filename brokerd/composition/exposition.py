@@ -5,7 +5,7 @@ Read at each scrape from the running totals and from the state as it is then; no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,7 @@ from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.followership import CopyStage
 from remoting.disk import DiskUsage
 from remoting.exposition import Family, Histogram, render
+from remoting.facts.lag import TopicLag
 from remoting.facts.loop import LoopState
 from remoting.guarding.guard import Guard, access_families
 
@@ -61,6 +62,7 @@ class Sources:
     connections: Callable[[], int]
     held_pulls: Callable[[], int]
     disk_usage: Callable[[], DiskUsage]
+    lags: Callable[[], Iterable[TopicLag]]
     access: Guard | None = None
 
 
@@ -81,6 +83,7 @@ class Exposition:
             *self._log(state),
             *self._traffic(state),
             *self._pop(),
+            *(self._consumers() if state.role is Role.MASTER else ()),
             *self._transactions(),
             *self._schedule(),
             *_loop(state.loop),
@@ -147,6 +150,16 @@ class Exposition:
             _gauge("logboom_notices_held", "requests to be told of a message that wait", pop.looking.waiting_count),
             *(_counter(f"logboom_pop_{name}_total", help, totals[name]) for name, help in _POP.items()),
         ]
+
+    def _consumers(self) -> list[Family]:
+        """Only a master tells of lag: what a replica knows would be counted twice."""
+        lag = Family("logboom_consumer_lag_messages", "gauge", "what a group has still to receive of a topic here")
+        lacks = Family("logboom_consumer_lag_at_least", "gauge", "1 while a part of that is not known")
+        for each in self._sources.lags():
+            if each.lag.messages is not None:
+                lag.add(each.lag.messages, group=each.group, topic=each.topic)
+            lacks.add(int(each.lag.at_least), group=each.group, topic=each.topic)
+        return [lag, lacks]
 
     def _transactions(self) -> list[Family]:
         transactions = self._sources.core.transactions

@@ -86,6 +86,7 @@ def build_processors(parts: Parts) -> Processors:
         transactions=core.transactions.state,
         schedule=schedule,
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),
+        begins_recently=pop.starts.begins_recently,
     )
     place = ReadPlace(
         live.pull,

@@ -101,7 +101,8 @@ class ConsumerProgress:
     def unread_queues(self, topic: str) -> int:
         """How many queues must stay readable: up to the last one with a message that some group has not consumed.
 
-        Where no group ever consumed the topic, every message counts.
+        Where no group ever consumed the topic, every message counts; so it does in a queue in which one of those that did has no
+        offset, while that group is there.
         """
         groups = [group for group, queues in self.consumed().items() if any(name == topic for name, _ in queues)]
         config = self._tables.topics.get(topic)
@@ -110,8 +111,11 @@ class ConsumerProgress:
             queue_id -= 1
             high = self._reads.max_offset(topic, queue_id)
             low = self._reads.min_offset(topic, queue_id)
-            offsets = [self.consumer_offset(group, topic, queue_id) for group in groups]
-            read_up_to = min((offset for offset in offsets if offset is not None), default=low)
+            offsets = {group: self.consumer_offset(group, topic, queue_id) for group in groups}
+            if any(offset is None and group in self._tables.groups for group, offset in offsets.items()):
+                read_up_to = low
+            else:
+                read_up_to = min((offset for offset in offsets.values() if offset is not None), default=low)
             if max(low, read_up_to) < high:
                 return queue_id + 1
         return 0

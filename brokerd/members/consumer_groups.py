@@ -6,19 +6,23 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from remoting.facts.words import GroupStart
 from remoting.transport.connection import RemotingConnection
 
 MAX_SUBSCRIPTIONS: Final = 1024
 
 CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
-MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
+BROADCASTING: Final = "BROADCASTING"
+MESSAGE_MODELS: Final = (BROADCASTING, "CLUSTERING")
+_FROM_FIRST: Final = "CONSUME_FROM_FIRST_OFFSET"
+_FROM_TIMESTAMP: Final = "CONSUME_FROM_TIMESTAMP"
 CONSUME_FROM: Final = (
     "CONSUME_FROM_LAST_OFFSET",
     "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
     "CONSUME_FROM_MIN_OFFSET",
     "CONSUME_FROM_MAX_OFFSET",
-    "CONSUME_FROM_FIRST_OFFSET",
-    "CONSUME_FROM_TIMESTAMP",
+    _FROM_FIRST,
+    _FROM_TIMESTAMP,
 )
 
 
@@ -85,3 +89,20 @@ class ConsumerGroup:
         changed = merged != self.subscriptions
         self.subscriptions = merged
         return changed
+
+    def start_in(self, topic: str, *, pops: bool) -> GroupStart:
+        """Where those who want a topic start in a queue that is new to the group; `pops`: its remoting clients pop there.
+
+        Clients that pull look for their start themselves: at the first message, or at the end, as the older ways to say it mean
+        too. Those of gRPC always pop, and never from the first one.
+        """
+        kinds = {each.connection is None for each in self.members.values() if topic in each.info.subscriptions}
+        starts = {GroupStart.LAST_MESSAGE if is_grpc else self._remoting_start(pops) for is_grpc in kinds}
+        return starts.pop() if len(starts) == 1 else GroupStart.UNKNOWN
+
+    def _remoting_start(self, pops: bool) -> GroupStart:
+        if self.consume_from == _FROM_FIRST:
+            return GroupStart.FIRST
+        if pops:
+            return GroupStart.LAST_MESSAGE
+        return GroupStart.UNKNOWN if self.consume_from == _FROM_TIMESTAMP else GroupStart.END

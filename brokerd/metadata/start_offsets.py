@@ -44,8 +44,11 @@ class StartOffsets:
         """Whether the queue is there from its first message on, and that one is recent (or not sent yet)."""
         if self._reads.min_offset(topic, queue_id) > 0:
             return False
+        recent_from = self._log_end() - self._recent_bytes
+        if recent_from <= 0:
+            return True  # all of the log is; the console asks this of every queue each second, and the read may open a file
         units = self._reads.read_units(topic, queue_id, 0, 1)
-        return not units or units[0][0] >= self._log_end() - self._recent_bytes
+        return not units or units[0][0] >= recent_from
 
     def first_offset(self, topic: str, queue_id: int, init_mode: InitMode) -> int:
         """The queue offset at which a new group starts; at the end it is the last message."""

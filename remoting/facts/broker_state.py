@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from remoting.facts.codec import CamelCase, key
 from remoting.facts.loop import LoopState
-from remoting.facts.words import BrokerRole
+from remoting.facts.words import BrokerRole, GroupStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +35,17 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """A queue's extent. `last_store_ms`: when its newest message was stored."""
+    """A queue's extent. `last_store_ms`: when its newest message was stored.
+
+    `begins_recently`: it is there from its first message on, and that one is recent, so that a new group gets all of it; None =
+    not told.
+    """
 
     queue_id: int
     min_offset: int = -1
     max_offset: int = -1
     last_store_ms: int = -1
+    begins_recently: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,14 @@ class ConsumedTopicState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionState:
+    """A topic that the connected consumers of a group share among themselves, and where they let it start."""
+
+    topic: str
+    start: GroupStart = GroupStart.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
     """A connected consumer, as it described itself."""
 
@@ -94,6 +107,7 @@ class GroupState:
     topics: tuple[ConsumedTopicState, ...] = ()
     forbidden: tuple[str, ...] = ()
     members: tuple[MemberState, ...] = ()
+    subscriptions: tuple[SubscriptionState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -230,11 +230,15 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedQueue:
-    """How far a consumer group is in a queue. `pending_reset`: where it goes on, while no consumer was told yet."""
+    """How far a consumer group is in a queue. `pending_reset`: where it goes on, while no consumer was told yet.
+
+    `start_offset`: where it will begin, while it has no offset. `lag` counts from the one or the other.
+    """
 
     group: str
     queue_id: int
     consumer_offset: int | None = None
+    start_offset: int | None = None
     max_offset: int | None = None
     lag: int | None = None
     in_flight: int | None = None
@@ -243,8 +247,11 @@ class ConsumedQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedTopic:
+    """`lag_at_least`: a part of the lag is not known, or a replica that is not the master told it."""
+
     topic: str
     lag: int | None = None
+    lag_at_least: bool = False
     in_flight: int | None = None
     queues: tuple[ConsumedQueue, ...] = ()
 
@@ -256,7 +263,7 @@ class ConsumedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroup:
-    """`forbidden` are topics that it may not read."""
+    """`forbidden` are topics that it may not read. `lag_at_least` as of its topics."""
 
     name: str
     fifo: bool = False
@@ -265,6 +272,7 @@ class ConsumerGroup:
     forbidden: tuple[str, ...] = ()
     members: tuple[MemberState, ...] = ()
     lag: int | None = None
+    lag_at_least: bool = False
     in_flight: int | None = None
 
     @property

@@ -44,6 +44,23 @@ class GroupKind(StrEnum):
     FIXED = "fixed"
 
 
+class GroupStart(StrEnum):
+    """Where a consumer group starts in a queue in which it has no offset, if the queue is not young.
+
+    At the first message there, behind the last one, or at the last one, as POP does. Unknown: no consumer is there to say so,
+    several differ, or they start at a time of their own.
+    """
+
+    FIRST = "first"
+    END = "end"
+    LAST_MESSAGE = "last-message"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> GroupStart | None:
+        return cls.UNKNOWN if isinstance(value, str) else None
+
+
 class Health(StrEnum):
     """The verdict on the cluster: `down` takes no messages, `degraded` lacks something that protects or restores them."""
 

@@ -21,6 +21,7 @@ def build(look: Look, memory: Memory) -> tuple[ClusterSnapshot, Memory]:
     speaking = speakers(look, found_groups)
     samples = keep(memory.samples, sample(look, speaking))
     processes = look.supervisor.processes if look.supervisor is not None else ()
+    found_topics = topics(speaking, previous, topic_rates(samples, speaking.silent))
     snapshot = ClusterSnapshot(
         version=VERSION,
         seq=(previous.seq if previous is not None else 0) + 1,
@@ -29,8 +30,8 @@ def build(look: Look, memory: Memory) -> tuple[ClusterSnapshot, Memory]:
         controllers=tuple(found_controllers),
         groups=tuple(found_groups),
         rates=rates(memory, samples),
-        topics=tuple(topics(speaking, previous, topic_rates(samples, speaking.silent))),
-        consumer_groups=tuple(consumer_groups(look, speaking)),
+        topics=tuple(found_topics),
+        consumer_groups=tuple(consumer_groups(look, speaking, found_topics, previous)),
         processes=processes,
         spark=_spark(look.spark),
     )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from remoting.facts.broker_state import ConsumedQueueState, GroupState, MemberState
-from remoting.facts.snapshot import ConsumedQueue, ConsumedTopic, ConsumerGroup
+from remoting.facts.broker_state import ConsumedQueueState, GroupState, MemberState, SubscriptionState
+from remoting.facts.lag import Extent, extent_of, queue_lag, start_in, start_offset, starts_of, total
+from remoting.facts.snapshot import ClusterSnapshot, ConsumedQueue, ConsumedTopic, ConsumerGroup, Topic
+from remoting.facts.words import GroupStart
+from remoting.names import group_of_retry_topic
 from tasks.snapshot.inputs import Look, known
 from tasks.snapshot.traffic import Speakers
 
@@ -14,94 +18,167 @@ _FIRST_RELEASE, _LAST_RELEASE = 212, 611
 """Clients number their version: two for each release from 4.0.0 to 5.9.9, of which the first is its snapshot."""
 
 
-def consumer_groups(look: Look, speaking: Speakers) -> list[ConsumerGroup]:
-    """Every consumer group with its lag per topic and queue, and the consumers connected to any broker."""
+def consumer_groups(
+    look: Look, speaking: Speakers, topics: Sequence[Topic], previous: ClusterSnapshot | None
+) -> list[ConsumerGroup]:
+    """Every consumer group with its lag per topic and queue, and the consumers connected to any broker.
+
+    Of a topic that a group subscribes to, or has an offset in on any broker, all queues count, on all brokers. What only brokers
+    knew of which none answers is there as before, with unknown lag.
+    """
     told: dict[str, list[tuple[str, GroupState]]] = {}
     for broker_group, state in speaking.states.items():
         for each in state.groups:
             # the protocol's own are left out while nobody uses them
             if not each.system or each.topics or each.members:
                 told.setdefault(each.name, []).append((broker_group, each))
-    extents, members = _extents(speaking), _members(look)
-    return [_group(told[name], members[name], extents) for name in sorted(told)]
+    queues, clients, unheard = _queues(speaking, topics), _clients(look), _unheard(speaking, previous)
+    return [
+        _group(told.get(name, ()), unheard.get(name), clients.get(name, _NOBODY), queues)
+        for name in sorted(told.keys() | unheard.keys())
+    ]
 
 
-Extents = Mapping[
-    tuple[str, str, int], tuple[int | None, int | None]
-]  # (topic, broker group, queue) -> (min, max offset)
+# ---- what there is to consume
 
 
-def _extents(speaking: Speakers) -> Extents:
-    return {
-        (topic.name, group, queue.queue_id): (known(queue.min_offset), known(queue.max_offset))
+Place = tuple[str, int]  # broker group, queue
+
+
+class _Queues(NamedTuple):
+    """The queues of all topics. `returns`: consumer group -> its retry topics. `by_master`: broker groups whose master speaks."""
+
+    extents: Mapping[str, Mapping[Place, Extent]]
+    returns: Mapping[str | None, Sequence[str]]
+    by_master: Collection[str]
+    some_silent: bool
+
+
+def _queues(speaking: Speakers, topics: Sequence[Topic]) -> _Queues:
+    told = {
+        (topic.name, group, queue.queue_id): extent_of(queue)
         for group, state in speaking.states.items()
         for topic in state.topics
         for queue in topic.queues
     }
+    extents = {
+        topic.name: {
+            (queue.group, queue.queue_id): told.get((topic.name, queue.group, queue.queue_id), Extent())
+            for queue in topic.queues
+        }
+        for topic in topics
+    }
+    returns: dict[str | None, list[str]] = {}
+    for name in extents:
+        returns.setdefault(group_of_retry_topic(name), []).append(name)
+    return _Queues(extents, returns, speaking.states.keys() - speaking.without_master, bool(speaking.silent))
+
+
+# ---- groups
 
 
 def _group(
-    told: Sequence[tuple[str, GroupState]], members: Mapping[str, MemberState], extents: Extents
+    told: Sequence[tuple[str, GroupState]], unheard: ConsumerGroup | None, clients: _Clients, queues: _Queues
 ) -> ConsumerGroup:
     """One consumer group by the words of all broker groups; of its configuration the first one's."""
-    queues: dict[str, list[ConsumedQueue]] = {}
+    consumed: dict[str, dict[Place, ConsumedQueueState]] = {}
     for broker_group, state in told:
         for topic in state.topics:
-            queues.setdefault(topic.topic, []).extend(
-                _consumed(broker_group, queue, extents.get((topic.topic, broker_group, queue.queue_id)))
-                for queue in topic.queues
+            consumed.setdefault(topic.topic, {}).update(
+                ((broker_group, queue.queue_id), queue) for queue in topic.queues
             )
-    topics = tuple(_topic(name, queues[name]) for name in sorted(queues))
-    first = told[0][1]
-    return ConsumerGroup(
-        name=first.name,
-        fifo=first.fifo,
-        retry_max_times=known(first.retry_max_times),
+    group = unheard if not told else _configured(told[0][1])
+    assert group is not None
+    starts = starts_of(clients.subscriptions)
+    before = {each.topic for each in unheard.topics} if unheard is not None else ()
+    present = {*starts, *before, *queues.returns.get(group.name, ())} & queues.extents.keys()
+    topics = tuple(
+        _topic(name, consumed.get(name, {}), start_in(group.name, name, starts.get(name, ())), queues)
+        for name in sorted(present | consumed.keys())
+    )
+    return replace(
+        group,
         topics=topics,
         forbidden=tuple(sorted({topic for _, state in told for topic in state.forbidden})),
-        members=tuple(replace(each, version=version_text(each.version)) for _, each in sorted(members.items())),
-        lag=_sum(topic.lag for topic in topics),
-        in_flight=_sum(topic.in_flight for topic in topics),
+        members=tuple(replace(each, version=version_text(each.version)) for _, each in sorted(clients.members.items())),
+        lag=total(topic.lag for topic in topics if topic.queues).messages,
+        lag_at_least=queues.some_silent or any(topic.lag_at_least for topic in topics),
+        in_flight=total(topic.in_flight for topic in topics).messages,
     )
 
 
-def _topic(name: str, queues: Sequence[ConsumedQueue]) -> ConsumedTopic:
+def _configured(told: GroupState) -> ConsumerGroup:
+    return ConsumerGroup(name=told.name, fifo=told.fifo, retry_max_times=known(told.retry_max_times))
+
+
+def _topic(
+    name: str, consumed: Mapping[Place, ConsumedQueueState], start: GroupStart, queues: _Queues
+) -> ConsumedTopic:
+    extents = queues.extents.get(name, {})
+    found = tuple(
+        _queue(place, consumed.get(place), extents.get(place), start)
+        for place in sorted(extents.keys() | consumed.keys())
+    )
+    lag = total(queue.lag for queue in found)
     return ConsumedTopic(
         topic=name,
-        lag=_sum(queue.lag for queue in queues),
-        in_flight=_sum(queue.in_flight for queue in queues),
-        queues=tuple(sorted(queues, key=lambda queue: (queue.group, queue.queue_id))),
+        lag=lag.messages,
+        lag_at_least=lag.at_least
+        or queues.some_silent
+        or any(broker_group not in queues.by_master for broker_group, _ in extents),
+        in_flight=total(queue.in_flight for queue in found).messages,
+        queues=found,
     )
 
 
-def _consumed(
-    broker_group: str, queue: ConsumedQueueState, extent: tuple[int | None, int | None] | None
-) -> ConsumedQueue:
-    low, high = extent or (None, None)
-    consumer_offset = known(queue.consumer_offset)
-    lag: int | None = None
-    if high is not None and consumer_offset is not None:
-        lag = max(0, high - max(consumer_offset, low or 0))
-    elif high is not None and low == high:
-        lag = 0  # nothing committed, but nothing to consume either
+def _queue(place: Place, told: ConsumedQueueState | None, extent: Extent | None, start: GroupStart) -> ConsumedQueue:
+    """Of a queue that is not read any more, which has no `extent`, there is nothing to receive."""
+    broker_group, queue_id = place
+    consumer_offset = known(told.consumer_offset) if told is not None else None
     return ConsumedQueue(
         group=broker_group,
-        queue_id=queue.queue_id,
+        queue_id=queue_id,
         consumer_offset=consumer_offset,
-        max_offset=high,
-        lag=lag,
-        in_flight=known(queue.in_flight),
-        pending_reset=known(queue.pending_reset),
+        start_offset=start_offset(start, extent) if consumer_offset is None and extent is not None else None,
+        max_offset=extent.high if extent is not None else None,
+        lag=queue_lag(consumer_offset, start, extent) if extent is not None else 0,
+        in_flight=known(told.in_flight) if told is not None else None,
+        pending_reset=known(told.pending_reset) if told is not None else None,
     )
 
 
-def _members(look: Look) -> Mapping[str, Mapping[str, MemberState]]:
-    """Consumer group -> client id -> the consumer, over all brokers."""
-    found: dict[str, dict[str, MemberState]] = {}
+def _unheard(speaking: Speakers, previous: ClusterSnapshot | None) -> Mapping[str, ConsumerGroup]:
+    """Groups that were in queues of which nobody speaks now, as they were there."""
+    found = {}
+    for group in previous.consumer_groups if previous is not None and speaking.silent else ():
+        topics = tuple(topic for topic in group.topics if any(queue.group in speaking.silent for queue in topic.queues))
+        if topics:
+            found[group.name] = replace(group, topics=topics)
+    return found
+
+
+# ---- clients
+
+
+class _Clients(NamedTuple):
+    """Who is connected to any broker: the consumers by client id, and what they subscribe to by each broker's word."""
+
+    members: Mapping[str, MemberState]
+    subscriptions: Sequence[SubscriptionState]
+
+
+_NOBODY = _Clients({}, ())
+
+
+def _clients(look: Look) -> Mapping[str, _Clients]:
+    """The clients of each consumer group."""
+    members: dict[str, dict[str, MemberState]] = {}
+    subscriptions: dict[str, list[SubscriptionState]] = {}
     for state in look.states.values():
         for group in state.groups:
-            found.setdefault(group.name, {}).update((each.client_id, each) for each in group.members)
-    return found
+            members.setdefault(group.name, {}).update((each.client_id, each) for each in group.members)
+            subscriptions.setdefault(group.name, []).extend(group.subscriptions)
+    return {name: _Clients(found, subscriptions[name]) for name, found in members.items()}
 
 
 def version_text(told: str | None) -> str | None:
@@ -114,9 +191,3 @@ def version_text(told: str | None) -> str | None:
     release, is_final = divmod(number - _FIRST_RELEASE, 2)
     major, rest = divmod(release, 100)
     return f"{4 + major}.{rest // 10}.{rest % 10}{'' if is_final else '-SNAPSHOT'}"
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    """The sum of what is known; None when nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

@@ -28,17 +28,21 @@ _COUNTERS = ("in_messages", "out_messages", "in_bytes", "out_bytes")  # fields o
 
 @dataclass(frozen=True, slots=True)
 class Speakers:
-    """Who speaks for each broker group, and whether every group's master is among them."""
+    """Who speaks for each broker group, of which groups nobody does, and of which it is not the master."""
 
     states: Mapping[str, BrokerState]
     silent: frozenset[str]
-    all_masters: bool
+    without_master: frozenset[str]
+
+    @property
+    def all_masters(self) -> bool:
+        return bool(self.states) and not self.without_master
 
 
 def speakers(look: Look, groups: Sequence[Group]) -> Speakers:
     """Choose the broker that speaks for each group."""
     chosen: dict[str, BrokerState] = {}
-    all_masters = bool(groups)
+    without_master: set[str] = set()
     for group in groups:
         best: tuple[tuple[int, int], BrokerState] | None = None
         for replica in group.replicas:
@@ -50,11 +54,11 @@ def speakers(look: Look, groups: Sequence[Group]) -> Speakers:
             if best is None or rank > best[0]:
                 best = (rank, state)
         if best is None or best[0][0] < _ELECTED_MASTER:
-            all_masters = False
+            without_master.add(group.name)
         if best is not None:
             chosen[group.name] = best[1]
     silent = frozenset(group.name for group in groups) - set(chosen)
-    return Speakers(chosen, silent, all_masters)
+    return Speakers(chosen, silent, frozenset(without_master))
 
 
 # ---- topics

@@ -168,6 +168,7 @@ class RemotingBroker(PopBroker):
             lambda: self.transactions.state(),
             lambda: self.schedule.state(),
             lambda: 11,
+            self.pop_service.starts.begins_recently,
         )
         transaction_topics = TransactionTopics(self.log, self.metadata, self.turns.wall_ms, HOST)
         transaction_settings = Live(TransactionSettings())

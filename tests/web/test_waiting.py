@@ -163,9 +163,9 @@ def test_retries_and_dead_letters_are_shown_and_can_be_browsed(viewer: Client) -
         assert f'href="/topics/{name}/messages"' in text
     assert "audit_log" not in text
     assert viewer.get("/api/v1/consumer-groups/billing").json()["returns"] == [
-        {"topic": "%RETRY%billing", "kind": "retry", "message_count": "3", "lag": None},
-        {"topic": "%RETRY%billing+orders", "kind": "retry", "message_count": "3", "lag": None},
-        {"topic": "%DLQ%billing", "kind": "dead-letter", "message_count": "2", "lag": None},
+        {"topic": "%RETRY%billing", "kind": "retry", "message_count": "3", "lag": None, "lag_at_least": False},
+        {"topic": "%RETRY%billing+orders", "kind": "retry", "message_count": "3", "lag": None, "lag_at_least": False},
+        {"topic": "%DLQ%billing", "kind": "dead-letter", "message_count": "2", "lag": None, "lag_at_least": False},
     ]
     listed = viewer.get("/api/v1/consumer-groups").json()["items"]
     assert [each["topic"] for each in listed[0]["returns"]] == ["%DLQ%audit_log"]

@@ -16,14 +16,21 @@ from webapp.api.base import Int64Field, changing, found_by_name, listed, reads, 
 from webapp.api.facts import FactSerializer, told
 from webapp.groups.returns import returns
 
+AT_LEAST = "The lag is at least this: a part is not known, or told by a replica that is not the master."
+
 
 class GroupQueueSerializer(FactSerializer):
     fact = ConsumedQueue
-    help_texts = told(pending_reset="Where the group goes on as soon as a consumer asks; null when no reset waits.")
+    help_texts = told(
+        start_offset="Where the group will begin; null when it has an offset, or that is not known.",
+        lag="Counted from the consumer offset, or else from the start offset; null when neither is known.",
+        pending_reset="Where the group goes on as soon as a consumer asks; null when no reset waits.",
+    )
 
 
 class GroupTopicSerializer(FactSerializer):
     fact = ConsumedTopic
+    help_texts = told(lag_at_least=AT_LEAST)
 
 
 class ReturnsSerializer(serializers.Serializer):
@@ -33,12 +40,13 @@ class ReturnsSerializer(serializers.Serializer):
     kind = serializers.ChoiceField(choices=["retry", "dead-letter"])
     message_count = Int64Field()
     lag = Int64Field(help_text="What the group has still to receive; null for dead letters.")
+    lag_at_least = serializers.BooleanField(help_text=AT_LEAST)
 
 
 class ConsumerGroupSerializer(FactSerializer):
     fact = ConsumerGroup
     hidden = ("retry_max_times",)
-    help_texts = told(forbidden="Topics that the group may not read.")
+    help_texts = told(forbidden="Topics that the group may not read.", lag_at_least=AT_LEAST)
     returns = ReturnsSerializer(many=True, help_text="Retries and dead letters.")
 
 

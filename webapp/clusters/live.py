@@ -33,6 +33,7 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
         "topic_count": len(snapshot.find_topics()),
         "consumer_group_count": len(consumer_groups),
         "total_lag": sum(lags) if lags else None,
+        "total_lag_at_least": any(group.lag_at_least for group in consumer_groups),
         "lagging": lagging[:LAGGING_SHOWN],
         "timeline": facts.timeline[:TIMELINE_SHOWN],
         "processes": facts.processes,

@@ -16,19 +16,22 @@ def returns(group: ConsumerGroup, topics: Mapping[str, Topic]) -> list[dict[str,
     counts only where the group consumes it.
     """
     name = group.name
-    lags = {each.topic: each.lag for each in group.topics}
+    consumed = {each.topic: each for each in group.topics}
     dead_letters = dead_letter_topic_of(name)
     own = [
         topic
         for topic in topics
-        if topic == dead_letters or (is_retry_topic(topic) and (group_of_retry_topic(topic) == name or topic in lags))
+        if topic == dead_letters
+        or (is_retry_topic(topic) and (group_of_retry_topic(topic) == name or topic in consumed))
     ]
+    returned = {topic: each for topic, each in consumed.items() if topic != dead_letters}
     return [
         {
             "topic": topic,
             "kind": "dead-letter" if topic == dead_letters else "retry",
             "message_count": topics[topic].message_count,
-            "lag": None if topic == dead_letters else lags.get(topic),
+            "lag": returned[topic].lag if topic in returned else None,
+            "lag_at_least": topic in returned and returned[topic].lag_at_least,
         }
         for topic in sorted(own, key=lambda topic: (topic == dead_letters, topic))
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.http import QueryDict
 
+from remoting.facts.lag import Lag
 from webapp.accounts.permissions import Actor
 from webapp.live import live
 from webapp.paging import paged, sorted_by
@@ -15,6 +16,7 @@ from webapp.topics.purpose import DELAYED, HALF, purpose
 
 SHOWN = ("name", "type", "system", "queue_count", "message_count", "in_per_s")
 COLUMNS = (*SHOWN, "lag")
+_UNKNOWN = Lag(None, at_least=False)
 
 
 @live("topics", "topics/_list.html")
@@ -23,7 +25,11 @@ def topic_list(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, 
     wanted = query.get("q", "").strip()
     lags = _lag_by_topic(snapshot)
     found = [
-        SimpleNamespace(lag=lags.get(topic.name), **{name: getattr(topic, name) for name in SHOWN})
+        SimpleNamespace(
+            lag=lags.get(topic.name, _UNKNOWN).messages,
+            lag_at_least=lags.get(topic.name, _UNKNOWN).at_least,
+            **{name: getattr(topic, name) for name in SHOWN},
+        )
         for topic in snapshot.find_topics(wanted, with_system=query.get("system") == "on")
     ]
     return {
@@ -51,11 +57,14 @@ def topic(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
     }
 
 
-def _lag_by_topic(snapshot: Snapshot) -> dict[str, int]:
+def _lag_by_topic(snapshot: Snapshot) -> dict[str, Lag]:
     """The largest lag of any consumer group, per topic; topics without a known lag are absent."""
-    lags: dict[str, int] = {}
+    lags: dict[str, Lag] = {}
     for group in snapshot.facts.consumer_groups:
         for each in group.topics:
             if each.lag is not None:
-                lags[each.topic] = max(lags.get(each.topic, 0), each.lag)
+                largest = lags.get(each.topic, Lag(0, at_least=False))
+                lags[each.topic] = Lag(
+                    max(largest.messages or 0, each.lag), at_least=largest.at_least or each.lag_at_least
+                )
     return lags

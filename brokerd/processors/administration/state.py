@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from brokerd.members.consumer_groups import BROADCASTING
 from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.metadata.consumer_rules import POP
 from brokerd.processors.offsets.consumption import Consumption
 from brokerd.replication.facts import LeadingFacts, ReplicaFacts
 from brokerd.store.log.commitlog import CommitLog
@@ -20,6 +22,7 @@ from remoting.facts.broker_state import (
     QueueState,
     QuorumState,
     ScheduleState,
+    SubscriptionState,
     TopicState,
     Totals,
     TransactionState,
@@ -39,6 +42,7 @@ class StateFigures:
     transactions: Callable[[], TransactionState]
     schedule: Callable[[], ScheduleState]  # delayed messages and those that come back
     index_lag_bytes: Callable[[], int]  # what of the log is not in the index of keys yet
+    begins_recently: Callable[[str, int], bool]  # of a queue, as `StartOffsets` says
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ class StateProcessor:
             min_offset=self.consumption.ranges.min_offset(topic, queue_id),
             max_offset=high,
             last_store_ms=self.consumption.ranges.store_timestamp(topic, queue_id, high - 1) if high else -1,
+            begins_recently=high == 0 or self.figures.begins_recently(topic, queue_id),
         )
 
     def _group(
@@ -143,6 +148,19 @@ class StateProcessor:
                 )
                 for each in members
             ),
+            subscriptions=self._subscriptions(name),
+        )
+
+    def _subscriptions(self, group: str) -> tuple[SubscriptionState, ...]:
+        """What those who are connected read together; where everybody gets everything, each keeps its offsets for itself."""
+        present = self.consumption.clients.consumer_group(group)
+        if present is None or present.message_model == BROADCASTING:
+            return ()
+        topics = sorted({topic for each in present.members.values() for topic in each.info.subscriptions})
+        modes = {topic: self.consumption.metadata.request_mode(group, topic) for topic in topics}
+        return tuple(
+            SubscriptionState(topic=topic, start=present.start_in(topic, pops=mode is not None and mode.mode == POP))
+            for topic, mode in modes.items()
         )
 
 

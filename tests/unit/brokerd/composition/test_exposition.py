@@ -14,6 +14,7 @@ from brokerd.replication.facts import ReplicaFacts
 from brokerd.store.put_status import PutStatus
 from remoting.disk import DiskUsage
 from remoting.exposition import Histogram
+from remoting.facts.lag import Lag, TopicLag
 from remoting.guarding.guard import AccessSettings, Guard
 from remoting.record.properties import encode_properties
 from tests.unit.brokerd.composition.test_core import Broker
@@ -21,6 +22,8 @@ from tests.unit.brokerd.replication.group import Group
 from tests.unit.brokerd.store.stores import draft
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs/METRICS.md").read_text()
+LONG = "g" * 90
+LAGS = [TopicLag(LONG, "orders", Lag(7, True)), TopicLag(LONG, "refunds", Lag(None, True))]
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -29,7 +32,7 @@ def scrape(broker: Broker, state: ReplicaFacts) -> Samples:
     flushes.observe(0.005)
     guard = Guard(AccessSettings(), "c", (), lambda: 0)
     usage = DiskUsage(total_bytes=100, free_bytes=40)
-    sources = Sources(broker.core, lambda: state, flushes, lambda: 3, lambda: 2, lambda: usage, guard)
+    sources = Sources(broker.core, lambda: state, flushes, lambda: 3, lambda: 2, lambda: usage, lambda: LAGS, guard)
     text = Exposition("c", "broker-a", sources).render().decode()
     found: Samples = {}
     for family in text_string_to_metric_families(text):
@@ -133,3 +136,13 @@ def test_delayed_messages_are_counted_by_level() -> None:
     assert 0 <= late["1"] <= 0.002
     assert samples["logboom_schedule_delivered_total", ()] == 1
     assert samples["logboom_retry_dead_lettered_total", ()] == 0
+
+
+def test_a_master_tells_the_lag_of_each_group_and_when_a_part_is_missing() -> None:
+    samples = scrape(Broker(), a_master_that_misses_one())
+    orders, refunds = ((("group", LONG), ("topic", name)) for name in ("orders", "refunds"))
+    assert samples["logboom_consumer_lag_messages", orders] == 7
+    assert samples["logboom_consumer_lag_at_least", orders] == 1
+    assert ("logboom_consumer_lag_messages", refunds) not in samples
+    assert samples["logboom_consumer_lag_at_least", refunds] == 1
+    assert not [name for name in names(scrape(Broker(), a_replica())) if "consumer_lag" in name]

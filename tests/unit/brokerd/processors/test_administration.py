@@ -7,9 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
+from brokerd.members.consumer_groups import ClientInfo
 from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.metadata.consumer_rules import RequestMode
 from remoting import codes
 from remoting.codes import FLAG_ONEWAY
+from remoting.facts.broker_state import BrokerState
+from remoting.facts.codec import decode
+from remoting.facts.lag import Lag, topic_lags
 from remoting.record.codec import decode_record
 from remoting.registry import ROWS, By
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
@@ -546,7 +551,15 @@ def test_the_state_document(broker: RemotingBroker) -> None:
         "readQueues": 1,
         "writeQueues": 1,
         "system": False,
-        "queues": [{"queueId": 0, "minOffset": 0, "maxOffset": 2, "lastStoreMs": broker.turns.wall_ms()}],
+        "queues": [
+            {
+                "queueId": 0,
+                "minOffset": 0,
+                "maxOffset": 2,
+                "lastStoreMs": broker.turns.wall_ms(),
+                "beginsRecently": True,
+            }
+        ],
     }
     assert topics["SELF_TEST_TOPIC"]["system"]
     groups = {each["name"]: each for each in state["groups"]}
@@ -566,6 +579,62 @@ def test_the_state_document(broker: RemotingBroker) -> None:
     assert state["connections"] == 7
     assert state["indexLagBytes"] == 11
     assert state["lastError"] is None
+
+
+NEW = "a-consumer-group-that-has-received-nothing-yet-of-the-topic-" + "x" * 30
+
+
+def starts(broker: RemotingBroker, group: str) -> list[dict[str, str]]:
+    state = orjson.loads(broker.answer(codes.BROKER_STATE).body)
+    [found] = [each for each in state["groups"] if each["name"] == group]
+    subscriptions: list[dict[str, str]] = found["subscriptions"]
+    return subscriptions
+
+
+def consumer(**changes: Any) -> list[dict[str, Any]]:
+    return [{"groupName": NEW, "subscriptionDataSet": [{"topic": "t", "subString": "*"}], **changes}]
+
+
+@pytest.mark.parametrize(
+    ("said", "mode", "start"),
+    [
+        ("CONSUME_FROM_LAST_OFFSET", "PULL", "end"),
+        ("CONSUME_FROM_MIN_OFFSET", "PULL", "end"),  # clients take the older ways to say it for the end
+        ("CONSUME_FROM_FIRST_OFFSET", "PULL", "first"),
+        ("CONSUME_FROM_TIMESTAMP", "PULL", "unknown"),
+        ("CONSUME_FROM_TIMESTAMP", "POP", "last-message"),
+        ("CONSUME_FROM_LAST_OFFSET", "POP", "last-message"),
+        ("CONSUME_FROM_FIRST_OFFSET", "POP", "first"),
+    ],
+)
+def test_where_a_group_would_start_is_told_by_what_its_consumers_say(
+    broker: RemotingBroker, said: str, mode: str, start: str
+) -> None:
+    heartbeat(broker, consumerDataSet=consumer(consumeFromWhere=said))
+    broker.metadata.set_request_mode(NEW, "t", RequestMode(mode, 0), lambda _: None)
+    assert starts(broker, NEW) == [{"topic": "t", "start": start}]
+    broker.clients.heartbeat(ClientInfo("grpc", "h:1", "GO", "5", group=NEW, subscriptions={"t": "*"}), "c")
+    both = starts(broker, NEW)
+    assert both == [{"topic": "t", "start": start if start == "last-message" else "unknown"}]
+
+
+def test_a_group_in_which_everybody_gets_everything_has_no_lag_to_tell(broker: RemotingBroker) -> None:
+    heartbeat(broker, consumerDataSet=consumer(messageModel="BROADCASTING"))
+    assert starts(broker, NEW) == []
+
+
+def test_the_lag_of_a_broker_counts_queues_without_an_offset(broker: RemotingBroker) -> None:
+    def lags() -> dict[tuple[str, str], Lag]:
+        state = decode(BrokerState, broker.answer(codes.BROKER_STATE).body)
+        return {(each.group, each.topic): each.lag for each in topic_lags(state)}
+
+    broker.send("a", "b", "c")
+    assert (NEW, "t") not in lags(), "nobody of the group wants the topic"
+    heartbeat(broker, consumerDataSet=consumer())
+    assert lags()[NEW, "t"] == Lag(3, at_least=False)
+    broker.metadata.commit_offset(NEW, "t", 0, 1, None)
+    broker.metadata.commits.flush()
+    assert lags()[NEW, "t"] == Lag(2, at_least=False)
 
 
 def test_what_is_for_the_master_a_replica_refuses(broker: RemotingBroker) -> None:

@@ -34,6 +34,7 @@ KINDS = {
 }
 
 
+SAYS_NOTHING = (("kind", "controllers"), ("lag_at_least", False), ("subscriptions", []))
 UNKNOWN = {"ofANewerPeer", "ofANewerCollector", "colour", "weather", "mood"}
 
 
@@ -43,7 +44,7 @@ def known(document: Any) -> Any:
         return {
             name: known(value)
             for name, value in document.items()
-            if name not in UNKNOWN and value is not None and (name, value) != ("kind", "controllers")
+            if name not in UNKNOWN and value is not None and (name, value) not in SAYS_NOTHING
         }
     return [known(each) for each in document] if isinstance(document, list) else document
 

@@ -110,7 +110,9 @@ def billing(*queues: ConsumedQueueState, **changes: Any) -> GroupState:
     return GroupState(name="billing", **told | changes)
 
 
-def topic(name: str, *max_offsets: int, system: bool = False) -> TopicState:
+def topic(
+    name: str, *max_offsets: int, system: bool = False, min_offset: int = 0, young: bool | None = None
+) -> TopicState:
     return TopicState(
         name=name,
         perm=6,
@@ -118,7 +120,13 @@ def topic(name: str, *max_offsets: int, system: bool = False) -> TopicState:
         write_queues=len(max_offsets),
         system=system,
         queues=tuple(
-            QueueState(queue_id=queue_id, min_offset=0, max_offset=high, last_store_ms=NOW_MS - 5 if high else -1)
+            QueueState(
+                queue_id=queue_id,
+                min_offset=min_offset,
+                max_offset=high,
+                last_store_ms=NOW_MS - 5 if high else -1,
+                begins_recently=young,
+            )
             for queue_id, high in enumerate(max_offsets)
         ),
     )

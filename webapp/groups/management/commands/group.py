@@ -31,9 +31,16 @@ class Command(client.ConsoleCommand):
 
     def list(self, options: dict[str, Any]) -> None:
         groups = client.pages("consumer-groups")
-        lines = (f"{each['name']}\tlag {each['lag'] or '?'}\t{len(each['members'])} members" for each in groups)
+        lines = (f"{each['name']}\tlag {lag_text(each)}\t{len(each['members'])} members" for each in groups)
         self.show(groups, lines, as_json=options["json"])
 
     def delete(self, options: dict[str, Any]) -> None:
         client.change("DELETE", f"consumer-groups/{quote(options['name'], safe='')}")
         self.stdout.write(f"deleted {options['name']}")
+
+
+def lag_text(group: dict[str, Any]) -> str:
+    """A group's lag, as REST tells it, for people."""
+    if group["lag"] is None:
+        return "?"
+    return f"at least {group['lag']}" if group["lag_at_least"] else str(group["lag"])
