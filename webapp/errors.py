@@ -94,9 +94,7 @@ def document(status: int, code: str, title: str, detail: str) -> dict[str, Any]:
     return {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
 
 
-def page(
-    request: HttpRequest, status: int, title: str, detail: str, code: str = "", back: str = "/"
-) -> HttpResponse:
+def page(request: HttpRequest, status: int, title: str, detail: str, code: str = "", back: str = "/") -> HttpResponse:
     """An error as a page that leads `back`, as a banner when htmx asked, or as problem+json below /api/."""
     if request.path.startswith("/api/"):
         body = {**document(status, code, title, detail), "request_id": getattr(request, "id", "")}
