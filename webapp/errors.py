@@ -8,10 +8,12 @@ into a page.
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
+from django.urls import is_valid_path
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -92,13 +94,14 @@ def document(status: int, code: str, title: str, detail: str) -> dict[str, Any]:
     return {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
 
 
-def page(request: HttpRequest, status: int, title: str, detail: str, code: str = "") -> HttpResponse:
-    """An error as a page, as a banner when htmx asked, or as problem+json below /api/."""
+def page(request: HttpRequest, status: int, title: str, detail: str, code: str = "", back: str = "/") -> HttpResponse:
+    """An error as a page that leads `back`, as a banner when htmx asked, or as problem+json below /api/."""
     if request.path.startswith("/api/"):
         body = {**document(status, code, title, detail), "request_id": getattr(request, "id", "")}
         return JsonResponse(body, status=status, content_type=CONTENT_TYPE)
     template = "problem_banner.html" if getattr(request, "htmx", False) else "problem.html"
-    return render(request, template, {"status": status, "title": title, "detail": detail, "code": code}, status=status)
+    context = {"status": status, "title": title, "detail": detail, "code": code, "back": back}
+    return render(request, template, context, status=status)
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
@@ -112,6 +115,25 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     detail = "The address or the data of the request is malformed."
     return page(request, 400, "The request cannot be read", detail, "bad-request")
+
+
+def method_not_allowed(request: HttpRequest, allow: str) -> HttpResponse:
+    """Mostly an address that only takes forms, opened by hand, or again after a login that came between."""
+    title, detail = "There is no page at this address", "It only takes what a form sends. Nothing was changed."
+    if "GET" in allow:
+        title, detail = "The address does not take this", f"It takes no {request.method}. Nothing was changed."
+    response = page(request, 405, title, detail, "method-not-allowed", _page_above(request.path))
+    response.headers["Allow"] = allow
+    return response
+
+
+def _page_above(path: str) -> str:
+    """The nearest page that has the address in it: the form is there."""
+    while path != "/":
+        path = path.rstrip("/").rpartition("/")[0] + "/"
+        if is_valid_path(path):
+            break
+    return quote(path)
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:

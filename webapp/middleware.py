@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.middleware import LoginRequiredMiddleware
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.http.request import split_domain_port, validate_host
 from django.utils import timezone
 from whitenoise.middleware import WhiteNoiseMiddleware
@@ -95,7 +95,13 @@ class LoginRequired(LoginRequiredMiddleware):
 
 
 class ProblemPages(_Middleware):
-    """A refusal that a page's view did not handle itself becomes a page."""
+    """A refusal that a page's view did not handle itself becomes a page; so does Django's of a method, which is empty."""
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        if isinstance(response, HttpResponseNotAllowed):
+            return errors.method_not_allowed(request, response.headers["Allow"])
+        return response
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         if not isinstance(exception, errors.Problem):

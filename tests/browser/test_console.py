@@ -176,6 +176,73 @@ def test_filters_go_on_while_the_list_is_live(tab: Tab, console: Console) -> Non
     assert "orders" not in tab.page.inner_text("#live")
 
 
+def test_back_takes_list_and_address_together(tab: Tab, console: Console) -> None:
+    tab.go("/topics/")
+    tab.is_connected()
+    tab.page.fill("#q", "RETRY")
+    tab.lacks("orders", "#live")
+    tab.page.check("#system")
+    tab.page.wait_for_url("**system=on*")
+    for address, typed, ticked, orders in (("/topics/?q=RETRY", "RETRY", False, False), ("/topics/", "", False, True)):
+        tab.page.go_back()
+        tab.page.wait_for_url(console.address + address)
+        tab.is_connected()
+        console.feed(snapshot_document())
+        if orders:
+            tab.sees("orders", "#live")
+        else:
+            tab.lacks("orders", "#live")
+        expect(tab.page.locator("#q")).to_have_value(typed)
+        assert tab.page.is_checked("#system") is ticked
+        assert (tab.page.get_attribute("#live", "data-query") or "") == address.partition("?")[2]
+
+
+def test_back_takes_the_choice_of_a_queue_along(tab: Tab) -> None:
+    tab.go("/topics/orders/messages")
+    tab.sees("broker-a · queue 1", "main")
+    tab.page.select_option("#queue", "broker-a/2")
+    tab.sees("broker-a · queue 2", "main")
+    assert tab.page.url.endswith("/topics/orders/messages?count=20&group=broker-a&queue_id=2")
+    tab.page.select_option("#queue", "broker-a/3")
+    tab.sees("broker-a · queue 3", "main")
+    for queue_id in (2, 1):
+        tab.page.go_back()
+        tab.sees(f"broker-a · queue {queue_id}", "main")
+        expect(tab.page.locator("#queue")).to_have_value(f"broker-a/{queue_id}")
+
+
+def test_a_queue_is_chosen_and_a_message_sent_without_javascript(console: Console, browser: Any) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    tab = Tab(console, browser)
+    tab.context.close()
+    tab.context, tab.page = context, context.new_page()
+    tab.log_in()
+    tab.go("/topics/orders/messages")
+    tab.page.select_option("#queue", "broker-a/3")
+    tab.page.click("main >> button:has-text('Show')")
+    tab.sees("broker-a · queue 3", "main")
+    tab.go("/topics/orders/")
+    tab.page.click("text=Send a test message")
+    tab.page.fill("#body", "by hand")
+    tab.page.click("#send >> button:has-text('Send')")
+    tab.page.wait_for_url("**/operations/**")
+    tab.page.reload()
+    tab.page.click("text=Look at the message")
+    tab.sees("by hand", "main")
+    context.close()
+
+
+def test_a_reload_makes_no_second_token(tab: Tab, console: Console) -> None:
+    tab.go("/tokens/")
+    before = tab.page.locator("tbody tr td.mono").count()
+    tab.page.fill("#name", "once")
+    tab.page.click("text=Make token")
+    tab.page.wait_for_selector("#secret-1")
+    tab.page.reload()
+    tab.has(0, "#secret-1")
+    tab.has(before + 1, "tbody tr td.mono")
+
+
 def test_electing_asks_shows_why_and_follows_the_outcome(tab: Tab, console: Console) -> None:
     tab.page.click('[data-key="replica-broker-a-2"] >> text=Elect master')
     tab.sees("No acknowledged message is lost", "#dialog-place dialog")

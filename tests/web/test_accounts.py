@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.contrib.sessions.models import Session
 from django.test import Client
 from django.utils import timezone
 
@@ -324,8 +326,47 @@ def test_tokens_of_others_are_hidden_except_from_admins(viewer: Client, admin: C
     assert token.revoked_at is not None
 
 
-def test_the_page_shows_the_new_token(viewer: Client) -> None:
-    response = viewer.post("/tokens/", {"name": "mine", "scopes": ["cluster.read"], "expires_in_days": ""})
-    assert b"lb_" in response.content
-    assert b"not shown again" in response.content
-    assert b'id="secret"' not in viewer.get("/tokens/").content
+SECRET = re.compile(r"lb_[0-9a-f]{10}_[\w-]+")
+
+
+def make_token(client: Client, name: str) -> None:
+    response = client.post("/tokens/", {"name": name, "scopes": ["cluster.read"], "expires_in_days": ""})
+    assert (response.status_code, response["Location"]) == (302, "/tokens/")
+    assert not SECRET.search(response.content.decode())
+
+
+def test_the_page_shows_a_new_token_once_and_a_reload_makes_no_second(viewer: Client, admin: Client) -> None:
+    make_token(viewer, "m" * 80)
+    assert not SECRET.search(admin.get("/tokens/").content.decode()), "only its owner is shown it"
+    viewer.get("/")
+    viewer.get("/palette?q=to", headers={"HX-Request": "true"})
+    text = viewer.get("/tokens/").content.decode()
+    assert "not shown again" in text
+    [secret] = SECRET.findall(text)
+    found = tokens.find(secret)
+    assert found is not None
+    assert found.name == "m" * 80
+    again = viewer.get("/tokens/").content.decode()
+    assert not SECRET.search(again)
+    assert "not shown again" not in again
+    assert ApiToken.objects.count() == 1
+    kept = [session.get_decoded() for session in Session.objects.all()]
+    assert secret not in str(kept)
+
+
+def test_two_tokens_made_before_the_page_is_seen_are_both_shown(viewer: Client) -> None:
+    make_token(viewer, "first")
+    make_token(viewer, "second")
+    refused = viewer.post("/tokens/", {"name": "", "scopes": ["cluster.read"], "expires_in_days": ""})
+    assert refused.status_code == 400
+    assert not SECRET.search(refused.content.decode())
+    text = viewer.get("/tokens/").content.decode()
+    assert [token.name for each in SECRET.findall(text) if (token := tokens.find(each))] == ["first", "second"]
+    assert not SECRET.search(viewer.get("/tokens/").content.decode())
+
+
+def test_a_token_that_was_not_shown_is_gone_after_the_logout(viewer: Client, users: dict[str, User]) -> None:
+    make_token(viewer, "mine")
+    viewer.post("/logout")
+    viewer.force_login(users["viewer"])
+    assert not SECRET.search(viewer.get("/tokens/").content.decode())

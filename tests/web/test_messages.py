@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from typing import Any
+from urllib.parse import parse_qsl
 
 import lz4.frame
 import pytest
@@ -15,10 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting import codes
+from remoting.client.blocking import QueueOffsets
 from remoting.errors import ConnectionLost, RequestError, RequestTimeout
 from remoting.record.layout import SYS_COMPRESSED
 from tests.web.fakes import FakeCluster
 from webapp.audit.models import AuditEntry
+from webapp.errors import NotFound
+from webapp.messages import browse as browse_rules
 from webapp.messages.bodies import open_body
 from webapp.operations.models import Operation
 
@@ -263,3 +268,106 @@ def test_sending_from_the_page_keeps_the_form(operator: Client) -> None:
         "/topics/orders/send", {"body": "x", "properties": "nonsense"}, headers={"HX-Request": "true"}
     )
     assert b"must read name=value" in broken.content
+
+
+def test_sending_without_javascript_ends_at_a_receipt_that_a_reload_does_not_send_again(operator: Client) -> None:
+    form = operator.get("/topics/orders/send").content.decode()
+    assert 'name="body"' in form
+    response = operator.post("/topics/orders/send", {"body": "hello", "keys": "k" * 90})
+    assert (response.status_code, response["Location"].startswith("/operations/")) == (302, True)
+    for _ in range(2):
+        receipt = operator.get(response["Location"]).content.decode()
+        assert 'href="/topics/orders/messages/broker-a/0/0"' in receipt
+        assert 'href="/topics/orders/send"' in receipt
+    assert len(FakeCluster.queues["orders", 0]) == 1
+    refused = operator.post("/topics/orders/send", {"body": "x", "tag": "a|b"})
+    assert refused.status_code == 400
+    assert b">x</textarea>" in refused.content
+    FakeCluster.error = RequestError(codes.SERVICE_NOT_AVAILABLE, "the group has no master")
+    failed = operator.post("/topics/orders/send", {"body": "y"})
+    assert failed.status_code == 503
+    assert b"the group has no master" in failed.content
+    assert (
+        b"Look at the message" not in operator.get(f"/operations/{Operation.objects.latest('created_at').pk}/").content
+    )
+
+
+# ---- the choice of a queue
+
+LONG = "long-" * 18  # 90 characters
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"group": "nope"}, "orders has no queues in nope; the broker groups that have some: broker-a."),
+        ({"group": LONG, "queue_id": "0"}, f"orders has no queues in {LONG};"),
+        ({"group": "broker-a", "queue_id": "99"}, "orders has no queue 99 in broker-a; the last one is queue 3."),
+        ({"queue_id": "99"}, "orders has no queue 99; the last one is queue 3."),
+    ],
+)
+@pytest.mark.usefixtures("stored")
+def test_a_queue_that_is_not_there_is_said_and_none_shown_in_its_place(
+    viewer: Client, asked: dict[str, str], sentence: str
+) -> None:
+    response = viewer.get("/topics/orders/messages", asked)
+    text = response.content.decode()
+    assert response.status_code == 404
+    assert sentence in text
+    assert 'name="queue"' in text, "another queue can be chosen at once"
+    assert "<td" not in text
+    assert "selected" not in text.partition("</form>")[0].rpartition("<select")[2]
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_queue_number_that_is_none_is_refused_at_its_field(viewer: Client) -> None:
+    response = viewer.get("/topics/orders/messages", {"group": "broker-a", "queue_id": "first"})
+    assert response.status_code == 400
+    assert b"must be a whole number" in response.content
+
+
+@pytest.mark.usefixtures("stored")
+def test_the_form_without_javascript_goes_to_the_queue_that_was_chosen(viewer: Client) -> None:
+    page = viewer.get("/topics/orders/messages").content.decode()
+    form = page.partition('<form method="get" class="filters card"')[2].partition("</form>")[0]
+    values = re.findall(r'<option value="([^"]*)"', form)
+    assert values == [f"broker-a/{queue_id}" for queue_id in range(4)]
+    assert 'type="hidden"' not in form
+    sent = {"queue": values[2], "offset": "", "time": "", "count": "20"}
+    response = viewer.get("/topics/orders/messages", sent)
+    assert response.status_code == 302
+    assert response["Location"] == "/topics/orders/messages?count=20&group=broker-a&queue_id=2"
+    text = viewer.get(response["Location"]).content.decode()
+    assert "broker-a · queue 2" in text
+    assert '<option value="broker-a/2" selected>' in text
+    nothing = viewer.get("/topics/orders/messages", {**sent, "queue": ""})
+    assert nothing["Location"] == "/topics/orders/messages?count=20"
+
+
+def test_names_that_need_quoting_survive_the_choice_of_a_queue(viewer: Client) -> None:
+    FakeCluster.add_topic(f"%RETRY%{LONG}")
+    response = viewer.get(f"/topics/%25RETRY%25{LONG}/messages", {"queue": "broker-a/3"})
+    assert response["Location"] == f"/topics/%25RETRY%25{LONG}/messages?group=broker-a&queue_id=3"
+    assert viewer.get(response["Location"]).status_code == 200
+
+
+def ranges(**groups: list[int]) -> list[QueueOffsets]:
+    return [
+        QueueOffsets(group, number, 0, high) for group, highs in groups.items() for number, high in enumerate(highs)
+    ]
+
+
+def test_what_the_address_leaves_open_is_the_first_queue_with_messages() -> None:
+    present = ranges(a=[0, 0], b=[0, 5, 0, 0, 0, 0, 7, 0])
+    several = {"": ("b", 1), "group=b": ("b", 1), "group=a": ("a", 0), "queue_id=6": ("b", 6), "queue_id=0": ("a", 0)}
+    several |= {"queue_id=1": ("b", 1), "group=a&queue_id=1": ("a", 1), "group=b&queue_id=06": ("b", 6)}
+    for query, expected in several.items():
+        chosen = browse_rules.choose("orders", present, dict(parse_qsl(query)))
+        assert chosen is not None
+        assert (chosen.group, chosen.queue_id) == expected, query
+    assert browse_rules.choose("orders", [], {}) is None
+    for query in ("group=a&queue_id=2", "queue_id=8", "group=c"):
+        with pytest.raises(NotFound):
+            browse_rules.choose("orders", present, dict(parse_qsl(query)))
+    with pytest.raises(NotFound, match="it has none at all"):
+        browse_rules.choose("orders", [], {"queue_id": "0"})

@@ -7,14 +7,15 @@ from uuid import UUID
 
 import pytest
 from django.test import Client
-from django.urls import URLPattern
+from django.urls import URLPattern, resolve
 
 from tests.web.conftest import PASSWORD
-from tests.web.fakes import FakeAccess, FakeCluster, MemorySnapshots, RecordingQueue
+from tests.web.fakes import FakeAccess, FakeCluster, MemorySnapshots, RecordingQueue, snapshot_document
 from webapp import snapshot
+from webapp.accounts import tokens
 from webapp.accounts.models import User
 from webapp.operations.models import Operation
-from webapp.reports.models import ReportRun
+from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.urls import urlpatterns
 
 EXAMPLES = {
@@ -31,7 +32,7 @@ EXAMPLES = {
     "user_id": "1",
 }
 OPEN = {"/login"}
-POST_ONLY = {"theme", "logout", "message-send", "schedule-delete", "schedule-run", "report-cancel", "operation-cancel"}
+POST_ONLY = {"theme", "logout", "schedule-delete", "schedule-run", "report-cancel", "operation-cancel"}
 POST_ONLY |= {"token-revoke", "user-change", "client-user-delete", "permission-put", "permission-remove"}
 
 
@@ -131,6 +132,97 @@ def test_renders(admin: Client, name_and_address: tuple[str, str], present: bool
         assert not re.search(r"\son\w+=", text), "no inline handlers"
         if "<html" in text:
             assert text.count("<h1") == 1
+
+
+LONG = "long-" * 18  # 90 characters
+
+TOPIC = {"name": LONG, "type": "NORMAL", "queues": "8", "perm": "6"}
+SCHEDULE = {"name": "daily", "cron": "0 6 * * *", "time_zone": "UTC", "enabled": "on", "p_minutes": "60"}
+POSTED = [
+    ("/topics/new", TOPIC),
+    ("/topics/orders/edit", TOPIC),
+    ("/topics/orders/delete", {"confirmation": "orders"}),
+    ("/topics/orders/send", {"body": "hello", "keys": "k" * 90}),
+    ("/groups/new", {"name": LONG, "retry_max_times": "16"}),
+    ("/groups/billing/delete", {"confirmation": "billing"}),
+    ("/elections/new", {"cluster": "DefaultCluster", "group": "broker-a", "broker_id": "2"}),
+    ("/controllers/add", {"id": "n7", "address": "127.0.0.1:9883"}),
+    ("/controllers/promote", {"id": "n3"}),
+    ("/controllers/transfer", {"id": "n1"}),
+    ("/controllers/remove", {"id": "n3"}),
+    ("/reports/throughput/run", {"p_minutes": "60"}),
+    ("/reports/throughput/schedule", SCHEDULE),
+    ("/reports/schedules/{schedule}/edit", SCHEDULE),
+    ("/reports/schedules/{schedule}/run", {}),
+    ("/reports/schedules/{schedule}/delete", {}),
+    ("/reports/runs/00000000-0000-0000-0000-000000000002/cancel", {}),
+    ("/operations/00000000-0000-0000-0000-000000000001/cancel", {}),
+    ("/tokens/", {"name": "mine", "scopes": ["cluster.read"]}),
+    ("/tokens/{token}/revoke", {}),
+    ("/clients/", {"name": "payments", "type": "Normal", "password": "a long secret"}),
+    ("/clients/orders/", {"type": "Super"}),
+    ("/clients/orders/permissions", {"resource": f"Topic:{LONG}", "actions": ["Pub"], "decision": "Allow"}),
+    ("/clients/orders/permissions/remove", {"resource": f"Topic:{LONG}", "policy": "Custom"}),
+    ("/clients/orders/delete", {"confirmation": "orders"}),
+    ("/users/", {"username": "eve", "role": "viewer", "password": PASSWORD}),
+    ("/users/{user}/", {"role": "viewer", "active": "on"}),
+    ("/account", {"time_zone": "Asia/Tokyo"}),
+    ("/account", {"present": PASSWORD, "password": "another horse battery"}),
+    ("/theme", {"theme": "dark", "next": "/topics/"}),
+    ("/logout", {}),
+]
+
+
+@pytest.mark.parametrize(("address", "body"), POSTED)
+@pytest.mark.usefixtures("objects")
+def test_whatever_was_sent_a_reload_sends_nothing_again(
+    admin: Client, users: dict[str, User], address: str, body: dict[str, object]
+) -> None:
+    schedule = ReportSchedule.objects.create(
+        name="nightly", report="throughput", cron="0 6 * * *", time_zone="UTC", parameters={"minutes": 60}
+    )
+    token, _ = tokens.create(users["admin"], "theirs", ["cluster.read"], None)
+    document = snapshot_document()
+    document["consumer_groups"][0]["members"] = []
+    MemorySnapshots.put(document)
+    if address == "/clients/orders/permissions/remove":
+        admin.post("/clients/orders/permissions", {**body, "actions": ["Pub"], "decision": "Allow"})
+    target = address.format(schedule=schedule.pk, token=token.pk, user=users["operator"].pk)
+    response = admin.post(target, body)
+    assert response.status_code == 302, response.content.decode()
+    shown = admin.get(response["Location"])
+    while shown.status_code == 302:
+        shown = admin.get(shown["Location"])
+    assert (shown.status_code, shown.content.count(b"<h1")) == (200, 1)
+
+
+def test_the_list_above_has_every_address_that_takes_forms(admin: Client) -> None:
+    names = {resolve(address.format(schedule=1, token=1, user=1)).url_name for address, _ in POSTED}
+    takers = {name for name, address in pages() if "POST" in admin.options(address)["Allow"]}
+    assert takers - names == {"login"}, "it has tests of its own"
+    assert names <= takers
+
+
+@pytest.mark.parametrize(("name", "address"), [each for each in pages() if each[0] in POST_ONLY])
+@pytest.mark.usefixtures("objects")
+def test_an_address_that_only_takes_forms_says_so_and_leads_to_the_form(admin: Client, name: str, address: str) -> None:
+    response = admin.get(address)
+    text = response.content.decode()
+    assert (response.status_code, response["Allow"]) == (405, "POST")
+    assert "only takes what a form sends. Nothing was changed." in text
+    assert text.count("<h1") == 1
+    for link in re.findall(r'class="button[^"]*" href="([^"]+)"', text):
+        assert address.startswith(link)
+        assert admin.get(link).status_code == 200, link
+
+
+def test_the_way_back_to_the_form_is_an_address(admin: Client) -> None:
+    text = admin.get("/clients/a%25b%20%22c%C3%A9/permissions/remove").content.decode()
+    assert 'href="/clients/a%25b%20%22c%C3%A9/"' in text
+    assert admin.post("/topics/").status_code == 405
+    assert b"It takes no POST." in admin.post("/topics/").content
+    banner = admin.get("/theme", headers={"HX-Request": "true"})
+    assert (banner.status_code, banner.content.count(b"<html")) == (405, 0)
 
 
 def test_headers_keep_strangers_out(viewer: Client) -> None:

@@ -97,11 +97,16 @@ def _set_time_zone(request: HttpRequest, context: dict[str, Any]) -> HttpRespons
 
 # ---- tokens
 
+_NEW_TOKENS = "new_tokens"  # in a session: the whole texts of tokens that were made and not shown yet
+
 
 @require_http_methods(["GET", "POST"])
 @needs("tokens.write")
 def tokens(request: HttpRequest) -> HttpResponse:
-    """One's tokens (everybody's for who manages users), and the form for a new one; its secret is shown in this answer only."""
+    """One's tokens (everybody's for who manages users), and the form for a new one.
+
+    What a new one reads waits in the session of who made it for the redirect to this page, which shows it and forgets it.
+    """
     actor = actor_of(request)
     rows = ApiToken.objects.select_related("owner")
     if not actor.may("users.write"):
@@ -114,13 +119,16 @@ def tokens(request: HttpRequest) -> HttpResponse:
     }
     if request.method == "POST":
         context["chosen"] = request.POST.getlist("scopes")
+    else:
+        context["new_tokens"] = request.session.pop(_NEW_TOKENS, [])
     parameters = {**posted(request, "name", "expires_in_days"), "scopes": context["chosen"]}
 
-    def show_secret(submitted: Submitted) -> HttpResponse:
-        shown = {**context, "chosen": ["cluster.read"], "tokens": rows.all(), "secret": submitted.once["token"]}
-        return page(request, "accounts/tokens.html", {**shown, "errors": {}})
+    def show_after_redirect(submitted: Submitted) -> HttpResponse:
+        waiting = request.session.get(_NEW_TOKENS, [])  # one whose redirect did not arrive is still to be shown
+        request.session[_NEW_TOKENS] = [*waiting, submitted.once["token"]]
+        return go_to("tokens")(submitted)
 
-    return form_page(request, "accounts/tokens.html", context, "token.create", parameters, show_secret)
+    return form_page(request, "accounts/tokens.html", context, "token.create", parameters, show_after_redirect)
 
 
 @require_POST

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from django.utils import timezone
 
+from remoting.client.blocking import QueueOffsets
 from remoting.names import MAX_TOPIC_LENGTH
 from remoting.record.codec import Record, body_is_intact
 from remoting.record.hosts import offset_message_id, unpack_host
 from webapp import gateway
+from webapp.errors import NotFound
 from webapp.messages.bodies import SHOWN_BYTES, Body, open_body
 from webapp.rules import MAX_INT64, Rules
 
 DEFAULT_COUNT = 20
 MAX_KEY = 1000
+NO_QUEUE = "queue-not-found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,34 @@ def read_question(topic: str, given: Mapping[str, Any], default_offset: int = 0)
     offset = rules.integer("offset", least=0, most=MAX_INT64, default=default_offset)
     rules.finish()
     return Question(topic, group, queue_id, offset, count, at)
+
+
+def chosen_address(given: Mapping[str, str]) -> str:
+    """The query string of the page, made of what its form sends: there group and number of the queue are one choice."""
+    group, _, queue_id = given.get("queue", "").rpartition("/")
+    filled = {name: value for name, value in given.items() if name != "queue" and value}
+    return urlencode({**filled, **({"group": group, "queue_id": queue_id} if group else {})})
+
+
+def choose(topic: str, ranges: Sequence[QueueOffsets], given: Mapping[str, str]) -> QueueOffsets | None:
+    """The queue that a query string asks for; where it leaves a choice, the first that has messages.
+
+    None when the topic has no queues; raises InvalidInput, and NotFound when the topic has none like that.
+    """
+    rules = Rules(given)
+    group = rules.text("group", most=MAX_TOPIC_LENGTH)
+    queue_id = rules.integer("queue_id", least=0, most=2**31 - 1) if given.get("queue_id") else None
+    rules.finish()
+    of_group = [each for each in ranges if group in ("", each.group)]
+    if group and not of_group:
+        others = ", ".join(dict.fromkeys(each.group for each in ranges)) or "none"
+        raise NotFound(f"{topic} has no queues in {group}; the broker groups that have some: {others}.", code=NO_QUEUE)
+    fitting = [each for each in of_group if queue_id in (None, each.queue_id)]
+    if queue_id is not None and not fitting:
+        last = max((each.queue_id for each in of_group), default=None)
+        rest = "it has none at all" if last is None else f"the last one is queue {last}"
+        raise NotFound(f"{topic} has no queue {queue_id}{f' in {group}' if group else ''}; {rest}.", code=NO_QUEUE)
+    return next((each for each in fitting if each.max_offset > each.min_offset), fitting[0] if fitting else None)
 
 
 def ask(question: Question) -> tuple[gateway.Browsed, list[Message]]:

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
-from django.views.decorators.http import require_GET, require_POST
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods
 
 from webapp import gateway
 from webapp.accounts.permissions import actor_of
 from webapp.errors import Problem
 from webapp.messages import browse
 from webapp.operations.services import submit
-from webapp.pages import needs, page, part_or_page, posted
+from webapp.pages import needs, page, part_or_page, posted, receipt
 
 
 @require_GET
 @needs("messages.read")
 def messages(request: HttpRequest, name: str) -> HttpResponse:
     """The messages of one queue from an offset or a time on, the newest ones when neither is given; and those with a key."""
+    if "queue" in request.GET:
+        return HttpResponseRedirect(f"{reverse('messages', args=[name])}?{browse.chosen_address(request.GET)}")
     context: dict[str, Any] = {"name": name, "values": request.GET, "errors": {}, "max_count": gateway.MAX_BROWSE}
     try:
         if request.GET.get("key"):
             context["found"] = browse.by_key(name, request.GET)
         ranges = gateway.queue_ranges(name)
         context["ranges"] = ranges
-        context["chosen"] = chosen = _chosen(request, ranges)
+        context["chosen"] = chosen = browse.choose(name, ranges, request.GET)
         if chosen is not None:
             given = {**request.GET.dict(), "group": chosen.group, "queue_id": str(chosen.queue_id)}
             count = given.get("count", "")
@@ -48,15 +51,6 @@ def messages(request: HttpRequest, name: str) -> HttpResponse:
     return page(request, "messages/list.html", context)
 
 
-def _chosen(request: HttpRequest, ranges: list[Any]) -> Any:
-    """The queue that is asked for; without one, the first queue that has messages."""
-    group, queue_id = request.GET.get("group", ""), request.GET.get("queue_id", "")
-    for each in ranges:
-        if group in ("", each.group) and str(each.queue_id) == queue_id:
-            return each
-    return next((each for each in ranges if each.max_offset > each.min_offset), ranges[0] if ranges else None)
-
-
 @require_GET
 @needs("messages.read")
 def message(request: HttpRequest, name: str, group: str, queue_id: int, offset: int) -> HttpResponse:
@@ -64,17 +58,21 @@ def message(request: HttpRequest, name: str, group: str, queue_id: int, offset: 
     return page(request, part_or_page(request, "messages/message.html"), {"name": name, "message": found})
 
 
-@require_POST
+@require_http_methods(["GET", "POST"])
 @needs("messages.write")
 def send(request: HttpRequest, name: str) -> HttpResponse:
-    """Send a test message; the form stays as it was, with the receipt or the problem above it."""
-    given = posted(request, "body", "keys", "tag", "properties", "group")
+    """The form that sends a test message. For htmx it stays as it was, with the receipt or the problem above it."""
     context: dict[str, Any] = {"name": name, "values": request.POST, "errors": {}, "open": True}
     status = 200
-    try:
-        submitted = submit(actor_of(request), "message.send", {**given, "topic": name})
-        context["operation"] = submitted.operation
-    except Problem as problem:
-        context.update(problem=problem, errors=problem.fields)
-        status = 200 if request.htmx else problem.status
+    if request.method == "POST":
+        given = posted(request, "body", "keys", "tag", "properties", "group")
+        try:
+            submitted = submit(actor_of(request), "message.send", {**given, "topic": name})
+        except Problem as problem:
+            context.update(problem=problem, errors=problem.fields)
+            status = 200 if request.htmx else problem.status
+        else:
+            if not request.htmx:
+                return receipt(submitted)
+            context["operation"] = submitted.operation
     return page(request, part_or_page(request, "messages/send.html"), context, status=status)

@@ -166,9 +166,6 @@
     const target = event.target;
     if (target.dataset.submit !== undefined) target.form.requestSubmit();
     if (target.dataset.queueChoice !== undefined) {
-      const chosen = target.selectedOptions[0];
-      target.form.elements.group.value = chosen.dataset.group;
-      target.form.elements.queue_id.value = chosen.dataset.queue;
       target.form.elements.offset.value = "";
       target.form.elements.time.value = "";
       target.form.requestSubmit();
