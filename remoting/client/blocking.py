@@ -327,7 +327,7 @@ class AdminClient:
         message_group: str = "",
         transaction: bool = False,
     ) -> dict[str, str]:
-        """Send one message; returns msgId, transactionId (its unique id), brokerName, queueId and queueOffset of where it was stored.
+        """Send one message; returns where it was stored: msgId, transactionId (its unique id), brokerName, queueId, queueOffset.
 
         `group` is the broker group that shall have it. Messages of one `message_group` go to one queue; while the topic's broker
         groups stay the same, also without `group`. A `transaction` is stored as a half message until `end_transaction`. Raises

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from remoting.facts.snapshot import Replica
 from remoting.names import MAX_TOPIC_LENGTH
 from webapp import snapshot
 from webapp.accounts.permissions import Actor
@@ -29,11 +30,16 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
         raise NotFound(f"The group {cleaned['group']} has no replica {cleaned['broker_id']}.", code="replica-not-found")
     if group.master_id == cleaned["broker_id"]:
         raise Conflict(f"Replica {cleaned['broker_id']} is the master already.", code="already-master")
-    if not replica.eligible:
-        raise Conflict(
-            f"Replica {cleaned['broker_id']} is not eligible: {replica.eligibility_reason}.", code="not-eligible"
-        )
+    if reason := why_not(replica):
+        raise Conflict(f"Replica {cleaned['broker_id']} is not eligible: {reason}.", code="not-eligible")
     return cleaned
+
+
+def why_not(replica: Replica) -> str:
+    """Why a replica that is not the master cannot be made it; empty when it can."""
+    if replica.alive is False:
+        return "it is not alive: start it again and let it catch up"
+    return "" if replica.eligible else replica.eligibility_reason
 
 
 def _plan(parameters: Parameters) -> list[dict[str, str]]:

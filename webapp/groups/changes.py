@@ -9,6 +9,7 @@ from webapp import snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, InvalidInput
 from webapp.operations.kinds import Kind, Parameters
+from webapp.operations.recent import was_made
 from webapp.rules import RESERVED_GROUPS, Rules, check_confirmation
 
 DEFAULT_ATTEMPTS = 16
@@ -24,13 +25,17 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
     if cleaned["name"] in RESERVED_GROUPS:
         rules.refuse("name", "is reserved for the protocol's own tools")
     rules.finish()
-    if cleaned["name"] in snapshot.current().consumer_groups:
+    if cleaned["name"] in snapshot.current().consumer_groups and was_made("group", cleaned["name"]) is not False:
         raise Conflict(f"The consumer group {cleaned['name']} exists already.", code="group-exists")
     return cleaned
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
-    group = snapshot.current().consumer_group(parameters.get("name"))
+    present, name = snapshot.current(), parameters.get("name")
+    if isinstance(name, str) and name not in present.consumer_groups and was_made("group", name):
+        check_confirmation(parameters, name, "group")
+        return {"name": name}
+    group = present.consumer_group(name)
     name = group.name
     if name in RESERVED_GROUPS:
         raise InvalidInput(f"{name} is reserved for the protocol's own tools.", code="system-group")

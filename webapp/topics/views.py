@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from remoting.names import MAX_TOPIC_LENGTH
 from webapp import snapshot
 from webapp.errors import NotFound, Problem
+from webapp.messages.views import send_choices
 from webapp.pages import form_page, live_page, needs, page, posted
 from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, NAME_RULE, PERMISSION_BITS
 from webapp.topics.changes import DEFAULT_QUEUES, configuration
@@ -32,7 +33,8 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         raise NotFound(
             f"There is no topic {name}. A new one appears here within a second or two.", code="topic-not-found"
         )
-    return live_page(request, "topic", "topics/topic.html", {"name": name, "system": bool(known and known.system)})
+    context = {"name": name, "system": bool(known and known.system), **send_choices(name)}
+    return live_page(request, "topic", "topics/topic.html", context)
 
 
 @require_http_methods(["GET", "POST"])
