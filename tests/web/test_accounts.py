@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -329,3 +330,14 @@ def test_the_page_shows_the_new_token(viewer: Client) -> None:
     assert b"lb_" in response.content
     assert b"not shown again" in response.content
     assert b'id="secret"' not in viewer.get("/tokens/").content
+
+
+def test_a_refused_form_keeps_what_was_ticked(admin: Client, users: dict[str, User]) -> None:
+    given = {"name": "", "expires_in_days": "0", "scopes": ["topics.write", "groups.write"]}
+    text = admin.post("/tokens/", given).content.decode()
+    assert set(re.findall(r'name="scopes" value="([\w.]+)" checked', text)) == set(given["scopes"])
+    text = admin.post(f"/users/{users['viewer'].pk}/", {"role": "nobody"}).content.decode()
+    row = text[text.index(f'name="active" form="user-{users["viewer"].pk}"') :][:80]
+    assert "checked" not in row, "the tick was taken away"
+    other = text[text.index(f'name="active" form="user-{users["operator"].pk}"') :][:80]
+    assert "checked" in other

@@ -30,16 +30,17 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
         raise NotFound(f"The group {cleaned['group']} has no replica {cleaned['broker_id']}.", code="replica-not-found")
     if group.master_id == cleaned["broker_id"]:
         raise Conflict(f"Replica {cleaned['broker_id']} is the master already.", code="already-master")
-    if reason := why_not(replica):
+    eligible, reason = eligibility(replica)
+    if not eligible:
         raise Conflict(f"Replica {cleaned['broker_id']} is not eligible: {reason}.", code="not-eligible")
     return cleaned
 
 
-def why_not(replica: Replica) -> str:
-    """Why a replica that is not the master cannot be made it; empty when it can."""
-    if replica.alive is False:
-        return "it is not alive: start it again and let it catch up"
-    return "" if replica.eligible else replica.eligibility_reason
+def eligibility(replica: Replica) -> tuple[bool, str]:
+    """Whether a replica can be made the master, and why or why not: what is dead now cannot, whatever was said of it before."""
+    if replica.alive is False and replica.eligible:
+        return False, "it is not alive: start it again and let it catch up"
+    return replica.eligible, replica.eligibility_reason
 
 
 def _plan(parameters: Parameters) -> list[dict[str, str]]:
