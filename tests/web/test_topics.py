@@ -232,3 +232,16 @@ def test_a_topic_can_be_created_again_right_after_its_deletion(operator: Client)
     assert (again.status_code, again.json()["code"]) == (409, "deletion-under-way")
     finish("orders")
     assert create(operator, name="orders").status_code == 202
+
+
+@pytest.mark.parametrize(("pages", "permitted"), [("topics", "/topics/new"), ("groups", "/groups/new")])
+def test_the_page_that_deletes_says_what_is_under_way(operator: Client, pages: str, permitted: str) -> None:
+    page = f"/{pages}/{LONG}/delete"
+    assert operator.get(page).status_code == 404
+    operator.post(permitted, {"name": LONG, "type": "NORMAL", "queues": "8", "perm": "6", "retry_max_times": "16"})
+    early = operator.get(page)
+    assert early.status_code == 409
+    assert "is under way" in early.content.decode()
+    finish(LONG)
+    assert operator.get(page).status_code == 200
+    assert operator.post(page, {"confirmation": LONG}).status_code == 302

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from remoting.facts.snapshot import ConsumerGroup
 from remoting.names import MAX_GROUP_LENGTH
 from webapp import snapshot
 from webapp.accounts.permissions import Actor
@@ -31,20 +32,24 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
-    present, name = snapshot.current(), parameters.get("name")
-    if isinstance(name, str) and name not in present.consumer_groups and was_made("group", name):
-        check_confirmation(parameters, name, "group")
-        return {"name": name}
-    group = present.consumer_group(name)
-    name = group.name
+    group = existing(parameters.get("name"))
+    name = parameters["name"]
     if name in RESERVED_GROUPS:
         raise InvalidInput(f"{name} is reserved for the protocol's own tools.", code="system-group")
     check_confirmation(parameters, name, "group")
-    if group.members:
+    if group is not None and group.members:
         raise Conflict(
             f"{group.member_count} consumers of {name} are connected; stop them first.", code="group-has-members"
         )
     return {"name": name}
+
+
+def existing(name: object) -> ConsumerGroup | None:
+    """A consumer group; None for one that is there, but that the snapshot does not show yet. Or NotFound."""
+    present = snapshot.current()
+    if isinstance(name, str) and name not in present.consumer_groups and was_made("group", name):
+        return None
+    return present.consumer_group(name)
 
 
 def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ from webapp.errors import NotFound, Problem
 from webapp.messages.views import send_choices
 from webapp.pages import form_page, live_page, needs, page, posted
 from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, NAME_RULE, PERMISSION_BITS
-from webapp.topics.changes import DEFAULT_QUEUES, configuration
+from webapp.topics.changes import DEFAULT_QUEUES, configuration, existing
 
 FIELDS = ("name", "type", "queues", "perm", "group")
 
@@ -60,7 +60,9 @@ def edit(request: HttpRequest, name: str) -> HttpResponse:
 @needs("topics.write")
 def delete(request: HttpRequest, name: str) -> HttpResponse:
     present = snapshot.current()
-    known = present.topic(name)
+    known = present.topics.get(name)
+    if known is None:
+        existing(name)
     consumers = [each.group.name for each in present.consumers_of(name)]
     context = {"name": name, "topic": known, "consumers": consumers}
     parameters = {"name": name, **posted(request, "confirmation")}
