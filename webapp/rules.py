@@ -49,6 +49,11 @@ class Rules:
         """Remember that a field breaks a rule."""
         self.broken.setdefault(name, []).append(sentence)
 
+    def has(self, name: str) -> bool:
+        """Whether the input says anything about a field."""
+        value = self._values.get(name)
+        return bool(value.strip()) if isinstance(value, str) else value is not None
+
     def _given(self, name: str, default: Any) -> Any:
         value = self._values.get(name)
         return default if value in (None, "") else value

@@ -193,6 +193,8 @@ SPECTACULAR_SETTINGS = {
         "ClientUserStatus": ["enable", "disable"],
         "ClientAction": ["All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"],
         "ResourceType": ["Topic", "Group", "Cluster"],
+        "DecisionEnum": ["Allow", "Deny"],
+        "TransactionDecision": ["commit", "rollback"],
     },
 }
 

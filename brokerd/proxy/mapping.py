@@ -9,7 +9,6 @@ import hashlib
 import re
 import zlib
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import lz4.frame
@@ -22,13 +21,12 @@ from brokerd.proxy.names import topic_name
 from brokerd.proxy.protobuf import definition, milliseconds
 from brokerd.proxy.status import Code, Refusal
 from brokerd.store.draft import Draft
-from remoting.java_hash import java_hash
+from remoting.message_groups import MAX_GROUP_BYTES, queue_of_group
 from remoting.record.codec import Record
 from remoting.record.hosts import offset_message_id, unpack_host
 from remoting.record.layout import MAX_BODY_BYTES, SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
 from remoting.record.properties import MAX_USER_PROPERTIES, MAX_USER_PROPERTIES_BYTES
 
-MAX_GROUP_BYTES: Final = 64
 MAX_MESSAGE_ID_LENGTH: Final = 255
 MAX_DELAY_MS: Final = 24 * 3600 * 1000
 MAX_RECOVERY_S: Final = 3600
@@ -202,25 +200,6 @@ def _check_type(
         )
     if system.HasField("lite_topic") or system.HasField("priority"):
         raise Refusal(Code.UNSUPPORTED, "lite topics and priorities are not supported by this version")
-
-
-@lru_cache(maxsize=65536)
-def queue_of_group(group: str, queues: int) -> int:
-    """The queue of a message group: the same in every process, and a new queue moves only the groups that it gets."""
-    return consistent_hash(java_hash(group), queues)
-
-
-def consistent_hash(key: int, buckets: int) -> int:
-    """Guava's consistent hash of a 64-bit key: jumps ahead with its linear congruential generator."""
-    state = key & 0xFFFFFFFFFFFFFFFF
-    candidate = 0
-    while True:
-        state = (2862933555777941757 * state + 1) & 0xFFFFFFFFFFFFFFFF
-        chance = ((state >> 33) + 1) / 2147483648.0
-        following = int((candidate + 1) / chance)
-        if following >= buckets:
-            return candidate
-        candidate = following
 
 
 # ---- receiving

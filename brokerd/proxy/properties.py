@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from remoting import message_groups
+
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
 UNIQ_KEY: Final = "UNIQ_KEY"
-SHARDING_KEY: Final = "__SHARDINGKEY"
+SHARDING_KEY: Final = message_groups.SHARDING_KEY
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 BORN_HOST: Final = "__BORNHOST"
 BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"

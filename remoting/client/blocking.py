@@ -22,16 +22,22 @@ from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode
 from remoting.facts.words import Outcome
 from remoting.frame import Command
+from remoting.message_groups import SHARDING_KEY, queue_of_group
 from remoting.record.codec import Record, decode_records
+from remoting.record.hosts import decode_offset_message_id
+from remoting.record.layout import SYS_TRANSACTION_PREPARED
 from remoting.record.properties import encode_properties
 from remoting.transport.client import Identity
 
 _CHANGE_TIMEOUT_MS: Final = 10_000
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+PRODUCER_GROUP: Final = "LOGBOOM_CONSOLE"
 _PULL_HAS_SUBSCRIPTION: Final = 4
 _FIND_TIMEOUT_MS: Final = 6000  # a broker may first read on for its index
 _MAX_LONG: Final = (1 << 63) - 1
+_COMMIT: Final = "8"
+_ROLLBACK: Final = "12"
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,19 +323,29 @@ class AdminClient:
         tag: str = "",
         properties: Mapping[str, str] | None = None,
         group: str | None = None,
+        *,
+        message_group: str = "",
+        transaction: bool = False,
     ) -> dict[str, str]:
-        """Send one message; returns msgId, queueId, queueOffset and brokerName of where it was stored."""
-        routes = self._topic_queues(topic)
-        broker_name = group if group in routes else next(iter(routes))
-        address, _ = routes[broker_name]
+        """Send one message; returns where it was stored: msgId, transactionId (its unique id), brokerName, queueId, queueOffset.
+
+        `group` is the broker group that shall have it. Messages of one `message_group` go to one queue; while the topic's broker
+        groups stay the same, also without `group`. A `transaction` is stored as a half message until `end_transaction`. Raises
+        RequestError SERVICE_NOT_AVAILABLE when the broker group does not have the topic, or has no master.
+        """
+        broker_name, address, queues = self._destination(topic, group, message_group)
         all_properties = {**(properties or {}), "KEYS": keys, "TAGS": tag}
+        if message_group:
+            all_properties[SHARDING_KEY] = message_group
+        if transaction:
+            all_properties |= {"TRAN_MSG": "true", "PGROUP": PRODUCER_GROUP}
         ext = {
-            "a": "LOGBOOM_CONSOLE",
+            "a": PRODUCER_GROUP,
             "b": topic,
             "c": "TBW102",
             "d": "4",
-            "e": "-1",
-            "f": "0",
+            "e": str(queue_of_group(message_group, queues)) if message_group and queues else "-1",
+            "f": str(SYS_TRANSACTION_PREPARED if transaction else 0),
             "g": str(_wall_ms()),
             "h": "0",
             "i": encode_properties(all_properties).decode(),
@@ -339,6 +355,21 @@ class AdminClient:
         }
         answer = self._ask(address, codes.SEND_MESSAGE_V2, ext, body, timeout_ms=_CHANGE_TIMEOUT_MS)
         return {**answer.ext, "brokerName": broker_name}
+
+    def end_transaction(self, topic: str, sent: Mapping[str, str], *, commit: bool) -> None:
+        """Commit or roll back a transaction, given what `send` returned. Raises RequestError when the broker refuses."""
+        _, _, physical_offset = decode_offset_message_id(sent["msgId"])
+        ext = {
+            "topic": topic,
+            "producerGroup": PRODUCER_GROUP,
+            "tranStateTableOffset": sent["queueOffset"],
+            "commitLogOffset": str(physical_offset),
+            "commitOrRollback": _COMMIT if commit else _ROLLBACK,
+            "fromTransactionCheck": "false",
+            "msgId": sent.get("transactionId", ""),
+            "transactionId": sent.get("transactionId", ""),
+        }
+        self._ask(self._master(sent["brokerName"]), codes.END_TRANSACTION, ext, timeout_ms=_CHANGE_TIMEOUT_MS)
 
     # ---- inside
 
@@ -382,17 +413,36 @@ class AdminClient:
             raise RequestError(codes.SERVICE_NOT_AVAILABLE, f"broker group {group} has no master at the moment")
         return address
 
-    def _topic_queues(self, topic: str) -> dict[str, tuple[str, int]]:
-        """Broker name -> (master's address, number of readable queues) of a topic's route."""
+    def _route(self, topic: str) -> dict[str, tuple[str | None, dict[str, Any]]]:
+        """Broker name -> (master's address, numbers of queues) of a topic's route; no address where there is no master."""
         missed = (ConnectionLost, RequestTimeout)
         _, answer = next(self._answers(codes.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, missed))
         route = orjson.loads(answer.body)
         addresses = {each["brokerName"]: each["brokerAddrs"].get("0") for each in route["brokerDatas"]}
-        return {
-            each["brokerName"]: (addresses[each["brokerName"]], each["readQueueNums"])
-            for each in route["queueDatas"]
-            if addresses.get(each["brokerName"])
-        }
+        return {each["brokerName"]: (addresses.get(each["brokerName"]), each) for each in route["queueDatas"]}
+
+    def _topic_queues(self, topic: str) -> dict[str, tuple[str, int]]:
+        """Broker name -> (master's address, number of readable queues) of a topic, where there is a master."""
+        route = self._route(topic)
+        return {name: (address, queues["readQueueNums"]) for name, (address, queues) in route.items() if address}
+
+    def _destination(self, topic: str, group: str | None, message_group: str) -> tuple[str, str, int]:
+        """The broker group, its master's address and number of writable queues for a message; see `send`."""
+        route = self._route(topic)
+        names = sorted(route)
+        if group is not None:
+            name = group
+        elif message_group and names:
+            name = names[queue_of_group(message_group, len(names))]
+        else:
+            name = next((each for each in names if route[each][0]), "")
+        address, queues = route.get(name, (None, {}))
+        if not address:
+            where = f"broker group {name}" if name else "each broker group of it"
+            raise RequestError(
+                codes.SERVICE_NOT_AVAILABLE, f"{where} has no master at the moment, or does not have the topic {topic}"
+            )
+        return name, address, queues["writeQueueNums"]
 
     def _change(
         self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", only: str | None = None

@@ -91,11 +91,19 @@ class FakeCluster:
     topics: ClassVar[dict[str, int]] = {}
     queues: ClassVar[dict[tuple[str, int], list[Record]]] = {}
     min_offsets: ClassVar[dict[tuple[str, int], int]] = {}
+    types: ClassVar[dict[str, str]] = {}
+    sent: ClassVar[list[dict[str, Any]]] = []
+    decided: ClassVar[list[tuple[str, bool]]] = []
+    undecided: ClassVar[Exception | None] = None
     error: ClassVar[Exception | None] = None
 
     @classmethod
     def clear(cls) -> None:
         cls.topics.clear()
+        cls.types.clear()
+        cls.sent.clear()
+        cls.decided.clear()
+        cls.undecided = None
         cls.queues.clear()
         cls.min_offsets.clear()
         cls.error = None
@@ -144,7 +152,7 @@ class FakeCluster:
                 "readQueueNums": self.topics[name],
                 "writeQueueNums": self.topics[name],
                 "perm": 6,
-                "attributes": {"message.type": "NORMAL"},
+                "attributes": {"message.type": self.types.get(name, "NORMAL")},
             }
         }
 
@@ -188,10 +196,20 @@ class FakeCluster:
         tag: str = "",
         properties: Mapping[str, str] | None = None,
         group: str | None = None,
+        *,
+        message_group: str = "",
+        transaction: bool = False,
     ) -> dict[str, str]:
         self._check(topic)
         offset = self.store(topic, 0, body, {**(properties or {}), "KEYS": keys, "TAGS": tag})
-        return {"msgId": "7F000001", "queueId": "0", "queueOffset": str(offset), "brokerName": "broker-a"}
+        self.sent.append({"properties": properties, "message_group": message_group, "transaction": transaction})
+        place = {"queueId": "0", "queueOffset": str(offset), "brokerName": "broker-a"}
+        return {"msgId": "7F000001", "transactionId": "0AB1", **place}
+
+    def end_transaction(self, topic: str, sent: Mapping[str, str], *, commit: bool) -> None:
+        if self.undecided is not None:
+            raise self.undecided
+        self.decided.append((sent["transactionId"], commit))
 
     def controller_members(self) -> dict[str, Any]:
         if self.error is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -166,3 +167,16 @@ def test_a_dry_run_plans_and_changes_nothing(admin: Client) -> None:
     assert document["plan"] == [{"node": "controllers", "change": "create alice"}]
     assert FakeAccess.passwords == {}
     assert SECRET not in str(document)
+
+
+def test_a_refused_form_keeps_what_was_ticked_and_chosen(admin: Client) -> None:
+    admin.post("/clients/", {"name": "alice", "type": "Normal", "password": "secret-key-1"})
+    given = {"resource": "nonsense", "actions": ["Pub", "Get"], "decision": "Deny", "policy": "Default"}
+    text = admin.post("/clients/alice/permissions", given).content.decode()
+    ticked = re.findall(r'name="actions" value="(\w+)" checked', text)
+    assert ticked == ["Pub", "Get"]
+    assert "<option selected>Deny</option>" in text
+    assert "<option selected>Default</option>" in text
+    text = admin.post("/clients/alice/", {"type": "Super", "status": "disable", "password": "short"}).content.decode()
+    assert "<option selected>Super</option>" in text
+    assert "<option selected>disable</option>" in text

@@ -370,3 +370,14 @@ def test_a_token_that_was_not_shown_is_gone_after_the_logout(viewer: Client, use
     viewer.post("/logout")
     viewer.force_login(users["viewer"])
     assert not SECRET.search(viewer.get("/tokens/").content.decode())
+
+
+def test_a_refused_form_keeps_what_was_ticked(admin: Client, users: dict[str, User]) -> None:
+    given = {"name": "", "expires_in_days": "0", "scopes": ["topics.write", "groups.write"]}
+    text = admin.post("/tokens/", given).content.decode()
+    assert set(re.findall(r'name="scopes" value="([\w.]+)" checked', text)) == set(given["scopes"])
+    text = admin.post(f"/users/{users['viewer'].pk}/", {"role": "nobody"}).content.decode()
+    row = text[text.index(f'name="active" form="user-{users["viewer"].pk}"') :][:80]
+    assert "checked" not in row, "the tick was taken away"
+    other = text[text.index(f'name="active" form="user-{users["operator"].pk}"') :][:80]
+    assert "checked" in other

@@ -118,3 +118,43 @@ def test_a_refusal_stays_in_the_dialog(operator: Client) -> None:
     assert page.status_code == 200
     assert b"is not eligible" in page.content
     assert operator.post("/elections/new", {**ELECTION, "broker_id": 3}).status_code == 409
+
+
+@pytest.fixture
+def dead(console: None) -> None:
+    """Replica 2 was killed; what the controllers said of it a moment ago is still there."""
+    document = snapshot_document()
+    document["groups"][0]["replicas"][1] |= {"alive": False, "role": "unreachable"}
+    MemorySnapshots.put(document)
+    snapshot.current(fresh=True)
+
+
+def test_only_who_can_be_elected_is_offered(operator: Client) -> None:
+    text = operator.get("/").content.decode()
+    assert [number for number in (1, 2, 3) if f"broker_id={number}" in text] == [2]
+    assert 'title="not in the sync-state set">not eligible' in text
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_dead_replica_is_not_offered_and_is_refused_with_the_reason(operator: Client) -> None:
+    assert "broker_id=" not in operator.get("/").content.decode()
+    response = operator.post("/api/v1/elections", ELECTION, content_type="application/json")
+    assert (response.status_code, response.json()["code"]) == (409, "not-eligible")
+    assert response.json()["detail"].startswith("Replica 2 is not eligible: it is not alive")
+    text = operator.get("/elections/new", ELECTION).content.decode()
+    assert "is not eligible: it is not alive" in text
+    assert "No acknowledged message is lost" not in text
+    assert "disabled>" in text
+    assert operator.post("/elections/new", ELECTION).status_code == 409
+    assert not RecordingQueue.sent
+
+
+@pytest.mark.usefixtures("dead")
+def test_rest_lists_a_dead_replica_as_not_eligible(viewer: Client) -> None:
+    candidates = viewer.get("/api/v1/elections").json()["items"][0]["candidates"]
+    assert (candidates[1]["eligible"], candidates[1]["reason"][:15]) == (False, "it is not alive")
+
+
+def test_the_form_of_a_group_keeps_its_ticks(operator: Client) -> None:
+    text = operator.post("/groups/new", {"name": "a b", "fifo": "on", "retry_max_times": "3"}).content.decode()
+    assert 'name="fifo" checked' in text

@@ -215,7 +215,8 @@ def send(client: Client, **body: Any) -> Any:
 def test_a_test_message_is_stored_and_its_body_not_audited(operator: Client) -> None:
     document = send(operator, body="secret stuff", keys="a b", tag="t", properties={"x": "1"}).json()
     assert document["state"] == "succeeded"
-    assert document["result"] == {"message_id": "7F000001", "group": "broker-a", "queue_id": 0, "queue_offset": "0"}
+    place = {"group": "broker-a", "queue_id": 0, "queue_offset": "0"}
+    assert document["result"] == {"message_id": "7F000001", "unique_id": "0AB1", **place}
     record = FakeCluster.queues["orders", 0][0]
     assert (record.body, record.property_map()) == (b"secret stuff", {"x": "1", "KEYS": "a b", "TAGS": "t"})
     assert "secret" not in json.dumps(AuditEntry.objects.get().parameters)

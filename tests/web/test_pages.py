@@ -122,8 +122,8 @@ def test_renders(admin: Client, name_and_address: tuple[str, str], present: bool
     expected = {200, 302} if present else {200, 302, 404}
     if name in {"schedule-edit"}:
         expected = {404}
-    if name == "report-download":
-        expected = {409}
+    if name == "report-download" or (name == "topic-delete" and not present):
+        expected = {409}  # the run is not over; the operation that creates the topic is not
     assert response.status_code in expected, response.content.decode()[:3000]
     if response.status_code == 200 and response["Content-Type"].startswith("text/html"):
         text = response.content.decode()

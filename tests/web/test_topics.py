@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from tests.web.fakes import FakeCluster, MemorySnapshots, RecordingQueue, snapshot_document
 from webapp import snapshot
@@ -162,3 +164,84 @@ def test_editing_starts_from_what_the_brokers_have(operator: Client) -> None:
     assert 'name="queues" type="number" min="1" max="1024" value="4"' in text
     FakeCluster.topics.clear()
     assert operator.get("/topics/orders/edit").status_code == 404
+
+
+# ---- right after a creation or a deletion, before the collector has looked
+
+
+def finish(name: str, state: str = "succeeded") -> None:
+    """The worker is done with what was asked for last about a topic or group."""
+    operation = Operation.objects.filter(target=name).latest("created_at")
+    operation.state, operation.finished_at = state, timezone.now()
+    operation.save()
+
+
+LONG = "settlements-of-the-second-warehouse-in-the-north-by-day-and-currency_" + "x" * 21
+
+
+@pytest.mark.parametrize(
+    ("collection", "name"), [("topics", LONG), ("consumer-groups", LONG)], ids=["topic", "consumer group"]
+)
+def test_what_is_being_created_is_not_unknown(operator: Client, collection: str, name: str) -> None:
+    address = f"/api/v1/{collection}"
+    assert operator.delete(f"{address}/{name}").status_code == 404
+    made = operator.post(address, {"name": name}, content_type="application/json")
+    assert made.status_code == 202
+    early = operator.delete(f"{address}/{name}")
+    assert (early.status_code, early.json()["code"]) == (409, "creation-under-way")
+    assert early.json()["detail"] == (
+        f"The creation of {name} is under way; try again when its operation {made.json()['id']} is over."
+    )
+    finish(name)
+    assert operator.delete(f"{address}/{name}").status_code == 202, "it is there, though no snapshot shows it"
+    assert operator.delete(f"{address}/{name}").json()["code"] == "deletion-under-way"
+    finish(name)
+    assert operator.delete(f"{address}/{name}").status_code == 404
+
+
+def test_a_creation_that_failed_left_nothing_to_delete(operator: Client) -> None:
+    create(operator, name=LONG)
+    finish(LONG, "failed")
+    assert operator.delete(f"/api/v1/topics/{LONG}").status_code == 404
+
+
+def test_a_topic_of_long_ago_that_no_snapshot_shows_is_not_found(operator: Client) -> None:
+    create(operator, name=LONG)
+    finish(LONG)
+    Operation.objects.update(finished_at=timezone.now() - timedelta(minutes=1))
+    assert operator.delete(f"/api/v1/topics/{LONG}").status_code == 404
+
+
+def test_a_topic_can_be_changed_and_sent_to_right_after_its_creation(operator: Client) -> None:
+    create(operator, name=LONG, type="FIFO")
+    address = f"/api/v1/topics/{LONG}"
+    assert operator.post(f"{address}/messages", {"body": "x"}, content_type="application/json").status_code == 409
+    finish(LONG)
+    FakeCluster.add_topic(LONG)
+    FakeCluster.types[LONG] = "FIFO"
+    assert operator.patch(address, {"queues": 16}, content_type="application/json").status_code == 202
+    missing = operator.post(f"{address}/messages", {"body": "x"}, content_type="application/json")
+    assert "message_group" in missing.json()["errors"]
+    body = {"body": "x", "message_group": "g"}
+    assert operator.post(f"{address}/messages", body, content_type="application/json").status_code == 200
+
+
+def test_a_topic_can_be_created_again_right_after_its_deletion(operator: Client) -> None:
+    assert operator.delete("/api/v1/topics/orders").status_code == 202
+    again = create(operator, name="orders")
+    assert (again.status_code, again.json()["code"]) == (409, "deletion-under-way")
+    finish("orders")
+    assert create(operator, name="orders").status_code == 202
+
+
+@pytest.mark.parametrize(("pages", "permitted"), [("topics", "/topics/new"), ("groups", "/groups/new")])
+def test_the_page_that_deletes_says_what_is_under_way(operator: Client, pages: str, permitted: str) -> None:
+    page = f"/{pages}/{LONG}/delete"
+    assert operator.get(page).status_code == 404
+    operator.post(permitted, {"name": LONG, "type": "NORMAL", "queues": "8", "perm": "6", "retry_max_times": "16"})
+    early = operator.get(page)
+    assert early.status_code == 409
+    assert "is under way" in early.content.decode()
+    finish(LONG)
+    assert operator.get(page).status_code == 200
+    assert operator.post(page, {"confirmation": LONG}).status_code == 302

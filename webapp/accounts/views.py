@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
@@ -153,13 +154,18 @@ def users(request: HttpRequest) -> HttpResponse:
 @needs("users.write")
 def change_user(request: HttpRequest, user_id: int) -> HttpResponse:
     parameters = {"user_id": user_id, "role": request.POST.get("role"), "active": request.POST.get("active", "off")}
-    return form_page(request, "accounts/users.html", _users(), "user.change", parameters, go_to("users"))
+    asked = {user_id: {"role": parameters["role"], "active": parameters["active"] == "on"}}
+    return form_page(request, "accounts/users.html", _users(asked), "user.change", parameters, go_to("users"))
 
 
-def _users() -> dict[str, Any]:
+def _users(asked: Mapping[int, dict[str, Any]] | None = None) -> dict[str, Any]:
+    """All users; with what somebody `asked` for by their ids in place of what is stored."""
     rows = User.objects.order_by("username").prefetch_related("groups")
     return {
-        "users": [{"user": user, "role": role_of(user).label} for user in rows],
+        "users": [
+            {"user": user, "role": role_of(user).label, "active": user.is_active, **(asked or {}).get(user.pk, {})}
+            for user in rows
+        ],
         "roles": ROLE_NAMES,
         "role_permissions": {
             role: [PERMISSIONS[name][1] for name in PERMISSIONS if name in permissions_of(Role[role.upper()])]

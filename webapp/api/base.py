@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from django.db.models import Q, QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
-from rest_framework import serializers
+from rest_framework import exceptions, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -23,7 +23,7 @@ from remoting.facts.words import Outcome
 from webapp.accounts.permissions import actor_of
 from webapp.errors import InvalidInput
 from webapp.operations.models import Operation
-from webapp.operations.services import Submitted, submit
+from webapp.operations.services import Submitted, broken_rules, submit
 from webapp.operations.waiting import wait
 from webapp.rules import Rules
 
@@ -133,11 +133,23 @@ def change(request: Request, kind: str, parameters: dict[str, Any]) -> Response:
     )
 
 
-def body_of(request: Request, serializer: type[serializers.Serializer]) -> dict[str, Any]:
-    """The request's JSON, checked for its shape, with gaps in a PATCH; the rules are checked where the change is made."""
+def change_by_body(
+    request: Request, kind: str, serializer: type[serializers.Serializer], address: Mapping[str, Any]
+) -> Response:
+    """As `change`, with the parameters of the request's JSON, which may have gaps in a PATCH, and those of the address.
+
+    A refusal of its shape names the rules that the rest of it breaks as well: all that is wrong, at once.
+    """
     checked = serializer(data=request.data, partial=request.method == "PATCH")
-    checked.is_valid(raise_exception=True)
-    return dict(checked.validated_data)
+    if checked.is_valid():
+        return change(request, kind, {**checked.validated_data, **address})
+    wrong = checked.errors
+    if isinstance(request.data, Mapping):
+        rest = serializer(data={name: value for name, value in request.data.items() if name not in wrong}, partial=True)
+        given = rest.validated_data if rest.is_valid() else {}
+        rules = broken_rules(actor_of(request), kind, {**given, **address})
+        wrong = {**wrong, **{name: said for name, said in rules.items() if name.partition(".")[0] not in wrong}}
+    raise exceptions.ValidationError(wrong)
 
 
 def preferred_wait_s(request: Request) -> float:
@@ -310,9 +322,8 @@ def changing(
 
     @changes(operation_id, summary, body)
     def method(view: APIView, request: Request, **address: Any) -> Response:
-        given = body_of(request, body) if body is not None else {}
         named = {(renamed or {}).get(name, name): value for name, value in address.items()}
-        return change(request, kind, {**given, **named})
+        return change(request, kind, named) if body is None else change_by_body(request, kind, body, named)
 
     return method
 

@@ -31,6 +31,7 @@ from remoting.facts.words import GroupKind, Health
 from webapp import snapshot
 from webapp.api.base import Int64Field, asked, changing, observed, reads, showing
 from webapp.api.facts import FactSerializer, told
+from webapp.clusters.changes import eligibility
 
 
 class VerdictSerializer(FactSerializer):
@@ -148,9 +149,15 @@ class HealthSerializer(serializers.Serializer):
 class CandidateSerializer(serializers.Serializer):
     broker_id = serializers.IntegerField(source="id")
     role = serializers.CharField()
-    eligible = serializers.BooleanField(allow_null=True)
-    reason = serializers.CharField(source="eligibility_reason", allow_null=True)
+    eligible = serializers.SerializerMethodField()
+    reason = serializers.SerializerMethodField()
     gap_bytes = Int64Field()
+
+    def get_eligible(self, replica: Replica) -> bool:
+        return eligibility(replica)[0]
+
+    def get_reason(self, replica: Replica) -> str:
+        return eligibility(replica)[1]
 
 
 class EligibilitySerializer(serializers.Serializer):

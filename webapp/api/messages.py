@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 from webapp import gateway
 from webapp.api.base import Int64Field, changing, reads, showing
 from webapp.messages import browse
+from webapp.messages.types import DECISIONS
 
 
 class MessageSerializer(serializers.Serializer):
@@ -57,6 +58,15 @@ class SendSerializer(serializers.Serializer):
     tag = serializers.CharField(required=False, allow_blank=True)
     properties = serializers.DictField(child=serializers.CharField(), required=False)
     group = serializers.CharField(required=False, allow_null=True, help_text="Broker group; any if absent.")
+    message_group = serializers.CharField(
+        required=False, allow_blank=True, help_text="A FIFO topic needs it: within one the order is kept."
+    )
+    delay_level = serializers.IntegerField(
+        required=False, help_text="A DELAY topic needs it: 1 is the first of the brokers' levels."
+    )
+    decision = serializers.ChoiceField(
+        choices=list(DECISIONS), required=False, help_text="A TRANSACTION topic needs it."
+    )
 
 
 class MessagesView(APIView):

@@ -13,8 +13,8 @@ from rest_framework.views import APIView
 from remoting.facts.snapshot import Queue, Topic
 from webapp import snapshot
 from webapp.api.base import (
-    body_of,
     change,
+    change_by_body,
     changes,
     changing,
     found_by_name,
@@ -94,7 +94,7 @@ class TopicView(APIView):
     @changes("topic_change", "Change a topic", ChangeTopicSerializer)
     def patch(self, request: Request, name: str) -> Response:
         _check_unmoved(request, name)
-        return change(request, "topic.update", {**body_of(request, ChangeTopicSerializer), "name": name})
+        return change_by_body(request, "topic.update", ChangeTopicSerializer, {"name": name})
 
     @changes("topic_delete", "Delete a topic and its messages")
     def delete(self, request: Request, name: str) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from remoting.facts.snapshot import Replica
 from remoting.names import MAX_TOPIC_LENGTH
 from webapp import snapshot
 from webapp.accounts.permissions import Actor
@@ -29,11 +30,17 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
         raise NotFound(f"The group {cleaned['group']} has no replica {cleaned['broker_id']}.", code="replica-not-found")
     if group.master_id == cleaned["broker_id"]:
         raise Conflict(f"Replica {cleaned['broker_id']} is the master already.", code="already-master")
-    if not replica.eligible:
-        raise Conflict(
-            f"Replica {cleaned['broker_id']} is not eligible: {replica.eligibility_reason}.", code="not-eligible"
-        )
+    eligible, reason = eligibility(replica)
+    if not eligible:
+        raise Conflict(f"Replica {cleaned['broker_id']} is not eligible: {reason}.", code="not-eligible")
     return cleaned
+
+
+def eligibility(replica: Replica) -> tuple[bool, str]:
+    """Whether a replica can be made the master, and why or why not: what is dead now cannot, whatever was said of it before."""
+    if replica.alive is False and replica.eligible:
+        return False, "it is not alive: start it again and let it catch up"
+    return replica.eligible, replica.eligibility_reason
 
 
 def _plan(parameters: Parameters) -> list[dict[str, str]]:

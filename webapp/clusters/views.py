@@ -7,6 +7,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from webapp import snapshot
 from webapp.clusters import controllers
+from webapp.clusters.changes import eligibility
 from webapp.errors import InvalidInput, NotFound
 from webapp.pages import dialog_page, live_page, needs
 
@@ -26,10 +27,14 @@ def elect(request: HttpRequest) -> HttpResponse:
     group = snapshot.current().group(cluster, name)
     if not broker_id.isdecimal():
         raise InvalidInput("broker_id: must be a replica's number")
+    chosen = group.replica(int(broker_id))
     context = {
         "title": f"Elect replica {broker_id} of {name}",
         "group": group,
-        "chosen": group.replica(int(broker_id)),
+        "chosen": chosen,
+        "eligible": chosen is not None and eligibility(chosen)[0],
+        "reason": eligibility(chosen)[1] if chosen is not None else "",
+        "candidates": [(replica, *eligibility(replica)) for replica in group.replicas],
         "master": group.replica(group.master_id),
     }
     parameters = {"cluster": cluster, "group": name, "broker_id": broker_id}

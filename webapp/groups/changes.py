@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from remoting.facts.snapshot import ConsumerGroup
 from remoting.names import MAX_GROUP_LENGTH
 from webapp import snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, InvalidInput
 from webapp.operations.kinds import Kind, Parameters
+from webapp.operations.recent import was_made
 from webapp.rules import RESERVED_GROUPS, Rules, check_confirmation
 
 DEFAULT_ATTEMPTS = 16
@@ -24,22 +26,30 @@ def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
     if cleaned["name"] in RESERVED_GROUPS:
         rules.refuse("name", "is reserved for the protocol's own tools")
     rules.finish()
-    if cleaned["name"] in snapshot.current().consumer_groups:
+    if cleaned["name"] in snapshot.current().consumer_groups and was_made("group", cleaned["name"]) is not False:
         raise Conflict(f"The consumer group {cleaned['name']} exists already.", code="group-exists")
     return cleaned
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
-    group = snapshot.current().consumer_group(parameters.get("name"))
-    name = group.name
+    group = existing(parameters.get("name"))
+    name = parameters["name"]
     if name in RESERVED_GROUPS:
         raise InvalidInput(f"{name} is reserved for the protocol's own tools.", code="system-group")
     check_confirmation(parameters, name, "group")
-    if group.members:
+    if group is not None and group.members:
         raise Conflict(
             f"{group.member_count} consumers of {name} are connected; stop them first.", code="group-has-members"
         )
     return {"name": name}
+
+
+def existing(name: object) -> ConsumerGroup | None:
+    """A consumer group; None for one that is there, but that the snapshot does not show yet. Or NotFound."""
+    present = snapshot.current()
+    if isinstance(name, str) and name not in present.consumer_groups and was_made("group", name):
+        return None
+    return present.consumer_group(name)
 
 
 def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from remoting.names import MAX_GROUP_LENGTH
 from webapp import snapshot
-from webapp.groups.changes import DEFAULT_ATTEMPTS
+from webapp.groups.changes import DEFAULT_ATTEMPTS, existing
 from webapp.pages import form_page, live_page, needs, posted
 from webapp.rules import NAME_RULE
 
@@ -43,6 +43,6 @@ def create(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @needs("groups.write")
 def delete(request: HttpRequest, name: str) -> HttpResponse:
-    found = snapshot.current().consumer_group(name)
+    found = existing(name)
     parameters = {"name": name, **posted(request, "confirmation")}
     return form_page(request, "groups/delete.html", {"name": name, "group": found}, "group.delete", parameters)

@@ -1,4 +1,4 @@
-"""Sending a test message."""
+"""Sending a test message: what it must be, by the type of its topic, and what became of it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from remoting.record.layout import MAX_BODY_BYTES
 from remoting.record.properties import MAX_USER_PROPERTIES, MAX_USER_PROPERTIES_BYTES
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
-from webapp.errors import InvalidInput
+from webapp.errors import Problem
+from webapp.messages.types import COMMIT, DEFAULT_LEVELS, FIELDS, check_type
 from webapp.operations.kinds import Done, Kind, Parameters
 from webapp.rules import Rules
+from webapp.topics.changes import type_of
 
-# What the protocol itself keeps in properties; a person sets the first two by their own fields.
+# What the protocol itself keeps in properties; a person sets some of them by their own fields.
 RESERVED_PROPERTIES = frozenset(
     [
         "KEYS",
@@ -29,6 +31,12 @@ RESERVED_PROPERTIES = frozenset(
         "REAL_QID",
         "PGROUP",
         "TRAN_MSG",
+        "__SHARDINGKEY",
+        "DELAY",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS",
+        "TIMER_DEL_UNIQKEY",
     ]
 )
 
@@ -46,11 +54,19 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
     }
     if "|" in cleaned["tag"] or " " in cleaned["tag"]:
         rules.refuse("tag", "must not contain blanks or bars: a bar separates the tags of a subscription")
+    if "topic" not in rules.broken:
+        levels = delay_levels(cleaned["group"])
+        cleaned |= check_type(rules, type_of(topic), levels[-1][0] if levels else DEFAULT_LEVELS)
     rules.finish()
-    present = snapshot.current()
-    if present.data is not None and present.topic(topic).system:
-        raise InvalidInput(f"{topic} is a system topic; the cluster keeps it for itself.", code="system-topic")
     return cleaned
+
+
+def delay_levels(group: str | None = None) -> list[tuple[int, int]]:
+    """The delay levels with their milliseconds, as a master tells them: of a broker group, or of any. Empty while none does."""
+    for each in snapshot.current().facts.groups:
+        if each.delays is not None and group in (None, each.name):
+            return [(level.level, level.delay_ms) for level in each.delays.levels]
+    return []
 
 
 def _body(rules: Rules, parameters: Parameters) -> str:
@@ -102,17 +118,42 @@ def _properties(rules: Rules, given: Any) -> dict[str, str]:
 
 
 def _send(actor: Actor, parameters: Parameters) -> Done:
-    wanted = {name: parameters[name] for name in ("topic", "keys", "tag", "properties", "group")}
+    wanted = {name: parameters[name] for name in ("topic", "keys", "tag", "group")}
+    properties, decision = dict(parameters["properties"]), parameters["decision"]
+    if parameters["delay_level"] is not None:
+        properties["DELAY"] = str(parameters["delay_level"])
     with gateway.cluster() as client:
-        stored = client.send(body=base64.b64decode(parameters["body_base64"]), **wanted)
+        stored = client.send(
+            body=base64.b64decode(parameters["body_base64"]),
+            properties=properties,
+            message_group=parameters["message_group"] or "",
+            transaction=decision is not None,
+            **wanted,
+        )
+    if decision is not None:
+        _decide(parameters["topic"], stored, decision)
+    # What waits has no place in its topic yet: where it waits is no place to look it up.
+    waits = decision is not None or parameters["delay_level"] is not None
     return Done(
         {
             "message_id": stored.get("msgId"),
+            "unique_id": stored.get("transactionId"),
             "group": stored.get("brokerName"),
-            "queue_id": int(stored["queueId"]) if "queueId" in stored else None,
-            "queue_offset": stored.get("queueOffset"),
+            "queue_id": int(stored["queueId"]) if "queueId" in stored and not waits else None,
+            "queue_offset": stored.get("queueOffset") if not waits else None,
+            **{field: parameters[field] for field in FIELDS if parameters[field] is not None},
         }
     )
+
+
+def _decide(topic: str, stored: dict[str, str], decision: str) -> None:
+    """End the transaction; a Problem says that the message is stored all the same."""
+    try:
+        with gateway.cluster() as client:
+            client.end_transaction(topic, stored, commit=decision == COMMIT)
+    except Problem as problem:
+        said = f"The message is stored as a half message, and its {decision} was not confirmed: {problem.detail}"
+        raise type(problem)(said, code=problem.code) from problem
 
 
 def _plan(parameters: Parameters) -> list[dict[str, str]]:

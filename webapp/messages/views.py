@@ -8,10 +8,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods
 
-from webapp import gateway
+from webapp import gateway, snapshot
 from webapp.accounts.permissions import actor_of
 from webapp.errors import Problem
 from webapp.messages import browse
+from webapp.messages.changes import delay_levels
+from webapp.messages.types import DECISIONS, FIELDS, fields_of
 from webapp.operations.services import submit
 from webapp.pages import needs, page, part_or_page, posted, receipt
 
@@ -62,10 +64,10 @@ def message(request: HttpRequest, name: str, group: str, queue_id: int, offset: 
 @needs("messages.write")
 def send(request: HttpRequest, name: str) -> HttpResponse:
     """The form that sends a test message. For htmx it stays as it was, with the receipt or the problem above it."""
-    context: dict[str, Any] = {"name": name, "values": request.POST, "errors": {}, "open": True}
+    context: dict[str, Any] = {"name": name, "values": request.POST, "errors": {}, "open": True, **send_choices(name)}
     status = 200
     if request.method == "POST":
-        given = posted(request, "body", "keys", "tag", "properties", "group")
+        given = posted(request, "body", "keys", "tag", "properties", "group", *FIELDS)
         try:
             submitted = submit(actor_of(request), "message.send", {**given, "topic": name})
         except Problem as problem:
@@ -76,3 +78,15 @@ def send(request: HttpRequest, name: str) -> HttpResponse:
                 return receipt(submitted)
             context["operation"] = submitted.operation
     return page(request, part_or_page(request, "messages/send.html"), context, status=status)
+
+
+def send_choices(name: str) -> dict[str, Any]:
+    """What the form that sends to a topic asks for, by the topic's type, and what there is to choose from."""
+    known = snapshot.current().topics.get(name)
+    topic_type = known.type if known is not None else ""
+    return {
+        "topic_type": topic_type,
+        "type_fields": fields_of(topic_type),
+        "delay_levels": delay_levels(),
+        "decisions": DECISIONS,
+    }

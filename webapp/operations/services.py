@@ -81,6 +81,22 @@ def submit(
     return Submitted(operation, plan, once)
 
 
+def broken_rules(actor: Actor, kind_name: str, parameters: Parameters) -> dict[str, list[str]]:
+    """Which rules the parameters break, by field, for somebody who cannot submit them for another reason; nothing is made.
+
+    Raises PermissionRefused as `submit` does. Rules that only show once others are kept are not among them.
+    """
+    kind = KINDS[kind_name]
+    _require(actor, kind, parameters, dry_run=False)
+    try:
+        kind.validate(actor, parameters)
+    except InvalidInput as problem:
+        return problem.fields
+    except Problem:
+        return {}
+    return {}
+
+
 def find(operation_id: UUID) -> Operation:
     """The operation of that id, or NotFound."""
     found = Operation.objects.filter(pk=operation_id).first()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from remoting.facts.snapshot import Topic
 from remoting.names import MAX_TOPIC_LENGTH, is_dead_letter_topic, is_retry_topic, is_system_topic
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, InvalidInput, NotFound
 from webapp.operations.kinds import Kind, Parameters
+from webapp.operations.recent import was_made
 from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, PERMISSION_BITS, Rules, check_confirmation
 
 DEFAULT_QUEUES = 8
@@ -39,13 +39,13 @@ def _validate(parameters: Parameters) -> Parameters:
 
 def _validate_create(actor: Actor, parameters: Parameters) -> Parameters:
     cleaned = _validate(parameters)
-    if cleaned["name"] in snapshot.current().topics:
+    if cleaned["name"] in snapshot.current().topics and was_made("topic", cleaned["name"]) is not False:
         raise Conflict(f"The topic {cleaned['name']} exists already; edit it instead.", code="topic-exists")
     return cleaned
 
 
 def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
-    name = _existing(parameters).name
+    name = existing(parameters.get("name"))
     given = {field: value for field, value in parameters.items() if value is not None}
     if not {"type", "queues", "perm"} <= given.keys():
         given = {**configuration(name), **given}  # what is not asked for stays as the brokers have it
@@ -68,17 +68,32 @@ def configuration(name: str) -> Parameters:
 
 
 def _validate_delete(actor: Actor, parameters: Parameters) -> Parameters:
-    name = _existing(parameters).name
+    name = existing(parameters.get("name"))
     check_confirmation(parameters, name, "topic")
     return {"name": name}
 
 
-def _existing(parameters: Parameters) -> Topic:
-    name = parameters.get("name")
-    topic = snapshot.current().topic(name)
+def existing(name: object) -> str:
+    """The name of a topic that is no system topic, also of one that the snapshot does not show yet; or NotFound."""
+    present = snapshot.current()
+    if isinstance(name, str) and name not in present.topics and was_made("topic", name):
+        return name
+    topic = present.topic(name)
     if topic.system:
         raise InvalidInput(f"{name} is a system topic; the cluster keeps it for itself.", code="system-topic")
-    return topic
+    return topic.name
+
+
+def type_of(name: str) -> str:
+    """The type of a topic that is no system topic: by the snapshot if it has it, else by the brokers' word; or NotFound."""
+    present = snapshot.current()
+    if present.data is None:
+        if is_system_topic(name):
+            raise InvalidInput(f"{name} is a system topic; the cluster keeps it for itself.", code="system-topic")
+    else:
+        existing(name)
+    known = present.topics.get(name)
+    return known.type if known is not None else configuration(name)["type"]
 
 
 def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:

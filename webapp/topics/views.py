@@ -10,9 +10,10 @@ from django.views.decorators.http import require_GET, require_http_methods
 from remoting.names import MAX_TOPIC_LENGTH
 from webapp import snapshot
 from webapp.errors import NotFound, Problem
+from webapp.messages.views import send_choices
 from webapp.pages import form_page, live_page, needs, page, posted
 from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, NAME_RULE, PERMISSION_BITS
-from webapp.topics.changes import DEFAULT_QUEUES, configuration
+from webapp.topics.changes import DEFAULT_QUEUES, configuration, existing
 
 FIELDS = ("name", "type", "queues", "perm", "group")
 
@@ -32,7 +33,8 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         raise NotFound(
             f"There is no topic {name}. A new one appears here within a second or two.", code="topic-not-found"
         )
-    return live_page(request, "topic", "topics/topic.html", {"name": name, "system": bool(known and known.system)})
+    context = {"name": name, "system": bool(known and known.system), **send_choices(name)}
+    return live_page(request, "topic", "topics/topic.html", context)
 
 
 @require_http_methods(["GET", "POST"])
@@ -58,7 +60,9 @@ def edit(request: HttpRequest, name: str) -> HttpResponse:
 @needs("topics.write")
 def delete(request: HttpRequest, name: str) -> HttpResponse:
     present = snapshot.current()
-    known = present.topic(name)
+    known = present.topics.get(name)
+    if known is None:
+        existing(name)
     consumers = [each.group.name for each in present.consumers_of(name)]
     context = {"name": name, "topic": known, "consumers": consumers}
     parameters = {"name": name, **posted(request, "confirmation")}
