@@ -230,7 +230,7 @@ class Watched:
         self.store, self.progress, self.stop = MemoryStore(), Progress(), Stop()
         self.interrupted = threading.Event()
         self.given_up = threading.Event()
-        self.extended = 0
+        self.kept = 0
         self.stopping = False
         self.problem: str | None = None
 
@@ -239,15 +239,15 @@ class Watched:
             self.store,
             self.progress,
             self.stop,
-            extend_claim=self._extend,
+            keep_claim=self._keep,
             is_worker_stopping=lambda: self.stopping,
             give_up=self.given_up.set,
         )
         found.use_spark(self.interrupted.set, lambda: self.problem)
         return found
 
-    def _extend(self) -> bool:
-        self.extended += 1
+    def _keep(self) -> bool:
+        self.kept += 1
         return True
 
 
@@ -269,7 +269,7 @@ def test_a_cancelled_run_is_interrupted_until_the_job_notices(watched: Watched) 
         {"text": "reading"}
     ]
     assert watched.store.closed
-    assert watched.extended
+    assert watched.kept
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class StillWatch(runs.Watch):
         pass
 
     def look(self) -> None:
-        self._tick(1)
+        self._tick(0)
 
 
 @pytest.fixture
@@ -352,9 +352,32 @@ def test_a_run_that_lost_its_worker_is_ended_with_the_reason(redis: FakeRedis) -
     stream.request_cancel(unwanted.pk)
     Claims(redis).take(runs.claim_name(alive.pk), 20)
     schedule.end_lost_runs()
-    assert (after(lost).state, lost.reason) == ("failed", schedule.LOST)
+    assert after(lost).state == "starting", "one look does not tell a dead worker from a Redis that forgot"
+    redis.now_ms += 15_000
+    schedule.end_lost_runs()
+    assert (after(lost).state, lost.reason) == ("failed", schedule.LOST.format(missing_s=15))
     assert after(unwanted).state == "cancelled"
     assert (after(alive).state, after(fresh).state) == ("starting", "starting")
+
+
+def test_a_redis_that_forgets_fails_no_healthy_run(spark: FakeSpark, redis: FakeRedis) -> None:
+    made = queued()
+
+    def work(context: Context) -> Result:
+        long_ago(made, started_at=timezone.now() - timedelta(minutes=2))
+        schedule.end_lost_runs()
+        redis.restart()
+        schedule.end_lost_runs()
+        redis.now_ms += 7_000  # a worker that had to connect again takes this long at most
+        StillWatch.latest.look()
+        redis.now_ms += 8_000
+        schedule.end_lost_runs()
+        assert after(made).state == "running"
+        return Result([], "done")
+
+    spark.work = work
+    runs.run(str(made.pk))
+    assert (after(made).state, made.reason) == ("succeeded", "")
 
 
 def test_what_a_restarted_queue_forgot_is_sent_again_but_not_all_the_time(
