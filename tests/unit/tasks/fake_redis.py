@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-from redis._parsers import Encoder
 from redis.lock import Lock
 
 
@@ -45,10 +45,10 @@ class FakeRedis:
         return -1 if until is None else until - self.now_ms
 
     def lock(self, name: str, *, timeout: float, thread_local: bool) -> Lock:
-        return _Lock(self, name, timeout=timeout, thread_local=thread_local)
+        return _Lock(cast(Any, self), name, timeout=timeout, thread_local=thread_local)
 
-    def get_encoder(self) -> Encoder:
-        return Encoder("utf-8", "strict", False)
+    def get_encoder(self) -> Any:
+        return SimpleNamespace(encode=str.encode)
 
     def register_script(self, script: str) -> _Script:
         return _Script(script)
