@@ -75,7 +75,7 @@ def execute(run_id: str, claim: Claim) -> None:
         ) as watch:
             result = _run_job(found, store, progress, stop, watch)
         stop.check()
-        progress.say(result.text)
+        progress.conclude(result.summary)
         store.publish_progress(progress.document())
         store.succeed(result.rows, _result_path(run_id))
     except WorkOver as error:

@@ -417,6 +417,34 @@ def test_a_failed_run_shows_its_reason(viewer: Client, run: ReportRun) -> None:
     assert "&lt;no space left&gt;" in text
 
 
+def test_a_finished_run_shows_its_summary_and_that_percentiles_are_approximate(viewer: Client, run: ReportRun) -> None:
+    sentences = [
+        "There are no messages in this range.",
+        "It goes from <noon>, in 1 queue of 1 topic: " + "o" * 90 + ".",
+    ]
+    stream.starting(run.pk)
+    stream.running(run.pk)
+    stream.publish(run.pk, progress={"text": sentences[0], "summary": sentences})
+    stream.succeeded(run.pk)
+    text = viewer.get(f"/reports/runs/{run.pk}/").content.decode()
+    assert sentences[0] in text
+    assert "from &lt;noon&gt;, in 1 queue" in text
+    assert "Median, 90 % and 99 % are approximate" in text
+    assert '<th class="number">99 % ≈</th>' in text
+    assert viewer.get(f"/api/v1/report-runs/{run.pk}").json()["progress"]["summary"] == sentences
+    notes = [section["note"] for section in viewer.get("/api/v1/reports").json()["items"][0]["sections"]]
+    assert [bool(note) for note in notes] == [False, True, False]
+
+
+def test_a_run_that_ended_early_says_how_far_it_was(viewer: Client, run: ReportRun) -> None:
+    stream.starting(run.pk)
+    stream.running(run.pk)
+    stream.publish(run.pk, [minute(0)], {"text": "reading slice 2", "rows_read": 2000, "rows_total": 60_000})
+    stream.failed(run.pk, "Spark went away")
+    text = viewer.get(f"/reports/runs/{run.pk}/").content.decode()
+    assert "2\u202f000 of 60\u202f000 messages had been read when it ended" in text
+
+
 def test_small_series_are_summed() -> None:
     section = catalogue.THROUGHPUT.section("throughput")
     rows = [minute(0, 100 - number, f"t{number:02}").data for number in range(12)]

@@ -34,7 +34,7 @@ class FakeSpark:
 
     def __init__(self) -> None:
         self.session_id = "session-1"
-        self.work: Callable[[Context], Result] = lambda context: Result([], "done")
+        self.work: Callable[[Context], Result] = lambda context: Result([], ["done"])
         self.unavailable: str | None = None
         self.closed = 0
         self.interrupted: list[str] = []
@@ -124,7 +124,7 @@ def test_a_run_goes_from_queued_to_its_final_rows(spark: FakeSpark) -> None:
         context.publish([Row("throughput", "a", {"messages": 1}), Row("throughput", "b", {"messages": 1})])
         StillWatch.latest.look()
         seen.append((after(made).progress["text"], made.rows.filter(final=False).count()))
-        return Result([Row("throughput", "a", {"messages": 5})], "5 messages counted.")
+        return Result([Row("throughput", "a", {"messages": 5})], ["5 messages counted.", "They are all."])
 
     spark.work = work
     runs.run(str(made.pk))
@@ -132,6 +132,7 @@ def test_a_run_goes_from_queued_to_its_final_rows(spark: FakeSpark) -> None:
     assert seen == [("running", "session-1", tag, tag), ("reading", 2)]
     ended = after(made)
     assert (ended.state, ended.rows_count, ended.progress["text"]) == ("succeeded", 1, "5 messages counted.")
+    assert ended.progress["summary"] == ["5 messages counted.", "They are all."]
     assert [(row.key, row.final, row.data) for row in ended.rows.all()] == [("a", True, {"messages": 5})]
     assert ended.parquet_path.endswith(f"reports/{made.pk}.parquet")
     assert spark.closed == 0
@@ -174,7 +175,7 @@ def test_an_end_that_the_job_does_not_notice_is_written_without_it(spark: FakeSp
         for _ in range(10):
             StillWatch.latest.look()
         assert (after(made).state, made.reason) == (state, "the reason")
-        return Result([], "too late")
+        return Result([], ["too late"])
 
     spark.work = work
     runs.run(str(made.pk))
@@ -373,7 +374,7 @@ def test_a_redis_that_forgets_fails_no_healthy_run(spark: FakeSpark, redis: Fake
         redis.now_ms += 8_000
         schedule.end_lost_runs()
         assert after(made).state == "running"
-        return Result([], "done")
+        return Result([], ["done"])
 
     spark.work = work
     runs.run(str(made.pk))
