@@ -16,7 +16,8 @@ from django_celery_beat.models import PeriodicTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.web.fakes import MemorySnapshots, RecordingQueue, snapshot_document
+from remoting.errors import ConnectionLost
+from tests.web.fakes import FakeCluster, MemorySnapshots, RecordingQueue, snapshot_document
 from webapp.lifecycle import State, WorkOver
 from webapp.operations.models import Operation
 from webapp.reports import catalogue, cron, results, stream
@@ -114,6 +115,15 @@ def test_while_a_master_is_silent_no_topic_is_called_unknown(operator: Client, m
     document["groups"][0]["replicas"][0] |= master
     MemorySnapshots.put(document)
     body = {"report": "throughput", "parameters": {"topics": [UNKNOWN]}}
+    assert operator.post("/api/v1/report-runs", body, content_type="application/json").status_code == 200
+
+
+def test_a_topic_made_a_moment_ago_is_known(operator: Client) -> None:
+    FakeCluster.add_topic(UNKNOWN)
+    body = {"report": "throughput", "parameters": {"topics": [UNKNOWN]}}
+    assert operator.post("/api/v1/report-runs", body, content_type="application/json").status_code == 200
+    FakeCluster.clear()
+    FakeCluster.error = ConnectionLost("no controller answers")
     assert operator.post("/api/v1/report-runs", body, content_type="application/json").status_code == 200
 
 

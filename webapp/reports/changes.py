@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +10,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.db import transaction
 from django.forms.models import model_to_dict
 
-from webapp import snapshot
+from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, NotFound, Problem
 from webapp.lifecycle import WorkOver
@@ -18,6 +19,8 @@ from webapp.queue import CANCEL_REPORT, RUN_REPORT, task_queue
 from webapp.reports import catalogue, cron, schedules, stream
 from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.rules import Rules
+
+log = logging.getLogger(__name__)
 
 MAX_SCHEDULES = 200
 
@@ -45,16 +48,27 @@ def _refuse_unknown_topics(
 ) -> None:
     """Refuse topics that the cluster certainly has not, unless they stood in the `known` parameters before.
 
-    While a master does not answer, nobody here knows them all; then the worker asks when it runs the report.
+    While a master does not answer, nobody here knows them all; then the worker asks when it runs the report. A topic that was
+    made a moment ago may be missing in the snapshot, so the cluster has the last word.
     """
     present = snapshot.current(fresh=True)
     if not present.lists_all_topics:
         return
     for name in (each.name for each in chosen.parameters if each.type == "topics"):
         spared = {*present.topics, *((known or {}).get(name) or ())}
-        missing = [topic for topic in parameters.get(name) or () if topic not in spared]
+        missing = [topic for topic in parameters.get(name) or () if topic not in spared and _is_unknown(topic)]
         if missing:
             rules.refuse(f"parameters.{name}", f"the cluster has no topic {', '.join(missing)}")
+
+
+def _is_unknown(topic: str) -> bool:
+    try:
+        gateway.queue_ranges(topic)
+    except NotFound:
+        return True
+    except Problem as problem:
+        log.info("not known whether the cluster has a topic %s: %s", topic, problem.detail)
+    return False
 
 
 def _run(actor: Actor, parameters: Parameters) -> Done:
