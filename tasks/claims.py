@@ -2,10 +2,14 @@
 
 A claim is a promise between workers of one installation, not a lock that protects data: the rows' own transitions do that. It
 answers two questions: may I start this, and does the one who started it still live.
+
+Redis may forget: the embedded one keeps nothing over a restart. So a holder takes its claim again when it is gone, and a missing
+claim means a dead holder only after it was missing for a while (`Claims.missing_for_s`).
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,51 +17,68 @@ from functools import cache
 from typing import Any
 
 import redis
+from redis.exceptions import LockNotOwnedError
+from redis.lock import Lock
+
+log = logging.getLogger(__name__)
 
 _PREFIX = "logboom:claim:"
-
-# Only the holder may extend or give back: after an expiry the key may belong to somebody else.
-_EXTEND = (
-    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end"
-)
-_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
+_MISSED_PREFIX = "logboom:unclaimed:"
+# Longer than any look at a missing claim is apart from the next; what is older was about another loss.
+_MISSED_KEPT_MS = 600_000
 
 
 class Claim:
-    """A claim that is held. `extend` in time, `release` at the end."""
+    """A claim that is held. `keep` it in time, `release` it at the end; any thread may."""
 
-    def __init__(self, store: Any, key: str, token: str, ttl_ms: int) -> None:
-        self._store = store
-        self._key = key
+    def __init__(self, lock: Lock, token: str) -> None:
+        self._lock = lock
         self._token = token
-        self._ttl_ms = ttl_ms
 
-    def extend(self) -> bool:
-        """Hold on for another period; False when it was lost in between."""
-        return bool(self._store.eval(_EXTEND, 1, self._key, self._token, self._ttl_ms))
+    def keep(self) -> bool:
+        """Hold on for another period, also when Redis forgot it. False while somebody else has it. Raises RedisError."""
+        try:
+            return self._lock.reacquire()
+        except LockNotOwnedError:
+            return bool(self._lock.acquire(blocking=False, token=self._token))
 
     def release(self) -> None:
-        """Give it back."""
-        self._store.eval(_RELEASE, 1, self._key, self._token)
+        """Give it back. What cannot be given back expires by itself, so that fails nobody's work."""
+        try:
+            self._lock.release()
+        except redis.RedisError as error:
+            log.warning("a claim was not given back: %s", error)
 
 
 class Claims:
-    """Claims by name, in a client of Redis."""
+    """Claims by name, in a client of Redis. All raise RedisError when it does not answer."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
 
     def take(self, name: str, ttl_s: float) -> Claim | None:
         """Claim the name, or None when somebody holds it."""
+        lock = self._store.lock(_PREFIX + name, timeout=ttl_s, thread_local=False)
         token = secrets.token_hex(16)
-        ttl_ms = int(ttl_s * 1000)
-        if not self._store.set(_PREFIX + name, token, nx=True, px=ttl_ms):
-            return None
-        return Claim(self._store, _PREFIX + name, token, ttl_ms)
+        return Claim(lock, token) if lock.acquire(blocking=False, token=token) else None
 
     def is_held(self, name: str) -> bool:
         """Whether somebody holds the name."""
         return bool(self._store.exists(_PREFIX + name))
+
+    def missing_for_s(self, name: str) -> float:
+        """For how many seconds at least nobody has held the name: 0 while somebody does, and at the first look.
+
+        This is kept in Redis beside the claims, so a Redis that forgot them begins anew.
+        """
+        missed = _MISSED_PREFIX + name
+        if self.is_held(name):
+            self._store.delete(missed)
+            return 0.0
+        if self._store.set(missed, "1", nx=True, px=_MISSED_KEPT_MS):
+            return 0.0
+        left_ms: int = self._store.pttl(missed)
+        return (_MISSED_KEPT_MS - left_ms) / 1000 if left_ms > 0 else 0.0
 
     @contextmanager
     def held(self, name: str, ttl_s: float) -> Iterator[Claim | None]:

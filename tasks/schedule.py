@@ -30,7 +30,12 @@ RESEND_EVERY_S = 600
 REPORTS_KEPT = timedelta(days=90)
 OPERATIONS_KEPT = timedelta(days=180)
 DELETE_AT_ONCE = 500
-LOST = "The worker that ran this report ended without a word (killed, or out of memory); run it again."
+# A living worker takes again within a few seconds what a restarted Redis forgot; the janitor's next look comes after this.
+MISSING_S = 12.0
+LOST = (
+    "The worker that ran this report gave no sign of life for {missing_s:.0f} s: it was killed, ran out of memory, or did not "
+    "reach Redis. Run it again."
+)
 
 
 class Scheduler(DatabaseScheduler):  # type: ignore[misc]
@@ -50,15 +55,16 @@ def janitor() -> None:
 
 
 def end_lost_runs() -> None:
-    """Runs that are at work by their row, but nobody's by their claim."""
+    """Runs that are at work by their row, but nobody's by their claim, and have been for a while."""
     at_work = ReportRun.objects.filter(
         state__in=[State.STARTING, State.RUNNING], started_at__lt=timezone.now() - LOST_AFTER
     )
     for run in at_work:
-        if claims().is_held(runs.claim_name(run.pk)):
+        missing_s = claims().missing_for_s(runs.claim_name(run.pk))
+        if missing_s < MISSING_S:
             continue
         log.warning("report run %s lost its worker", run.pk)
-        why = runs.CANCELLED_WITHOUT_WORKER if run.cancel_requested else LOST
+        why = runs.CANCELLED_WITHOUT_WORKER if run.cancel_requested else LOST.format(missing_s=missing_s)
         stream.end(run.pk, why, is_failure=not run.cancel_requested)
 
 

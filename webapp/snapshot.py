@@ -33,7 +33,7 @@ from remoting.facts.snapshot import (
     Topic,
     Verdict,
 )
-from remoting.facts.words import Health, Severity
+from remoting.facts.words import BrokerRole, Health, Severity
 from webapp.errors import NotFound
 from webapp.rules import RESERVED_GROUPS
 
@@ -121,6 +121,12 @@ class Snapshot:
     @cached_property
     def topics(self) -> Mapping[str, Topic]:
         return {topic.name: topic for topic in self.facts.topics}
+
+    @cached_property
+    def lists_all_topics(self) -> bool:
+        """Whether every group's master told its topics just now, so that a topic that is not listed does not exist."""
+        groups = self.facts.groups
+        return self.freshness is Freshness.FRESH and bool(groups) and all(_master_answers(group) for group in groups)
 
     @cached_property
     def consumer_groups(self) -> Mapping[str, ConsumerGroup]:
@@ -227,6 +233,12 @@ def _decode(raw: bytes) -> ClusterSnapshot:
     except ValueError as error:
         raise ProtocolError(f"it has no time: {error}") from error
     return data
+
+
+def _master_answers(group: Group) -> bool:
+    """Whether the elected master said itself that it serves; only a broker that answers has a flushed position."""
+    master = group.replica(group.master_id)
+    return master is not None and master.role is BrokerRole.MASTER and master.flushed_offset is not None
 
 
 def _age_ms(data: ClusterSnapshot | None) -> int | None:

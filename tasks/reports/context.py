@@ -89,7 +89,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run that went well ends: its final rows, and where the file with all of them is."""
+    """How a run that went well ends: its final rows, and what it says of itself, in sentences of which there is at least one."""
 
     rows: Sequence[Row]
-    text: str
+    summary: Sequence[str]

@@ -5,7 +5,7 @@ handler, read by the watching thread; one lock, no waiting.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 STAGES_SHOWN = 8
@@ -18,6 +18,7 @@ class Progress:
         self._lock = threading.Lock()
         self._stages: dict[tuple[str, int], dict[str, Any]] = {}
         self._text = ""
+        self._summary: list[str] = []
         self._step = ""
         self._rows_total: int | None = None
         self._rows_read: Callable[[], int] | None = None
@@ -26,6 +27,11 @@ class Progress:
         """What is being done now, for a person."""
         with self._lock:
             self._text = text
+
+    def conclude(self, summary: Sequence[str]) -> None:
+        """The job is done: what it says of itself, the most important sentence first."""
+        with self._lock:
+            self._text, self._summary = summary[0], list(summary)
 
     def enter(self, step: str) -> None:
         """The name under which the stages that come now are shown."""
@@ -55,6 +61,8 @@ class Progress:
         with self._lock:
             stages = [stage for stage in self._stages.values() if stage["total"]]
             document: dict[str, Any] = {"text": self._text}
+            if self._summary:
+                document["summary"] = self._summary
             if stages:
                 document["stages"] = [dict(stage) for stage in stages[-STAGES_SHOWN:]]
                 document["tasks_done"] = sum(stage["done"] for stage in stages)

@@ -1,8 +1,8 @@
 """The tasks around report runs: run one, cancel one, and make one because a schedule says so.
 
-The row is the truth. A run is taken by a claim that its watching thread extends, and by its transition to starting; a run whose
-claim is gone has lost its worker, and the janitor ends it. Nothing is done twice by a message that comes twice: the second finds
-the claim held or the row in another state.
+The row is the truth. A run is taken by a claim that its watching thread keeps, and by its transition to starting; a run whose
+claim stays away has lost its worker, and the janitor ends it. Nothing is done twice by a message that comes twice: the second
+finds the claim held or the row in another state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 CLAIM_TTL_S = 20.0
 WAIT_FOR_TURN_S = 5
 MOST_WAITING = 10
-CANCELLED_WITHOUT_WORKER = "cancelled on request; its worker was gone"
+CANCELLED_WITHOUT_WORKER = "cancelled on request; no worker had it then"
 
 
 def claim_name(run_id: object) -> str:
@@ -69,13 +69,13 @@ def execute(run_id: str, claim: Claim) -> None:
             store,
             progress,
             stop,
-            extend_claim=claim.extend,
+            keep_claim=claim.keep,
             is_worker_stopping=is_worker_stopping,
             give_up=lambda: os._exit(os.EX_SOFTWARE),
         ) as watch:
             result = _run_job(found, store, progress, stop, watch)
         stop.check()
-        progress.say(result.text)
+        progress.conclude(result.summary)
         store.publish_progress(progress.document())
         store.succeed(result.rows, _result_path(run_id))
     except WorkOver as error:
@@ -205,7 +205,7 @@ def _interrupt(session: Any, tag: str) -> None:
 
 @app.task(name=CANCEL_REPORT)  # type: ignore[untyped-decorator]
 def cancel(run_id: str) -> None:
-    """End a run whose worker is gone; a living worker has seen the request in the row by now, or will within a moment."""
+    """End a run that no worker has; a living worker has seen the request in the row by now, or will within a moment."""
     if claims().is_held(claim_name(run_id)):
         return
     try:

@@ -38,14 +38,14 @@ class Watch:
         progress: Progress,
         stop: Stop,
         *,
-        extend_claim: Callable[[], bool],
+        keep_claim: Callable[[], bool],
         is_worker_stopping: Callable[[], bool],
         give_up: Callable[[], None],
     ) -> None:
         self._store = store
         self._progress = progress
         self._stop = stop
-        self._extend_claim = extend_claim
+        self._keep_claim = keep_claim
         self._is_worker_stopping = is_worker_stopping
         self._give_up = give_up
         self._stopping_for = 0
@@ -85,8 +85,8 @@ class Watch:
 
     def _tick(self, tick: int) -> None:
         self._look_for_end()
-        if tick % CLAIM_EVERY_TICKS == 0 and not self._extend_claim():
-            log.warning("the claim of this run was lost")
+        if tick % CLAIM_EVERY_TICKS == 0 and not self._keep_claim():
+            log.warning("another worker has the claim of this run")
         if self._stop.event.is_set():
             self._insist_on_end()
 

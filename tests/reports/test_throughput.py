@@ -107,7 +107,11 @@ def test_partial_rows_come_first_and_the_exact_result_in_the_end(
     keys = of(result.rows, "keys")
     assert keys[0] == {"topic": "orders", "key": "often", "messages": 4000}
     assert len(keys) == 3
-    assert result.text == "6,100 messages counted."
+    assert result.summary == [
+        "6,100 messages counted.",
+        "They were stored from 2026-01-31 11:30:00 until 2026-01-31 12:30:00 UTC, in 5 queues of 2 topics: bills, orders.",
+        "Only the 3 most frequent keys are listed, as it was asked for.",
+    ]
     table = pq.read_table(run.path)
     assert (table.num_rows, sum(table["messages"].to_pylist())) == (len(minutes), 6100)
     document = run.progress.document()
@@ -128,7 +132,7 @@ def test_nothing_to_read_is_a_result_too(spark: Any, broker: FakeBroker, tmp_pat
     run = Run(spark, broker, tmp_path, start="2020-01-01T00:00:00Z", end="2020-01-02T00:00:00Z")
     result = job.run(run.context)
     assert result.rows == []
-    assert "no messages" in result.text
+    assert result.summary[0] == "There are no messages in this range."
     assert pq.read_table(run.path).num_rows == 0
 
 
@@ -139,7 +143,7 @@ def test_the_page_keeps_the_newest_rows_and_says_so(
     run = Run(spark, broker, tmp_path)
     result = job.run(run.context)
     assert {row["minute"] for row in of(result.rows, "throughput")} == {"2026-01-31T12:01:00.000Z"}
-    assert "keeps the newest 4 of 9 rows" in result.text
+    assert "keeps the newest 4 of 9 rows" in " ".join(result.summary)
     assert pq.read_table(run.path).num_rows == 9
 
 
@@ -152,7 +156,7 @@ def test_messages_that_retention_takes_meanwhile_are_said(spark: Any, broker: Fa
 
     run.on_publish = retention
     result = job.run(run.context)
-    assert "more were removed by retention" in result.text
+    assert "more were removed by retention" in " ".join(result.summary)
 
 
 def test_cancelling_leaves_no_job_and_nothing_kept(spark: Any, broker: FakeBroker, tmp_path: Path) -> None:
@@ -187,7 +191,7 @@ def test_cancelling_leaves_no_job_and_nothing_kept(spark: Any, broker: FakeBroke
     eventually("the tasks of the cancelled job stop reading", nobody_pulls)
     assert broker.pulls >= pulls
     broker.answer_most = 500
-    assert job.run(Run(spark, broker, tmp_path).context).text == "6,100 messages counted."
+    assert job.run(Run(spark, broker, tmp_path).context).summary[0] == "6,100 messages counted."
 
 
 def test_a_broker_that_is_gone_fails_the_job_with_its_reason(

@@ -56,13 +56,16 @@ class Appliance:
         self.celery = Celery("tests", broker=self.redis_url, set_as_current=False)
 
     def start(self) -> None:
-        program = shutil.which("redis-server")
-        assert program is not None, "install redis-server"
-        self.spawn("redis", program, "--port", str(self.redis_port), "--save", "", "--bind", "127.0.0.1")
+        self.start_redis()
         self.run("-m", "webapp.appliance.prepare")
         self.cluster.start()
         self.celery_process("worker", "worker", "-Q", "default,reports", "--concurrency", "1")
         self.celery_process("beat", "beat", "--pidfile", "")
+
+    def start_redis(self) -> None:
+        program = shutil.which("redis-server")
+        assert program is not None, "install redis-server"
+        self.spawn("redis", program, "--port", str(self.redis_port), "--save", "", "--bind", "127.0.0.1")
 
     def celery_process(self, name: str, *arguments: str) -> None:
         heartbeat = self.data / f"{name}.heartbeat"
@@ -226,6 +229,22 @@ def test_cancelling_ends_it_and_the_next_report_works_in_the_same_session(applia
     assert again["spark_session_id"] == found["spark_session_id"]
 
 
+def test_a_restarted_redis_ends_no_report(appliance: Appliance) -> None:
+    run_id = appliance.make_run()
+    appliance.wait_reading(run_id)
+    store = redis.Redis.from_url(appliance.redis_url)
+    claim = f"logboom:claim:report:{run_id}"
+    assert store.exists(claim)
+    appliance.processes["redis"].kill()
+    appliance.processes["redis"].wait(10)
+    appliance.start_redis()
+    found = appliance.wait_state(run_id, "succeeded", "failed")
+    assert (found["state"], found["reason"]) == ("succeeded", "")
+    again = appliance.wait_state(appliance.make_run(), "succeeded", "failed")
+    assert again["state"] == "succeeded", "the worker takes the next one, too"
+    store.close()
+
+
 def test_the_collector_publishes_what_the_cluster_is(appliance: Appliance) -> None:
     heartbeat = appliance.data / "collector.heartbeat"
     arguments = (sys.executable, "-m", "tasks.collector")
@@ -282,7 +301,7 @@ def test_a_killed_worker_leaves_no_job_and_the_janitor_says_what_happened(
     eventually("Spark is replaced, since the report left things behind", lambda: _jvm(spark_process) != generation, 60)
     appliance.celery_process("worker", "worker", "-Q", "default,reports", "--concurrency", "1")
     found = appliance.wait_state(run_id, "failed", timeout_s=120)
-    assert found["reason"].startswith("The worker that ran this report ended without a word")
+    assert found["reason"].startswith("The worker that ran this report gave no sign of life")
     again = appliance.wait_state(appliance.make_run(), "succeeded", "failed")
     assert again["state"] == "succeeded", again["reason"]
 

@@ -16,7 +16,8 @@ from django_celery_beat.models import PeriodicTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.web.fakes import RecordingQueue
+from remoting.errors import ConnectionLost
+from tests.web.fakes import FakeCluster, MemorySnapshots, RecordingQueue, snapshot_document
 from webapp.lifecycle import State, WorkOver
 from webapp.operations.models import Operation
 from webapp.reports import catalogue, cron, results, stream
@@ -81,6 +82,68 @@ def test_bad_parameters_are_refused_with_the_rule(operator: Client, parameters: 
     assert response.status_code == 400
     assert field in response.json()["errors"]
     assert not ReportRun.objects.exists()
+
+
+UNKNOWN = "a" * 89 + "z"
+
+
+def test_an_unknown_topic_is_refused_at_once(operator: Client) -> None:
+    body = {"report": "throughput", "parameters": {"topics": ["orders", UNKNOWN]}}
+    response = operator.post("/api/v1/report-runs", body, content_type="application/json")
+    assert response.status_code == 400
+    assert response.json()["errors"] == {"parameters.topics": [f"the cluster has no topic {UNKNOWN}"]}
+    page = operator.post("/reports/throughput/run", {"p_topics": [UNKNOWN]})
+    assert f"the cluster has no topic {UNKNOWN}" in page.content.decode()
+    schedule = {**DAILY, "parameters": {"topics": [UNKNOWN]}}
+    refused = operator.post("/api/v1/report-schedules", schedule, content_type="application/json")
+    assert "parameters.topics" in refused.json()["errors"]
+    assert not ReportRun.objects.exists()
+    assert not ReportSchedule.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        {"alive": False, "role": "unreachable", "flushed_offset": None},
+        {"flushed_offset": None},  # the controllers hear of it, the console does not
+        {"role": "replica"},
+        {"id": 7},
+    ],
+)
+def test_while_a_master_is_silent_no_topic_is_called_unknown(operator: Client, master: dict[str, Any]) -> None:
+    document = snapshot_document()
+    document["groups"][0]["replicas"][0] |= master
+    MemorySnapshots.put(document)
+    body = {"report": "throughput", "parameters": {"topics": [UNKNOWN]}}
+    assert operator.post("/api/v1/report-runs", body, content_type="application/json").status_code == 200
+
+
+def test_a_topic_made_a_moment_ago_is_known(operator: Client) -> None:
+    FakeCluster.add_topic(UNKNOWN)
+    body = {"report": "throughput", "parameters": {"topics": [UNKNOWN]}}
+    assert operator.post("/api/v1/report-runs", body, content_type="application/json").status_code == 200
+    FakeCluster.clear()
+    FakeCluster.error = ConnectionLost("no controller answers")
+    assert operator.post("/api/v1/report-runs", body, content_type="application/json").status_code == 200
+
+
+def test_without_a_snapshot_no_topic_is_called_unknown(operator: Client) -> None:
+    MemorySnapshots.put(None)
+    body = {"report": "throughput", "parameters": {"topics": [UNKNOWN]}}
+    assert operator.post("/api/v1/report-runs", body, content_type="application/json").status_code == 200
+
+
+def test_a_schedule_whose_topic_is_gone_can_be_disabled_but_not_run_by_hand(operator: Client) -> None:
+    schedule = ReportSchedule.objects.create(
+        name="old", report="throughput", parameters={"topics": [UNKNOWN]}, cron="0 6 * * *"
+    )
+    address = f"/api/v1/report-schedules/{schedule.pk}"
+    refused = operator.post("/api/v1/report-runs", {"schedule_id": schedule.pk}, content_type="application/json")
+    assert "parameters.topics" in refused.json()["errors"]
+    assert operator.patch(address, {"enabled": False}, content_type="application/json").status_code == 200
+    more = {"parameters": {"topics": [UNKNOWN, "b" * 90]}}
+    errors = operator.patch(address, more, content_type="application/json").json()["errors"]
+    assert errors == {"parameters.topics": ["the cluster has no topic " + "b" * 90]}
 
 
 def test_an_unknown_report_is_not_found(operator: Client) -> None:
@@ -362,6 +425,34 @@ def test_a_failed_run_shows_its_reason(viewer: Client, run: ReportRun) -> None:
     text = viewer.get(f"/reports/runs/{run.pk}/").content.decode()
     assert "Why it failed" in text
     assert "&lt;no space left&gt;" in text
+
+
+def test_a_finished_run_shows_its_summary_and_that_percentiles_are_approximate(viewer: Client, run: ReportRun) -> None:
+    sentences = [
+        "There are no messages in this range.",
+        "It goes from <noon>, in 1 queue of 1 topic: " + "o" * 90 + ".",
+    ]
+    stream.starting(run.pk)
+    stream.running(run.pk)
+    stream.publish(run.pk, progress={"text": sentences[0], "summary": sentences})
+    stream.succeeded(run.pk)
+    text = viewer.get(f"/reports/runs/{run.pk}/").content.decode()
+    assert sentences[0] in text
+    assert "from &lt;noon&gt;, in 1 queue" in text
+    assert "Median, 90 % and 99 % are approximate" in text
+    assert '<th class="number">99 % ≈</th>' in text
+    assert viewer.get(f"/api/v1/report-runs/{run.pk}").json()["progress"]["summary"] == sentences
+    notes = [section["note"] for section in viewer.get("/api/v1/reports").json()["items"][0]["sections"]]
+    assert [bool(note) for note in notes] == [False, True, False]
+
+
+def test_a_run_that_ended_early_says_how_far_it_was(viewer: Client, run: ReportRun) -> None:
+    stream.starting(run.pk)
+    stream.running(run.pk)
+    stream.publish(run.pk, [minute(0)], {"text": "reading slice 2", "rows_read": 2000, "rows_total": 60_000})
+    stream.failed(run.pk, "Spark went away")
+    text = viewer.get(f"/reports/runs/{run.pk}/").content.decode()
+    assert "2\u202f000 of 60\u202f000 messages had been read when it ended" in text
 
 
 def test_small_series_are_summed() -> None:

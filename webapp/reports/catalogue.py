@@ -43,13 +43,16 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of the result; `sort` is how its rows are ordered when shown (`-` in front: falling)."""
+    """One table of the result; `sort` is how its rows are ordered when shown (`-` in front: falling). `note` says what a reader
+    of its numbers has to know.
+    """
 
     name: str
     title: str
     columns: tuple[Column, ...]
     sort: tuple[str, ...]
     chart: Chart | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +128,13 @@ THROUGHPUT = Report(
                 Column("topic", "Topic", "text"),
                 Column("messages", "Messages", "integer"),
                 Column("mean", "Mean", "bytes"),
-                Column("p50", "Median", "bytes"),
-                Column("p90", "90 %", "bytes"),
-                Column("p99", "99 %", "bytes"),
+                Column("p50", "Median ≈", "bytes"),
+                Column("p90", "90 % ≈", "bytes"),
+                Column("p99", "99 % ≈", "bytes"),
                 Column("max", "Largest", "bytes"),
             ),
             sort=("-messages", "topic"),
+            note="Median, 90 % and 99 % are approximate: off by at most 0.01 % of the topic's messages, in order of size.",
         ),
         Section(
             "keys",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from uuid import UUID
 
@@ -9,6 +10,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.db import transaction
 from django.forms.models import model_to_dict
 
+from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, NotFound, Problem
 from webapp.lifecycle import WorkOver
@@ -17,6 +19,8 @@ from webapp.queue import CANCEL_REPORT, RUN_REPORT, task_queue
 from webapp.reports import catalogue, cron, schedules, stream
 from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.rules import Rules
+
+log = logging.getLogger(__name__)
 
 MAX_SCHEDULES = 200
 
@@ -27,12 +31,44 @@ MAX_SCHEDULES = 200
 def _validate_run(actor: Actor, parameters: Parameters) -> Parameters:
     if parameters.get("schedule_id") is not None:
         schedule = find_schedule(parameters.get("schedule_id"))
+        rules = Rules(parameters)
+        _refuse_unknown_topics(rules, catalogue.report(schedule.report), schedule.parameters)
+        rules.finish()
         return {"report": schedule.report, "parameters": schedule.parameters, "schedule_id": schedule.pk}
     rules = Rules(parameters)
     chosen = catalogue.report(parameters.get("report"))
     cleaned = catalogue.clean_parameters(rules, chosen, parameters.get("parameters"))
+    _refuse_unknown_topics(rules, chosen, cleaned)
     rules.finish()
     return {"report": chosen.name, "parameters": cleaned, "schedule_id": None}
+
+
+def _refuse_unknown_topics(
+    rules: Rules, chosen: catalogue.Report, parameters: Parameters, known: Parameters | None = None
+) -> None:
+    """Refuse topics that the cluster certainly has not, unless they stood in the `known` parameters before.
+
+    While a master does not answer, nobody here knows them all; then the worker asks when it runs the report. A topic that was
+    made a moment ago may be missing in the snapshot, so the cluster has the last word.
+    """
+    present = snapshot.current(fresh=True)
+    if not present.lists_all_topics:
+        return
+    for name in (each.name for each in chosen.parameters if each.type == "topics"):
+        spared = {*present.topics, *((known or {}).get(name) or ())}
+        missing = [topic for topic in parameters.get(name) or () if topic not in spared and _is_unknown(topic)]
+        if missing:
+            rules.refuse(f"parameters.{name}", f"the cluster has no topic {', '.join(missing)}")
+
+
+def _is_unknown(topic: str) -> bool:
+    try:
+        gateway.queue_ranges(topic)
+    except NotFound:
+        return True
+    except Problem as problem:
+        log.info("not known whether the cluster has a topic %s: %s", topic, problem.detail)
+    return False
 
 
 def _run(actor: Actor, parameters: Parameters) -> Done:
@@ -93,10 +129,10 @@ def _validate_schedule(actor: Actor, parameters: Parameters) -> Parameters:
 def _validate_schedule_change(actor: Actor, parameters: Parameters) -> Parameters:
     schedule = find_schedule(parameters.get("schedule_id"))
     present = model_to_dict(schedule, exclude=("id", "created_by"))
-    return {**_clean_schedule({**present, **parameters}, schedule.pk), "schedule_id": schedule.pk}
+    return {**_clean_schedule({**present, **parameters}, schedule), "schedule_id": schedule.pk}
 
 
-def _clean_schedule(parameters: Parameters, schedule_id: int | None) -> Parameters:
+def _clean_schedule(parameters: Parameters, present: ReportSchedule | None) -> Parameters:
     rules = Rules(parameters)
     chosen = catalogue.report(parameters.get("report"))
     cleaned: dict[str, Any] = {
@@ -112,7 +148,8 @@ def _clean_schedule(parameters: Parameters, schedule_id: int | None) -> Paramete
         cleaned["cron"] = cron.parse(cleaned["cron"]).text
     except cron.CronError as error:
         rules.refuse("cron", str(error))
-    if ReportSchedule.objects.filter(name=cleaned["name"]).exclude(pk=schedule_id).exists():
+    _refuse_unknown_topics(rules, chosen, cleaned["parameters"], present and present.parameters)
+    if ReportSchedule.objects.filter(name=cleaned["name"]).exclude(pk=present and present.pk).exists():
         rules.refuse("name", "another schedule has this name")
     rules.finish()
     return cleaned

@@ -7,8 +7,9 @@ makes the run.
 A **run** is made queued, by the console (`webapp.reports.changes`, which then sends `tasks.reports.run` with `[run id]`) or by
 the worker for a schedule; `webapp.reports.stream` moves it on. `spark_session_id` and `spark_tag` are stored before the first job
 starts: with them any process can interrupt the run. `progress` is `{"stages": [{"id", "name", "done", "total", "running"}],
-"tasks_done", "tasks_total", "rows_read", "rows_total", "text"}`; unknown parts are absent, never 0. `parquet_path` names a file
-with the whole of the report's first section, when that may be more than the rows that are kept for the page.
+"tasks_done", "tasks_total", "rows_read", "rows_total", "text", "summary"}`; unknown parts are absent, never 0; `summary` is what
+a run that succeeded says of itself, as sentences. `parquet_path` names a file with the whole of the report's first section, when
+that may be more than the rows that are kept for the page.
 
 A **row** belongs to one section of the report's result (see `webapp.reports.catalogue`). `(run, section, key)` names it:
 writing the same key again replaces its data and gives it a new `seq`. `seq` counts up over the run (`ReportRun.last_seq`), so

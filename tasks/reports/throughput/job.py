@@ -15,6 +15,7 @@ from typing import Any
 from tasks.reports.context import Context, ReportFailed, Result
 from tasks.reports.throughput import read, transforms, write
 from tasks.reports.throughput.minutes import Minutes, TooMany
+from tasks.reports.throughput.summary import Counted, Coverage, summary
 from tasks.spark.meter import MeterReceiver
 from tasks.spark.planning import QueueRange, part
 
@@ -24,18 +25,18 @@ log = logging.getLogger(__name__)
 def run(context: Context) -> Result:
     """Make the report; raises RunCancelled, ReportFailed, or what Spark and the cluster raise."""
     context.progress.say("asking the brokers how much there is to read")
-    ranges = read.find(context.controllers, context.parameters, context.started_ms)
+    ranges, coverage = read.find(context.controllers, context.parameters, context.started_ms)
     total = sum(each.size for each in ranges)
     if not total:
         write.write_parquet(context.result_path, Minutes())
-        return Result([], "There are no messages of these topics in this time range.")
+        return Result([], summary(coverage, Counted(0, 0)))
     minutes = Minutes()
     kept = _Kept(context)
     try:
         with MeterReceiver() as meter:
             context.progress.expect_rows(total, lambda: meter.totals()[0])
             _count_all(context, kept, minutes, ranges, meter)
-        return _finish(context, kept, minutes, total)
+        return _finish(context, kept, minutes, coverage, total)
     except TooMany as error:
         raise ReportFailed(f"The report would have {error}.") from error
     finally:
@@ -73,7 +74,7 @@ def _count_slice(
     context.publish(write.minute_rows(minutes, shown))
 
 
-def _finish(context: Context, kept: _Kept, minutes: Minutes, total: int) -> Result:
+def _finish(context: Context, kept: _Kept, minutes: Minutes, coverage: Coverage, total: int) -> Result:
     messages = kept.all()
     context.progress.enter("body sizes")
     context.progress.say("sorting body sizes")
@@ -87,18 +88,15 @@ def _finish(context: Context, kept: _Kept, minutes: Minutes, total: int) -> Resu
     context.progress.say("writing the result")
     write.write_parquet(context.result_path, minutes)
     shown = minutes.newest(write.MOST_ROWS)
-    return Result([*write.minute_rows(minutes, shown), *sizes, *keys], _summary(minutes, total))
-
-
-def _summary(minutes: Minutes, total: int) -> str:
-    parts = [f"{minutes.messages:,} messages counted."]
-    if minutes.messages < total:
-        parts.append(f"{total - minutes.messages:,} more were removed by retention while the report ran.")
-    if len(minutes.counts) > write.MOST_ROWS:
-        parts.append(
-            f"The page keeps the newest {write.MOST_ROWS:,} of {len(minutes.counts):,} rows; the Parquet file has them all."
-        )
-    return " ".join(parts)
+    counted = Counted(
+        expected=total,
+        messages=minutes.messages,
+        rows=len(minutes.counts),
+        rows_kept=len(shown),
+        keys=len(keys),
+        keys_wanted=most,
+    )
+    return Result([*write.minute_rows(minutes, shown), *sizes, *keys], summary(coverage, counted))
 
 
 class _Kept:

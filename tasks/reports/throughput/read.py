@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from remoting import codes
+from tasks.reports.throughput.summary import Coverage
 from tasks.reports.throughput.transforms import COLUMNS
 from tasks.spark.cluster import Cluster, find_ranges
 from tasks.spark.options import Options
@@ -35,22 +37,49 @@ def _milliseconds(text: str | None) -> int | None:
     return None if not text else int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-def find(controllers: Sequence[str], parameters: Mapping[str, Any], started_ms: int) -> list[QueueRange]:
-    """The ranges of queue offsets that the parameters mean. Raises RequestError when a topic does not exist."""
-    start_ms, end_ms = window(parameters, started_ms)
+def find(
+    controllers: Sequence[str], parameters: Mapping[str, Any], started_ms: int
+) -> tuple[list[QueueRange], Coverage]:
+    """The ranges of queue offsets that the parameters mean, and what they cover. Raises RequestError when a topic does not
+    exist.
+    """
+    start_ms, end_ms = (max(0, each) for each in window(parameters, started_ms))
     with Cluster(controllers) as cluster:
         topics = list(parameters.get("topics") or ()) or cluster.user_topics()
         if not topics:
-            return []
+            return [], Coverage(start_ms, end_ms, topics, 0, 0)
         options = Options.parse(
             {
                 "controllers": ",".join(controllers),
                 "subscribe": ",".join(topics),
-                "startingTimestamp": str(max(0, start_ms)),
-                "endingTimestamp": str(max(0, end_ms)),
+                "startingTimestamp": str(start_ms),
+                "endingTimestamp": str(end_ms),
+                # what retention removed is no reason to fail: the coverage tells of it
+                "failOnDataLoss": "false",
             }
         )
-        return find_ranges(cluster, options)
+        ranges = find_ranges(cluster, options)
+        queues = [
+            (topic, broker_name, queue_id)
+            for topic in topics
+            for broker_name, count in cluster.queues(topic).items()
+            for queue_id in range(count)
+        ]
+        trimmed = sum(_is_trimmed(cluster, *each, start_ms) for each in queues)
+    return ranges, Coverage(start_ms, end_ms, topics, len(queues), trimmed)
+
+
+def _is_trimmed(cluster: Cluster, topic: str, broker_name: str, queue_id: int, start_ms: int) -> bool:
+    """Whether retention has removed messages of the queue that may have been stored after the start."""
+    where = {"topic": topic, "queueId": str(queue_id)}
+
+    def offset(code: int, **more: str) -> int:
+        return cluster.ask_master(
+            topic, broker_name, lambda master: int(master.call(code, {**where, **more}).ext["offset"])
+        )
+
+    oldest = offset(codes.GET_MIN_OFFSET)
+    return oldest > 0 and offset(codes.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(start_ms)) <= oldest
 
 
 def next_slice(rows: int, took_s: float, elapsed_s: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,9 @@ from tasks.reports.context import ReportFailed, RunCancelled, Stop
 from tasks.reports.progress import STAGES_SHOWN, Progress
 from tasks.reports.throughput import minutes, read, write
 from tasks.reports.throughput.minutes import Minutes, TooMany
+from tasks.reports.throughput.summary import Counted, Coverage, summary
 from tasks.reports.watch import Watch
+from tests.unit.tasks.fake_cluster import FakeBroker
 from webapp.lifecycle import WorkOver
 from webapp.reports.catalogue import CATALOGUE
 
@@ -95,6 +98,12 @@ def test_the_parquet_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pyt
 # ---- what to read
 
 
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as found:
+        yield found
+
+
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [
@@ -110,6 +119,47 @@ def test_the_parquet_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pyt
 )
 def test_the_time_range(parameters: dict[str, Any], expected: tuple[int, int]) -> None:
     assert read.window(parameters, NOON_MS) == expected
+
+
+def test_what_retention_removed_before_is_covered(broker: FakeBroker) -> None:
+    name = "o" * 90
+    broker.add_topic(name, 3)
+    for index in range(30):
+        broker.store(name, index % 2, b"x", at_ms=NOON_MS + index)
+    parameters = {"topics": [name], "minutes": 60}
+    ranges, coverage = read.find([broker.address], parameters, NOON_MS + 60_000)
+    assert sum(each.size for each in ranges) == 30
+    assert coverage == Coverage(NOON_MS - 59 * 60_000, NOON_MS + 60_000, [name], 3, 0)
+    broker.min_offset = 5
+    ranges, coverage = read.find([broker.address], parameters, NOON_MS + 60_000)
+    assert (sum(each.size for each in ranges), coverage.trimmed_queues) == (20, 2)
+    later = {**parameters, "start": (NOON + timedelta(milliseconds=20)).isoformat()}
+    assert read.find([broker.address], later, NOON_MS + 60_000)[1].trimmed_queues == 0, "that was all before the range"
+    broker.min_offset = 1000
+    ranges, coverage = read.find([broker.address], parameters, NOON_MS + 60_000)
+    assert (ranges, coverage.trimmed_queues) == ([], 2), "nothing is left, and that is no empty range"
+
+
+def test_a_summary_says_what_was_covered_and_what_was_not() -> None:
+    topics = [f"{'t' * 88}{number}" for number in range(7)]
+    found = summary(Coverage(NOON_MS, NOON_MS + 60_500, topics, 12, 3), Counted(1_200, 1_000, 9, 4, 20, 20))
+    assert found == [
+        "1,000 messages counted.",
+        "They were stored from 2026-01-31 12:00:00 until 2026-01-31 12:01:00.500 UTC, in 12 queues of 7 topics: "
+        f"{', '.join(topics[:5])} and 2 more.",
+        "Retention had removed the oldest messages of 3 of 12 queues before; those of them that were stored in this range "
+        "are not counted.",
+        "200 more were removed by retention while the report ran.",
+        "The page keeps the newest 4 of 9 rows; the Parquet file has them all.",
+        "Only the 20 most frequent keys are listed, as it was asked for.",
+    ]
+    assert summary(Coverage(NOON_MS, NOON_MS + 60_000, ["orders"], 1, 0), Counted(0, 0)) == [
+        "There are no messages in this range.",
+        "It goes from 2026-01-31 12:00:00 until 2026-01-31 12:01:00 UTC, in 1 queue of 1 topic: orders.",
+    ]
+    assert summary(Coverage(0, 1, [], 0, 0), Counted(0, 0)) == [
+        "There are no topics but the system's own, so there was nothing to count."
+    ]
 
 
 def test_steps_grow_until_they_take_a_while_and_are_few() -> None:
@@ -230,7 +280,7 @@ class Watched:
         self.store, self.progress, self.stop = MemoryStore(), Progress(), Stop()
         self.interrupted = threading.Event()
         self.given_up = threading.Event()
-        self.extended = 0
+        self.kept = 0
         self.stopping = False
         self.problem: str | None = None
 
@@ -239,15 +289,15 @@ class Watched:
             self.store,
             self.progress,
             self.stop,
-            extend_claim=self._extend,
+            keep_claim=self._keep,
             is_worker_stopping=lambda: self.stopping,
             give_up=self.given_up.set,
         )
         found.use_spark(self.interrupted.set, lambda: self.problem)
         return found
 
-    def _extend(self) -> bool:
-        self.extended += 1
+    def _keep(self) -> bool:
+        self.kept += 1
         return True
 
 
@@ -269,7 +319,7 @@ def test_a_cancelled_run_is_interrupted_until_the_job_notices(watched: Watched) 
         {"text": "reading"}
     ]
     assert watched.store.closed
-    assert watched.extended
+    assert watched.kept
 
 
 @pytest.mark.parametrize(

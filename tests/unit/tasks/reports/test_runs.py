@@ -34,7 +34,7 @@ class FakeSpark:
 
     def __init__(self) -> None:
         self.session_id = "session-1"
-        self.work: Callable[[Context], Result] = lambda context: Result([], "done")
+        self.work: Callable[[Context], Result] = lambda context: Result([], ["done"])
         self.unavailable: str | None = None
         self.closed = 0
         self.interrupted: list[str] = []
@@ -75,7 +75,7 @@ class StillWatch(runs.Watch):
         pass
 
     def look(self) -> None:
-        self._tick(1)
+        self._tick(0)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_run_goes_from_queued_to_its_final_rows(spark: FakeSpark) -> None:
         context.publish([Row("throughput", "a", {"messages": 1}), Row("throughput", "b", {"messages": 1})])
         StillWatch.latest.look()
         seen.append((after(made).progress["text"], made.rows.filter(final=False).count()))
-        return Result([Row("throughput", "a", {"messages": 5})], "5 messages counted.")
+        return Result([Row("throughput", "a", {"messages": 5})], ["5 messages counted.", "They are all."])
 
     spark.work = work
     runs.run(str(made.pk))
@@ -132,6 +132,7 @@ def test_a_run_goes_from_queued_to_its_final_rows(spark: FakeSpark) -> None:
     assert seen == [("running", "session-1", tag, tag), ("reading", 2)]
     ended = after(made)
     assert (ended.state, ended.rows_count, ended.progress["text"]) == ("succeeded", 1, "5 messages counted.")
+    assert ended.progress["summary"] == ["5 messages counted.", "They are all."]
     assert [(row.key, row.final, row.data) for row in ended.rows.all()] == [("a", True, {"messages": 5})]
     assert ended.parquet_path.endswith(f"reports/{made.pk}.parquet")
     assert spark.closed == 0
@@ -174,7 +175,7 @@ def test_an_end_that_the_job_does_not_notice_is_written_without_it(spark: FakeSp
         for _ in range(10):
             StillWatch.latest.look()
         assert (after(made).state, made.reason) == (state, "the reason")
-        return Result([], "too late")
+        return Result([], ["too late"])
 
     spark.work = work
     runs.run(str(made.pk))
@@ -352,9 +353,32 @@ def test_a_run_that_lost_its_worker_is_ended_with_the_reason(redis: FakeRedis) -
     stream.request_cancel(unwanted.pk)
     Claims(redis).take(runs.claim_name(alive.pk), 20)
     schedule.end_lost_runs()
-    assert (after(lost).state, lost.reason) == ("failed", schedule.LOST)
+    assert after(lost).state == "starting", "one look does not tell a dead worker from a Redis that forgot"
+    redis.now_ms += 15_000
+    schedule.end_lost_runs()
+    assert (after(lost).state, lost.reason) == ("failed", schedule.LOST.format(missing_s=15))
     assert after(unwanted).state == "cancelled"
     assert (after(alive).state, after(fresh).state) == ("starting", "starting")
+
+
+def test_a_redis_that_forgets_fails_no_healthy_run(spark: FakeSpark, redis: FakeRedis) -> None:
+    made = queued()
+
+    def work(context: Context) -> Result:
+        long_ago(made, started_at=timezone.now() - timedelta(minutes=2))
+        schedule.end_lost_runs()
+        redis.restart()
+        schedule.end_lost_runs()
+        redis.now_ms += 7_000  # a worker that had to connect again takes this long at most
+        StillWatch.latest.look()
+        redis.now_ms += 8_000
+        schedule.end_lost_runs()
+        assert after(made).state == "running"
+        return Result([], ["done"])
+
+    spark.work = work
+    runs.run(str(made.pk))
+    assert (after(made).state, made.reason) == ("succeeded", "")
 
 
 def test_what_a_restarted_queue_forgot_is_sent_again_but_not_all_the_time(
