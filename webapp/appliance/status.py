@@ -1,4 +1,4 @@
-"""`manage.py status`: is the appliance up, what runs, what is wrong; for people and, with --json, for scripts.
+"""The command `status`: is the appliance up, what runs, what is wrong; for people and, with --json, for scripts.
 
 Two sources: what the supervisor of the data directory published, and the console's GET /api/v1/health. Exit codes: 0 healthy,
 1 degraded (some process is not running, or the console says so), 2 down, 3 bad options.
@@ -17,8 +17,9 @@ from typing import Any, TextIO
 
 from remoting.facts.words import Health
 from webapp.appliance import environment, probes, state
-from webapp.appliance.layout import DEFAULT_DATA_DIR, DataLayout
+from webapp.appliance.layout import DataLayout
 from webapp.appliance.lifecycle import State
+from webapp.appliance.place import COMMAND, DEFAULT_DATA_DIR
 
 EXIT_CODES = {Health.HEALTHY: 0, Health.DEGRADED: 1, Health.DOWN: 2}
 
@@ -28,7 +29,7 @@ _DEADLINE_S = 3
 def main(arguments: Sequence[str], stream: TextIO | None = None) -> int:
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(
-        prog="manage.py status",
+        prog=f"{COMMAND} status",
         description="Say whether the appliance of a data directory is healthy.",
         epilog="Exit code: 0 healthy, 1 degraded, 2 down, 3 bad options.",
         allow_abbrev=False,
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str], stream: TextIO | None = None) -> int:
         type=Path,
         default=Path(os.environ.get(environment.DATA_DIR) or DEFAULT_DATA_DIR),
         metavar="DIR",
-        help="the data directory (default: LOGBOOM_DATA_DIR, else data)",
+        help="the data directory (default: LOGBOOM_DATA_DIR, else %(default)s)",
     )
     try:
         options = parser.parse_args(arguments)
