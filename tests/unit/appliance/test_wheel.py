@@ -73,9 +73,9 @@ def test_what_it_holds_runs_without_the_checkout(wheel: Path, tmp_path: Path) ->
     assert (status.returncode, status.stdout) == (2, f"down: no appliance runs on {data}\n"), status.stderr
     assert run(command, "up", "--help").stdout.startswith("usage: logboom up ")
 
-    secret = f"import os; os.environ['LOGBOOM_DATA_DIR'] = {str(tmp_path / 'data')!r}; "
     parts = run(
-        secret + "import brokerd.assembly, controllerd.assembly, tasks.app\n"
+        f"import os; os.environ['LOGBOOM_DATA_DIR'] = {str(tmp_path / 'data')!r}\n"
+        "import brokerd.assembly, controllerd.assembly, tasks.app, django; django.setup()\n"
         "from django.contrib.staticfiles import finders; from django.template.loader import get_template\n"
         "from tasks.spark.session import shipped_code; from tasks.spark.source import LogboomSource\n"
         "for name in ('base.html', 'clusters/_landing.html'): print(get_template(name).origin.name)\n"
