@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from remoting.facts.words import Health
+from remoting.facts.words import BrokerRole, Health
 from webapp.appliance import environment, probes, state
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.lifecycle import State
@@ -125,7 +125,9 @@ def _as_text(content: Mapping[str, Any]) -> str:
 
 
 def _role(replica: Mapping[str, Any] | None) -> str:
-    return "" if replica is None else f"{replica['role']}, replica {replica['id']}"
+    if replica is None:
+        return ""
+    return f"replica {replica['id']}" + ("" if replica["role"] == BrokerRole.REPLICA else f", {replica['role']}")
 
 
 def _row(process: Mapping[str, Any], role: str, width: int) -> str:

@@ -122,7 +122,7 @@ async def test_a_broker_stands_in_one_row_with_its_role_replica_and_process(layo
         for stream, options in ((text, []), (as_json, ["--json"])):
             await asyncio.to_thread(status.main, ["--data", str(layout.root), *options], stream)
     assert text.getvalue().splitlines()[2:] == [
-        f"  broker-a-1       running       master, replica 2  pid 4711     {serving}",
+        f"  broker-a-1       running       replica 2, master  pid 4711     {serving}",
         f"  broker-a-2       running                          pid 4712     {silent}",
         f"  broker-a-3       running                          {silent}",
     ]
