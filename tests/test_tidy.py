@@ -461,7 +461,9 @@ def test_what_the_documents_tell_to_run_exists(page: str) -> None:
         for name in re.findall(r"(?:^|`|\$ )make ([a-z0-9-]+)", text, re.MULTILINE)
         if name not in targets
     ]
-    findings += [f"manage.py {name}" for name in re.findall(r"manage\.py ([a-z_]+)", text) if name not in commands]
+    findings += [
+        f"manage.py {name}" for name in re.findall(r"(?:manage\.py|`logboom) ([a-z_]+)", text) if name not in commands
+    ]
     findings += [
         f"file {name}"
         for name in re.findall(rf"\]\(([^)#:]+)\)|`((?:docs|{'|'.join(OURS)})/[\w./-]+\w)`", text)

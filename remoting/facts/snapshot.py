@@ -51,9 +51,14 @@ class Controller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A broker of a group. `gap_bytes`: what it lacks of its master's log. `last_heartbeat_ms`: how long ago that was."""
+    """A broker of a group. `gap_bytes`: what it lacks of its master's log. `last_heartbeat_ms`: how long ago that was.
+
+    `process` and `pid` are None for a broker that the appliance's supervisor does not run; `pid` also while it is down.
+    """
 
     id: int
+    process: str | None = None
+    pid: int | None = None
     address: str | None = None
     grpc_address: str | None = None
     ha_address: str | None = None

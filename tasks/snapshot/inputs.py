@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
-from remoting.facts.snapshot import ClusterSnapshot, SparkProcess, Supervisor
+from remoting.facts.snapshot import ClusterSnapshot, Process, SparkProcess, Supervisor
 
 BrokerKey = tuple[str, str, int]  # cluster, broker name, broker id
 
@@ -40,6 +40,11 @@ class Look:
             if rank > best_rank:
                 best, best_rank = view, rank
         return best
+
+    def process_at(self, address: str | None) -> Process | None:
+        """The process of the appliance that listens there, if it has one."""
+        processes = self.supervisor.processes if self.supervisor is not None else ()
+        return next((each for each in processes if address is not None and each.address == address), None)
 
 
 class Counted(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Final
 
 from remoting.facts.broker_state import BrokerState, QuorumState
 from remoting.facts.cluster_view import GroupView, ReplicaView
-from remoting.facts.snapshot import ClusterSnapshot, Controller, Group, MissingCopy, Quorum, Replica
+from remoting.facts.snapshot import ClusterSnapshot, Controller, Group, MissingCopy, Process, Quorum, Replica
 from remoting.facts.words import BrokerRole, ControllerRole, GroupKind
 from tasks.snapshot.inputs import Look, known, shown
 from tasks.snapshot.waiting import delays, index, transactions
@@ -78,7 +78,7 @@ def _group(group: GroupView, look: Look) -> Group:
         # with fixed roles the set is the master's own, and only it tells
         in_sync = tuple(each for each in master.sync_state_set if each >= 0) if master is not None else ()
     replicas = [
-        _replica(each, states.get(each.broker_id), in_sync)
+        _replica(each, states.get(each.broker_id), in_sync, look.process_at(each.address))
         for each in sorted(group.replicas, key=lambda each: each.broker_id)
     ]
     return Group(
@@ -103,10 +103,12 @@ def _quorum(told: QuorumState) -> Quorum:
     return shown(Quorum, told, missing=missing)
 
 
-def _replica(told: ReplicaView, state: BrokerState | None, in_sync: Sequence[int]) -> Replica:
+def _replica(told: ReplicaView, state: BrokerState | None, in_sync: Sequence[int], process: Process | None) -> Replica:
     """A broker's own word first; a controller's word about one that does not answer us."""
     found = Replica(
         id=told.broker_id,
+        process=process.name if process is not None else None,
+        pid=process.pid if process is not None else None,
         address=told.address,
         grpc_address=told.grpc_address,
         ha_address=told.ha_address,

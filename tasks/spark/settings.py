@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remoting.errors import SettingsError
+from webapp.appliance.place import DEFAULT_DATA_DIR
 
 LOCAL_CORES = 2
 _MEMORY = re.compile(r"(\d{1,6})([mg])", re.IGNORECASE)
 _MASTER = re.compile(r"local(\[(\*|\d{1,4})\])?|(spark|k8s|sc)://\S+|yarn")
-_PROJECT_DIR = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class SparkSettings:
         idle = variables.get("LOGBOOM_SPARK_IDLE_MINUTES") or "10"
         if not idle.isdecimal() or not 1 <= int(idle) <= 100_000:
             raise SettingsError(f"LOGBOOM_SPARK_IDLE_MINUTES is {idle!r}; it must be a whole number of at least 1")
-        data_dir = Path(variables.get("LOGBOOM_DATA_DIR") or _PROJECT_DIR / "data")
+        data_dir = Path(variables.get("LOGBOOM_DATA_DIR") or DEFAULT_DATA_DIR)
         if master in ("local", "local[*]"):
             # the brokers live on the same machine; a report must not take every core from them
             master = f"local[{max(1, min(LOCAL_CORES, cores))}]"

@@ -253,8 +253,11 @@ def snapshot_document(seq: int = 1, **changes: Any) -> dict[str, Any]:
 
 def _replica(broker_id: int, role: BrokerRole, gap_bytes: int | None, eligible: bool, reason: str) -> Replica:
     port = 10901 + broker_id * 10
+    number = {1: 2, 2: 1}.get(broker_id, broker_id)  # processes and replicas are not numbered alike
     return Replica(
         id=broker_id,
+        process=f"broker-a-{number}",
+        pid=4001 + number,
         address=f"127.0.0.1:{port}",
         grpc_address=f"127.0.0.1:{8080 + broker_id}",
         ha_address=f"127.0.0.1:{port + 1}",

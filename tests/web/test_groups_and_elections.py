@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -48,6 +49,20 @@ def test_a_group_with_members_is_not_deleted(operator: Client) -> None:
 def test_unknown_lag_is_a_dash_never_zero(viewer: Client) -> None:
     text = viewer.get("/groups/audit_log/").content.decode()
     assert 'class="unknown"' in text
+
+
+def test_a_broker_stands_in_one_row_under_all_of_its_names(viewer: Client) -> None:
+    """Whoever wants to kill the master must not have to guess which process it is."""
+    page = viewer.get("/").content.decode()
+    (row,) = re.findall(r'<tr data-key="replica-broker-a-2".*?</tr>', page, re.DOTALL)
+    cells = [re.sub(r"<.*?>|\s+", " ", cell).split() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
+    assert cells[:5] == [["2"], ["replica"], ["broker-a-1"], ["4002"], ["127.0.0.1:10921"]]
+    items = viewer.get("/api/v1/groups/DefaultCluster/broker-a/replicas").json()["items"]
+    shown = [(each["id"], each["role"], each["process"], each["pid"], each["address"]) for each in items[:2]]
+    assert shown == [
+        (1, "master", "broker-a-2", 4003, "127.0.0.1:10911"),
+        (2, "replica", "broker-a-1", 4002, "127.0.0.1:10921"),
+    ]
 
 
 def test_eligibility_is_listed_with_reasons(viewer: Client) -> None:

@@ -49,6 +49,8 @@ class ReplicaSerializer(FactSerializer):
     fact = Replica
     role = serializers.ChoiceField(choices=["master", "replica", "fenced", "unreachable"])
     help_texts = told(
+        process="What the appliance's supervisor calls its process; null when it runs elsewhere.",
+        pid="That process's id; null while it is down.",
         learner="Copies the log, but never counts for an acknowledgement and never leads.",
         last_heartbeat_ms="Milliseconds since the last heartbeat.",
     )

@@ -32,7 +32,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from webapp.appliance.layout import DEFAULT_DATA_DIR, DataLayout
+from webapp.appliance.layout import DataLayout
+from webapp.appliance.place import DEFAULT_DATA_DIR
 
 ADMIN_PASSWORD = "LOGBOOM_ADMIN_PASSWORD"
 REDIS_URL = "REDIS_URL"

@@ -9,9 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-PROJECT_DIR = Path(__file__).resolve().parents[2]
-DEFAULT_DATA_DIR = PROJECT_DIR / "data"
-
 
 class _Below:
     """A path below the data directory."""

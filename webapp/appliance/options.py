@@ -1,4 +1,4 @@
-"""The options of `manage.py up`, each with its bounds.
+"""The options of the command `up`, each with its bounds.
 
 Called once by `up`. A bad value ends in one sentence that names the option and the rule, never in a traceback. What is left
 out comes from the shape that the data directory was made with, and from the defaults on the first start.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remoting.errors import SettingsError
-from webapp.appliance.layout import DEFAULT_DATA_DIR
+from webapp.appliance.place import COMMAND, DEFAULT_DATA_DIR
 
 MAX_GROUPS = 26
 MAX_REPLICAS = 9
@@ -78,7 +78,7 @@ def settle_shape(options: Options, remembered: Shape | None) -> Shape:
     if remembered is not None and options.controllers not in (None, remembered.controllers):
         raise SettingsError(
             f"{options.data_dir} was made with {remembered.controllers} controller(s), and `up` starts those and no others; "
-            f"leave --controllers out, or choose another directory with --data (`manage.py controller add` brings in one "
+            f"leave --controllers out, or choose another directory with --data (`{COMMAND} controller add` brings in one "
             f"that you start yourself)"
         )
     base = remembered or Shape()
@@ -91,7 +91,7 @@ def settle_shape(options: Options, remembered: Shape | None) -> Shape:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="manage.py up",
+        prog=f"{COMMAND} up",
         description="Start the whole appliance on this machine and keep it running until Ctrl-C.",
         epilog="Environment: LOGBOOM_ADMIN_PASSWORD (password of the first admin), REDIS_URL (use this Redis), DATABASE_URL (use "
         "this database), JAVA_HOME (Java 17+ for Spark), LOGBOOM_SPARK_MASTER (a Spark cluster instead of this machine).",
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_controllers,
         metavar="N",
         help="controllers that elect masters: 1, 3 or 5 (first start: 3); those that join later with "
-        "`manage.py controller add` are started by whoever adds them, not by this command",
+        f"`{COMMAND} controller add` are started by whoever adds them, not by this command",
     )
     shape.add_argument(
         "--groups", type=_bounded(1, MAX_GROUPS), metavar="N", help=f"broker groups, 1 to {MAX_GROUPS} (first start: 1)"
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="data_dir",
         type=lambda text: Path(text).expanduser().absolute(),
         metavar="DIR",
-        help="directory of all data, made if missing (default: data)",
+        help=f"directory of all data, made if missing (default: {DEFAULT_DATA_DIR})".replace("%", "%%"),
     )
     places.add_argument(
         "--http",

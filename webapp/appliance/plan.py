@@ -13,8 +13,9 @@ from pathlib import Path
 
 from remoting.errors import SettingsError
 from webapp.appliance import environment
-from webapp.appliance.layout import PROJECT_DIR, DataLayout
+from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, Shape
+from webapp.appliance.place import PROJECT_DIR
 
 CLUSTER = "DefaultCluster"
 HOST = "127.0.0.1"

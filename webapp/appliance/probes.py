@@ -50,12 +50,18 @@ async def ask(probe: Probe) -> str | None:
 
 async def is_master(probe: BrokerProbe) -> bool:
     """Whether the broker serves as a master right now; a broker that does not answer does not."""
+    state = await told_state(probe.address)
+    return state is not None and state.role is BrokerRole.MASTER
+
+
+async def told_state(address: str) -> BrokerState | None:
+    """What a broker says about itself; None when it does not answer in time."""
     try:
         async with asyncio.timeout(DEADLINE_MS / 1000):
-            return (await broker_state(probe.address)).role is BrokerRole.MASTER
+            return await broker_state(address)
     except (TimeoutError, OSError, LogboomError, ValueError) as error:
-        log.info("%s does not say which role it has: %s", probe.address, error)
-        return False
+        log.info("%s does not say what it is: %s", address, error)
+        return None
 
 
 async def broker_state(address: str) -> BrokerState:

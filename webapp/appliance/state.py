@@ -1,6 +1,6 @@
 """The supervisor's published state: DATA/run/supervisor.json.
 
-Written by the supervisor alone, replaced as a whole at each change; read by the console and by `manage.py status`. The file
+Written by the supervisor alone, replaced as a whole at each change; read by the console and by `status`. The file
 outlives a killed supervisor, so a reader believes it only while the lock file is locked.
 
     {"version": 1, "state": "starting" | "running" | "stopping" | "stopped", "pid": 4711,

@@ -1,7 +1,8 @@
-"""`manage.py status`: is the appliance up, what runs, what is wrong; for people and, with --json, for scripts.
+"""The command `status`: is the appliance up, what runs, what is wrong; for people and, with --json, for scripts.
 
-Two sources: what the supervisor of the data directory published, and the console's GET /api/v1/health. Exit codes: 0 healthy,
-1 degraded (some process is not running, or the console says so), 2 down, 3 bad options.
+Three sources: what the supervisor of the data directory published, the console's GET /api/v1/health, and what each broker says of
+its replica number and its role, which may change at any time. Exit codes: 0 healthy, 1 degraded (some process is not running, or
+the console says so), 2 down, 3 bad options.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from remoting.facts.words import Health
+from remoting.facts.words import BrokerRole, Health
 from webapp.appliance import environment, probes, state
-from webapp.appliance.layout import DEFAULT_DATA_DIR, DataLayout
+from webapp.appliance.layout import DataLayout
 from webapp.appliance.lifecycle import State
+from webapp.appliance.place import COMMAND, DEFAULT_DATA_DIR
+from webapp.appliance.plan import Kind
 
 EXIT_CODES = {Health.HEALTHY: 0, Health.DEGRADED: 1, Health.DOWN: 2}
 
@@ -28,7 +31,7 @@ _DEADLINE_S = 3
 def main(arguments: Sequence[str], stream: TextIO | None = None) -> int:
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(
-        prog="manage.py status",
+        prog=f"{COMMAND} status",
         description="Say whether the appliance of a data directory is healthy.",
         epilog="Exit code: 0 healthy, 1 degraded, 2 down, 3 bad options.",
         allow_abbrev=False,
@@ -39,13 +42,18 @@ def main(arguments: Sequence[str], stream: TextIO | None = None) -> int:
         type=Path,
         default=Path(os.environ.get(environment.DATA_DIR) or DEFAULT_DATA_DIR),
         metavar="DIR",
-        help="the data directory (default: LOGBOOM_DATA_DIR, else data)",
+        help="the data directory (default: LOGBOOM_DATA_DIR, else %(default)s)",
     )
     try:
         options = parser.parse_args(arguments)
     except SystemExit as stop:
         return 3 if stop.code else 0
-    content = asyncio.run(gather(DataLayout(options.data.expanduser().absolute())))
+    layout = DataLayout(options.data.expanduser().absolute())
+    if layout.replication_secret_file.exists():
+        os.environ.setdefault(
+            environment.CLUSTER_SECRET, str(layout.replication_secret_file)
+        )  # the brokers may want it
+    content = asyncio.run(gather(layout))
     out = sys.stdout if stream is None else stream
     out.write(json.dumps(content, indent=1) + "\n" if options.json else _as_text(content))
     return EXIT_CODES[content["status"]]
@@ -69,7 +77,20 @@ async def gather(layout: DataLayout) -> dict[str, Any]:
     except (OSError, ValueError, TimeoutError) as error:
         complaint = f"the console does not answer ({str(error) or 'no answer in time'})"
     status, reason = _judge(supervisor, console, complaint)
+    replicas = await asyncio.gather(*(_replica(process) for process in supervisor["processes"]))
+    processes = [
+        {**process, "replica": replica} for process, replica in zip(supervisor["processes"], replicas, strict=True)
+    ]
+    supervisor = {**supervisor, "processes": processes}
     return {"status": status, "reason": reason, "console": console, "supervisor": supervisor}
+
+
+async def _replica(process: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a broker is in its group, by its own word; None of other processes, and when it does not answer."""
+    if process["kind"] != Kind.BROKER or process["pid"] is None:
+        return None
+    told = await probes.told_state(process["address"])
+    return None if told is None else {"group": told.broker_name, "id": told.broker_id, "role": told.role}
 
 
 def _judge(
@@ -97,15 +118,28 @@ def _as_text(content: Mapping[str, Any]) -> str:
     supervisor = content["supervisor"]
     if supervisor is not None:
         lines.append(f"console http://{supervisor['http']}/, supervisor process {supervisor['pid']}")
-        for process in supervisor["processes"]:
-            parts = [f"  {process['name']:<16} {process['state']:<12}"]
-            if process["pid"]:
-                parts.append(f"pid {process['pid']:<7}")
-            if process["address"]:
-                parts.append(process["address"])
-            if process["restarts"]:
-                parts.append(f"restarts {process['restarts']}")
-            if process["last_exit"]:
-                parts.append(f"last time it {process['last_exit']['text']} at {process['last_exit']['at']}")
-            lines.append("  ".join(parts).rstrip())
+        roles = [_role(process["replica"]) for process in supervisor["processes"]]
+        width = max(map(len, roles), default=0)
+        lines += [_row(process, role, width) for process, role in zip(supervisor["processes"], roles, strict=True)]
     return "\n".join(lines) + "\n"
+
+
+def _role(replica: Mapping[str, Any] | None) -> str:
+    if replica is None:
+        return ""
+    return f"replica {replica['id']}" + ("" if replica["role"] == BrokerRole.REPLICA else f", {replica['role']}")
+
+
+def _row(process: Mapping[str, Any], role: str, width: int) -> str:
+    parts = [f"  {process['name']:<16} {process['state']:<12}"]
+    if width:
+        parts.append(f"{role:<{width}}")
+    if process["pid"]:
+        parts.append(f"pid {process['pid']:<7}")
+    if process["address"]:
+        parts.append(process["address"])
+    if process["restarts"]:
+        parts.append(f"restarts {process['restarts']}")
+    if process["last_exit"]:
+        parts.append(f"last time it {process['last_exit']['text']} at {process['last_exit']['at']}")
+    return "  ".join(parts).rstrip()

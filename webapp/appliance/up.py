@@ -1,4 +1,4 @@
-"""`manage.py up`: check, start, tell, and stay until told to stop.
+"""The command `up`: check, start, tell, and stay until told to stop.
 
 Order: options, data directory and its lock, size, Redis, Java, ports; then the supervisor runs the plan while the console's
 database is prepared beside it. Exit codes: 0 stopped as asked, 1 could not start, 2 bad options.
@@ -19,8 +19,9 @@ from typing import Any
 from remoting.errors import LogboomError, SettingsError
 from remoting.facts.words import Health
 from webapp.appliance import environment, java, preflight, probes, redis_server, secret_files
-from webapp.appliance.layout import DEFAULT_DATA_DIR, PROJECT_DIR, DataLayout
+from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, parse_options, settle_shape
+from webapp.appliance.place import DEFAULT_DATA_DIR, PROJECT_DIR, SHELL_COMMAND
 from webapp.appliance.plan import HOST, PREPARED, Plan, make_plan
 from webapp.appliance.processes import dying_with_this_process
 from webapp.appliance.supervisor import Supervisor
@@ -217,11 +218,11 @@ def _tell_where(plan: Plan, layout: DataLayout, admin: dict[str, str] | None, te
         f"  remoting clients    name servers {';'.join(plan.controllers)}  (Java 4.x and 5.x, Go, C++, Node, mqadmin)"
     )
     terminal.say(
-        "  topics              python manage.py topic create NAME, or the console; --development makes them by sending"
+        f"  topics              {SHELL_COMMAND} topic create NAME, or the console; --development makes them by sending"
     )
     terminal.say(f"  logs                {layout.logs}")
     if layout.root != DEFAULT_DATA_DIR:
-        terminal.say(f"  other commands      {environment.DATA_DIR}={layout.root} python manage.py ...")
+        terminal.say(f"  other commands      {environment.DATA_DIR}={layout.root} {SHELL_COMMAND} ...")
     terminal.say()
 
 

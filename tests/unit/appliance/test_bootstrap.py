@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from webapp.appliance import bootstrap
-from webapp.appliance.layout import PROJECT_DIR
+from webapp.appliance.place import PROJECT_DIR
 
 
 def test_it_needs_nothing_but_the_standard_library() -> None:

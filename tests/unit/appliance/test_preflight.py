@@ -12,8 +12,9 @@ import pytest
 from remoting.errors import SettingsError
 from tests.support.ports import free_ports
 from webapp.appliance import preflight, state
-from webapp.appliance.layout import PROJECT_DIR, DataLayout
+from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, Shape
+from webapp.appliance.place import PROJECT_DIR
 from webapp.appliance.plan import Plan, make_plan
 
 

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.appliance.test_probes import saying, stream_server
+from remoting import codes
+from remoting.facts.broker_state import BrokerState
+from remoting.facts.codec import encode
+from remoting.facts.words import BrokerRole
+from tests.unit.appliance.test_probes import remoting_server, saying, stream_server
 from webapp.appliance import preflight, state, status
 from webapp.appliance.layout import DataLayout
 
@@ -93,6 +97,37 @@ def test_what_is_printed(layout: DataLayout) -> None:
     )
     assert status.main(["--data", str(layout.root), "--json"], as_json) == 1
     assert json.loads(as_json.getvalue())["supervisor"]["pid"] == 7
+
+
+@pytest.mark.usefixtures("lock")
+async def test_a_broker_stands_in_one_row_with_its_role_replica_and_process(layout: DataLayout) -> None:
+    """The second replica of a group is the process with the number 1 as often as not."""
+    told = BrokerState(cluster_name="c", broker_name="broker-a", broker_id=2, role=BrokerRole.MASTER)
+    code = codes.BROKER_STATE
+    async with (
+        remoting_server(code, (codes.SUCCESS, {}, encode(told))) as serving,
+        remoting_server(code, (codes.SYSTEM_ERROR, {}, b"")) as silent,
+    ):
+        rows = [("broker-a-1", 4711, serving), ("broker-a-2", 4712, silent), ("broker-a-3", None, silent)]
+        processes = [
+            {
+                **{"name": name, "kind": "broker", "state": "running", "pid": pid, "address": address},
+                **{"restarts": 0, "last_exit": None},
+            }
+            for name, pid, address in rows
+        ]
+        content = {"version": 1, "state": "running", "pid": 7, "http": silent, "processes": processes}
+        state.publish(layout.supervisor_file, content)
+        text, as_json = io.StringIO(), io.StringIO()
+        for stream, options in ((text, []), (as_json, ["--json"])):
+            await asyncio.to_thread(status.main, ["--data", str(layout.root), *options], stream)
+    assert text.getvalue().splitlines()[2:] == [
+        f"  broker-a-1       running       replica 2, master  pid 4711     {serving}",
+        f"  broker-a-2       running                          pid 4712     {silent}",
+        f"  broker-a-3       running                          {silent}",
+    ]
+    shown = [each["replica"] for each in json.loads(as_json.getvalue())["supervisor"]["processes"]]
+    assert shown == [{"group": "broker-a", "id": 2, "role": "master"}, None, None]
 
 
 def test_down_and_bad_options_have_their_exit_codes(layout: DataLayout) -> None:

@@ -19,7 +19,8 @@ import pytest
 from remoting import exit_codes
 from tests.unit.appliance.fakes import CRASHING, DEADLINE_S, PARENT, RETIRING, STUBBORN, Recorder, plan, protocol, spec
 from webapp.appliance import lifecycle, probes, state, supervisor
-from webapp.appliance.layout import PROJECT_DIR, DataLayout
+from webapp.appliance.layout import DataLayout
+from webapp.appliance.place import PROJECT_DIR
 from webapp.appliance.plan import BrokerProbe, Plan, StopStage
 from webapp.appliance.processes import Child, spawn
 from webapp.appliance.supervisor import Supervisor

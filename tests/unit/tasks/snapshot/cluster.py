@@ -148,5 +148,6 @@ def supervisor(*processes: Process) -> Supervisor:
     return Supervisor(pid=16, processes=processes)
 
 
-def process(name: str, state_name: str = "running", restarts: int = 0) -> Process:
-    return Process(name=name, state=state_name, pid=17, restarts=restarts, since="2026-01-31T12:00:00.000Z")
+def process(name: str, state_name: str = "running", restarts: int = 0, address: str | None = None) -> Process:
+    since = "2026-01-31T12:00:00.000Z"
+    return Process(name=name, state=state_name, pid=17, restarts=restarts, since=since, address=address)

@@ -124,6 +124,19 @@ def test_gap_is_measured_against_the_master_and_never_negative() -> None:
     assert [each.gap_bytes for each in snapshot.groups[0].replicas] == [0, 1000, 0]
 
 
+def test_a_replica_is_shown_with_its_process_by_their_address() -> None:
+    """Replicas number themselves in the order of registering, processes in the order of the plan."""
+    running = supervisor(
+        process("broker-a-1", address="127.0.0.1:10921"),
+        replace(process("broker-a-2", "backing-off", address="127.0.0.1:10911"), pid=None),
+        process("web"),
+    )
+    for states in ({1: state(1, "master")}, {}):
+        snapshot, _ = build(look(states=states, supervisor=running), Memory())
+        shown = [(each.id, each.process, each.pid) for each in snapshot.groups[0].replicas]
+        assert shown == [(1, "broker-a-2", None), (2, "broker-a-1", 17), (3, None, None)]
+
+
 def test_a_broker_at_a_known_address_that_is_another_replica_is_not_believed() -> None:
     snapshot, _ = build(look(states={1: state(1, "master"), 2: state(9), 3: state(3)}), Memory())
     assert snapshot.groups[0].replicas[1].flushed_offset is None
