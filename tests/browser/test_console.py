@@ -179,9 +179,13 @@ def test_filters_go_on_while_the_list_is_live(tab: Tab, console: Console) -> Non
 def test_back_takes_list_and_address_together(tab: Tab, console: Console) -> None:
     tab.go("/topics/")
     tab.is_connected()
-    tab.page.fill("#q", "RETRY")
+    with tab.page.expect_websocket() as socket:
+        tab.page.fill("#q", "RETRY")
+    socket.value.wait_for_event("framereceived")  # the browser complains of one that is closed while it opens
     tab.lacks("orders", "#live")
-    tab.page.check("#system")
+    with tab.page.expect_websocket() as socket:
+        tab.page.check("#system")
+    socket.value.wait_for_event("framereceived")
     tab.page.wait_for_url("**system=on*")
     for address, typed, ticked, orders in (("/topics/?q=RETRY", "RETRY", False, False), ("/topics/", "", False, True)):
         tab.page.go_back()
