@@ -72,6 +72,13 @@ def test_browsing_by_time(viewer: Client, time: str) -> None:
     assert document["items"][0]["stored_at"].startswith("2026-09-21T14:14:20")
 
 
+@pytest.mark.parametrize("time", ["yesterday", "\u00b9", "9" * 15, "-1"])
+def test_a_time_that_is_none_is_refused(viewer: Client, time: str) -> None:
+    response = browse(viewer, time=time)
+    assert response.status_code == 400
+    assert "RFC 3339" in response.json()["errors"]["time"][0]
+
+
 @pytest.mark.usefixtures("stored")
 def test_messages_are_found_by_key_and_by_id_the_newest_first(viewer: Client) -> None:
     for number, queue_id in ((1, 0), (2, 2)):

@@ -164,7 +164,7 @@ def _time(rules: Rules, given: Any) -> datetime | None:
     if given in (None, ""):
         return None
     text = str(given)
-    if text.isdigit() and len(text) <= 14:
+    if text.isascii() and text.isdigit() and len(text) <= 14:
         return _instant(int(text))
     try:
         moment = datetime.fromisoformat(text)
