@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 from django.core.management import call_command
@@ -42,6 +44,19 @@ def test_the_fake_cluster_is_asked_as_the_real_one_is() -> None:
     for name, method in inspect.getmembers(FakeCluster, inspect.isfunction):
         if not name.startswith("_") and name not in own:
             assert inspect.signature(method).parameters == inspect.signature(getattr(AdminClient, name)).parameters
+
+
+def test_django_finds_nothing_wrong_with_the_console(db: None) -> None:
+    call_command("check", fail_level="WARNING", stderr=io.StringIO())
+
+
+def test_a_worker_starts_without_views_and_rest_schema() -> None:
+    words = (
+        "import sys, tasks.app; tasks.app.app.loader.import_default_modules(); "
+        "print(sorted(name for name in sys.modules if name in ('tasks.operations', 'rest_framework.views', 'webapp.urls')))"
+    )
+    told = subprocess.run([sys.executable, "-c", words], cwd=PROJECT, check=True, capture_output=True, text=True)
+    assert told.stdout.strip() == "['tasks.operations']"
 
 
 def test_no_migration_is_missing(db: None) -> None:
