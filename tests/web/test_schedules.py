@@ -71,7 +71,7 @@ def test_a_tick_makes_one_run_however_often_somebody_looks() -> None:
     assert states() == [(SIX, "queued")]
 
 
-def test_two_that_decide_at_once_make_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_that_decide_at_once_make_one_run() -> None:
     """Neither sees the other's decision when it looks without the lock."""
     made = make()
     now = SIX + timedelta(seconds=2)
@@ -214,10 +214,13 @@ def test_a_clock_that_is_set_back_runs_nothing_twice_and_misses_nothing() -> Non
         assert made_again == [], minute
     (second,) = look(SIX + timedelta(hours=1, seconds=2))
     assert [first.tick, second.tick] == [SIX, SIX + timedelta(hours=1)]
-    # by a year, and back: until then nothing would be due otherwise
+    # on by a year, and back: what comes is not held for what was decided in that year
     look(at(2027, 1, 1, 5, 30))
     third = look(SIX + timedelta(hours=2, seconds=2))
     assert [each.tick for each in third] == [SIX + timedelta(hours=2)]
+    caught_up = look(SIX + timedelta(hours=5, minutes=30))
+    assert [each.tick for each in caught_up] == [SIX + timedelta(hours=5)]
+    assert ReportRun.objects.filter(tick__lt=at(2026, 2, 1)).count() == 6
     made.refresh_from_db()
     assert made.decided_until == at(2027, 1, 1, 5, 30)
 

@@ -3,7 +3,7 @@
 A tick is an instant at which a schedule is due. What becomes of it is decided in `webapp.reports.ticks`; here the decision meets
 the database. `ReportSchedule.decided_until` says up to when every tick has its row, and moves on in the transaction that makes
 the rows, under the schedule's lock: a process that dies leaves both or neither, and of two that look at once the second finds
-nothing due. It never goes back; while the clock is behind it, what has a row is known by its identity, (schedule, tick).
+nothing due. It never goes back; while the clock is behind it, the rows themselves say which tick was the last.
 
 The worker looks every few seconds (`tasks.reports.schedules`), and whoever changes a schedule looks before the change, so that
 what was due under the old rules is run by them.
@@ -18,7 +18,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Max, Q, QuerySet
 
 from webapp.lifecycle import FINISHED, State, WorkOver
 from webapp.reports import cron, stream, ticks
@@ -74,20 +74,16 @@ def _timetable(schedule: ReportSchedule) -> Timetable:
 
 
 def _is_at_rest(schedule: ReportSchedule, now: datetime) -> bool:
-    """Whether nothing came up since the last decision, as a look without the lock sees it."""
+    """Whether certainly nothing came up since the last decision, as a look without the lock sees it."""
     table = _timetable(schedule)
-    return not table.cron.ticks_between(_look_from(schedule, now), now, table.zone)
+    after = ticks.look_from(schedule.decided_until, schedule.updated_at, None, now)
+    return not table.cron.ticks_between(after, now, table.zone)
 
 
 def _decide(schedule: ReportSchedule, now: datetime) -> list[Decided]:
-    after = _look_from(schedule, now)
-    rows = ReportRun.objects.filter(schedule=schedule, tick__gt=after, tick__lte=now)
-    known = set(rows.values_list("tick", flat=True))
-    return ticks.decide(_timetable(schedule), after, now, known=known, unfinished=_unfinished(schedule).count())
-
-
-def _look_from(schedule: ReportSchedule, now: datetime) -> datetime:
-    return ticks.look_from(schedule.decided_until, schedule.updated_at, now)
+    newest = schedule.runs.filter(tick__lte=now).aggregate(newest=Max("tick"))["newest"]
+    after = ticks.look_from(schedule.decided_until, schedule.updated_at, newest, now)
+    return ticks.decide(_timetable(schedule), after, now, unfinished=_unfinished(schedule).count())
 
 
 def _make(schedule: ReportSchedule, decided: Decided, now: datetime) -> ReportRun:

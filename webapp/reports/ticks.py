@@ -7,7 +7,7 @@ up follow one another; only newer ticks are skipped because of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -57,33 +57,29 @@ class Decided:
     note: str
 
 
-def look_from(decided_until: datetime, changed: datetime, now: datetime) -> datetime:
-    """Ticks later than this, up to now, are to be looked at: those since the last decision.
+def look_from(decided_until: datetime, changed: datetime, newest: datetime | None, now: datetime) -> datetime:
+    """Ticks later than this, and not later than now, have no row yet.
 
-    When the clock was set back behind that, they are those of the last moments: their time comes once more, and some may not have
-    come before. None is from before the schedule was `changed` the last time.
+    That is the last decision. When the clock was set back behind it, it is the `newest` tick up to now that has its row, but not
+    before the schedule was `changed` the last time.
     """
-    return decided_until if now >= decided_until else max(changed, now - IN_TIME)
+    floor = decided_until if now >= decided_until else changed
+    return floor if newest is None else max(floor, newest)
 
 
-def decide(
-    table: Timetable, after: datetime, now: datetime, *, known: Collection[datetime] = (), unfinished: int = 0
-) -> list[Decided]:
+def decide(table: Timetable, after: datetime, now: datetime, *, unfinished: int = 0) -> list[Decided]:
     """What becomes of the ticks later than `after` and not later than `now`, oldest first.
 
-    `known` are those that have their row already (the clock was set back since), `unfinished` is how many runs of the schedule
-    are not over. Of a very long absence only the latest ticks are listed, and the first of these says so.
+    `unfinished` is how many runs of the schedule are not over. Of a very long absence only the latest ticks are listed, and the
+    first of these says so.
     """
     ticks, are_all = table.cron.latest_ticks(after, now, table.zone, MOST_LISTED)
     missed = _skipped_as_missed(table, ticks, now)
     decided = []
     running = unfinished
-    last = ticks[-1].at if ticks else None
     for tick in ticks:
-        if tick.at in known:
-            continue
         is_late = now - tick.at > IN_TIME
-        skipped = missed.get(tick.at) or _overlaps(table, running, is_late=is_late, is_last=tick.at == last)
+        skipped = missed.get(tick.at) or _overlaps(table, running, is_late=is_late, is_last=tick is ticks[-1])
         note = "" if skipped else " ".join(filter(None, [moved(tick, table.zone), CAUGHT_UP if is_late else ""]))
         decided.append(Decided(tick.at, skipped, note))
         running += not skipped
