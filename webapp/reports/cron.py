@@ -93,7 +93,8 @@ class Cron:
         day = start.date()
         while day <= last:
             if self.matches(day):
-                for hour in self.hours:
+                begun = start.hour if day == start.date() else 0
+                for hour in (each for each in self.hours if each >= begun):
                     for minute in self.minutes:
                         local = datetime.combine(day, time(hour, minute))
                         if local >= start:

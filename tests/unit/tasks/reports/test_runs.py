@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,6 +134,21 @@ def test_a_run_goes_from_queued_to_its_final_rows(spark: FakeSpark) -> None:
     assert [(row.key, row.final, row.data) for row in ended.rows.all()] == [("a", True, {"messages": 5})]
     assert ended.parquet_path.endswith(f"reports/{made.pk}.parquet")
     assert spark.closed == 0
+
+
+def test_a_run_looks_back_from_the_time_its_schedule_was_due_or_from_its_start(spark: FakeSpark) -> None:
+    seen: list[int] = []
+
+    def work(context: Context) -> Result:
+        seen.append(context.as_of_ms)
+        return Result([], ["done"])
+
+    spark.work = work
+    scheduled, by_hand = queued(tick=datetime(2026, 1, 1, 6, tzinfo=UTC)), queued()
+    for made in (scheduled, by_hand):
+        runs.run(str(made.pk))
+    started = after(by_hand).started_at
+    assert seen == [1_767_247_200_000, int(started.timestamp() * 1000)]
 
 
 def test_a_second_delivery_finds_the_run_taken_or_over(spark: FakeSpark, redis: FakeRedis) -> None:
