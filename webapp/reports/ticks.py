@@ -102,8 +102,8 @@ def _overlaps(table: Timetable, running: int, *, is_late: bool, is_last: bool) -
     """Why the overlap policy skips a tick while so many runs of its schedule are not over; empty when it does not."""
     if table.overlap == "replace":
         return "" if is_last else REPLACED
-    if table.overlap == "skip":
-        return NOT_OVER if running and not is_late else ""
+    if table.overlap == "skip" and running and not is_late:
+        return NOT_OVER
     return TOO_MANY.format(unfinished=running) if running >= MOST_WAITING else ""
 
 
@@ -115,5 +115,5 @@ def moved(tick: Tick, zone: ZoneInfo) -> str:
     times = f"{first:%H:%M}" if first == last else f"{first:%H:%M} to {last:%H:%M}"
     return (
         f"Daylight saving skips {times} on {first:%Y-%m-%d} in {zone.key}: "
-        f"it is run at the first moment after, {tick.at.astimezone(zone):%H:%M %Z}."
+        f"this run was due at the first moment after, {tick.at.astimezone(zone):%H:%M %Z}."
     )
