@@ -13,6 +13,7 @@ Spark jobs, so that an election never waits behind a report. Rules:
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 # Django's checks load every view and the REST schema, which no worker needs: a third of its start and of its memory.
@@ -20,21 +21,24 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 from celery import Celery
+from celery.schedules import crontab
 from django.conf import settings
 
 from tasks.heartbeat import WorkerHeartbeat
 
 DEFAULT_QUEUE = "default"
 REPORTS_QUEUE = "reports"
+MAKE_DUE_RUNS = "tasks.reports.make_due_runs"
 
 OPERATION_SOFT_LIMIT_S = 60
 REPORT_SOFT_LIMIT_S = 2 * 3600
 GRACE_S = 30
+LOOK_EVERY_S = 5.0
 VISIBILITY_TIMEOUT_S = REPORT_SOFT_LIMIT_S + 10 * GRACE_S
 
 app = Celery("tasks", broker=settings.REDIS_URL)
 app.conf.update(
-    include=["tasks.operations", "tasks.reports.runs", "tasks.schedule"],
+    include=["tasks.operations", "tasks.reports.runs", "tasks.reports.schedules", "tasks.schedule"],
     accept_content=["json"],
     task_ignore_result=True,
     task_default_queue=DEFAULT_QUEUE,
@@ -50,12 +54,19 @@ app.conf.update(
     broker_connection_max_retries=None,
     broker_transport_options={"visibility_timeout": VISIBILITY_TIMEOUT_S, "socket_keepalive": True},
     beat_scheduler="tasks.schedule:Scheduler",
+    beat_max_loop_interval=LOOK_EVERY_S,
     timezone="UTC",
 )
 
 
-# What beat runs besides the schedules that people made.
+# All that beat calls for. The first is due at once when beat starts: it makes good what its predecessor did not call for.
 app.conf.beat_schedule = {
+    "due runs": {
+        "task": MAKE_DUE_RUNS,
+        "schedule": LOOK_EVERY_S,
+        "last_run_at": datetime.fromtimestamp(0, UTC),
+        "options": {"queue": DEFAULT_QUEUE, "expires": LOOK_EVERY_S},
+    },
     "janitor": {
         "task": "tasks.schedule.janitor",
         "schedule": 15.0,
@@ -64,7 +75,7 @@ app.conf.beat_schedule = {
     },
     "retention": {
         "task": "tasks.schedule.retention",
-        "schedule": 6 * 3600.0,
+        "schedule": crontab(minute="17"),  # by the clock: beat does not remember when it was last
         "options": {"queue": DEFAULT_QUEUE, "expires": 3600},
     },
 }

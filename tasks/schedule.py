@@ -1,20 +1,23 @@
-"""Beat and what it runs: the schedules that people made (in the database), the janitor and the retention of old rows."""
+"""Beat, and the housekeeping that it calls for: the janitor and the retention of old rows.
+
+Beat keeps nothing. It calls for tasks at its intervals (`tasks.app`), and those find in the database what there is to do; of the
+schedules that people made it knows nothing (`tasks.reports.schedules`).
+"""
 
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from celery import beat
 from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.utils import timezone
-from django_celery_beat.schedulers import DatabaseScheduler
 
-from tasks import operations
+from tasks import heartbeat_file, operations
 from tasks.app import app
 from tasks.claims import claims
-from tasks.heartbeat_file import beat
 from tasks.reports import runs
 from webapp.lifecycle import FINISHED, State
 from webapp.operations.models import Operation
@@ -38,13 +41,26 @@ LOST = (
 )
 
 
-class Scheduler(DatabaseScheduler):  # type: ignore[misc]
-    """The database's schedules, with a heartbeat from the loop that sends them."""
+class Scheduler(beat.Scheduler):  # type: ignore[misc]
+    """Celery's scheduler without a memory, with a heartbeat from the loop that sends what is due."""
+
+    _seen_at = datetime.fromtimestamp(0, UTC)
 
     def tick(self, *args: Any, **kwargs: Any) -> Any:
         """Send what is due."""
-        beat()
+        heartbeat_file.beat()
+        now = timezone.now()
+        if now < self._seen_at:
+            self._begin_anew()
+        self._seen_at = now
         return super().tick(*args, **kwargs)
+
+    def _begin_anew(self) -> None:
+        """The clock was set back. Intervals are counted by it, so none would end before it is where it was."""
+        log.warning("the clock was set back; all intervals begin anew")
+        self.data.clear()
+        self.setup_schedule()
+        self._heap = None
 
 
 @app.task(name="tasks.schedule.janitor")  # type: ignore[untyped-decorator]

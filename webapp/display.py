@@ -28,7 +28,7 @@ _LOOKS = {
     ("busy", "clock"): ("starting",),
     ("busy", "play"): ("running",),
     ("calm", "clock"): ("queued", "waiting"),
-    ("calm", "stop"): ("stopped", "retired"),
+    ("calm", "stop"): ("stopped", "retired", "skipped"),
     ("warn", "alert"): ("degraded", "UNKNOWN", "warning"),
     ("warn", "clock"): ("candidate", "backing-off"),
     ("warn", "lock"): ("fenced",),

@@ -27,6 +27,7 @@ class State(models.TextChoices):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    SKIPPED = "skipped"
 
 
 TRANSITIONS: Final = {
@@ -36,6 +37,7 @@ TRANSITIONS: Final = {
     State.SUCCEEDED: set(),
     State.FAILED: set(),
     State.CANCELLED: set(),
+    State.SKIPPED: set(),  # made so: work that was due and was not to be done
 }
 FINISHED: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
 

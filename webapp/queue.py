@@ -15,7 +15,6 @@ from webapp.errors import Unavailable
 RUN_OPERATION = "tasks.operations.run"
 RUN_REPORT = "tasks.reports.run"
 CANCEL_REPORT = "tasks.reports.cancel"
-RUN_REPORT_SCHEDULE = "tasks.reports.run_schedule"
 
 
 class CeleryQueue:

@@ -44,7 +44,6 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "channels",
     "django_htmx",
-    "django_celery_beat",
     "webapp.accounts",
     "webapp.audit",
     "webapp.operations",
@@ -182,7 +181,7 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "ENUM_NAME_OVERRIDES": {
         "OperationState": ["planned", "queued", "running", "succeeded", "failed", "cancelled"],
-        "RunState": ["queued", "starting", "running", "succeeded", "failed", "cancelled"],
+        "RunState": ["queued", "starting", "running", "succeeded", "failed", "cancelled", "skipped"],
         "UserRole": ["none", "viewer", "operator", "admin"],
         "WriteUserRole": ["viewer", "operator", "admin"],
         "ControllerRole": ["leader", "follower", "candidate", "unreachable"],

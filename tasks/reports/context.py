@@ -55,7 +55,8 @@ class Context:
 
     run_id: str
     parameters: Mapping[str, Any]
-    started_ms: int
+    as_of_ms: int
+    """What it looks back from: when a schedule's run was due, however late it starts; when another one was started."""
     controllers: Sequence[str]
     spark: Any
     tag: str

@@ -1,4 +1,4 @@
-"""The tasks around report runs: run one, cancel one, and make one because a schedule says so.
+"""The tasks around report runs: run one, cancel one. Those that schedules ask for are made by `tasks.reports.schedules`.
 
 The row is the truth. A run is taken by a claim that its watching thread keeps, and by its transition to starting; a run whose
 claim stays away has lost its worker, and the janitor ends it. Nothing is done twice by a message that comes twice: the second
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +29,15 @@ from tasks.spark.lease import SparkUnavailable
 from tasks.spark.session import SparkHandle, sessions
 from tasks.spark.settings import SparkSettings
 from tasks.stopping import is_worker_stopping
-from webapp.lifecycle import FINISHED, State, WorkOver
-from webapp.queue import CANCEL_REPORT, RUN_REPORT, RUN_REPORT_SCHEDULE
-from webapp.reports import stream
-from webapp.reports.models import ReportRun, ReportSchedule
+from webapp.lifecycle import State, WorkOver
+from webapp.queue import CANCEL_REPORT, RUN_REPORT
+from webapp.reports import schedules, stream
+from webapp.reports.models import ReportRun
 
 log = logging.getLogger(__name__)
 
 CLAIM_TTL_S = 20.0
 WAIT_FOR_TURN_S = 5
-MOST_WAITING = 10
 CANCELLED_WITHOUT_WORKER = "cancelled on request; no worker had it then"
 
 
@@ -124,7 +122,7 @@ def _take(run_id: str) -> ReportRun | None:
     except (ObjectDoesNotExist, ValidationError):
         log.error("there is no report run %s", run_id)
         return None
-    if found.state == State.QUEUED and _must_wait(found):
+    if found.state == State.QUEUED and schedules.must_wait(found):
         run.apply_async([run_id], queue=REPORTS_QUEUE, countdown=WAIT_FOR_TURN_S)
         return None
     try:
@@ -133,14 +131,6 @@ def _take(run_id: str) -> ReportRun | None:
         # delivered twice; if its first worker died, the janitor says so
         log.info("report run %s is not taken again: %s", run_id, error)
         return None
-
-
-def _must_wait(found: ReportRun) -> bool:
-    """Whether a schedule whose runs follow one another has an earlier one that is not over."""
-    schedule = found.schedule
-    if schedule is None or schedule.overlap != ReportSchedule.Overlap.QUEUE:
-        return False
-    return bool(_unfinished(schedule).filter(created_at__lt=found.created_at).exists())
 
 
 def _tag(run_id: str) -> str:
@@ -158,11 +148,11 @@ def _run_job(found: ReportRun, store: Store, progress: Progress, stop: Stop, wat
         store.set_spark(spark.session_id)
         stop.check()
         stream.running(run_id)
-        assert found.started_at is not None
+        assert found.as_of is not None
         context = Context(
             run_id=run_id,
             parameters=found.parameters,
-            started_ms=int(found.started_at.timestamp() * 1000),
+            as_of_ms=int(found.as_of.timestamp() * 1000),
             controllers=settings.CONTROLLERS,
             spark=spark.session,
             tag=_tag(run_id),
@@ -200,7 +190,7 @@ def _interrupt(session: Any, tag: str) -> None:
         log.warning("Spark could not be told to interrupt %s: %s", tag, str(error)[:200])
 
 
-# ---- cancelling and schedules
+# ---- cancelling
 
 
 @app.task(name=CANCEL_REPORT)  # type: ignore[untyped-decorator]
@@ -212,53 +202,3 @@ def cancel(run_id: str) -> None:
         stream.end(run_id, CANCELLED_WITHOUT_WORKER)
     except (ObjectDoesNotExist, ValidationError):
         log.error("there is no report run %s", run_id)
-
-
-@app.task(name=RUN_REPORT_SCHEDULE, bind=True)  # type: ignore[untyped-decorator]
-def run_schedule(self: Any, schedule_id: int) -> None:
-    """Make the run that a schedule asks for now, and queue it."""
-    made = make_scheduled_run(schedule_id, str(self.request.id))
-    if made is not None:
-        run.apply_async([str(made.pk)], queue=REPORTS_QUEUE)
-
-
-def make_scheduled_run(schedule_id: int, message_id: str) -> ReportRun | None:
-    """The run of one tick, or None when the overlap policy or the schedule says no. Once per message, however often it comes."""
-    schedule = ReportSchedule.objects.filter(pk=schedule_id).first()
-    if schedule is None or not schedule.enabled:
-        log.info("schedule %s is gone or disabled", schedule_id)
-        return None
-    unfinished = list(_unfinished(schedule))
-    made, is_new = ReportRun.objects.get_or_create(
-        pk=uuid.uuid5(uuid.NAMESPACE_OID, message_id),
-        defaults={
-            "report": schedule.report,
-            "parameters": schedule.parameters,
-            "schedule": schedule,
-            "requested_by": schedule.created_by,
-            "requested_by_name": f"schedule {schedule.name}"[:150],
-        },
-    )
-    if not is_new:
-        return made if made.state == State.QUEUED else None
-    if unfinished and schedule.overlap == ReportSchedule.Overlap.SKIP:
-        stream.cancelled(made.pk, "skipped: the run before was not over")
-        return None
-    if len(unfinished) >= MOST_WAITING:
-        stream.cancelled(made.pk, f"skipped: {len(unfinished)} runs of this schedule are not over")
-        return None
-    if schedule.overlap == ReportSchedule.Overlap.REPLACE:
-        for each in unfinished:
-            _ask_to_end(each.pk)
-    return made
-
-
-def _ask_to_end(run_id: object) -> None:
-    try:
-        stream.request_cancel(str(run_id))
-    except WorkOver as error:
-        log.info("the run before ended by itself: %s", error)
-
-
-def _unfinished(schedule: ReportSchedule) -> Any:
-    return ReportRun.objects.filter(schedule=schedule).exclude(state__in=FINISHED)

@@ -311,10 +311,17 @@ def test_the_schedule_form_previews_while_typing(tab: Tab) -> None:
     tab.page.fill("#cron", "61 * * * *")
     tab.sees("minute cannot be read", "#cron-preview")
     tab.page.fill("#cron", "30 6 * * *")
-    tab.page.fill("#name", "by the browser")
+    name = "by_the_browser_" + "x" * 75
+    tab.page.fill("#name", name)
+    tab.page.select_option("#catch_up", "all")
     tab.page.click("main >> text=Save")
-    tab.sees("by the browser", "main")
+    tab.sees(name, "main")
     tab.sees("At 06:30", "main")
+    tab.sees("Run all, at most the latest 10", "main")
+    tab.page.set_viewport_size({"width": 390, "height": 844})
+    assert tab.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    tab.page.select_option("#state", "skipped")
+    tab.sees("No such run.", "#runs")
 
 
 REPORT = """

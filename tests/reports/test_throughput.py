@@ -50,7 +50,7 @@ class Run:
         self.context = Context(
             run_id="0f2c",
             parameters={"topics": [], "start": None, "end": None, "minutes": 60, "top_keys": 3, **parameters},
-            started_ms=NOON_MS + 1_800_000,
+            as_of_ms=NOON_MS + 1_800_000,
             controllers=[broker.address],
             spark=spark,
             tag="report-0f2c",

@@ -107,8 +107,8 @@ def test_every_move_from_every_state(kind: type[Work]) -> None:
 
 def test_the_states_that_nothing_follows_are_the_finished_ones() -> None:
     assert set(TRANSITIONS) == set(State)
-    assert {State.SUCCEEDED, State.FAILED, State.CANCELLED} == FINISHED
-    assert set(ReportRun.STATES) - set(Operation.STATES) == {State.STARTING}
+    assert {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.SKIPPED} == FINISHED
+    assert set(ReportRun.STATES) - set(Operation.STATES) == {State.STARTING, State.SKIPPED}
 
 
 def test_the_start_and_the_end_are_written_once() -> None:

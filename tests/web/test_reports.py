@@ -1,26 +1,21 @@
-"""Reports: parameters, schedules mirrored to beat, runs, rows streamed and kept, downloads."""
+"""Reports: parameters, runs, rows streamed and kept, downloads."""
 
 from __future__ import annotations
 
 import io
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pyarrow.parquet as pq
 import pytest
 from django.test import Client
-from django_celery_beat.models import PeriodicTask
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from remoting.errors import ConnectionLost
 from tests.web.fakes import FakeCluster, MemorySnapshots, RecordingQueue, snapshot_document
 from webapp.lifecycle import State, WorkOver
 from webapp.operations.models import Operation
-from webapp.reports import catalogue, cron, results, stream
+from webapp.reports import catalogue, results, stream
 from webapp.reports.catalogue import Row
 from webapp.reports.models import ReportRun, ReportSchedule
 
@@ -231,117 +226,6 @@ def test_rows_are_read_in_steps_without_loss(viewer: Client, run: ReportRun) -> 
         if document["complete"]:
             break
     assert len(seen) == len(set(seen)) == 40
-
-
-# ---- schedules
-
-
-def test_a_schedule_is_mirrored_to_beat(operator: Client) -> None:
-    identifier = operator.post("/api/v1/report-schedules", DAILY, content_type="application/json").json()["result"][
-        "schedule_id"
-    ]
-    task = PeriodicTask.objects.get(name=f"report-schedule-{identifier}")
-    assert (task.task, json.loads(task.args), task.enabled) == ("tasks.reports.run_schedule", [identifier], True)
-    assert (task.crontab.hour, task.crontab.day_of_week, str(task.crontab.timezone)) == ("6", "1-5", "Europe/Berlin")
-    change = {"cron": "*/5 * * * *", "enabled": False}
-    operator.patch(f"/api/v1/report-schedules/{identifier}", change, content_type="application/json")
-    task = PeriodicTask.objects.get(name=f"report-schedule-{identifier}")
-    assert (task.crontab.minute, task.enabled) == ("*/5", False)
-    assert ReportSchedule.objects.get().name == "daily"
-    operator.delete(f"/api/v1/report-schedules/{identifier}")
-    assert not PeriodicTask.objects.filter(name__startswith="report-").exists()
-    assert not ReportSchedule.objects.exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"cron": "every day"}, "cron"),
-        ({"cron": "61 * * * *"}, "cron"),
-        ({"cron": "0 0 31 2 *"}, "cron"),
-        ({"time_zone": "Mars/Olympus"}, "time_zone"),
-        ({"name": ""}, "name"),
-        ({"overlap": "explode"}, "overlap"),
-        ({"parameters": {"minutes": -1}}, "parameters.minutes"),
-    ],
-)
-def test_bad_schedules_are_refused_with_the_rule(operator: Client, change: dict[str, Any], field: str) -> None:
-    response = operator.post("/api/v1/report-schedules", {**DAILY, **change}, content_type="application/json")
-    assert response.status_code == 400
-    assert field in response.json()["errors"]
-    assert not PeriodicTask.objects.filter(name__startswith="report-").exists()
-
-
-def test_names_of_schedules_are_unique(operator: Client) -> None:
-    for status in (200, 400):
-        assert operator.post("/api/v1/report-schedules", DAILY, content_type="application/json").status_code == status
-
-
-def test_a_schedule_is_made_changed_and_run_by_its_pages(operator: Client) -> None:
-    form = {
-        **DAILY,
-        "enabled": "on",
-        "overlap": "skip",
-        "p_minutes": "30",
-        "p_topics": ["orders"],
-        "p_start": "2026-01-01T10:00",
-    }
-    assert operator.post("/reports/throughput/schedule", form).status_code == 302
-    schedule = ReportSchedule.objects.get()
-    assert schedule.parameters["topics"] == ["orders"]
-    assert schedule.parameters["start"] == "2026-01-01T10:00:00.000Z"
-    edit = operator.get(f"/reports/schedules/{schedule.pk}/edit").content.decode()
-    assert 'value="2026-01-01T10:00"' in edit
-    assert "<option selected>orders</option>" in edit
-    operator.post(f"/reports/schedules/{schedule.pk}/edit", {**form, "enabled": "", "p_minutes": "5"})
-    schedule.refresh_from_db()
-    assert (schedule.enabled, schedule.parameters["minutes"]) == (False, 5)
-    response = operator.post(f"/reports/schedules/{schedule.pk}/run")
-    run = ReportRun.objects.get()
-    assert response["Location"] == f"/reports/runs/{run.pk}/"
-    assert (run.schedule, run.parameters["minutes"]) == (schedule, 5)
-
-
-def test_the_preview_says_words_and_five_runs(operator: Client) -> None:
-    text = operator.get("/reports/cron", {"cron": "0 6 * * 1-5", "time_zone": "Europe/Berlin"}).content.decode()
-    assert "Monday through Friday" in text
-    assert text.count("<li>") == 5
-    assert "06:00 CE" in text
-    assert "five fields" in operator.get("/reports/cron", {"cron": "x", "time_zone": "UTC"}).content.decode()
-    assert "time zone" in operator.get("/reports/cron", {"cron": "* * * * *", "time_zone": "?"}).content.decode()
-
-
-# ---- cron
-
-
-def runs_after(expression: str, zone: str, *moment: int, count: int = 3) -> list[str]:
-    found = cron.parse(expression).next_runs(datetime(*moment, tzinfo=UTC), ZoneInfo(zone), count)
-    return [each.isoformat() for each in found]
-
-
-def test_a_time_that_the_clock_skips_does_not_run() -> None:
-    found = runs_after("30 2 * * *", "Europe/Berlin", 2026, 3, 28, 12)
-    assert found[0] == "2026-03-30T00:30:00+00:00", "on the 29th there is no half past two"
-
-
-def test_a_time_that_the_clock_shows_twice_runs_once() -> None:
-    found = runs_after("30 2 * * *", "Europe/Berlin", 2026, 10, 24, 12, count=2)
-    assert found == ["2026-10-25T00:30:00+00:00", "2026-10-26T01:30:00+00:00"]
-
-
-def test_leap_days_are_found() -> None:
-    assert runs_after("0 0 29 2 *", "UTC", 2026, 1, 1, count=1) == ["2028-02-29T00:00:00+00:00"]
-
-
-@settings(max_examples=50)
-@given(st.text(alphabet="0123456789*/,-? abcl", max_size=30))
-def test_no_expression_breaks_the_parser(text: str) -> None:
-    try:
-        parsed = cron.parse(text)
-    except cron.CronError:
-        return
-    assert cron.describe(text)
-    assert parsed.next_runs(datetime(2026, 1, 1, tzinfo=UTC), ZoneInfo("UTC"), 2)
 
 
 # ---- results and files

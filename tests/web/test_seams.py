@@ -27,7 +27,7 @@ def test_every_change_for_the_worker_is_one_that_it_can_make() -> None:
 
 def test_every_task_that_is_sent_exists_and_goes_to_the_same_queue() -> None:
     app.loader.import_default_modules()
-    for name in (queue.RUN_OPERATION, queue.RUN_REPORT, queue.CANCEL_REPORT, queue.RUN_REPORT_SCHEDULE):
+    for name in (queue.RUN_OPERATION, queue.RUN_REPORT, queue.CANCEL_REPORT):
         assert name in app.tasks
         theirs = app.amqp.router.route({}, name)["queue"].name
         mine = queue.CeleryQueue()._celery.amqp.router.route({}, name)["queue"].name

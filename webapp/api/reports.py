@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from django.http import HttpResponse
+from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_field
 from rest_framework import serializers
@@ -68,7 +70,7 @@ class ScheduleSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = ReportSchedule
-        exclude = ("created_by",)
+        exclude = ("created_by", "decided_until")
 
     def get_cron_in_words(self, schedule: ReportSchedule) -> str:
         return cron.describe(schedule.cron)
@@ -86,6 +88,11 @@ class WriteScheduleSerializer(serializers.Serializer):
     time_zone = serializers.CharField(required=False, help_text="IANA name; UTC if absent.")
     enabled = serializers.BooleanField(required=False)
     overlap = serializers.ChoiceField(choices=ReportSchedule.Overlap.values, required=False)
+    catch_up = serializers.ChoiceField(
+        choices=ReportSchedule.CatchUp.values,
+        required=False,
+        help_text="What happens to runs that were missed while the appliance was down; latest if absent.",
+    )
 
 
 class CronSerializer(serializers.Serializer):
@@ -96,6 +103,13 @@ class CronSerializer(serializers.Serializer):
 
 
 class RunSerializer(serializers.ModelSerializer):
+    tick = serializers.DateTimeField(
+        allow_null=True,
+        help_text="When its schedule was due; the report looks back from then. Null: a person started it.",
+    )
+    note = serializers.CharField(
+        allow_blank=True, help_text="What is unusual about it: moved by daylight saving, or caught up."
+    )
     last_seq = Int64Field()
     rows_count = Int64Field()
 
@@ -158,9 +172,10 @@ class CronView(APIView):
         expression, zone = rules.text("cron", least=1, most=120), rules.time_zone("time_zone")
         rules.finish()
         try:
-            runs = [_rfc3339(run) for run in cron.next_runs(expression, zone, NEXT_RUNS)]
+            ticks = cron.parse(expression).next_ticks(timezone.now(), ZoneInfo(zone), NEXT_RUNS)
         except cron.CronError as error:
             raise InvalidInput(f"cron: {error}", fields={"cron": [str(error)]}) from error
+        runs = [_rfc3339(tick.at) for tick in ticks]
         return Response(
             {"cron": expression, "in_words": cron.describe(expression), "time_zone": zone, "next_runs": runs}
         )
@@ -192,10 +207,15 @@ class RunsView(APIView):
         "report_runs",
         "Runs, newest first",
         RunPage,
-        [*LIST_PARAMETERS, *asked("report", "state")],
+        [*LIST_PARAMETERS, *asked("report", "state"), OpenApiParameter("schedule", OpenApiTypes.INT)],
     )
     def get(self, request: Request) -> Response:
-        found, following = page_by_time(request, filtered(request, ReportRun.objects.all(), report=60, state=10))
+        runs = filtered(request, ReportRun.objects.all(), report=60, state=10)
+        rules = Rules(request.query_params)
+        if rules.has("schedule"):
+            runs = runs.filter(schedule=rules.integer("schedule", least=1, most=MAX_INT64))
+        rules.finish()
+        found, following = page_by_time(request, runs)
         return Response({"items": RunSerializer(found, many=True).data, "next": following})
 
     post = changing("report_run", "Run a report now; `result.run_id` names the run", "report.run", StartRunSerializer)

@@ -19,7 +19,7 @@ class Operation(Work):
     """A change to the cluster or to the console's own objects."""
 
     NOUN = "operation"
-    STATES = tuple(state for state in State if state != State.STARTING)
+    STATES = tuple(state for state in State if state not in (State.STARTING, State.SKIPPED))
 
     kind = models.CharField(max_length=60, db_index=True)
     target = models.CharField(max_length=300, blank=True, default="")

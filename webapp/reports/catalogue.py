@@ -95,13 +95,13 @@ THROUGHPUT = Report(
             "minutes",
             "Look back (minutes)",
             "integer",
-            "How far back from the start of the run, when no time range is given.",
+            "How far back from the start of the run, when no time range is given; a schedule's from the time it was due.",
             default=60,
             least=1,
             most=60 * 24 * 31,
         ),
         Parameter("start", "From", "time", "First store time to count; empty: see look back."),
-        Parameter("end", "Until", "time", "First store time not to count any more; empty: the start of the run."),
+        Parameter("end", "Until", "time", "First store time not to count any more; empty: as for look back."),
         Parameter(
             "top_keys", "Keys to list", "integer", "How many of the most frequent keys.", default=20, least=1, most=1000
         ),

@@ -9,6 +9,7 @@ from uuid import UUID
 from django.contrib.auth.models import AnonymousUser
 from django.db import transaction
 from django.forms.models import model_to_dict
+from django.utils import timezone
 
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
@@ -143,6 +144,9 @@ def _clean_schedule(parameters: Parameters, present: ReportSchedule | None) -> P
         "time_zone": rules.time_zone("time_zone"),
         "enabled": rules.flag("enabled", default=True),
         "overlap": rules.choice("overlap", ReportSchedule.Overlap.values, default=ReportSchedule.Overlap.SKIP.value),
+        "catch_up": rules.choice(
+            "catch_up", ReportSchedule.CatchUp.values, default=ReportSchedule.CatchUp.LATEST.value
+        ),
     }
     try:
         cleaned["cron"] = cron.parse(cleaned["cron"]).text
@@ -158,18 +162,28 @@ def _clean_schedule(parameters: Parameters, present: ReportSchedule | None) -> P
 def _create_schedule(actor: Actor, parameters: Parameters) -> Done:
     assert not isinstance(actor.user, AnonymousUser)
     schedule = ReportSchedule.objects.create(**parameters, created_by=actor.user)
-    schedules.mirror(schedule)
     return Done({"schedule_id": schedule.pk})
 
 
 def _change_schedule(actor: Actor, parameters: Parameters) -> Done:
-    schedule = ReportSchedule.objects.get(pk=parameters["schedule_id"])
+    now = timezone.now()
+    made = schedules.make_due_of(parameters["schedule_id"], now)  # what was due before the change is run as it was then
+    transaction.on_commit(lambda: _send_scheduled(made))
+    schedule = ReportSchedule.objects.select_for_update().get(pk=parameters["schedule_id"])
     for name, value in parameters.items():
         if name != "schedule_id":
             setattr(schedule, name, value)
+    schedule.decided_until = now
     schedule.save()
-    schedules.mirror(schedule)
     return Done({"schedule_id": schedule.pk})
+
+
+def _send_scheduled(made: list[ReportRun]) -> None:
+    for run in made:
+        try:
+            task_queue().send(RUN_REPORT, str(run.pk))
+        except Problem as problem:
+            log.warning("run %s is left to the janitor: %s", run.pk, problem.detail)
 
 
 def _validate_schedule_deletion(actor: Actor, parameters: Parameters) -> Parameters:
@@ -178,8 +192,8 @@ def _validate_schedule_deletion(actor: Actor, parameters: Parameters) -> Paramet
 
 
 def _delete_schedule(actor: Actor, parameters: Parameters) -> Done:
-    schedules.forget(parameters["schedule_id"])
-    ReportSchedule.objects.filter(pk=parameters["schedule_id"]).delete()
+    for schedule in ReportSchedule.objects.select_for_update().filter(pk=parameters["schedule_id"]):
+        schedule.delete()
     return Done({"schedule_id": parameters["schedule_id"]})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -14,6 +15,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from webapp import snapshot
+from webapp.lifecycle import State
 from webapp.operations.services import Submitted
 from webapp.pages import change, form_page, go_to, needs, page, posted
 from webapp.paging import paged
@@ -30,7 +32,12 @@ NEXT_RUNS = 5
 @needs("reports.read")
 def reports(request: HttpRequest) -> HttpResponse:
     runs = ReportRun.objects.select_related("schedule").order_by("-created_at")
-    context = {"page": paged(runs[:2000], request.GET, 25)}
+    state, schedule = request.GET.get("state", ""), request.GET.get("schedule", "")
+    if state in ReportRun.STATES:
+        runs = runs.filter(state=state)
+    if re.fullmatch(r"[0-9]{1,18}", schedule):
+        runs = runs.filter(schedule=int(schedule))
+    context: dict[str, Any] = {"page": paged(runs[:2000], request.GET, 25), "states": ReportRun.STATES}
     if request.htmx and request.htmx.target == "runs":
         return page(request, "reports/_runs.html", context)
     context.update(
@@ -44,7 +51,8 @@ def _shown(schedule: ReportSchedule) -> dict[str, Any]:
         "schedule": schedule,
         "words": cron.describe(schedule.cron),
         "next": next(iter(schedule.next_runs(1)), None),
-        "last": schedule.runs.order_by("-created_at").first(),
+        "last": schedule.runs.exclude(state=State.SKIPPED).order_by("-created_at").first(),
+        "skipped": schedule.runs.filter(state=State.SKIPPED).order_by("-created_at").first(),
     }
 
 
@@ -123,6 +131,7 @@ def create_schedule(request: HttpRequest, report: str) -> HttpResponse:
         "time_zone": zone,
         "enabled": "on",
         "overlap": "skip",
+        "catch_up": "latest",
         "name": f"{chosen.title} daily",
     }
     context = {**_form(chosen), "values": values, "title": f"Schedule {chosen.title}"}
@@ -136,7 +145,7 @@ def edit_schedule(request: HttpRequest, schedule_id: int) -> HttpResponse:
     schedule = find_schedule(schedule_id)
     chosen = catalogue.report(schedule.report)
     values = {
-        **{name: getattr(schedule, name) for name in ("name", "cron", "time_zone", "overlap")},
+        **{name: getattr(schedule, name) for name in ("name", "cron", "time_zone", "overlap", "catch_up")},
         "enabled": "on" if schedule.enabled else "",
         **{f"p_{parameter.name}": _as_field(parameter, schedule.parameters) for parameter in chosen.parameters},
     }
@@ -163,11 +172,13 @@ def cron_preview(request: HttpRequest) -> HttpResponse:
         context["error"] = "; ".join(sentence for sentences in rules.broken.values() for sentence in sentences)
     else:
         try:
-            runs = cron.next_runs(expression, zone, NEXT_RUNS)
+            found = cron.parse(expression).next_ticks(timezone.now(), ZoneInfo(zone), NEXT_RUNS)
             context.update(
                 words=cron.describe(expression),
                 zone=zone,
-                runs=[f"{run.astimezone(ZoneInfo(zone)):%a %Y-%m-%d %H:%M %Z}" for run in runs],
+                runs=[
+                    (f"{tick.at.astimezone(ZoneInfo(zone)):%a %Y-%m-%d %H:%M %Z}", tick.in_place_of) for tick in found
+                ],
             )
         except cron.CronError as error:
             context["error"] = str(error)
@@ -180,6 +191,7 @@ def _form(chosen: catalogue.Report) -> dict[str, Any]:
         "topics": sorted(topic.name for topic in snapshot.current().find_topics()),
         "zones": sorted(known_time_zones()),
         "overlaps": ReportSchedule.Overlap.choices,
+        "catch_ups": ReportSchedule.CatchUp.choices,
     }
 
 
@@ -218,5 +230,6 @@ def _schedule_given(request: HttpRequest, chosen: catalogue.Report) -> dict[str,
         **posted(request, "name", "cron", "time_zone"),
         "enabled": request.POST.get("enabled", "off"),
         "overlap": request.POST.get("overlap", "skip"),
+        "catch_up": request.POST.get("catch_up", "latest"),
         "parameters": _parameters(request, chosen),
     }

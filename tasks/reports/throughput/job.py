@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 def run(context: Context) -> Result:
     """Make the report; raises RunCancelled, ReportFailed, or what Spark and the cluster raise."""
     context.progress.say("asking the brokers how much there is to read")
-    ranges, coverage = read.find(context.controllers, context.parameters, context.started_ms)
+    ranges, coverage = read.find(context.controllers, context.parameters, context.as_of_ms)
     total = sum(each.size for each in ranges)
     if not total:
         write.write_parquet(context.result_path, Minutes())

@@ -24,11 +24,11 @@ TASKS_PER_SLICE: Final = 2
 MOST_RECORDS_PER_TASK: Final = 250_000
 
 
-def window(parameters: Mapping[str, Any], started_ms: int) -> tuple[int, int]:
+def window(parameters: Mapping[str, Any], as_of_ms: int) -> tuple[int, int]:
     """The time range [start, end) in milliseconds, of store times."""
     end = _milliseconds(parameters.get("end"))
     start = _milliseconds(parameters.get("start"))
-    end = started_ms if end is None else end
+    end = as_of_ms if end is None else end
     minutes = int(parameters.get("minutes") or 60)
     return (end - minutes * MINUTE_MS if start is None else start), end
 
@@ -37,13 +37,11 @@ def _milliseconds(text: str | None) -> int | None:
     return None if not text else int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-def find(
-    controllers: Sequence[str], parameters: Mapping[str, Any], started_ms: int
-) -> tuple[list[QueueRange], Coverage]:
+def find(controllers: Sequence[str], parameters: Mapping[str, Any], as_of_ms: int) -> tuple[list[QueueRange], Coverage]:
     """The ranges of queue offsets that the parameters mean, and what they cover. Raises RequestError when a topic does not
     exist.
     """
-    start_ms, end_ms = (max(0, each) for each in window(parameters, started_ms))
+    start_ms, end_ms = (max(0, each) for each in window(parameters, as_of_ms))
     with Cluster(controllers) as cluster:
         topics = list(parameters.get("topics") or ()) or cluster.user_topics()
         if not topics:

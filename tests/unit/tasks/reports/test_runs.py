@@ -1,17 +1,16 @@
-"""Taking, ending, scheduling and cleaning up runs, with a job and a Spark that the test controls."""
+"""Taking, ending and cleaning up runs, with a job and a Spark that the test controls."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.utils import timezone
-from django_celery_beat.models import PeriodicTask
 
 from remoting.errors import ConnectionLost
 from tasks import operations, schedule
@@ -20,11 +19,10 @@ from tasks.reports import runs
 from tasks.reports.context import Context, ReportFailed, Result
 from tasks.spark.lease import SparkUnavailable
 from tests.unit.tasks.fake_redis import FakeRedis
-from webapp.accounts.models import User
 from webapp.operations.models import Operation
-from webapp.reports import schedules, stream
+from webapp.reports import stream
 from webapp.reports.catalogue import Row
-from webapp.reports.models import ReportRun, ReportSchedule
+from webapp.reports.models import ReportRun
 
 pytestmark = pytest.mark.django_db
 
@@ -136,6 +134,21 @@ def test_a_run_goes_from_queued_to_its_final_rows(spark: FakeSpark) -> None:
     assert [(row.key, row.final, row.data) for row in ended.rows.all()] == [("a", True, {"messages": 5})]
     assert ended.parquet_path.endswith(f"reports/{made.pk}.parquet")
     assert spark.closed == 0
+
+
+def test_a_run_looks_back_from_the_time_its_schedule_was_due_or_from_its_start(spark: FakeSpark) -> None:
+    seen: list[int] = []
+
+    def work(context: Context) -> Result:
+        seen.append(context.as_of_ms)
+        return Result([], ["done"])
+
+    spark.work = work
+    scheduled, by_hand = queued(tick=datetime(2026, 1, 1, 6, tzinfo=UTC)), queued()
+    for made in (scheduled, by_hand):
+        runs.run(str(made.pk))
+    started = after(by_hand).started_at
+    assert seen == [1_767_247_200_000, int(started.timestamp() * 1000)]
 
 
 def test_a_second_delivery_finds_the_run_taken_or_over(spark: FakeSpark, redis: FakeRedis) -> None:
@@ -260,82 +273,6 @@ def test_cancel_ends_a_run_whose_worker_is_gone_and_leaves_a_living_one_to_its_w
     runs.cancel(str(uuid.uuid4()))
 
 
-# ---- schedules
-
-
-def make_schedule(overlap: str = "skip", **fields: Any) -> ReportSchedule:
-    return ReportSchedule.objects.create(
-        name="hourly", report="throughput", parameters={"minutes": 5}, cron="0 * * * *", overlap=overlap, **fields
-    )
-
-
-def test_a_tick_makes_one_run_however_often_it_is_delivered() -> None:
-    made = make_schedule(created_by=User.objects.create(username="ann"))
-    first = runs.make_scheduled_run(made.pk, "message-1")
-    assert first is not None
-    assert (first.parameters, first.requested_by_name, first.schedule) == ({"minutes": 5}, "schedule hourly", made)
-    again = runs.make_scheduled_run(made.pk, "message-1")
-    assert again is not None
-    assert again.pk == first.pk
-    stream.starting(first.pk)
-    assert runs.make_scheduled_run(made.pk, "message-1") is None
-    assert ReportRun.objects.count() == 1
-
-
-def test_skip_leaves_a_trace_of_what_was_skipped() -> None:
-    made = make_schedule("skip")
-    assert runs.make_scheduled_run(made.pk, "1") is not None
-    assert runs.make_scheduled_run(made.pk, "2") is None
-    skipped = ReportRun.objects.get(state="cancelled")
-    assert skipped.reason == "skipped: the run before was not over"
-
-
-def test_replace_cancels_what_goes_on() -> None:
-    made = make_schedule("replace")
-    waiting, going = runs.make_scheduled_run(made.pk, "1"), runs.make_scheduled_run(made.pk, "2")
-    assert waiting is not None
-    assert going is not None
-    stream.starting(going.pk)
-    assert runs.make_scheduled_run(made.pk, "3") is not None
-    assert after(waiting).state == "cancelled"
-    assert (after(going).state, going.cancel_requested) == ("starting", True)
-
-
-def test_queue_lets_runs_follow_one_another_and_is_bounded(
-    spark: FakeSpark, sent: list[tuple[str, Any, dict[str, Any]]]
-) -> None:
-    made = make_schedule("queue")
-    first, second = runs.make_scheduled_run(made.pk, "1"), runs.make_scheduled_run(made.pk, "2")
-    assert first is not None
-    assert second is not None
-    runs.run(str(second.pk))
-    assert after(second).state == "queued"
-    assert sent == [("tasks.reports.run", [str(second.pk)], {"queue": "reports", "countdown": runs.WAIT_FOR_TURN_S})]
-    runs.run(str(first.pk))
-    runs.run(str(second.pk))
-    assert after(second).state == "succeeded"
-    for index in range(runs.MOST_WAITING):
-        assert runs.make_scheduled_run(made.pk, f"more {index}") is not None
-    assert runs.make_scheduled_run(made.pk, "too many") is None
-
-
-def test_a_disabled_or_deleted_schedule_runs_nothing(sent: list[tuple[str, Any, dict[str, Any]]]) -> None:
-    made = make_schedule(enabled=False)
-    runs.run_schedule(made.pk)
-    runs.run_schedule(4711)
-    assert ReportRun.objects.count() == 0
-    assert sent == []
-
-
-def test_beat_sends_the_schedule_to_the_task_of_that_name(sent: list[tuple[str, Any, dict[str, Any]]]) -> None:
-    made = make_schedule()
-    schedules.mirror(made)
-    (periodic,) = PeriodicTask.objects.all()
-    assert periodic.task == runs.run_schedule.name
-    runs.run_schedule(made.pk)
-    assert [name for name, _, _ in sent] == ["tasks.reports.run"]
-
-
 # ---- janitor and retention
 
 
@@ -427,5 +364,5 @@ def test_the_timetable_names_tasks_that_exist() -> None:
     assert {entry["task"] for entry in app.conf.beat_schedule.values()} <= set(app.tasks)
     from webapp import queue
 
-    named = {queue.RUN_OPERATION, queue.RUN_REPORT, queue.CANCEL_REPORT, queue.RUN_REPORT_SCHEDULE}
+    named = {queue.RUN_OPERATION, queue.RUN_REPORT, queue.CANCEL_REPORT}
     assert named <= set(app.tasks)
