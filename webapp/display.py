@@ -91,30 +91,45 @@ def dash(value: Any) -> Any:
 # ---- times
 
 
+# Every moment on a page is a `time` element of one of these two forms, in the viewer's zone; `static/js/times.js` makes the same.
+# A value is a datetime, RFC 3339 text, or milliseconds since 1970.
+
+
 @register.filter
 def instant(value: Any) -> str:
-    """A moment (datetime, RFC 3339 text, or milliseconds) in the viewer's zone, to the millisecond."""
+    """A moment to the millisecond."""
     moment = _moment(value)
     if moment is None:
         return DASH
     local = timezone.localtime(moment)
-    milliseconds = f"{local.microsecond // 1000:03}"
-    return format_html(
-        '<time datetime="{}" title="{}">{}<span class="ms">.{}</span></time>',
-        moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        f"{local:%Y-%m-%d %H:%M:%S}.{milliseconds} {local:%Z}",
-        f"{local:%Y-%m-%d %H:%M:%S}",
-        milliseconds,
-    )
+    shown = format_html('{}<span class="ms">.{}</span>', f"{local:%Y-%m-%d %H:%M:%S}", _milliseconds(local))
+    return _time_element(moment, shown)
 
 
 @register.filter
 def minute(value: Any) -> str:
-    """A moment to the minute, with its weekday and zone."""
+    """A moment to the minute, for what happens by the minute or long ago."""
+    moment = _moment(value)
+    return DASH if moment is None else _time_element(moment, f"{timezone.localtime(moment):%Y-%m-%d %H:%M}")
+
+
+@register.filter
+def in_full(value: Any) -> str:
+    """A moment with its weekday and zone, as text for a title."""
     moment = _moment(value)
     if moment is None:
-        return DASH
-    return f"{timezone.localtime(moment):%a %Y-%m-%d %H:%M %Z}"
+        return "not known"
+    local = timezone.localtime(moment)
+    return f"{local:%a %Y-%m-%d %H:%M:%S}.{_milliseconds(local)} {timezone.get_current_timezone_name()}"
+
+
+def _time_element(moment: datetime, shown: str) -> SafeString:
+    utc = moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_html('<time datetime="{}" title="{}">{}</time>', utc, in_full(moment), shown)
+
+
+def _milliseconds(moment: datetime) -> str:
+    return f"{moment.microsecond // 1000:03}"
 
 
 @register.filter

@@ -6,9 +6,11 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
+from remoting.facts.words import TopicKind
 from webapp import snapshot
 from webapp.accounts.permissions import actor_of
 from webapp.pages import needs, page
+from webapp.topics.purpose import in_order
 
 PAGES = (
     ("Overview", "landing", "home", "cluster.read"),
@@ -38,11 +40,12 @@ def palette(request: HttpRequest) -> HttpResponse:
         if actor.may(permission) and wanted in text.lower()
     ]
     if wanted:
-        groups, topics = (
-            find(wanted, with_system=True) for find in (present.find_consumer_groups, present.find_topics)
-        )
-        found += [_entry(topic.name, "topic", "topic") for topic in topics]
+        topics = in_order(present.find_topics(wanted, with_system=True))
+        own = [topic for topic in topics if topic.kind is TopicKind.ORDINARY]
+        groups = present.find_consumer_groups(wanted, with_system=True)
+        found += [_entry(topic.name, "topic", "topic") for topic in own]
         found += [_entry(group.name, "consumer group", "group") for group in groups]
+        found += [_entry(topic.name, "topic", "topic") for topic in topics[len(own) :]]
     return page(request, "_palette.html", {"found": found[:SHOWN], "more": max(0, len(found) - SHOWN)})
 
 

@@ -33,7 +33,7 @@ from remoting.facts.snapshot import (
     Topic,
     Verdict,
 )
-from remoting.facts.words import BrokerRole, Health, Severity
+from remoting.facts.words import BrokerRole, Health, Severity, TopicKind
 from webapp.errors import NotFound
 from webapp.rules import RESERVED_GROUPS
 
@@ -153,11 +153,13 @@ class Snapshot:
                 return group
         raise NotFound(f"There is no group {name} in the cluster {cluster}.", code="group-not-found")
 
-    def find_topics(self, part: str = "", *, with_system: bool = False) -> list[Topic]:
-        """Those with the part in their name, in upper or lower case."""
+    def find_topics(self, part: str = "", *, with_system: bool = False, kind: TopicKind | None = None) -> list[Topic]:
+        """Those with the part in their name, in upper or lower case; of one kind, or of all but the system's (or really all)."""
         wanted = part.lower()
         return [
-            topic for topic in self.facts.topics if wanted in topic.name.lower() and (with_system or not topic.system)
+            topic
+            for topic in self.facts.topics
+            if wanted in topic.name.lower() and (topic.kind is kind if kind else with_system or not topic.system)
         ]
 
     def find_consumer_groups(self, part: str = "", *, with_system: bool = False) -> list[ConsumerGroup]:

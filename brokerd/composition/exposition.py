@@ -243,10 +243,10 @@ def _leading(state: ReplicaFacts, leading: LeadingFacts) -> list[Family]:
         "logboom_replication_silence_limit_seconds", "gauge", "how long a connected replica may say nothing, as learned"
     )
     for peer in leading.replicas:
-        if peer.state.broker_id < 0 or peer.gap_bytes is None:
+        if peer.state.broker_id < 0 or peer.state.gap_bytes is None:
             continue
         labels = {"member": str(peer.state.broker_id), "learner": str(peer.state.learner).lower()}
-        gap.add(peer.gap_bytes, **labels)
+        gap.add(peer.state.gap_bytes, **labels)
         silent.add(peer.silent_ms / 1000, **labels)
         limit.add(peer.silence_limit_ms / 1000, **labels)
     missing = Family("logboom_replication_missing_seconds", "gauge", "for how long a copy has been missing, and why")

@@ -21,10 +21,9 @@ from remoting.facts.loop import LoopState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerFacts:
-    """A connected replica. `gap_bytes`: what it has not acked of the log, None before its first ack."""
+    """A connected replica."""
 
     state: PeerState
-    gap_bytes: int | None
     silent_ms: int
     silence_limit_ms: int
 
@@ -120,8 +119,8 @@ def _leading_facts(mastership: Mastership, settings: ReplicationSettings, end_of
                     stage=follower.stage.value,
                     learner=follower.learner,
                     in_sync=follower.broker_id in mastership.sync.local,
+                    gap_bytes=end_offset - follower.ack_offset if follower.ack_offset >= 0 else None,
                 ),
-                gap_bytes=end_offset - follower.ack_offset if follower.ack_offset >= 0 else None,
                 silent_ms=follower.silence.silent_ms(now_ms),
                 silence_limit_ms=settings.plain_silence_limit_ms
                 if follower.layout.is_rocketmq

@@ -190,7 +190,10 @@ class QuorumState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerState:
-    """A replica that copies this master's log: which layout of frames it speaks, and how far the handshake is."""
+    """A replica that copies this master's log: which layout of frames it speaks, and how far the handshake is.
+
+    `gap_bytes`: what it had not acknowledged of the log at the moment of this answer; None before its first acknowledgement.
+    """
 
     broker_id: int
     address: str = ""
@@ -198,6 +201,7 @@ class PeerState:
     stage: str = ""
     learner: bool = False
     in_sync: bool = False
+    gap_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

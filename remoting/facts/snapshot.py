@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from remoting.facts.broker_state import EpochState, MemberState
-from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, Severity
+from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, Severity, TopicKind
+from remoting.names import is_dead_letter_topic, is_retry_topic
 
 VERSION: Final = 1
 KEY: Final = "logboom:snapshot"  # in Redis
@@ -51,7 +52,10 @@ class Controller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A broker of a group. `gap_bytes`: what it lacks of its master's log. `last_heartbeat_ms`: how long ago that was.
+    """A broker of a group. `last_heartbeat_ms`: how long ago that was.
+
+    `gap_bytes`: what it had not acknowledged of its master's log when the master answered, by the master's own count; None when
+    that does not answer, or the replica is not connected to it.
 
     `process` and `pid` are None for a broker that the appliance's supervisor does not run; `pid` also while it is down.
     """
@@ -231,6 +235,14 @@ class Topic:
     @property
     def queue_count(self) -> int:
         return len(self.queues)
+
+    @property
+    def kind(self) -> TopicKind:
+        if self.system:
+            return TopicKind.SYSTEM
+        if is_retry_topic(self.name):
+            return TopicKind.RETRY
+        return TopicKind.DEAD_LETTER if is_dead_letter_topic(self.name) else TopicKind.ORDINARY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

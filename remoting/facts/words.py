@@ -61,6 +61,18 @@ class GroupStart(StrEnum):
         return cls.UNKNOWN if isinstance(value, str) else None
 
 
+class TopicKind(StrEnum):
+    """What a topic is there for, in the order in which people look for them.
+
+    A consumer group brings retry topics and a dead-letter topic with it; the system's are its own.
+    """
+
+    ORDINARY = "ordinary"
+    RETRY = "retry"
+    DEAD_LETTER = "dead-letter"
+    SYSTEM = "system"
+
+
 class Health(StrEnum):
     """The verdict on the cluster: `down` takes no messages, `degraded` lacks something that protects or restores them."""
 

@@ -94,7 +94,7 @@ def _group(group: GroupView, look: Look) -> Group:
         transactions=transactions(master.transactions) if master is not None else None,
         delays=delays(master.schedule) if master is not None else None,
         index=index(master.index_lag_bytes) if master is not None else None,
-        replicas=tuple(_with_gaps(replicas, master_id)),
+        replicas=tuple(_with_gaps(replicas, master)),
     )
 
 
@@ -137,16 +137,15 @@ def _replica(told: ReplicaView, state: BrokerState | None, in_sync: Sequence[int
     )
 
 
-def _with_gaps(replicas: Sequence[Replica], master_id: int | None) -> list[Replica]:
-    """How many bytes each replica lacks of its master's log; unknown when either end is."""
-    master_end = next((each.max_offset for each in replicas if each.id == master_id), None)
-    if master_end is None:
+def _with_gaps(replicas: Sequence[Replica], master: BrokerState | None) -> list[Replica]:
+    """How many bytes of its master's log each replica has not acknowledged, by the master's own count.
+
+    Unknown without that word: the ends that two brokers tell are of different moments, and their difference is no length.
+    """
+    if master is None or master.role is not BrokerRole.MASTER:
         return list(replicas)
-    # two answers a moment apart: a replica may have read more than the master had when it answered
-    return [
-        replace(each, gap_bytes=None if each.max_offset is None else max(0, master_end - each.max_offset))
-        for each in replicas
-    ]
+    gaps = {peer.broker_id: peer.gap_bytes for peer in master.channel.replicas} | {master.broker_id: 0}
+    return [replace(each, gap_bytes=known(gaps.get(each.id))) for each in replicas]
 
 
 def _first(*values: int | None) -> int | None:

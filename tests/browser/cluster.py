@@ -1,4 +1,4 @@
-"""The fake cluster of the web tests with messages in it, made anew in each process."""
+"""The fake cluster of the web tests with messages and client users in it, made anew in each process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import zlib
 
 from remoting.record.layout import SYS_COMPRESSED
-from tests.web.fakes import FakeCluster
+from tests.browser.untidy import TOPIC, USER
+from tests.web.fakes import FakeAccess, FakeCluster
+
+CLIENT_USER = USER[:64]  # the longest there is
 
 
 class SeededCluster(FakeCluster):
-    """Its topic `orders` has messages with text, JSON, bytes and a compressed body."""
+    """Its topic `orders` has messages with text, JSON, bytes and a compressed body; the other has a long name, and long keys."""
 
     def __init__(self) -> None:
         if "orders" not in self.topics:
@@ -25,3 +28,30 @@ class SeededCluster(FakeCluster):
             self.store("orders", 1, b"plain text, one line: gr\xc3\xbc\xc3\x9fe", {"TAGS": "note"})
             self.store("orders", 1, bytes(range(256)), {"KEYS": "binary"})
             self.store("orders", 1, zlib.compress(b"packed " * 400), {"KEYS": "packed"}, sys_flag=SYS_COMPRESSED)
+            self.add_topic(TOPIC, 24)
+            for number in range(30):
+                properties = {
+                    "KEYS": f"{number}" + "k" * 300,
+                    "TAGS": "t" * 90,
+                    "p" * 90: "v" * 300,
+                    "UNIQ_KEY": "A" * 64,
+                }
+                self.store(TOPIC, 0, b"x" * 3000, properties)
+
+
+class SeededAccess(FakeAccess):
+    """It has one client user, with a permission."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not hasattr(FakeAccess, "machine"):
+            FakeAccess.clear()
+            self.create_user(CLIENT_USER, "a long secret", "Normal", "enable")
+            resource = f"Topic:{TOPIC}"
+            entry = {
+                "resource": resource,
+                "actions": ["Pub", "Sub"],
+                "sourceIps": ["192.168.100.0/24"] * 9,
+                "decision": "Allow",
+            }
+            self.put_permission(CLIENT_USER, entry)

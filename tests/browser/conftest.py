@@ -82,6 +82,15 @@ class Console:
         """Run code with Django set up."""
         return self.python("-c", f"import django; django.setup()\n{code}")
 
+    def everything_kept(self) -> bytes:
+        """What is in the console's database with its log, and in Redis."""
+        files = [path.read_bytes() for path in self._directory.rglob("console.sqlite3*")]
+        assert files, "the database is there"
+        store = redis.Redis(port=self.redis_port)
+        values = [store.dump(key) or b"" for key in store.scan_iter()]
+        store.close()
+        return b"".join([*files, *values])
+
     def feed(self, document: dict[str, Any]) -> None:
         """Let the collector see this from now on; a `pinned` one is written once, as by a collector that died."""
         with self._feeding:

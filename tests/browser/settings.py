@@ -5,3 +5,4 @@ from __future__ import annotations
 from webapp.settings import *  # noqa: F403
 
 CLUSTER_CLIENT = "tests.browser.cluster.SeededCluster"
+ACCESS_CLIENT = "tests.browser.cluster.SeededAccess"

@@ -247,6 +247,17 @@ def test_a_reload_makes_no_second_token(tab: Tab, console: Console) -> None:
     tab.has(before + 1, "tbody tr td.mono")
 
 
+def test_neither_database_nor_redis_ever_holds_what_a_new_token_reads(tab: Tab, console: Console) -> None:
+    tab.go("/tokens/")
+    tab.page.fill("#name", "by the browser")
+    tab.page.click("text=Make token")
+    text = tab.page.inner_text("#secret-1").strip()
+    assert text.startswith("lb_")
+    kept = console.everything_kept()
+    assert b"by the browser" in kept, "what it is for"
+    assert text.rpartition("_")[2].encode() not in kept
+
+
 def test_electing_asks_shows_why_and_follows_the_outcome(tab: Tab, console: Console) -> None:
     tab.page.click('[data-key="replica-broker-a-2"] >> text=Elect master')
     tab.sees("No acknowledged message is lost", "#dialog-place dialog")

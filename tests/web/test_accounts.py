@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import operator
 import re
+import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
+from django.apps import apps
 from django.contrib.sessions.models import Session
 from django.test import Client
 from django.utils import timezone
 
 from tests.web.conftest import PASSWORD
-from webapp.accounts import login_limit, services, tokens
+from webapp.accounts import handover, login_limit, services, tokens
 from webapp.accounts.models import ApiToken, LoginAttempt, User
 from webapp.accounts.permissions import PERMISSIONS, Role, permissions_of, role_of, set_role
 from webapp.appliance.prepare import ensure_cli_token
@@ -350,8 +354,47 @@ def test_the_page_shows_a_new_token_once_and_a_reload_makes_no_second(viewer: Cl
     assert not SECRET.search(again)
     assert "not shown again" not in again
     assert ApiToken.objects.count() == 1
-    kept = [session.get_decoded() for session in Session.objects.all()]
-    assert secret not in str(kept)
+
+
+def everything_stored() -> str:
+    """All tables of the console with what sessions and operations hold, as text."""
+    rows = [list(model.objects.values()) for model in apps.get_models(include_auto_created=True)]
+    return str([*rows, *(session.get_decoded() for session in Session.objects.all())])
+
+
+def test_what_a_new_token_reads_is_stored_nowhere_not_even_until_it_is_shown(viewer: Client) -> None:
+    make_token(viewer, "mine")
+    stored, cookie = everything_stored(), viewer.cookies[handover.COOKIE]
+    assert "mine" in stored
+    assert not SECRET.search(stored)
+    assert not SECRET.search(cookie.value), "nor can it be read where the browser keeps it"
+    assert (cookie["max-age"], cookie["path"], cookie["httponly"]) == (300, "/tokens/", True)
+    [secret] = SECRET.findall(viewer.get("/tokens/").content.decode())
+    assert secret.rpartition("_")[2] not in everything_stored()
+    assert viewer.cookies[handover.COOKIE].value == "", "the browser forgets it with the page that shows it"
+
+
+def test_a_token_that_nobody_looked_at_cannot_be_shown_after_five_minutes(
+    viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_token(viewer, "mine")
+    sealed, present_s = viewer.cookies[handover.COOKIE].value, time.time()
+    for later_s, shown in ((handover.LIFE_S + 5, False), (handover.LIFE_S - 5, True)):
+        viewer.cookies[handover.COOKIE] = sealed
+        monkeypatch.setattr(time, "time", partial(operator.add, present_s, later_s))
+        assert bool(SECRET.search(viewer.get("/tokens/").content.decode())) is shown
+
+
+def test_only_the_session_that_made_a_token_is_shown_it(viewer: Client, admin: Client, users: dict[str, User]) -> None:
+    make_token(viewer, "mine")
+    sealed = viewer.cookies[handover.COOKIE].value
+    logged_out = viewer.post("/logout")
+    assert logged_out.cookies[handover.COOKIE].value == ""
+    viewer.force_login(users["viewer"])
+    for other in (viewer, admin):
+        for given in (sealed, sealed[:-9], "nonsense", ""):
+            other.cookies[handover.COOKIE] = given
+            assert not SECRET.search(other.get("/tokens/").content.decode())
 
 
 def test_two_tokens_made_before_the_page_is_seen_are_both_shown(viewer: Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.web.fakes import MemorySnapshots, snapshot_document
 from webapp import snapshot
 from webapp.accounts.models import User
 from webapp.api.urls import urlpatterns
+from webapp.operations.models import Operation
 
 EXAMPLES = {
     "name": "orders",
@@ -65,6 +67,18 @@ def test_session_without_csrf_token_is_refused(users: dict[str, User], method: s
     response = client.generic(method, address, "{}", content_type="application/json")
     assert response.status_code == 403
     assert "CSRF" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("zone", ["", "Asia/Tokyo"])
+def test_times_are_utc_whatever_zone_the_person_at_the_browser_chose(users: dict[str, User], zone: str) -> None:
+    """A session has its person's zone; a token has none, and both are asked for by the same scripts."""
+    client = Client()
+    client.force_login(users["operator"])
+    User.objects.update(time_zone=zone)
+    created = Operation.objects.create(kind="topic.create", target="orders", requested_by_name="operator").created_at
+    (told,) = client.get("/api/v1/operations").json()["items"]
+    assert datetime.fromisoformat(told["created_at"]) == created
+    assert told["created_at"].endswith("Z")
 
 
 @pytest.mark.parametrize(

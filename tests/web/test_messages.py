@@ -379,3 +379,10 @@ def test_what_the_address_leaves_open_is_the_first_queue_with_messages() -> None
             browse_rules.choose("orders", present, dict(parse_qsl(query)))
     with pytest.raises(NotFound, match="it has none at all"):
         browse_rules.choose("orders", [], {"queue_id": "0"})
+
+
+def test_the_form_that_sends_begins_empty_and_keeps_what_was_refused(operator: Client) -> None:
+    text = operator.get("/topics/orders/send").content.decode()
+    assert re.search(r'name="keys" value=""', text), "a form's data has a method of that name"
+    text = operator.post("/topics/orders/send", {"body": "", "keys": "k1 k2"}).content.decode()
+    assert 'name="keys" value="k1 k2"' in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -148,6 +150,63 @@ def test_the_list_filters_sorts_and_pages(viewer: Client) -> None:
     assert "No topic has this in its name" in viewer.get("/topics/?q=nope").content.decode()
     for strange in ("?sort=__class__", "?page=-1", "?page=x", "?sort=", "?page=99999999999999999999"):
         assert viewer.get(f"/topics/{strange}").status_code == 200
+
+
+def put_topics_of_groups(groups: int) -> None:
+    """A topic `zebra` beside what so many consumer groups brought with them, and a topic of the system's."""
+    plain = {"type": "NORMAL", "queues": [], "in_per_s": None, "message_count": 0}
+    names = [
+        *(f"%RETRY%group-{number:03}" for number in range(groups)),
+        *(f"%RETRY%group-{number:03}+zebra" for number in range(groups)),
+        *(f"%DLQ%group-{number:03}" for number in range(groups)),
+        *("%RETRYnot", "zebra"),
+    ]
+    topics = [{"name": name, "system": False, **plain} for name in sorted(names)]
+    topics.append({"name": "rmq_sys_logboom_pop", "system": True, **plain})
+    MemorySnapshots.put(snapshot_document(topics=topics))
+    snapshot.current(fresh=True)
+
+
+def names_on(client: Client, query: str = "") -> list[str]:
+    return re.findall(r'<tr data-key="([^"]+)"', client.get(f"/topics/{query}").content.decode())
+
+
+def test_topics_come_before_what_consumer_groups_brought_with_them(viewer: Client) -> None:
+    put_topics_of_groups(60)
+    assert names_on(viewer) == ["%RETRYnot", "zebra"]
+    assert names_on(viewer, "?system=on") == ["%RETRYnot", "zebra", "rmq_sys_logboom_pop"]
+    assert names_on(viewer, "?sort=-name") == ["zebra", "%RETRYnot"]
+    text = viewer.get("/topics/").content.decode()
+    for kind, title, count in (("retry", "Retries", 120), ("dead-letter", "Dead letters", 60)):
+        assert re.search(rf'href="\?kind={kind}"[^>]*>{title} <span[^>]*>{count}<', text), kind
+    assert len(names_on(viewer, "?kind=retry&page=2")) == 50
+    assert names_on(viewer, "?kind=dead-letter&q=007") == ["%DLQ%group-007"]
+    assert names_on(viewer, "?q=zebra")[:2] == ["zebra", "%RETRY%group-000+zebra"], "a search looks through all"
+    assert names_on(viewer, "?kind=nonsense") == ["%RETRYnot", "zebra"]
+    landing = viewer.get("/").content.decode()
+    assert re.search(r'data-key="topics">\s*<h2>Topics</h2>\s*<p class="number">2</p>', landing)
+    assert "180 for retries and dead letters" in landing
+
+
+def test_rest_filters_topics_by_kind_and_lists_all_but_the_system_s_as_ever(viewer: Client) -> None:
+    put_topics_of_groups(2)
+
+    def kinds(query: str) -> Counter[str]:
+        return Counter(each["kind"] for each in viewer.get(f"/api/v1/topics{query}").json()["items"])
+
+    assert kinds("") == {"ordinary": 2, "retry": 4, "dead-letter": 2}
+    assert kinds("?system=true") == {"ordinary": 2, "retry": 4, "dead-letter": 2, "system": 1}
+    assert kinds("?kind=ordinary&system=true") == {"ordinary": 2}
+    assert kinds("?kind=system") == {"system": 1}
+    assert kinds("?kind=retry&q=zebra") == {"retry": 2}
+    refused = viewer.get("/api/v1/topics?kind=returns")
+    assert (refused.status_code, list(refused.json()["errors"])) == (400, ["kind"])
+
+
+def test_the_palette_finds_topics_before_what_consumer_groups_brought_with_them(viewer: Client) -> None:
+    put_topics_of_groups(60)
+    text = viewer.get("/palette?q=zebra", headers={"HX-Request": "true"}).content.decode()
+    assert re.findall(r'class="name">([^<]+)<', text)[0] == "zebra"
 
 
 def test_names_of_others_are_escaped(viewer: Client) -> None:

@@ -12,7 +12,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
-from webapp.accounts import services
+from webapp.accounts import handover, services
 from webapp.accounts.models import ApiToken, User
 from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, Role, actor_of, permissions_of, role_of
 from webapp.context import THEMES
@@ -45,7 +45,9 @@ def log_in(request: HttpRequest) -> HttpResponse:
 @require_POST
 def log_out(request: HttpRequest) -> HttpResponse:
     services.log_out(request)
-    return HttpResponseRedirect(reverse("login"))
+    response = HttpResponseRedirect(reverse("login"))
+    handover.forget(response)
+    return response
 
 
 @require_POST
@@ -98,15 +100,13 @@ def _set_time_zone(request: HttpRequest, context: dict[str, Any]) -> HttpRespons
 
 # ---- tokens
 
-_NEW_TOKENS = "new_tokens"  # in a session: the whole texts of tokens that were made and not shown yet
-
 
 @require_http_methods(["GET", "POST"])
 @needs("tokens.write")
 def tokens(request: HttpRequest) -> HttpResponse:
     """One's tokens (everybody's for who manages users), and the form for a new one.
 
-    What a new one reads waits in the session of who made it for the redirect to this page, which shows it and forgets it.
+    What a new one reads comes along with the redirect to this page (`webapp.accounts.handover`), which shows it and forgets it.
     """
     actor = actor_of(request)
     rows = ApiToken.objects.select_related("owner")
@@ -121,15 +121,18 @@ def tokens(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         context["chosen"] = request.POST.getlist("scopes")
     else:
-        context["new_tokens"] = request.session.pop(_NEW_TOKENS, [])
+        context["new_tokens"] = handover.waiting(request)
     parameters = {**posted(request, "name", "expires_in_days"), "scopes": context["chosen"]}
 
     def show_after_redirect(submitted: Submitted) -> HttpResponse:
-        waiting = request.session.get(_NEW_TOKENS, [])  # one whose redirect did not arrive is still to be shown
-        request.session[_NEW_TOKENS] = [*waiting, submitted.once["token"]]
-        return go_to("tokens")(submitted)
+        response = go_to("tokens")(submitted)
+        handover.give(request, response, submitted.once["token"])
+        return response
 
-    return form_page(request, "accounts/tokens.html", context, "token.create", parameters, show_after_redirect)
+    response = form_page(request, "accounts/tokens.html", context, "token.create", parameters, show_after_redirect)
+    if context.get("new_tokens"):
+        handover.forget(response)
+    return response
 
 
 @require_POST

@@ -52,6 +52,8 @@ class ReplicaSerializer(FactSerializer):
         process="What the appliance's supervisor calls its process; null when it runs elsewhere.",
         pid="That process's id; null while it is down.",
         learner="Copies the log, but never counts for an acknowledgement and never leads.",
+        gap_bytes="What it had not acknowledged of its master's log, by the master's own count; null when that does not "
+        "answer, or the replica is not connected to it.",
         last_heartbeat_ms="Milliseconds since the last heartbeat.",
     )
 

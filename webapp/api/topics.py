@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from remoting.facts.snapshot import Queue, Topic
+from remoting.facts.words import TopicKind
+from remoting.names import MAX_RETRY_TOPIC_LENGTH
 from webapp import snapshot
 from webapp.api.base import (
     change,
@@ -25,13 +30,18 @@ from webapp.api.base import (
 )
 from webapp.api.facts import FactSerializer
 from webapp.errors import PreconditionFailed
-from webapp.rules import MESSAGE_TYPES
+from webapp.rules import MESSAGE_TYPES, Rules
 from webapp.topics.purpose import purpose
+
+KINDS = [each.value for each in TopicKind]
 
 
 class TopicSerializer(FactSerializer):
     fact = Topic
     hidden = ("perm", "queues")
+    kind = serializers.ChoiceField(
+        choices=KINDS, help_text="Retry and dead-letter topics come with consumer groups; the system's are its own."
+    )
     queue_count = serializers.IntegerField(read_only=True)
     purpose = serializers.SerializerMethodField(help_text="What is special about it, or what the cluster keeps in it.")
 
@@ -58,6 +68,14 @@ QueuesSerializer = observed("Queues", QueueSerializer)
 TopicPage = listed("TopicPage", TopicSerializer, as_of=serializers.CharField(allow_null=True))
 
 
+OF_KIND = OpenApiParameter(
+    "kind",
+    OpenApiTypes.STR,
+    enum=KINDS,
+    description="Of this kind alone, whatever `system` says. If absent: all but system topics.",
+)
+
+
 def etag(topic: Topic) -> str:
     """Changes when the topic's configuration does, not when messages come in."""
     queues = sorted((queue.group, queue.queue_id) for queue in topic.queues)
@@ -74,10 +92,14 @@ def _check_unmoved(request: Request, name: str) -> None:
 class TopicsView(APIView):
     read_permission = "cluster.read"
 
-    @reads("topics", "The topics", TopicPage, search_parameters("Include system topics."))
+    @reads("topics", "The topics", TopicPage, [*search_parameters("Include system topics."), OF_KIND])
     def get(self, request: Request) -> Response:
         present = snapshot.current()
-        items, following = found_by_name(request, present.find_topics, most=127)
+        rules = Rules(request.query_params)
+        kind = rules.choice("kind", KINDS) if rules.has("kind") else None
+        rules.finish()
+        find = partial(present.find_topics, kind=TopicKind(kind) if kind else None)
+        items, following = found_by_name(request, find, most=MAX_RETRY_TOPIC_LENGTH)
         return Response(TopicPage({"items": items, "next": following, "as_of": present.as_of}).data)
 
     post = changing("topic_create", "Create a topic", "topic.create", CreateTopicSerializer)

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.http import QueryDict
 
-from remoting.facts.words import ControllerRole
+from remoting.facts.words import ControllerRole, TopicKind
 from webapp.accounts.permissions import Actor
 from webapp.live import live
 from webapp.reports.models import ReportRun, ReportSchedule
@@ -22,6 +22,7 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
     facts = snapshot.facts
     consumer_groups = snapshot.find_consumer_groups()
     lags = [group.lag for group in consumer_groups if group.lag is not None]
+    topic_count = len(snapshot.find_topics(kind=TopicKind.ORDINARY))
     lagging = sorted((group for group in consumer_groups if group.lag), key=lambda group: -(group.lag or 0))
     return {
         "verdict": snapshot.verdict,
@@ -30,7 +31,8 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
         "groups": facts.groups,
         "groups_led": sum(not group.leaderless for group in facts.groups),
         "rates": facts.rates,
-        "topic_count": len(snapshot.find_topics()),
+        "topic_count": topic_count,
+        "topics_of_groups": len(snapshot.find_topics()) - topic_count,
         "consumer_group_count": len(consumer_groups),
         "total_lag": sum(lags) if lags else None,
         "total_lag_at_least": any(group.lag_at_least for group in consumer_groups),

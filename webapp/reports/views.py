@@ -24,6 +24,7 @@ from webapp.reports.changes import find_run, find_schedule
 from webapp.reports.downloads import download as download_section
 from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.rules import Rules, known_time_zones
+from webapp.topics.purpose import in_order
 
 NEXT_RUNS = 5
 
@@ -188,7 +189,7 @@ def cron_preview(request: HttpRequest) -> HttpResponse:
 def _form(chosen: catalogue.Report) -> dict[str, Any]:
     return {
         "report": chosen,
-        "topics": sorted(topic.name for topic in snapshot.current().find_topics()),
+        "topics": [topic.name for topic in in_order(snapshot.current().find_topics())],
         "zones": sorted(known_time_zones()),
         "overlaps": ReportSchedule.Overlap.choices,
         "catch_ups": ReportSchedule.CatchUp.choices,

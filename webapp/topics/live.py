@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 from django.http import QueryDict
 
 from remoting.facts.lag import Lag
+from remoting.facts.snapshot import Topic
+from remoting.facts.words import TopicKind
 from webapp.accounts.permissions import Actor
 from webapp.live import live
 from webapp.paging import paged, sorted_by
 from webapp.snapshot import Snapshot
-from webapp.topics.purpose import DELAYED, HALF, purpose
+from webapp.topics.purpose import DELAYED, HALF, in_order, purpose
 
-SHOWN = ("name", "type", "system", "queue_count", "message_count", "in_per_s")
-COLUMNS = (*SHOWN, "lag")
+SHOWN = ("name", "type", "kind", "queue_count", "message_count", "in_per_s")
+COLUMNS = ("name", "type", "queue_count", "message_count", "in_per_s", "lag")
+TABS = {TopicKind.RETRY: "Retries", TopicKind.DEAD_LETTER: "Dead letters"}
 _UNKNOWN = Lag(None, at_least=False)
 
 
 @live("topics", "topics/_list.html")
 def topic_list(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
-    """The topics that the filter lets through, one page of them, with the largest lag of any consumer group."""
+    """The topics that the filter lets through, one page of them, with the largest lag of any consumer group.
+
+    What came with consumer groups, a topic or two for each, has tabs of its own; a search looks through all, ordinary ones first.
+    """
     wanted = query.get("q", "").strip()
+    found = snapshot.find_topics(wanted, with_system=query.get("system") == "on")
+    counts = Counter(topic.kind for topic in found)
+    chosen = next((kind for kind in TABS if kind == query.get("kind")), None)
+    if chosen is not None:
+        listed = [topic for topic in found if topic.kind is chosen]
+    else:
+        listed = [topic for topic in found if wanted or topic.kind not in TABS]
+    rows = sorted_by(_with_lags(listed, snapshot), query, COLUMNS, "name")
+    return {
+        "page": paged(in_order(rows), query),
+        "sort": query.get("sort", "name"),
+        "filtered": bool(wanted),
+        "kind": chosen,
+        "tabs": [(kind, title, counts[kind]) for kind, title in TABS.items() if counts[kind] or kind == chosen],
+        "listed_count": len(found) if wanted else len(found) - sum(counts[kind] for kind in TABS),
+        "may_write": actor.may("topics.write"),
+    }
+
+
+def _with_lags(topics: Iterable[Topic], snapshot: Snapshot) -> list[SimpleNamespace]:
     lags = _lag_by_topic(snapshot)
-    found = [
+    return [
         SimpleNamespace(
             lag=lags.get(topic.name, _UNKNOWN).messages,
             lag_at_least=lags.get(topic.name, _UNKNOWN).at_least,
             **{name: getattr(topic, name) for name in SHOWN},
         )
-        for topic in snapshot.find_topics(wanted, with_system=query.get("system") == "on")
+        for topic in topics
     ]
-    return {
-        "page": paged(sorted_by(found, query, COLUMNS, "name"), query),
-        "sort": query.get("sort", "name"),
-        "filtered": bool(wanted),
-        "may_write": actor.may("topics.write"),
-    }
 
 
 @live("topic", "topics/_topic.html")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
 from remoting.facts.snapshot import Topic
+from remoting.facts.words import TopicKind
 from remoting.names import (
     group_of_dead_letter_topic,
     group_of_retry_topic,
@@ -51,3 +55,19 @@ def purpose(topic: Topic) -> str | None:
             "somebody looks at them, or until their file goes."
         )
     return _OF_SYSTEM.get(name) or _OF_TYPE.get(topic.type)
+
+
+class OfKind(Protocol):
+    """A topic, or the row of a list that shows one."""
+
+    @property
+    def kind(self) -> TopicKind: ...
+
+
+Row = TypeVar("Row", bound=OfKind)
+
+
+def in_order(topics: Iterable[Row]) -> list[Row]:
+    """People's own topics first, then what came with consumer groups, then the system's; those of a kind stay as they are."""
+    order = list(TopicKind)
+    return sorted(topics, key=lambda topic: order.index(topic.kind))

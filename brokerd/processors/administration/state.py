@@ -91,7 +91,7 @@ class StateProcessor:
             learner=replica.learner,
             quorum=_dated(leading, self.wall_ms()) if leading is not None else None,
             weaknesses=tuple(replica.weaknesses),
-            # of the connections between brokers what does not change by itself from one look to the next
+            # of the connections between brokers how far each replica is, and what does not change from one look to the next
             channel=ChannelState(
                 replicas=tuple(each.state for each in leading.replicas) if leading is not None else (),
                 following=following.state if following is not None else None,

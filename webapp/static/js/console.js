@@ -47,11 +47,7 @@
 
   function showTime(place, text) {
     const time = place && $("time", place);
-    if (!time) return;
-    const shown = Times.text(Date.parse(text));
-    time.dateTime = text;
-    time.firstChild.nodeValue = shown.slice(0, 19);
-    $(".ms", time).textContent = `.${text.slice(20, 23)}`;
+    if (time) Times.show(time, Date.parse(text));
   }
 
   if (connection) {

@@ -34,7 +34,7 @@
     if (value === null || value === undefined || value === "") return "–";
     if (type === "integer") return count(value);
     if (type === "bytes") return size(value);
-    if (type === "time") return Times.text(Date.parse(value)).slice(0, 16);
+    if (type === "time") return Times.element(Date.parse(value), { toMinute: true });
     return String(value);
   }
 
@@ -68,8 +68,8 @@
       if (!row.final) line.className = "partial";
       for (const column of section.columns) {
         const cell = line.insertCell();
-        cell.textContent = shown(row.data[column.name], column.type);
-        if (column.type !== "text") cell.className = column.type === "time" ? "time" : "number";
+        cell.replaceChildren(shown(row.data[column.name], column.type));
+        cell.className = { text: "name", time: "time" }[column.type] || "number";
       }
     }
     $("[data-rows]", place).replaceChildren(...body.childNodes);
@@ -103,7 +103,7 @@
     const place = $("[data-chart]", sectionPlace(section.name));
     if (!place || !section.chart) return;
     const content = chartOf(section);
-    if (content.data[0].length) Charts.draw(place, content);
+    if (content.data[0].length) Charts.draw(place, content, section.chart.step_s);
   }
 
   function bar(label, done, total, running, unit = "tasks") {
@@ -149,7 +149,7 @@
     for (const section of layout) {
       const content = document.getElementById(`chart-${section.name}`);
       const place = $("[data-chart]", sectionPlace(section.name));
-      if (content && place) Charts.draw(place, JSON.parse(content.textContent));
+      if (content && place) Charts.draw(place, JSON.parse(content.textContent), section.chart.step_s);
     }
   }
 

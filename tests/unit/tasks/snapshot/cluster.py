@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from remoting.facts.broker_state import (
     BrokerState,
+    ChannelState,
     ConsumedQueueState,
     ConsumedTopicState,
     EpochState,
     GroupState,
     MemberState,
+    PeerState,
     QueueState,
     TopicState,
     Totals,
@@ -89,6 +92,7 @@ def state(broker_id: int, role: str = "replica", end_offset: int = 1000, **chang
         "counters": Totals(in_messages=10, in_bytes=1000, out_messages=5, out_bytes=500),
         "topics": (topic("orders", 4, 7),),
         "groups": (billing(),),
+        "channel": followed_by({2: 0, 3: 0}) if role == "master" else ChannelState(),
     }
     return BrokerState(
         cluster_name="DefaultCluster",
@@ -96,6 +100,16 @@ def state(broker_id: int, role: str = "replica", end_offset: int = 1000, **chang
         broker_id=broker_id,
         role=BrokerRole(role),
         **told | changes,
+    )
+
+
+def followed_by(gaps: Mapping[int, int | None]) -> ChannelState:
+    """A master's replicas by their ids, with what each has not acknowledged."""
+    return ChannelState(
+        replicas=tuple(
+            PeerState(broker_id=broker_id, stage="accepted" if gap is None else "streaming", gap_bytes=gap)
+            for broker_id, gap in gaps.items()
+        )
     )
 
 

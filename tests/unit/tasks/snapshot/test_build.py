@@ -41,6 +41,7 @@ from tests.unit.tasks.snapshot.cluster import (
     CONTROLLERS,
     NOW_MS,
     billing,
+    followed_by,
     look,
     process,
     replica,
@@ -108,7 +109,7 @@ def test_numbers_are_unknown_when_the_broker_does_not_tell_and_the_controller_do
                     replica(3),
                 )
             ),
-            states={1: state(1, "master"), 3: state(3)},
+            states={1: state(1, "master", channel=followed_by({3: 0})), 3: state(3)},
         ),
         Memory(),
     )
@@ -116,12 +117,6 @@ def test_numbers_are_unknown_when_the_broker_does_not_tell_and_the_controller_do
     assert found.role == "unreachable"
     for name in ("max_offset", "flushed_offset", "confirm_offset", "gap_bytes", "epoch", "last_heartbeat_ms"):
         assert getattr(found, name) is None, name
-
-
-def test_gap_is_measured_against_the_master_and_never_negative() -> None:
-    states = {1: state(1, "master", 5000), 2: state(2, end_offset=4000), 3: state(3, end_offset=5100)}
-    snapshot, _ = build(look(states=states), Memory())
-    assert [each.gap_bytes for each in snapshot.groups[0].replicas] == [0, 1000, 0]
 
 
 def test_a_replica_is_shown_with_its_process_by_their_address() -> None:
@@ -181,24 +176,6 @@ def test_two_groups_one_without_master_is_degraded() -> None:
     bent = replace(bent, groups=(*bent.groups, other))
     snapshot, _ = build(look(view=bent), Memory())
     assert snapshot.verdict.status == "degraded"
-
-
-def test_a_replica_out_of_sync_is_named_with_its_gap() -> None:
-    bent = view(
-        sync_state_set=(
-            1,
-            2,
-        ),
-        replicas=(
-            replica(1, "master"),
-            replica(2),
-            replica(3, in_sync=False),
-        ),
-    )
-    states = {1: state(1, "master", 5_000_000), 2: state(2, end_offset=5_000_000), 3: state(3, end_offset=1_000_000)}
-    snapshot, _ = build(look(view=bent, states=states), Memory())
-    (reason,) = snapshot.verdict.reasons
-    assert reason.text == "broker-a: replica 3 is not in the sync-state set; it lacks 3.8 MiB."
 
 
 def quorum(copies: int, *missing: MissingState, **changes: Any) -> dict[str, Any]:

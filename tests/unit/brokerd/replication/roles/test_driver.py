@@ -373,7 +373,7 @@ def test_the_state_has_what_a_person_asks() -> None:
     master = group[1].state()
     assert master.role is Role.MASTER
     assert master.sync_state_set == [1, 2, 3]
-    assert {replica.state.broker_id: replica.gap_bytes for replica in master.leading.replicas} == {2: 0, 3: 0}
+    assert {replica.state.broker_id: replica.state.gap_bytes for replica in master.leading.replicas} == {2: 0, 3: 0}
     quorum = master.leading.quorum
     assert (quorum.copies, quorum.wanted_copies, quorum.downgraded, master.leading.missing) == (3, 3, False, [])
     assert (master.weaknesses, master.learner) == ([], False)
