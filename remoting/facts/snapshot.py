@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from remoting.facts.broker_state import EpochState, MemberState
-from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, Severity
+from remoting.facts.history import HistoryEntry
+from remoting.facts.words import BrokerRole, Cause, ControllerRole, GroupKind, Health, Severity
 
 VERSION: Final = 1
 KEY: Final = "logboom:snapshot"  # in Redis
@@ -29,11 +30,21 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recent:
+    """What is over, but not long ago, as a sentence; `at` is when it began. `link` leads to the page that tells more."""
+
+    at: str
+    text: str
+    link: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The worst reasons come first."""
+    """The worst reasons come first, and of what is over the newest."""
 
     status: Health
     reasons: tuple[Reason, ...] = ()
+    recent: tuple[Recent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +64,9 @@ class Controller:
 class Replica:
     """A broker of a group. `gap_bytes`: what it lacks of its master's log. `last_heartbeat_ms`: how long ago that was.
 
-    `process` and `pid` are None for a broker that the appliance's supervisor does not run; `pid` also while it is down.
+    `process` and `pid` are None for a broker that the appliance's supervisor does not run; `pid` also while it is down. `absence`:
+    what speaks against one that is not alive. `controllers_error` and `stale_view` as of a broker's state; they stand since
+    `cut_off_since_ms`.
     """
 
     id: int
@@ -63,6 +76,7 @@ class Replica:
     grpc_address: str | None = None
     ha_address: str | None = None
     alive: bool | None = None
+    absence: Cause | None = None
     role: BrokerRole
     in_sync: bool = False
     learner: bool | None = None
@@ -75,16 +89,34 @@ class Replica:
     eligibility_reason: str = ""
     last_heartbeat_ms: int | None = None
     epochs: tuple[EpochState, ...] = ()
+    controllers_error: str | None = None
+    stale_view: str | None = None
+    cut_off_since_ms: int | None = None
+
+    @property
+    def label(self) -> str:
+        """What sentences call it: its number, and the process that a person would start again."""
+        return replica_label(self.id, self.process)
+
+
+def replica_label(broker_id: int, process: str | None) -> str:
+    """What sentences call a replica: "replica 2 (broker-a-1)"; without the name when the appliance does not run it."""
+    return f"replica {broker_id}" if process is None else f"replica {broker_id} ({process})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingCopy:
-    """A copy that a group is without. `stalls`: sends wait for it."""
+    """A copy that a group is without. `stalls`: sends wait for it. `process` as of its replica."""
 
     broker_id: int
+    process: str | None = None
     reason: str
     stalls: bool = False
     since_ms: int | None = None
+
+    @property
+    def label(self) -> str:
+        return replica_label(self.broker_id, self.process)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +202,11 @@ class Group:
 
     def replica(self, broker_id: int | None) -> Replica | None:
         return next((each for each in self.replicas if each.id == broker_id), None)
+
+    def label(self, broker_id: int) -> str:
+        """What sentences call its replica of this number, also one that is not there any more."""
+        found = self.replica(broker_id)
+        return replica_label(broker_id, found.process if found is not None else None)
 
     @property
     def leaderless(self) -> bool:
@@ -323,9 +360,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervisor:
-    """The part of the supervisor's published state that the snapshot shows."""
+    """The part of the supervisor's published state that the snapshot shows. `state`: starting, running, stopping or stopped."""
 
     pid: int
+    state: str = "running"
     processes: tuple[Process, ...] = ()
 
 
@@ -346,7 +384,7 @@ class SparkProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
-    """Everything. `seq` counts up, over restarts of the collector too."""
+    """Everything. `seq` counts up, over restarts of the collector too. `history` has the newest entries only, newest first."""
 
     version: int
     seq: int
@@ -358,5 +396,6 @@ class ClusterSnapshot:
     topics: tuple[Topic, ...] = ()
     consumer_groups: tuple[ConsumerGroup, ...] = ()
     timeline: tuple[Event, ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
     processes: tuple[Process, ...] = ()
     spark: Spark = field(default_factory=Spark)
