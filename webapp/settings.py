@@ -51,6 +51,7 @@ INSTALLED_APPS = [
     "webapp.clusters",
     "webapp.topics",
     "webapp.groups",
+    "webapp.history",
     "webapp.reports",
     "webapp.appliance",
 ]

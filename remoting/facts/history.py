@@ -15,10 +15,10 @@ from remoting.facts.words import HistoryKind
 class HistoryEntry:
     """One election or fault. Times are milliseconds since 1970; a fault lasts while `ended_ms` is None.
 
-    `key` is made of the kind, of whom it is about and of the epoch or the time of its beginning. `subject` names whom it is about,
-    `text` says what happened, `cause` why as far as that is known. An election is from `previous` to `elected`, in `epoch` (the
-    controllers' term, of a leader), and lasts until the new one was seen to serve. A time that is `unwatched` is when the collector
-    saw it: it had not looked for a while, so the truth is earlier.
+    `key` is made of the kind, of whom it is about and of the epoch or the time of its beginning. `subject` names whom it is
+    about, `text` says what happened, `cause` why as far as that is known. An election is from `previous` to `elected`, in `epoch`
+    (the controllers' term, of a leader), and lasts until the new one was seen to serve. A time that is `unwatched` is when the
+    collector saw it: it had not looked for a while, so the truth is earlier.
     """
 
     key: str

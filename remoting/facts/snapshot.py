@@ -64,9 +64,9 @@ class Controller:
 class Replica:
     """A broker of a group. `gap_bytes`: what it lacks of its master's log. `last_heartbeat_ms`: how long ago that was.
 
-    `process` and `pid` are None for a broker that the appliance's supervisor does not run; `pid` also while it is down. `absence`:
-    what speaks against one that is not alive. `controllers_error` and `stale_view` as of a broker's state; they stand since
-    `cut_off_since_ms`.
+    `process` and `pid` are None for a broker that the appliance's supervisor does not run; `pid` also while it is down.
+    `absence`: what speaks against one that is not alive. `controllers_error` and `stale_view` as of a broker's state; they stand
+    since `cut_off_since_ms`.
     """
 
     id: int
@@ -202,6 +202,12 @@ class Group:
 
     def replica(self, broker_id: int | None) -> Replica | None:
         return next((each for each in self.replicas if each.id == broker_id), None)
+
+    @property
+    def serving(self) -> Replica | None:
+        """The replica that takes messages, as far as anybody knows."""
+        found = self.replica(self.master_id)
+        return found if found is not None and found.role is BrokerRole.MASTER else None
 
     def label(self, broker_id: int) -> str:
         """What sentences call its replica of this number, also one that is not there any more."""

@@ -72,9 +72,9 @@ class Health(StrEnum):
 class Cause(StrEnum):
     """Why the controllers take a broker for dead, or gave its group another master.
 
-    Connection closed, heartbeats stopped, never heard by the leader: of a broker that is gone. Restarted, lost tail: it came back as
-    another process, or without the end of its log. Asked: by a person. First master: the group never had one. Candidate came: it
-    had none, and now there is one that may lead.
+    Connection closed, heartbeats stopped, never heard by the leader: of a broker that is gone. Restarted, lost tail: it came back
+    as another process, or without the end of its log. Asked: by a person. First master: the group never had one. Candidate came:
+    it had none, and now there is one that may lead.
     """
 
     CLOSED = "connection-closed"

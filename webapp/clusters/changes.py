@@ -29,10 +29,10 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
     if replica is None:
         raise NotFound(f"The group {cleaned['group']} has no replica {cleaned['broker_id']}.", code="replica-not-found")
     if group.master_id == cleaned["broker_id"]:
-        raise Conflict(f"Replica {cleaned['broker_id']} is the master already.", code="already-master")
+        raise Conflict(f"R{replica.label[1:]} is the master already.", code="already-master")
     eligible, reason = eligibility(replica)
     if not eligible:
-        raise Conflict(f"Replica {cleaned['broker_id']} is not eligible: {reason}.", code="not-eligible")
+        raise Conflict(f"R{replica.label[1:]} is not eligible: {reason}.", code="not-eligible")
     return cleaned
 
 
@@ -47,11 +47,11 @@ def _plan(parameters: Parameters) -> list[dict[str, str]]:
     group = snapshot.current().group(parameters["cluster"], parameters["group"])
     chosen = parameters["broker_id"]
     epoch = "one higher" if group.master_epoch is None else group.master_epoch + 1
-    steps = [{"node": f"replica {chosen}", "change": f"becomes master with epoch {epoch}"}]
+    steps = [{"node": group.label(chosen), "change": f"becomes master with epoch {epoch}"}]
     for replica in group.replicas:
         if replica.id != chosen:
             change = "hands over and follows" if replica.id == group.master_id else "follows the new master"
-            steps.append({"node": f"replica {replica.id}", "change": change})
+            steps.append({"node": replica.label, "change": change})
     return steps
 
 
