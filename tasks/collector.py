@@ -370,7 +370,7 @@ async def main() -> None:
 
     # of the console's models this one alone: loading all would cost a second and half of the memory
     apps.populate(["webapp.history"])
-    from webapp.history import store as history_store
+    from webapp.history.store import DatabaseHistory
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -380,7 +380,7 @@ async def main() -> None:
     remoting = RemotingClient(identity=identity_of_environment())
     files = LocalFiles(settings.DATA_DIR / "run" / "supervisor.json", settings.DATA_DIR / "run" / "spark.json")
     publisher = Publisher(store, get_channel_layer())
-    journal = Journal(history_store)
+    journal = Journal(DatabaseHistory())
     collector = Collector(tuple(settings.CONTROLLERS), remoting, files, publisher, journal)
     owner = TaskOwner("collector")
     owner.spawn(listen(store, collector.ask), "listening for requests")

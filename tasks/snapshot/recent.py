@@ -5,7 +5,7 @@ One thing is told once: of a master that was killed, the election, and not also 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from remoting.facts.history import HistoryEntry
@@ -16,41 +16,31 @@ from tasks.snapshot.moments import length, timestamp
 RECENT_MS: Final = 10 * 60 * 1000
 MOST: Final = 4
 _SAME_MS: Final = 15_000  # what began so close to another thing about the same group or replica is a part of it
-_OF_A_REPLICA: Final = frozenset({HistoryKind.REPLICA_DOWN, HistoryKind.OUT_OF_SYNC})
+_WHOLE: Final = frozenset({HistoryKind.ELECTION, HistoryKind.REPLICA_DOWN})
 
 
 def recent(history: Sequence[HistoryEntry], now_ms: int) -> tuple[Recent, ...]:
     """The newest first."""
     over = [each for each in history if each.ended_ms is not None and abs(now_ms - each.ended_ms) <= RECENT_MS]
-    return tuple(
-        Recent(at=timestamp(each.started_ms), text=_sentence(each), link="/history/")
-        for each in _without_parts(over)[:MOST]
-    )
+    told = [each for each in over if not _is_told_by_another(each, history)]
+    return tuple(Recent(at=timestamp(each.started_ms), text=_sentence(each), link="/history/") for each in told[:MOST])
 
 
-def _without_parts(over: Sequence[HistoryEntry]) -> list[HistoryEntry]:
-    elections = [each for each in over if each.kind is HistoryKind.ELECTION]
-    down = [each for each in over if each.kind is HistoryKind.REPLICA_DOWN]
-    return list(_told_alone(over, elections, down))
-
-
-def _told_alone(
-    over: Sequence[HistoryEntry], elections: Sequence[HistoryEntry], down: Sequence[HistoryEntry]
-) -> Iterator[HistoryEntry]:
-    for each in over:
-        if each.kind is HistoryKind.ELECTION and not each.previous:
-            continue  # the first one of a group, or the end of a time without a master, which is told itself
-        if each.kind in _OF_A_REPLICA and any(
-            other.previous == each.subject and _together(each, other) for other in elections
-        ):
-            continue
-        if each.kind is HistoryKind.OUT_OF_SYNC and any(
-            other.subject == each.subject and _together(each, other) for other in down
-        ):
-            continue
-        if each.kind is HistoryKind.NO_MASTER and any(other.previous and _together(each, other) for other in elections):
-            continue
-        yield each
+def _is_told_by_another(entry: HistoryEntry, history: Sequence[HistoryEntry]) -> bool:
+    """Also by one that is not told any more: a part of it outlives it, and is nothing new."""
+    if entry.kind is HistoryKind.ELECTION:
+        return not entry.previous  # the first one of a group, or the end of a time without master, which is told itself
+    beside = [each for each in history if each.kind in _WHOLE and each is not entry and _together(entry, each)]
+    elections = [each for each in beside if each.kind is HistoryKind.ELECTION and each.previous]
+    match entry.kind:
+        case HistoryKind.NO_MASTER:
+            return bool(elections)
+        case HistoryKind.REPLICA_DOWN:
+            return any(each.previous == entry.subject for each in elections)
+        case HistoryKind.OUT_OF_SYNC:
+            down = [each.subject for each in beside if each.kind is HistoryKind.REPLICA_DOWN]
+            return entry.subject in [*down, *(each.previous for each in elections)]
+    return False
 
 
 def _together(one: HistoryEntry, other: HistoryEntry) -> bool:

@@ -18,7 +18,9 @@ from remoting.facts.words import Health
 from remoting.transport.client import RemotingClient
 from remoting.transport.server import RemotingServer
 from tasks.collector import Collector, LocalFiles, read_published
+from tasks.history import Journal
 from tests.unit.tasks.fake_cluster import answering, serve
+from tests.unit.tasks.fake_history import MemoryHistory
 from tests.unit.tasks.snapshot.cluster import replica, state, topic, view
 
 
@@ -92,7 +94,9 @@ async def collecting(
 ) -> AsyncIterator[tuple[Collector, LocalFiles]]:
     files = LocalFiles(tmp_path / "supervisor.json", tmp_path / "spark.json")
     client = RemotingClient()
-    collector = Collector((f"127.0.0.1:{cluster.controller.port}",), client, files, publisher)  # type: ignore[arg-type]
+    controllers = (f"127.0.0.1:{cluster.controller.port}",)
+    journal = Journal(MemoryHistory())
+    collector = Collector(controllers, client, files, publisher, journal)  # type: ignore[arg-type]
     work = asyncio.create_task(collector.run())
     try:
         yield collector, files
