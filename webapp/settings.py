@@ -186,6 +186,10 @@ SPECTACULAR_SETTINGS = {
         "RunState": ["queued", "starting", "running", "succeeded", "failed", "cancelled"],
         "UserRole": ["none", "viewer", "operator", "admin"],
         "WriteUserRole": ["viewer", "operator", "admin"],
+        "HistoryKind": [
+            *("election", "leader", "no-master", "refused", "replica-down", "out-of-sync"),
+            *("leaderless", "controller-down", "process-down"),
+        ],
         "ControllerRole": ["leader", "follower", "candidate", "unreachable"],
         "ReplicaRole": ["master", "replica", "fenced", "unreachable"],
         "TypeEnum": ["NORMAL", "FIFO", "DELAY", "TRANSACTION"],

@@ -47,11 +47,11 @@ def _plan(parameters: Parameters) -> list[dict[str, str]]:
     group = snapshot.current().group(parameters["cluster"], parameters["group"])
     chosen = parameters["broker_id"]
     epoch = "one higher" if group.master_epoch is None else group.master_epoch + 1
-    steps = [{"node": group.label(chosen), "change": f"becomes master with epoch {epoch}"}]
+    steps = [{"node": f"replica {chosen}", "change": f"becomes master with epoch {epoch}"}]
     for replica in group.replicas:
         if replica.id != chosen:
             change = "hands over and follows" if replica.id == group.master_id else "follows the new master"
-            steps.append({"node": replica.label, "change": change})
+            steps.append({"node": f"replica {replica.id}", "change": change})
     return steps
 
 
