@@ -53,6 +53,10 @@ class ReplicaSerializer(FactSerializer):
         pid="That process's id; null while it is down.",
         learner="Copies the log, but never counts for an acknowledgement and never leads.",
         last_heartbeat_ms="Milliseconds since the last heartbeat.",
+        absence="What the controllers say of one that is not alive.",
+        controllers_error="What is wrong between it and its controllers, by its own word; null when nothing is.",
+        stale_view="What is wrong with what the controllers tell it of its role; null when nothing is.",
+        cut_off_since_ms="Milliseconds since 1970; since when the one or the other stands.",
     )
 
 
