@@ -34,6 +34,7 @@ from remoting.errors import LogboomError, ProtocolError
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode, encode
+from remoting.facts.history import HistoryEntry
 from remoting.facts.snapshot import GROUP, KEY, ClusterSnapshot, SparkProcess, Supervisor
 from remoting.transport.client import RemotingClient
 from remoting.transport.tasks import TaskOwner, end_tasks
@@ -50,6 +51,7 @@ STATES_EVERY_S = 1.0
 BUILD_EVERY_S = 1.0
 BUILD_LEAST_S = 0.1
 ASKED_FOR_S = 0.5
+AWAITED_MS = 10_000
 ASK_TIMEOUT_MS = 800
 RETRY_S = 1.0
 MAX_BROKERS = 1000
@@ -327,6 +329,13 @@ class Collector:
             log.warning("the snapshot cannot be published: %s", error)
         self._memory = memory
         self._journal.note(snapshot.history)
+        if any(is_new_master_awaited(each, look.now_ms) for each in snapshot.history):
+            self.ask()  # how long a group was without master shall not be told by the seconds between two looks
+
+
+def is_new_master_awaited(entry: HistoryEntry, now_ms: int) -> bool:
+    """Whether this is an election of a moment ago whose master was not seen to serve yet."""
+    return entry.kind.is_election and entry.ended_ms is None and abs(now_ms - entry.started_ms) < AWAITED_MS
 
 
 def _significant_parts(views: Mapping[str, ClusterView]) -> object:

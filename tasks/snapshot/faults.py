@@ -113,6 +113,19 @@ def replica_fault(group: Group, replica: Replica, cause: str, since_ms: int | No
     )
 
 
+def controller_fault(controller: Controller, process: Process | None, now_ms: int) -> Fault:
+    """A controller that does not answer."""
+    return Fault(
+        kind=HistoryKind.CONTROLLER_DOWN,
+        name=controller.address,
+        subject=f"controller {controller.id}",
+        text=f"controller {controller.id} did not answer",
+        cause=exit_cause(process, now_ms),
+        since_ms=exit_ms(process, now_ms),
+        must_last_ms=SILENCE_LASTS_MS,
+    )
+
+
 def process_fault(process: Process, now_ms: int) -> Fault:
     """A process of the appliance that is neither a broker nor a controller of the cluster."""
     return Fault(
@@ -172,16 +185,7 @@ def _of_controllers(look: Look, snapshot: ClusterSnapshot) -> Iterator[Fault]:
         )
     for each in snapshot.controllers:
         if each.role is ControllerRole.UNREACHABLE:
-            process = process_of(each, snapshot)
-            yield Fault(
-                kind=HistoryKind.CONTROLLER_DOWN,
-                name=each.address,
-                subject=f"controller {each.id}",
-                text=f"controller {each.id} did not answer",
-                cause=exit_cause(process, look.now_ms),
-                since_ms=exit_ms(process, look.now_ms),
-                must_last_ms=SILENCE_LASTS_MS,
-            )
+            yield controller_fault(each, process_of(each, snapshot), look.now_ms)
 
 
 def _of_group(look: Look, before: Group | None, group: Group, snapshot: ClusterSnapshot) -> Iterator[Fault]:

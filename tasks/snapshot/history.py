@@ -150,16 +150,17 @@ def _exits(
         if was is None or was.last_exit == process.last_exit or ended_ms is None or faults.is_down(process):
             continue
         fault = _fault_of(process, look, snapshot)
-        if fault is None or any(_covers(each, fault.whose, ended_ms) for each in entries.values()):
+        if any(_covers(each, fault.whose, ended_ms) for each in entries.values()):
             continue
         back_ms = milliseconds(process.since) or look.now_ms
         began = _begun(replace(fault, since_ms=ended_ms), ended_ms, unwatched=False)
         yield replace(began, ended_ms=max(min(back_ms, look.now_ms), began.started_ms))
 
 
-def _fault_of(process: Process, look: Look, snapshot: ClusterSnapshot) -> Fault | None:
-    if process.address and any(each.address == process.address for each in snapshot.controllers):
-        return None  # whoever is missing there, `controller-down` tells when it matters
+def _fault_of(process: Process, look: Look, snapshot: ClusterSnapshot) -> Fault:
+    for controller in snapshot.controllers:
+        if controller.address == process.address:
+            return faults.controller_fault(controller, process, look.now_ms)
     for group in snapshot.groups:
         for replica in group.replicas:
             if replica.process == process.name:

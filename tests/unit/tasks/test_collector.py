@@ -147,6 +147,22 @@ async def test_asking_makes_brokers_be_asked_now(cluster: Broker, tmp_path: Path
         assert cluster.asked > asked
 
 
+async def test_a_new_master_is_asked_again_and_again_until_it_serves(
+    cluster: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time without a master is what it was, and not the time until the next look."""
+    monkeypatch.setattr("tasks.collector.STATES_EVERY_S", 3600.0)
+    publisher = MemoryPublisher()
+    async with collecting(cluster, publisher, tmp_path):
+        await publisher.wait_for(lambda _: True)
+        cluster.become(1, 4)
+        cluster.state = state(1, "promoting")
+        await publisher.wait_for(lambda snapshot: bool(snapshot.history) and snapshot.history[0].ended_ms is None)
+        cluster.state = state(1, "master")
+        told = await publisher.wait_for(lambda snapshot: bool(snapshot.history) and bool(snapshot.history[0].ended_ms))
+    assert told.history[0].epoch == 4
+
+
 async def test_a_restart_goes_on_counting_and_redis_away_is_waited_out(cluster: Broker, tmp_path: Path) -> None:
     publisher = MemoryPublisher()
     async with collecting(cluster, publisher, tmp_path):

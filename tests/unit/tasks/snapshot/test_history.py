@@ -311,6 +311,17 @@ def test_a_process_that_was_back_before_anybody_missed_it_is_told_once() -> None
     assert repeated.history == snapshot.history
 
 
+def test_a_controller_whose_process_was_back_at_once_is_told_as_controller() -> None:
+    first = process("controller-n1", address=CONTROLLERS[1])
+    again = replace(first, restarts=1, last_exit=KILLED, since=timestamp(NOW_MS + 1300))
+    snapshot, _ = after(
+        look(supervisor=supervisor(first)), look(NOW_MS + 2000, supervisor=supervisor(again)), look(NOW_MS + 3000)
+    )
+    fault = only(snapshot, HistoryKind.CONTROLLER_DOWN)
+    assert (fault.text, fault.duration_ms) == ("controller n1 did not answer", 400)
+    assert len(snapshot.history) == 1
+
+
 def test_a_replica_whose_process_was_back_at_once_is_told_as_replica() -> None:
     first, *others = RUNNING
     again = replace(first, restarts=1, last_exit=KILLED, since=timestamp(NOW_MS + 1300))
