@@ -82,12 +82,14 @@ class Elections:
         return f"broker {master_id} restarted"
 
     async def _elect(self, request: ElectMaster, found_s: float) -> None:
+        grounds = self._groups.grounds(request.broker_name, request)
         try:
             with self._counters.log_operations.measured("append"):
                 applied = await self._driver.propose(request, self._settings.start.raft.decide_timeout_ms)
         except LogboomError as error:
             log.warning("no decision on an election for %s: %s", request.broker_name, error)
         else:
+            self._groups.note_decision(grounds, applied.state.groups.get(request.broker_name))
             self._counters.elected(request.cluster_name, request.broker_name, election_result(applied.reply.code))
             if applied.reply.code not in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST):
                 log.warning("election for %s: %s", request.broker_name, applied.reply.remark)

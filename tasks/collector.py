@@ -5,7 +5,8 @@
 It keeps one connection to every controller and broker and asks each on a rhythm of its own, so that one which is slow or frozen
 costs nobody else's freshness. A snapshot is built once a second, and at once when the controllers' view changed or somebody
 asked on Redis (`tasks.refresh`) and answers arrived. It is written to the Redis key `logboom:snapshot` before
-`{"type": "snapshot.changed", "seq": n}` goes to the channels group `snapshot`.
+`{"type": "snapshot.changed", "seq": n}` goes to the channels group `snapshot`. Its history goes to the database after
+that, beside the next look (`tasks.history`).
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ from remoting.errors import LogboomError, ProtocolError
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode, encode
+from remoting.facts.history import HistoryEntry
 from remoting.facts.snapshot import GROUP, KEY, ClusterSnapshot, SparkProcess, Supervisor
 from remoting.transport.client import RemotingClient
 from remoting.transport.tasks import TaskOwner, end_tasks
 from tasks.heartbeat_file import beat
+from tasks.history import Journal
 from tasks.refresh import CHANNEL
 from tasks.snapshot.build import build, differs, recall
 from tasks.snapshot.inputs import Look, Memory
@@ -48,6 +51,7 @@ STATES_EVERY_S = 1.0
 BUILD_EVERY_S = 1.0
 BUILD_LEAST_S = 0.1
 ASKED_FOR_S = 0.5
+AWAITED_MS = 10_000
 ASK_TIMEOUT_MS = 800
 RETRY_S = 1.0
 MAX_BROKERS = 1000
@@ -219,11 +223,17 @@ class Collector:
     """Watches the cluster, builds and publishes."""
 
     def __init__(
-        self, controllers: tuple[str, ...], client: RemotingClient, files: LocalFiles, publisher: Publisher
+        self,
+        controllers: tuple[str, ...],
+        client: RemotingClient,
+        files: LocalFiles,
+        publisher: Publisher,
+        journal: Journal,
     ) -> None:
         self._controllers = controllers
         self._files = files
         self._publisher = publisher
+        self._journal = journal
         self._memory = Memory()
         self._significant_parts: object = None
         self._urgent = asyncio.Event()
@@ -306,6 +316,7 @@ class Collector:
             heard_ms=self._states.heard_ms(),
             supervisor=read_published(self._files.supervisor, Supervisor),
             spark=read_published(self._files.spark, SparkProcess),
+            kept=self._journal.take(),
         )
         previous = self._memory.snapshot
         snapshot, memory = build(look, self._memory)
@@ -317,6 +328,14 @@ class Collector:
         except (RedisError, OSError) as error:
             log.warning("the snapshot cannot be published: %s", error)
         self._memory = memory
+        self._journal.note(snapshot.history)
+        if any(is_new_master_awaited(each, look.now_ms) for each in snapshot.history):
+            self.ask()  # how long a group was without master shall not be told by the seconds between two looks
+
+
+def is_new_master_awaited(entry: HistoryEntry, now_ms: int) -> bool:
+    """Whether this is an election of a moment ago whose master was not seen to serve yet."""
+    return entry.kind.is_election and entry.ended_ms is None and abs(now_ms - entry.started_ms) < AWAITED_MS
 
 
 def _significant_parts(views: Mapping[str, ClusterView]) -> object:
@@ -355,7 +374,12 @@ async def listen(client: Any, ask: Callable[[], None]) -> None:
 async def main() -> None:
     """Run until SIGTERM or SIGINT."""
     from channels.layers import get_channel_layer
+    from django.apps import apps
     from django.conf import settings
+
+    # of the console's models this one alone: loading all would cost a second and half of the memory
+    apps.populate(["webapp.history"])
+    from webapp.history.store import DatabaseHistory
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -365,9 +389,11 @@ async def main() -> None:
     remoting = RemotingClient(identity=identity_of_environment())
     files = LocalFiles(settings.DATA_DIR / "run" / "supervisor.json", settings.DATA_DIR / "run" / "spark.json")
     publisher = Publisher(store, get_channel_layer())
-    collector = Collector(tuple(settings.CONTROLLERS), remoting, files, publisher)
+    journal = Journal(DatabaseHistory())
+    collector = Collector(tuple(settings.CONTROLLERS), remoting, files, publisher, journal)
     owner = TaskOwner("collector")
     owner.spawn(listen(store, collector.ask), "listening for requests")
+    owner.spawn(journal.run(), "writing the history")
     work = loop.create_task(collector.run(), name="collector")
     work.add_done_callback(lambda _: stopping.set())
     try:
@@ -382,7 +408,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    # settings and channels only: loading the console's models would cost a second and half of the memory
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
     from django.conf import settings as _settings
 

@@ -19,6 +19,7 @@ from tasks import heartbeat_file, operations
 from tasks.app import app
 from tasks.claims import claims
 from tasks.reports import runs
+from webapp.history.models import HistoryRow
 from webapp.lifecycle import FINISHED, State
 from webapp.operations.models import Operation
 from webapp.reports import stream
@@ -32,6 +33,7 @@ RESEND_AFTER = timedelta(seconds=60)
 RESEND_EVERY_S = 600
 REPORTS_KEPT = timedelta(days=90)
 OPERATIONS_KEPT = timedelta(days=180)
+HISTORY_KEPT = timedelta(days=365)
 DELETE_AT_ONCE = 500
 # A living worker takes again within a few seconds what a restarted Redis forgot; the janitor's next look comes after this.
 MISSING_S = 12.0
@@ -107,6 +109,7 @@ def retention() -> None:
     """Remove what is too old to be looked at. The audit trail is not touched: it is append-only."""
     delete_old_runs()
     Operation.objects.filter(state__in=FINISHED, finished_at__lt=timezone.now() - OPERATIONS_KEPT).delete()
+    HistoryRow.objects.filter(ended_at__lt=timezone.now() - HISTORY_KEPT).delete()
     Session.objects.filter(expire_date__lt=timezone.now()).delete()
     delete_stray_files()
 

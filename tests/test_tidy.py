@@ -105,7 +105,8 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["gateway", "lifecycle", "middleware", "queue", "rules"],
         ["snapshot"],
         {
-            *("access", "accounts", "audit", "clusters", "groups", "messages", "operations", "reports", "topics"),
+            *("access", "accounts", "audit", "clusters", "groups", "history", "messages", "operations", "reports"),
+            "topics",
             *("api", "context", "live", "pages", "palette", "push"),
         },
         ["appliance"],
@@ -114,7 +115,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
     ],
     "tasks": [
         ["changes", "claims", "heartbeat_file", "snapshot", "stopping"],
-        ["controller_changes", "heartbeat", "refresh", "spark"],
+        ["controller_changes", "heartbeat", "history", "refresh", "spark"],
         ["app", "collector"],
         ["operations", "reports"],
         ["schedule"],

@@ -170,6 +170,28 @@ def _moment(value: Any) -> datetime | None:
     return None
 
 
+# ---- words
+
+_HISTORY_KINDS = {
+    "fault": "faults",
+    "election": "election",
+    "leader": "controllers' leader",
+    "no-master": "no master",
+    "refused": "messages refused",
+    "replica-down": "replica down",
+    "out-of-sync": "out of sync",
+    "leaderless": "controllers leaderless",
+    "controller-down": "controller down",
+    "process-down": "process down",
+}
+
+
+@register.filter
+def history_kind(value: Any) -> str:
+    """A kind of the history, for a person."""
+    return _HISTORY_KINDS.get(str(value), str(value))
+
+
 # ---- states
 
 

@@ -19,6 +19,7 @@ PAGES = (
     ("Consumer groups", "groups", "group", "cluster.read"),
     ("Create consumer group", "group-create", "plus", "groups.write"),
     ("Reports", "reports", "report", "reports.read"),
+    ("History", "history", "clock", "cluster.read"),
     ("Operations", "operations", "operation", "operations.read"),
     ("Audit trail", "audit", "audit", "audit.read"),
     ("API tokens", "tokens", "token", "tokens.write"),

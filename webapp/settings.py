@@ -50,6 +50,7 @@ INSTALLED_APPS = [
     "webapp.clusters",
     "webapp.topics",
     "webapp.groups",
+    "webapp.history",
     "webapp.reports",
     "webapp.appliance",
 ]
@@ -184,6 +185,10 @@ SPECTACULAR_SETTINGS = {
         "RunState": ["queued", "starting", "running", "succeeded", "failed", "cancelled", "skipped"],
         "UserRole": ["none", "viewer", "operator", "admin"],
         "WriteUserRole": ["viewer", "operator", "admin"],
+        "HistoryKind": [
+            *("election", "leader", "no-master", "refused", "replica-down", "out-of-sync"),
+            *("leaderless", "controller-down", "process-down"),
+        ],
         "ControllerRole": ["leader", "follower", "candidate", "unreachable"],
         "ReplicaRole": ["master", "replica", "fenced", "unreachable"],
         "TypeEnum": ["NORMAL", "FIFO", "DELAY", "TRANSACTION"],

@@ -10,6 +10,7 @@ from webapp.accounts import views as accounts
 from webapp.audit import views as audit
 from webapp.clusters import views as clusters
 from webapp.groups import views as groups
+from webapp.history import views as history
 from webapp.messages import views as messages
 from webapp.operations import views as operations
 from webapp.palette import palette
@@ -46,6 +47,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("operations/", operations.operations, name="operations"),
     path("operations/<uuid:operation_id>/", operations.operation, name="operation"),
     path("operations/<uuid:operation_id>/cancel", operations.cancel, name="operation-cancel"),
+    path("history/", history.history, name="history"),
     path("audit/", audit.audit, name="audit"),
     path("audit/verify", audit.verify, name="audit-verify"),
     path("tokens/", accounts.tokens, name="tokens"),

@@ -75,6 +75,7 @@ class ReplicaFacts:
     unacknowledged: Mapping[str, int] = field(default_factory=dict)
     refused_peers: Mapping[str, int] = field(default_factory=dict)
     controllers_error: str = ""
+    stale_view: str = ""
 
 
 def driver_facts(driver: ReplicationDriver, now_ms: int) -> ReplicaFacts:
@@ -104,6 +105,7 @@ def driver_facts(driver: ReplicationDriver, now_ms: int) -> ReplicaFacts:
         waited_ms=now_ms - (acks.waiting_since_ms or now_ms),
         unacknowledged={status.name: count for status, count in acks.ended.items()},
         refused_peers=dict(driver.channels.refused),
+        stale_view=machine.stale_view,
     )
 
 

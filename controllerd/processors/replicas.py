@@ -243,8 +243,10 @@ class ReplicasProcessor:
 
     async def _propose(self, wanted: Request, *also_accepted: int) -> _Applied:
         self._counters.proposals += 1
+        grounds = self._groups.grounds(wanted.broker_name, wanted)
         with self._counters.log_operations.measured("append"):
             applied: _Applied = await self._driver.propose(wanted, self._timeout_ms)
+        self._groups.note_decision(grounds, applied.state.groups.get(wanted.broker_name))
         if isinstance(wanted, ElectMaster):
             self._counters.elected(wanted.cluster_name, wanted.broker_name, election_result(applied.reply.code))
         return _accepted(applied, *also_accepted)

@@ -106,6 +106,7 @@ class ViewsProcessor:
             sync_state_set=tuple(group.sync_state_set),
             sync_state_set_epoch=group.sync_state_set_epoch,
             unclean_elections=tuple(_unclean(each) for each in group.unclean_elections),
+            elections=self._groups.recent.of(group.broker_name),
             replicas=tuple(self._replica(group, each, now_ms) for each in reasons),
         )
 
@@ -125,6 +126,7 @@ class ViewsProcessor:
             ha_address=replica.ha_address or None,
             grpc_address=replica.grpc_address or None,
             alive=self._groups.table.is_alive(group, broker_id, now_ms),
+            absence=self._groups.table.absence(group, broker_id, now_ms),
             in_sync=broker_id in group.sync_state_set,
             role=_role(broker_id == group.master_broker_id),
             epoch=beat.epoch if beat else None,

@@ -23,6 +23,7 @@ from typing import Final
 
 from controllerd.replicas.requests import Observation
 from controllerd.replicas.state import MAX_REPLICAS_IN_ALL, Group
+from remoting.facts.words import Cause
 from remoting.liveness import Awake, Patience, Silence
 
 DEFAULT_TIMEOUT_MS: Final = 2000
@@ -181,6 +182,15 @@ class HeartbeatTable:
     def not_alive(self, group: Group, broker_ids: Iterable[int], now_ms: int) -> tuple[int, ...]:
         """Which of the ids may be acted upon as dead."""
         return tuple(sorted(broker_id for broker_id in set(broker_ids) if self.is_dead(group, broker_id, now_ms)))
+
+    def absence(self, group: Group, broker_id: int, now_ms: int) -> Cause | None:
+        """What speaks against a replica; None for one that was heard in time."""
+        beat = self.get(group, broker_id)
+        if beat is None:
+            return Cause.NEVER_HEARD
+        if beat.is_closed:
+            return Cause.CLOSED
+        return None if self._in_time(beat, now_ms) else Cause.SILENT
 
     def why_dead(self, group: Group, broker_id: int, now_ms: int) -> str:
         """What speaks against a replica, for the log."""

@@ -229,7 +229,8 @@ class ChannelState:
 class BrokerState(CamelCase):
     """Everything. A master alone tells of a `quorum`; `weaknesses` say, as sentences, what its settings give up of the promise.
 
-    `index_lag_bytes` of the log are not in the index of keys yet. `last_error` is what is wrong now, not what was.
+    `index_lag_bytes` of the log are not in the index of keys yet. `last_error` is what is wrong now, not what was; so are
+    `controllers_error`, between this broker and its controllers, and `stale_view`, with what they tell.
     """
 
     cluster_name: str
@@ -252,6 +253,8 @@ class BrokerState(CamelCase):
     index_lag_bytes: int = -1
     connections: int = 0
     last_error: str | None = None
+    controllers_error: str | None = None
+    stale_view: str | None = None
     learner: bool | None = None
     quorum: QuorumState | None = None
     weaknesses: tuple[str, ...] = ()

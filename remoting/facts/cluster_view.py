@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from remoting.facts.codec import CamelCase, key
 from remoting.facts.loop import LoopState
-from remoting.facts.words import BrokerRole, ControllerRole, GroupKind
+from remoting.facts.words import BrokerRole, Cause, ControllerRole, GroupKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,17 @@ class ControllerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """A broker, by its heartbeats. `suspicion` is phi: 10^-phi is the chance that a living broker is so silent."""
+    """A broker, by its heartbeats. `suspicion` is phi: 10^-phi is the chance that a living broker is so silent.
+
+    `absence`: what speaks against one that is not alive; None of one that is.
+    """
 
     broker_id: int
     address: str | None = None
     ha_address: str | None = None
     grpc_address: str | None = None
     alive: bool | None = None
+    absence: Cause | None = None
     in_sync: bool | None = None
     role: BrokerRole = BrokerRole.UNREACHABLE
     epoch: int | None = None
@@ -65,8 +69,26 @@ class UncleanElectionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionView:
+    """A new master epoch: `broker_id` leads, or nobody; before it `previous_id` did. `at_ms` since 1970 is when it was decided.
+
+    `unheard_ms`: how long nothing had been heard of the master before, or for how long there was none.
+    """
+
+    master_epoch: int
+    broker_id: int | None = None
+    previous_id: int | None = None
+    cause: Cause = Cause.UNKNOWN
+    at_ms: int = -1
+    unheard_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """A broker group. Of one with fixed roles only the name server knows."""
+    """A broker group. Of one with fixed roles only the name server knows.
+
+    `elections` are the last that this controller decided, oldest first: who began to lead a moment ago knows none.
+    """
 
     cluster_name: str
     broker_name: str
@@ -76,6 +98,7 @@ class GroupView:
     sync_state_set: tuple[int, ...] = ()
     sync_state_set_epoch: int | None = None
     unclean_elections: tuple[UncleanElectionView, ...] = ()
+    elections: tuple[ElectionView, ...] = ()
     replicas: tuple[ReplicaView, ...] = ()
 
     @property

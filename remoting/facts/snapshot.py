@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from remoting.facts.broker_state import EpochState, MemberState
-from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, Severity, TopicKind
+from remoting.facts.history import HistoryEntry
+from remoting.facts.words import BrokerRole, Cause, ControllerRole, GroupKind, Health, Severity, TopicKind
 from remoting.names import is_dead_letter_topic, is_retry_topic
 
 VERSION: Final = 1
@@ -30,11 +31,21 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recent:
+    """What is over, but not long ago, as a sentence; `at` is when it began. `link` leads to the page that tells more."""
+
+    at: str
+    text: str
+    link: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The worst reasons come first."""
+    """The worst reasons come first, and of what is over the newest."""
 
     status: Health
     reasons: tuple[Reason, ...] = ()
+    recent: tuple[Recent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +69,8 @@ class Replica:
     that does not answer, or the replica is not connected to it.
 
     `process` and `pid` are None for a broker that the appliance's supervisor does not run; `pid` also while it is down.
+    `absence`: what speaks against one that is not alive. `controllers_error` and `stale_view` as of a broker's state; they stand
+    since `cut_off_since_ms`.
     """
 
     id: int
@@ -67,6 +80,7 @@ class Replica:
     grpc_address: str | None = None
     ha_address: str | None = None
     alive: bool | None = None
+    absence: Cause | None = None
     role: BrokerRole
     in_sync: bool = False
     learner: bool | None = None
@@ -79,16 +93,34 @@ class Replica:
     eligibility_reason: str = ""
     last_heartbeat_ms: int | None = None
     epochs: tuple[EpochState, ...] = ()
+    controllers_error: str | None = None
+    stale_view: str | None = None
+    cut_off_since_ms: int | None = None
+
+    @property
+    def label(self) -> str:
+        """What sentences call it: its number, and the process that a person would start again."""
+        return replica_label(self.id, self.process)
+
+
+def replica_label(broker_id: int, process: str | None) -> str:
+    """What sentences call a replica: "replica 2 (broker-a-1)"; without the name when the appliance does not run it."""
+    return f"replica {broker_id}" if process is None else f"replica {broker_id} ({process})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingCopy:
-    """A copy that a group is without. `stalls`: sends wait for it."""
+    """A copy that a group is without. `stalls`: sends wait for it. `process` as of its replica."""
 
     broker_id: int
+    process: str | None = None
     reason: str
     stalls: bool = False
     since_ms: int | None = None
+
+    @property
+    def label(self) -> str:
+        return replica_label(self.broker_id, self.process)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +206,17 @@ class Group:
 
     def replica(self, broker_id: int | None) -> Replica | None:
         return next((each for each in self.replicas if each.id == broker_id), None)
+
+    @property
+    def serving(self) -> Replica | None:
+        """The replica that takes messages, as far as anybody knows."""
+        found = self.replica(self.master_id)
+        return found if found is not None and found.role is BrokerRole.MASTER else None
+
+    def label(self, broker_id: int) -> str:
+        """What sentences call its replica of this number, also one that is not there any more."""
+        found = self.replica(broker_id)
+        return replica_label(broker_id, found.process if found is not None else None)
 
     @property
     def leaderless(self) -> bool:
@@ -335,9 +378,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervisor:
-    """The part of the supervisor's published state that the snapshot shows."""
+    """The part of the supervisor's published state that the snapshot shows. `state`: starting, running, stopping or stopped."""
 
     pid: int
+    state: str = "running"
     processes: tuple[Process, ...] = ()
 
 
@@ -358,7 +402,7 @@ class SparkProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
-    """Everything. `seq` counts up, over restarts of the collector too."""
+    """Everything. `seq` counts up, over restarts of the collector too. `history` has the newest entries only, newest first."""
 
     version: int
     seq: int
@@ -370,5 +414,6 @@ class ClusterSnapshot:
     topics: tuple[Topic, ...] = ()
     consumer_groups: tuple[ConsumerGroup, ...] = ()
     timeline: tuple[Event, ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
     processes: tuple[Process, ...] = ()
     spark: Spark = field(default_factory=Spark)

@@ -81,6 +81,47 @@ class Health(StrEnum):
     DOWN = "down"
 
 
+class Cause(StrEnum):
+    """Why the controllers take a broker for dead, or gave its group another master.
+
+    Connection closed, heartbeats stopped, never heard by the leader: of a broker that is gone. Restarted, lost tail: it came back
+    as another process, or without the end of its log. Asked: by a person. First master: the group never had one. Candidate came:
+    it had none, and now there is one that may lead.
+    """
+
+    CLOSED = "connection-closed"
+    SILENT = "heartbeats-stopped"
+    NEVER_HEARD = "never-heard"
+    RESTARTED = "restarted"
+    LOST_TAIL = "lost-tail"
+    ASKED = "asked"
+    FIRST_MASTER = "first-master"
+    CANDIDATE_CAME = "candidate-came"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Cause | None:
+        return cls.UNKNOWN if isinstance(value, str) else None
+
+
+class HistoryKind(StrEnum):
+    """What an entry of the history is about: elections, of a group's master and of the controllers' leader, and faults."""
+
+    ELECTION = "election"
+    LEADER = "leader"
+    NO_MASTER = "no-master"
+    REFUSED = "refused"
+    REPLICA_DOWN = "replica-down"
+    OUT_OF_SYNC = "out-of-sync"
+    LEADERLESS = "leaderless"
+    CONTROLLER_DOWN = "controller-down"
+    PROCESS_DOWN = "process-down"
+
+    @property
+    def is_election(self) -> bool:
+        return self in (HistoryKind.ELECTION, HistoryKind.LEADER)
+
+
 class Severity(StrEnum):
     """How bad a reason of the verdict is."""
 

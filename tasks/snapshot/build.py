@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from remoting.facts.snapshot import VERSION, ClusterSnapshot, Spark, SparkProcess
 from tasks.snapshot.consumers import consumer_groups
+from tasks.snapshot.history import history
 from tasks.snapshot.inputs import Look, Memory
+from tasks.snapshot.moments import timestamp
+from tasks.snapshot.recent import recent
 from tasks.snapshot.timeline import timeline
 from tasks.snapshot.topology import controllers, groups
 from tasks.snapshot.traffic import keep, rates, sample, speakers, topic_rates, topics
@@ -40,8 +42,14 @@ def build(look: Look, memory: Memory) -> tuple[ClusterSnapshot, Memory]:
     if speaking.all_masters:
         topic_names = frozenset(each.name for each in snapshot.topics if not each.system)
         topic_changes = None if memory.topic_names is None else (memory.topic_names, topic_names)
-    snapshot = replace(snapshot, timeline=timeline(previous, snapshot, topic_changes))
-    return snapshot, Memory(snapshot, samples, topic_names)
+    entries, suspected, leader = history(look, memory, snapshot)
+    snapshot = replace(
+        snapshot,
+        timeline=timeline(previous, snapshot, topic_changes),
+        history=entries,
+        verdict=replace(snapshot.verdict, recent=recent(entries, look.now_ms)),
+    )
+    return snapshot, Memory(snapshot, samples, topic_names, suspected, leader)
 
 
 def recall(stored: ClusterSnapshot | None) -> Memory:
@@ -69,12 +77,6 @@ def _significant_parts(snapshot: ClusterSnapshot) -> object:
         ],
         [(each.name, each.state, each.pid) for each in snapshot.processes],
     )
-
-
-def timestamp(now_ms: int) -> str:
-    """RFC 3339, UTC, with milliseconds."""
-    seconds, ms = divmod(now_ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03d}Z"
 
 
 def _spark(told: SparkProcess | None) -> Spark:

@@ -7,10 +7,19 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar, cast
 
 from remoting.facts.broker_state import BrokerState
-from remoting.facts.cluster_view import ClusterView
-from remoting.facts.snapshot import ClusterSnapshot, Process, SparkProcess, Supervisor
+from remoting.facts.cluster_view import ClusterView, ElectionView
+from remoting.facts.history import HistoryEntry
+from remoting.facts.snapshot import ClusterSnapshot, Group, Process, SparkProcess, Supervisor
 
 BrokerKey = tuple[str, str, int]  # cluster, broker name, broker id
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the database of the history says: why it cannot be written, empty when it can, and what it has that was not over."""
+
+    problem: str = ""
+    open: tuple[HistoryEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,7 @@ class Look:
     """Broker address -> when that answer came; absent means now."""
     supervisor: Supervisor | None = None
     spark: SparkProcess | None = None
+    kept: Kept = Kept()
 
     @property
     def view(self) -> ClusterView | None:
@@ -45,6 +55,22 @@ class Look:
         """The process of the appliance that listens there, if it has one."""
         processes = self.supervisor.processes if self.supervisor is not None else ()
         return next((each for each in processes if address is not None and each.address == address), None)
+
+
+def told_elections(look: Look, group: Group) -> Sequence[ElectionView]:
+    """What the controllers' leader knows of a group's last elections, oldest first."""
+    view = look.view
+    for each in view.groups if view is not None else ():
+        if (each.cluster_name, each.broker_name) == (group.cluster, group.name):
+            return each.elections
+    return ()
+
+
+class Leader(NamedTuple):
+    """Of the controllers, in a term."""
+
+    id: str
+    term: int
 
 
 class Counted(NamedTuple):
@@ -72,6 +98,10 @@ class Memory:
     samples: tuple[Sample, ...] = ()
     topic_names: frozenset[str] | None = None
     """Topics at the last look at which every group's master answered; None before the first."""
+    suspected: Mapping[str, int] = field(default_factory=dict)
+    """What may be a fault, and since when it was seen: it is one when it lasts (`tasks.snapshot.faults`)."""
+    leader: Leader | None = None
+    """The controllers' leader that was seen last."""
 
 
 Shown = TypeVar("Shown")

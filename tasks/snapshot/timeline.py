@@ -1,13 +1,18 @@
-"""What changed between two snapshots, as sentences for the page's timeline (pure)"""
+"""What changed between two snapshots, as sentences (pure)
+
+Each kind is kept in a number of its own, so that a script which makes a hundred topics pushes nothing else out. What a fault or
+an election was about, how long it took and why is in the history (`tasks.snapshot.history`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from remoting.facts.snapshot import ClusterSnapshot, Event, Group, Quorum
 from remoting.facts.words import ControllerRole
 
-EVENTS_KEPT = 100
+EVENTS_KEPT_OF_A_KIND = 50
 
 
 def timeline(
@@ -24,7 +29,15 @@ def timeline(
         told += [("topic", f"topic {name} was created") for name in sorted(now - before)]
         told += [("topic", f"topic {name} was deleted") for name in sorted(before - now)]
     events = [Event(at=snapshot.as_of, kind=kind, text=text) for kind, text in reversed(told)]
-    return (*events, *previous.timeline)[:EVENTS_KEPT]
+    return tuple(_newest_of_each_kind((*events, *previous.timeline)))
+
+
+def _newest_of_each_kind(events: Iterable[Event]) -> Iterator[Event]:
+    kept: Counter[str] = Counter()
+    for each in events:
+        kept[each.kind] += 1
+        if kept[each.kind] <= EVENTS_KEPT_OF_A_KIND:
+            yield each
 
 
 def _changes(previous: ClusterSnapshot, snapshot: ClusterSnapshot) -> Iterator[tuple[str, str]]:
@@ -59,13 +72,18 @@ def _group(before: Group | None, group: Group) -> Iterator[tuple[str, str]]:
         return
     if (before.master_id, before.master_epoch) != (group.master_id, group.master_epoch):
         if group.master_id is None:
-            yield "election", f"{name} has no master; replica {before.master_id} was it"
+            was = "" if before.master_id is None else f"; {before.label(before.master_id)} was it"
+            yield "election", f"{name} has no master{was}"
         else:
             yield "election", f"{name}: {_master_text(group)}"
     if before.sync_state_set != group.sync_state_set:
         left = sorted(set(before.sync_state_set) - set(group.sync_state_set))
         joined = sorted(set(group.sync_state_set) - set(before.sync_state_set))
-        moves = [f"{_replicas(ids)} {verb}" for ids, verb in ((left, "left"), (joined, "joined")) if ids]
+        moves = [
+            f"{', '.join(map(either.label, ids))} {verb}"
+            for ids, verb, either in ((left, "left", before), (joined, "joined", group))
+            if ids
+        ]
         members = ", ".join(map(str, group.sync_state_set)) or "nobody"
         yield "sync_set", f"{name}: {' and '.join(moves)} the sync-state set, now {members}"
     yield from _quorum(name, before.quorum, group.quorum)
@@ -84,15 +102,10 @@ def _quorum(name: str, before: Quorum | None, now: Quorum | None) -> Iterator[tu
         yield "sync_set", f"{name}: {fewer if now.downgraded else f'an acknowledgement means {copies} copies again'}"
 
 
-def _replicas(ids: Sequence[int]) -> str:
-    numbers = ", ".join(map(str, ids))
-    return f"replica {numbers}" if len(ids) == 1 else f"replicas {numbers}"
-
-
 def _master_text(group: Group) -> str:
     if group.master_id is None:
         return "without a master"
-    return f"replica {group.master_id} is the master in epoch {group.master_epoch}"
+    return f"{group.label(group.master_id)} is the master in epoch {group.master_epoch}"
 
 
 def _processes(previous: ClusterSnapshot, snapshot: ClusterSnapshot) -> Iterator[tuple[str, str]]:

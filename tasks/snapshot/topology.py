@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -55,7 +55,9 @@ def groups(look: Look, previous: ClusterSnapshot | None) -> list[Group]:
     """Every broker group. Without a controller's view the groups of the last snapshot, with what brokers say themselves."""
     view = look.view
     told = view.groups if view is not None else _remembered(previous)
-    return sorted((_group(each, look) for each in told), key=lambda each: (each.cluster, each.name))
+    before = {(each.cluster, each.name): each for each in previous.groups} if previous is not None else {}
+    found = (_group(each, look, before.get((each.cluster_name, each.broker_name))) for each in told)
+    return sorted(found, key=lambda each: (each.cluster, each.name))
 
 
 def state_of(look: Look, cluster: str, name: str, replica: ReplicaView | Replica) -> BrokerState | None:
@@ -67,7 +69,7 @@ def state_of(look: Look, cluster: str, name: str, replica: ReplicaView | Replica
     return state
 
 
-def _group(group: GroupView, look: Look) -> Group:
+def _group(group: GroupView, look: Look, before: Group | None) -> Group:
     cluster, name, master_id = group.cluster_name, group.broker_name, group.master_broker_id
     states = {
         each.broker_id: state for each in group.replicas if (state := state_of(look, cluster, name, each)) is not None
@@ -78,9 +80,10 @@ def _group(group: GroupView, look: Look) -> Group:
         # with fixed roles the set is the master's own, and only it tells
         in_sync = tuple(each for each in master.sync_state_set if each >= 0) if master is not None else ()
     replicas = [
-        _replica(each, states.get(each.broker_id), in_sync, look.process_at(each.address))
+        _dated(_replica(each, states.get(each.broker_id), in_sync, look.process_at(each.address)), look.now_ms, before)
         for each in sorted(group.replicas, key=lambda each: each.broker_id)
     ]
+    processes = {each.id: each.process for each in replicas}
     return Group(
         cluster=cluster,
         name=name,
@@ -89,7 +92,7 @@ def _group(group: GroupView, look: Look) -> Group:
         master_epoch=known(group.master_epoch),
         sync_state_set=tuple(sorted(in_sync)),
         sync_state_set_epoch=known(group.sync_state_set_epoch),
-        quorum=_quorum(master.quorum) if master is not None and master.quorum is not None else None,
+        quorum=_quorum(master.quorum, processes) if master is not None and master.quorum is not None else None,
         weaknesses=tuple(sorted({each for state in states.values() for each in state.weaknesses})),
         transactions=transactions(master.transactions) if master is not None else None,
         delays=delays(master.schedule) if master is not None else None,
@@ -98,8 +101,10 @@ def _group(group: GroupView, look: Look) -> Group:
     )
 
 
-def _quorum(told: QuorumState) -> Quorum:
-    missing = tuple(shown(MissingCopy, each) for each in told.missing if each.broker_id >= 0)
+def _quorum(told: QuorumState, processes: Mapping[int, str | None]) -> Quorum:
+    missing = tuple(
+        shown(MissingCopy, each, process=processes.get(each.broker_id)) for each in told.missing if each.broker_id >= 0
+    )
     return shown(Quorum, told, missing=missing)
 
 
@@ -113,6 +118,7 @@ def _replica(told: ReplicaView, state: BrokerState | None, in_sync: Sequence[int
         grpc_address=told.grpc_address,
         ha_address=told.ha_address,
         alive=told.alive,
+        absence=told.absence if told.alive is False else None,
         role=_SHOWN.get(told.role, told.role) if told.alive else BrokerRole.UNREACHABLE,
         in_sync=told.in_sync if told.in_sync is not None else told.broker_id in in_sync,
         epoch=known(told.epoch),
@@ -134,7 +140,18 @@ def _replica(told: ReplicaView, state: BrokerState | None, in_sync: Sequence[int
         flushed_offset=known(state.flushed_offset),
         confirm_offset=_first(state.confirm_offset, told.confirm_offset),
         epochs=state.epochs,
+        controllers_error=state.controllers_error,
+        stale_view=state.stale_view,
     )
+
+
+def _dated(replica: Replica, now_ms: int, group_before: Group | None) -> Replica:
+    """Since when it is cut off from those who tell it its role: since the first look that found it so."""
+    if not (replica.controllers_error or replica.stale_view):
+        return replica
+    before = group_before.replica(replica.id) if group_before is not None else None
+    since_ms = before.cut_off_since_ms if before is not None else None
+    return replace(replica, cut_off_since_ms=now_ms if since_ms is None else min(since_ms, now_ms))
 
 
 def _with_gaps(replicas: Sequence[Replica], master: BrokerState | None) -> list[Replica]:

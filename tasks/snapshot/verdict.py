@@ -1,7 +1,11 @@
 """Healthy, degraded or down, and why (pure)
 
 `down`: no broker group can take messages. `degraded`: messages flow, but something that protects them or restores them is
-missing. Each reason says what it means for the person who reads it; the worst come first.
+missing. Each reason says what it means for the person who reads it; the worst come first. What was and is over is told beside
+the reasons, for a while (`tasks.snapshot.recent`).
+
+How much consumers are behind is no reason: whether a lag is trouble is known to who runs the consumer (a batch job that comes
+once a night has one all day), and the cluster is no less whole for it. The page shows it beside the verdict.
 """
 
 from __future__ import annotations
@@ -10,10 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from remoting.facts.snapshot import Controller, Group, MissingCopy, Process, Reason, Replica, Verdict
-from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, Severity
+from remoting.facts.words import ControllerRole, GroupKind, Health, Severity
 from tasks.snapshot.inputs import Look
 
 CRITICAL, WARNING = Severity.CRITICAL, Severity.WARNING
+CUT_OFF_MS = 5000  # a change of the leader, or of the master, cuts everybody off for a moment
 _TROUBLED = {"backing-off": "keeps ending and is started again", "failed": "cannot be started"}
 
 
@@ -25,13 +30,14 @@ def verdict(
         *_about_controllers(look, controllers),
         *(reason for group in groups for reason in _about_group(look, group)),
         *_about_processes(processes),
+        *_about_history(look),
     ]
     if not groups:
         reasons.append(
             _reason("no-brokers", CRITICAL, "No broker has registered yet: there is nowhere to send to.", None)
         )
     status = Health.DEGRADED if reasons else Health.HEALTHY
-    if all(_master(group) is None for group in groups):
+    if all(group.serving is None for group in groups):
         status = Health.DOWN
     return Verdict(status=status, reasons=tuple(sorted(reasons, key=lambda reason: reason.severity is not CRITICAL)))
 
@@ -58,12 +64,6 @@ def _about_controllers(look: Look, controllers: Sequence[Controller]) -> Iterato
         yield _reason("controller-unreachable", WARNING, text, link)
 
 
-def _master(group: Group) -> Replica | None:
-    """The replica that takes messages, as far as anybody knows."""
-    found = group.replica(group.master_id)
-    return found if found is not None and found.role is BrokerRole.MASTER else None
-
-
 def _about_group(look: Look, group: Group) -> Iterator[Reason]:
     name, replicas = group.name, group.replicas
     link = f"/#group-{group.cluster}-{name}"
@@ -72,23 +72,26 @@ def _about_group(look: Look, group: Group) -> Iterator[Reason]:
         until = "until it is back" if group.kind is GroupKind.FIXED else "until one is elected"
         text = f"{name} has no master: sends to it are refused {until}."
         yield _reason("no-master", CRITICAL, text, link)
-    elif _master(group) is None:
-        text = f"{name}: its master, replica {group.master_id}, does not serve at the moment."
+    elif group.serving is None:
+        text = f"{name}: its master, {group.label(group.master_id)}, does not serve at the moment."
         yield _reason("master-not-serving", CRITICAL, text, link)
     for replica in replicas:
         if look.views and replica.alive is False:
-            text = f"{name}: replica {replica.id} does not answer its controllers."
+            text = f"{name}: {replica.label} does not answer its controllers."
             yield _reason("replica-dead", WARNING, text, link)
         elif look.views and _is_behind(replica) and replica.id not in explained and group.master_id is not None:
             gap = "" if replica.gap_bytes is None else f"; it lacks {_bytes(replica.gap_bytes)}"
-            text = f"{name}: replica {replica.id} is not in the sync-state set{gap}."
+            text = f"{name}: {replica.label} is not in the sync-state set{gap}."
             yield _reason("replica-out-of-sync", WARNING, text, link)
     yield from _about_quorum(group, link)
     for replica in replicas:
         state = look.states.get(replica.address) if replica.address is not None else None
         if state is not None and state.last_error:
-            text = f"{name}: replica {replica.id} reports: {state.last_error}"
+            text = f"{name}: {replica.label} reports: {state.last_error}"
             yield _reason("broker-error", WARNING, text[:500], link)
+        if replica.cut_off_since_ms is not None and look.now_ms - replica.cut_off_since_ms >= CUT_OFF_MS:
+            text = f"{name}: {replica.label} cannot learn its role: {replica.stale_view or replica.controllers_error}"
+            yield _reason("broker-cut-off", WARNING, text[:500], link)
 
 
 def _is_behind(replica: Replica) -> bool:
@@ -110,8 +113,9 @@ def _about_quorum(group: Group, link: str) -> Iterator[Reason]:
         yield _reason("downgraded", WARNING, f"{text}{_who(quorum.missing)}", link)
     stalling = [each for each in quorum.missing if each.stalls]
     if stalling and not quorum.refused:
-        ids = ", ".join(str(each.broker_id) for each in stalling)
-        text = f"{name}: sends wait for replica {ids}, which is still in the set.{_who(stalling)}"
+        labels = ", ".join(each.label for each in stalling)
+        verb = "is" if len(stalling) == 1 else "are"
+        text = f"{name}: sends wait for {labels}, which {verb} still in the set.{_who(stalling)}"
         yield _reason("sends-stall", CRITICAL, text, link)
 
 
@@ -126,7 +130,7 @@ def _who(missing: Iterable[MissingCopy]) -> str:
         since = (
             "" if each.since_ms is None else f", since {datetime.fromtimestamp(each.since_ms / 1000, UTC):%H:%M:%S} UTC"
         )
-        told.append(f" Replica {each.broker_id}: {each.reason}{since}.")
+        told.append(f" R{each.label[1:]}: {each.reason}{since}.")
     return "".join(told)
 
 
@@ -136,6 +140,12 @@ def _about_processes(processes: Sequence[Process]) -> list[Reason]:
         for each in processes
         if each.state in _TROUBLED
     ]
+
+
+def _about_history(look: Look) -> Iterator[Reason]:
+    if look.kept.problem:
+        text = f"The history is not written: {look.kept.problem}. What happens is kept until it can be."
+        yield _reason("history-not-written", WARNING, text[:500], "/history/")
 
 
 def _bytes(count: int) -> str:

@@ -6,7 +6,6 @@ Each test counts the faults it injected and the sends that succeeded meanwhile, 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,34 +13,12 @@ import pytest
 from remoting.client.blocking import AdminClient
 from tests.support.cluster import Cluster, eventually
 from tests.support.documents import document
-from tests.support.workload import Producer, call_until, check_queue, read_queue
+from tests.support.workload import Producer, check_queue, read_queue
 
 pytestmark = pytest.mark.slow
 
-SEGMENT = "store.segment_size_bytes=8388608"  # small files: rolls and fillers happen under every fault
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), broker_settings=[SEGMENT]) as cluster:
-        cluster.start()
-        yield cluster
-
-
-@pytest.fixture
-def cluster(running: Cluster) -> Cluster:
-    """The same one for all tests, whole whatever the last one left."""
-    running.make_whole()
-    return running
-
-
-@pytest.fixture
-def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
-    """One of each test's own: the histories of its producers are all that is in it."""
-    name = request.node.name.removeprefix("test_")
-    call_until(lambda: cluster.admin.create_topic(name, queues=4))
-    eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(name)))
-    return name
+BROKER_SETTINGS = ["store.segment_size_bytes=8388608"]  # small files: rolls and fillers happen under every fault
+QUEUES = 4
 
 
 def start_producers(cluster: Cluster, topic: str, count: int = 4) -> list[Producer]:

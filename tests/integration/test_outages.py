@@ -15,7 +15,7 @@ from brokerd.replication.settings import ReplicationSettings
 from controllerd.settings import LivenessSettings, RaftSettings
 from tests.support.cluster import Cluster, Process, eventually
 from tests.support.senders import Senders
-from tests.support.workload import call_until, check_queue, read_queue
+from tests.support.workload import check_queue, read_queue
 
 pytestmark = pytest.mark.slow
 
@@ -28,29 +28,6 @@ REPLICA_LIMIT_S = (
 
 RAFT = RaftSettings()
 ELECTION_LIMIT_S = 2 * RAFT.election_ticks * RAFT.tick_ms / 1000
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        cluster.start()
-        yield cluster
-
-
-@pytest.fixture
-def cluster(running: Cluster) -> Cluster:
-    """The same one for all tests, whole whatever the last one left."""
-    running.make_whole()
-    return running
-
-
-@pytest.fixture
-def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
-    """One of each test's own: the histories of its senders are all that is in it."""
-    name = request.node.name.removeprefix("test_")
-    call_until(lambda: cluster.admin.create_topic(name, queues=1))
-    eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets(name)))
-    return name
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from remoting.client.access_admin import AccessAdmin
 from remoting.client.blocking import AdminClient, FoundMessage, NodeOutcome, PulledMessages, QueueOffsets
 from remoting.errors import RequestError
 from remoting.facts.broker_state import EpochState, MemberState
+from remoting.facts.history import HistoryEntry
 from remoting.facts.snapshot import (
     VERSION,
     ClusterSnapshot,
@@ -40,7 +41,7 @@ from remoting.facts.snapshot import (
     Transactions,
     Verdict,
 )
-from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, Outcome
+from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, HistoryKind, Outcome
 from remoting.record.codec import Record, decode_record, encode_record
 from remoting.record.hosts import pack_host
 from remoting.record.properties import encode_properties
@@ -420,6 +421,21 @@ HEALTHY = ClusterSnapshot(
             in_flight=7,
         ),
         ConsumerGroup(name="audit_log", fifo=True, lag=None, in_flight=None),
+    ),
+    history=(
+        HistoryEntry(
+            key="election/DefaultCluster/broker-a/3",
+            kind=HistoryKind.ELECTION,
+            cluster="DefaultCluster",
+            group="broker-a",
+            subject="broker-a",
+            text="broker-a: replica 1 (broker-a-2) was elected master in epoch 3",
+            cause="the group never had a master",
+            elected="replica 1 (broker-a-2)",
+            epoch=3,
+            started_ms=1_795_168_800_000,
+            ended_ms=1_795_168_800_040,
+        ),
     ),
     timeline=(
         Event(at="2026-11-20T10:00:00.000Z", kind="election", text="broker-a: replica 1 became master, epoch 3"),

@@ -155,7 +155,7 @@ def test_a_dead_replica_is_not_offered_and_is_refused_with_the_reason(operator: 
     assert "broker_id=" not in operator.get("/").content.decode()
     response = operator.post("/api/v1/elections", ELECTION, content_type="application/json")
     assert (response.status_code, response.json()["code"]) == (409, "not-eligible")
-    assert response.json()["detail"].startswith("Replica 2 is not eligible: it is not alive")
+    assert response.json()["detail"].startswith("Replica 2 (broker-a-1) is not eligible: it is not alive")
     text = operator.get("/elections/new", ELECTION).content.decode()
     assert "is not eligible: it is not alive" in text
     assert "No acknowledged message is lost" not in text

@@ -87,7 +87,7 @@ def test_post_without_csrf_token_changes_nothing(users: dict[str, User], name: s
 
 
 READERS = {"landing", "palette", "topics", "topic", "messages", "message", "groups", "group", "reports", "cron-preview"}
-READERS |= {"report-run", "report-download", "operations", "operation", "tokens", "account", "login"}
+READERS |= {"history", "report-run", "report-download", "operations", "operation", "tokens", "account", "login"}
 OPERATORS = {"elect", "topic-create", "topic-edit", "topic-delete", "group-create", "group-delete", "report-run-now"}
 OPERATORS |= {"schedule-create", "schedule-edit", "schedule-delete", "schedule-run", "report-cancel", "message-send"}
 OPERATORS |= {"client-users", "client-user"}

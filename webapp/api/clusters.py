@@ -55,6 +55,10 @@ class ReplicaSerializer(FactSerializer):
         gap_bytes="What it had not acknowledged of its master's log, by the master's own count; null when that does not "
         "answer, or the replica is not connected to it.",
         last_heartbeat_ms="Milliseconds since the last heartbeat.",
+        absence="What the controllers say of one that is not alive.",
+        controllers_error="What is wrong between it and its controllers, by its own word; null when nothing is.",
+        stale_view="What is wrong with what the controllers tell it of its role; null when nothing is.",
+        cut_off_since_ms="Milliseconds since 1970; since when the one or the other stands.",
     )
 
 

@@ -17,6 +17,7 @@ from webapp.api import (
     clusters,
     consumer_groups,
     controllers,
+    history,
     messages,
     openapi,  # noqa: F401  registers the authentication schemes
     operations,
@@ -56,6 +57,7 @@ urlpatterns = [
     path("groups", clusters.GroupsView.as_view()),
     path("groups/<name:cluster>/<name:group>", clusters.GroupView.as_view()),
     path("groups/<name:cluster>/<name:group>/replicas", clusters.ReplicasView.as_view()),
+    path("history", history.HistoryView.as_view()),
     path("elections", clusters.ElectionsView.as_view()),
     path("topics", topics.TopicsView.as_view()),
     path("topics/<name:name>", topics.TopicView.as_view()),

@@ -90,7 +90,10 @@ async def _replica(process: Mapping[str, Any]) -> dict[str, Any] | None:
     if process["kind"] != Kind.BROKER or process["pid"] is None:
         return None
     told = await probes.told_state(process["address"])
-    return None if told is None else {"group": told.broker_name, "id": told.broker_id, "role": told.role}
+    if told is None:
+        return None
+    wrong = [each for each in (told.stale_view, told.controllers_error, told.last_error) if each]
+    return {"group": told.broker_name, "id": told.broker_id, "role": told.role, "problem": "; ".join(wrong) or None}
 
 
 def _judge(
@@ -142,4 +145,7 @@ def _row(process: Mapping[str, Any], role: str, width: int) -> str:
         parts.append(f"restarts {process['restarts']}")
     if process["last_exit"]:
         parts.append(f"last time it {process['last_exit']['text']} at {process['last_exit']['at']}")
+    replica = process["replica"]
+    if replica is not None and replica["problem"]:
+        parts.append(f"it says: {replica['problem']}")
     return "  ".join(parts).rstrip()

@@ -29,10 +29,10 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
     if replica is None:
         raise NotFound(f"The group {cleaned['group']} has no replica {cleaned['broker_id']}.", code="replica-not-found")
     if group.master_id == cleaned["broker_id"]:
-        raise Conflict(f"Replica {cleaned['broker_id']} is the master already.", code="already-master")
+        raise Conflict(f"R{replica.label[1:]} is the master already.", code="already-master")
     eligible, reason = eligibility(replica)
     if not eligible:
-        raise Conflict(f"Replica {cleaned['broker_id']} is not eligible: {reason}.", code="not-eligible")
+        raise Conflict(f"R{replica.label[1:]} is not eligible: {reason}.", code="not-eligible")
     return cleaned
 
 

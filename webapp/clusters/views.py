@@ -29,7 +29,7 @@ def elect(request: HttpRequest) -> HttpResponse:
         raise InvalidInput("broker_id: must be a replica's number")
     chosen = group.replica(int(broker_id))
     context = {
-        "title": f"Elect replica {broker_id} of {name}",
+        "title": f"Elect {group.label(int(broker_id))} of {name}",
         "group": group,
         "chosen": chosen,
         "eligible": chosen is not None and eligibility(chosen)[0],

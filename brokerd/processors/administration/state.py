@@ -88,6 +88,8 @@ class StateProcessor:
             connections=figures.connections(),
             # what is wrong now; what was wrong once and healed is history, in the log
             last_error=replica.failure or (following and (following.stuck or following.last_error)) or None,
+            controllers_error=replica.controllers_error or None,
+            stale_view=replica.stale_view or None,
             learner=replica.learner,
             quorum=_dated(leading, self.wall_ms()) if leading is not None else None,
             weaknesses=tuple(replica.weaknesses),

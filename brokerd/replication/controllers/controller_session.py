@@ -136,6 +136,8 @@ class ControllerSession(Session):
     def failed(self, token: int, reason: str, now_ms: int) -> None:
         if token in self._discovering:
             self._discovering.discard(token)
+            if self.leader is None:
+                self.last_error = f"no controller says who leads: {reason}"
             return
         request = self._take_pending(token)
         if request is None:
@@ -253,8 +255,8 @@ class ControllerSession(Session):
     # Answers
 
     def _digest(self, request: SessionRequest, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
-        if code not in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST):
-            self.last_error = f"controller {request.address} answered {code} to request {request.code}"
+        fine = code in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST)
+        self.last_error = "" if fine else f"controller {request.address} answered {code} to request {request.code}"
         match request.code:
             case codes.CONTROLLER_ALTER_SYNC_STATE_SET:
                 self._altered(code, ext, body, now_ms)

@@ -40,7 +40,7 @@ class Session(ABC):
 
     def __init__(self, settings: ReplicationSettings, names: BrokerNames, driver: ReplicationDriver) -> None:
         self.addresses: tuple[str, ...] = ()  # whom the shell keeps connections to
-        self.last_error = ""
+        self.last_error = ""  # what is wrong now between this broker and who tells it its role; "" = nothing
         self.acts_as_master = False  # this replica stands in for its master
         self._settings = settings
         self._names = names

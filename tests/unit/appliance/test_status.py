@@ -127,7 +127,34 @@ async def test_a_broker_stands_in_one_row_with_its_role_replica_and_process(layo
         f"  broker-a-3       running                          {silent}",
     ]
     shown = [each["replica"] for each in json.loads(as_json.getvalue())["supervisor"]["processes"]]
-    assert shown == [{"group": "broker-a", "id": 2, "role": "master"}, None, None]
+    assert shown == [{"group": "broker-a", "id": 2, "role": "master", "problem": None}, None, None]
+
+
+@pytest.mark.usefixtures("lock")
+async def test_a_broker_that_cannot_learn_its_role_says_so_in_its_row(layout: DataLayout) -> None:
+    told = BrokerState(
+        cluster_name="c",
+        broker_name="broker-a",
+        broker_id=2,
+        role=BrokerRole.FENCED,
+        stale_view="a controller tells of master epoch 3, but this broker has seen 9",
+        controllers_error="no controller says who leads: refused",
+    )
+    async with remoting_server(codes.BROKER_STATE, (codes.SUCCESS, {}, encode(told))) as serving:
+        row = {"name": "broker-a-1", "kind": "broker", "state": "running", "pid": 4711, "address": serving}
+        processes = [{**row, "restarts": 0, "last_exit": None}]
+        content = {"version": 1, "state": "running", "pid": 7, "http": serving, "processes": processes}
+        state.publish(layout.supervisor_file, content)
+        text = io.StringIO()
+        await asyncio.to_thread(status.main, ["--data", str(layout.root)], text)
+    assert (
+        text.getvalue()
+        .splitlines()[2]
+        .endswith(
+            "it says: a controller tells of master epoch 3, but this broker has seen 9; "
+            "no controller says who leads: refused"
+        )
+    )
 
 
 def test_down_and_bad_options_have_their_exit_codes(layout: DataLayout) -> None:

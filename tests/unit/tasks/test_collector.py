@@ -18,7 +18,9 @@ from remoting.facts.words import Health
 from remoting.transport.client import RemotingClient
 from remoting.transport.server import RemotingServer
 from tasks.collector import Collector, LocalFiles, read_published
+from tasks.history import Journal
 from tests.unit.tasks.fake_cluster import answering, serve
+from tests.unit.tasks.fake_history import MemoryHistory
 from tests.unit.tasks.snapshot.cluster import replica, state, topic, view
 
 
@@ -92,7 +94,9 @@ async def collecting(
 ) -> AsyncIterator[tuple[Collector, LocalFiles]]:
     files = LocalFiles(tmp_path / "supervisor.json", tmp_path / "spark.json")
     client = RemotingClient()
-    collector = Collector((f"127.0.0.1:{cluster.controller.port}",), client, files, publisher)  # type: ignore[arg-type]
+    controllers = (f"127.0.0.1:{cluster.controller.port}",)
+    journal = Journal(MemoryHistory())
+    collector = Collector(controllers, client, files, publisher, journal)  # type: ignore[arg-type]
     work = asyncio.create_task(collector.run())
     try:
         yield collector, files
@@ -141,6 +145,22 @@ async def test_asking_makes_brokers_be_asked_now(cluster: Broker, tmp_path: Path
         collector.ask()
         await publisher.wait_for(lambda snapshot: [each.name for each in snapshot.topics] == ["fresh"])
         assert cluster.asked > asked
+
+
+async def test_a_new_master_is_asked_again_and_again_until_it_serves(
+    cluster: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time without a master is what it was, and not the time until the next look."""
+    monkeypatch.setattr("tasks.collector.STATES_EVERY_S", 3600.0)
+    publisher = MemoryPublisher()
+    async with collecting(cluster, publisher, tmp_path):
+        await publisher.wait_for(lambda _: True)
+        cluster.become(1, 4)
+        cluster.state = state(1, "promoting")
+        await publisher.wait_for(lambda snapshot: bool(snapshot.history) and snapshot.history[0].ended_ms is None)
+        cluster.state = state(1, "master")
+        told = await publisher.wait_for(lambda snapshot: bool(snapshot.history) and bool(snapshot.history[0].ended_ms))
+    assert told.history[0].epoch == 4
 
 
 async def test_a_restart_goes_on_counting_and_redis_away_is_waited_out(cluster: Broker, tmp_path: Path) -> None:

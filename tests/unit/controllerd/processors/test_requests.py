@@ -246,6 +246,23 @@ async def test_unclean_election_is_off_and_when_on_it_leaves_a_record(tmp_path: 
         assert len((await one.group())["uncleanElections"]) == 1
 
 
+async def test_elections_are_told_with_their_cause(one: Single) -> None:
+    await group_of_two(one)
+    assert (await one.elect(2, designateElect="true")).code == codes.SUCCESS
+    assert (await one.alter([1, 2])).code == codes.SUCCESS
+    one.brokers[1].abort()
+    await one.until(lambda group: group["masterBrokerId"] == 1)
+    found = await one.group()
+    assert [(each["brokerId"], each.get("previousId"), each["cause"]) for each in found["elections"]] == [
+        (1, None, "first-master"),
+        (2, 1, "asked"),
+        (1, 2, "connection-closed"),
+    ]
+    assert [each["masterEpoch"] for each in found["elections"]] == [1, 2, 3]
+    assert all(each["atMs"] > 0 for each in found["elections"])
+    assert [each.get("absence") for each in found["replicas"]] == [None, "connection-closed"]
+
+
 # 1004, 1005, 1006: reading
 
 

@@ -34,7 +34,10 @@ KINDS = {
 }
 
 
-SAYS_NOTHING = (("kind", "controllers"), ("lag_at_least", False), ("subscriptions", []))
+SAYS_NOTHING = (
+    *(("kind", "controllers"), ("lag_at_least", False), ("subscriptions", [])),
+    *(("elections", []), ("history", []), ("recent", [])),
+)
 UNKNOWN = {"ofANewerPeer", "ofANewerCollector", "colour", "weather", "mood"}
 
 

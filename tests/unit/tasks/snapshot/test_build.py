@@ -34,8 +34,9 @@ from remoting.facts.snapshot import (
     Verdict,
 )
 from remoting.facts.words import ControllerRole, GroupKind, Health
-from tasks.snapshot.build import build, differs, recall, timestamp
+from tasks.snapshot.build import build, differs, recall
 from tasks.snapshot.inputs import Memory
+from tasks.snapshot.moments import timestamp
 from tests.unit.tasks.patience import patient
 from tests.unit.tasks.snapshot.cluster import (
     CONTROLLERS,
@@ -90,7 +91,7 @@ def test_every_part_of_the_schema_is_there_even_when_nobody_answers() -> None:
     snapshot, _ = build(look(views={}, states={}, supervisor=None), Memory())
     assert set(json.loads(encode(snapshot))) == {
         *("version", "seq", "as_of", "verdict", "controllers", "groups", "rates", "topics", "consumer_groups"),
-        *("timeline", "processes", "spark"),
+        *("timeline", "history", "processes", "spark"),
     }
     assert snapshot.verdict.status == "down"
     assert [each.role for each in snapshot.controllers] == ["unreachable"] * 3

@@ -354,6 +354,22 @@ def test_an_answer_that_cannot_be_understood_is_no_answer() -> None:
     assert "cannot be understood" in talk.session.last_error
 
 
+def test_what_was_wrong_with_the_controllers_is_told_while_it_is() -> None:
+    talk = Talk()
+    talk.register()
+    talk.tick(1000)
+    talk.fail(INFO)
+    assert talk.session.last_error == "no answer"
+    talk.waiting.clear()
+    talk.tick(1000)
+    talk.fail(METADATA)
+    assert talk.session.last_error == "no controller says who leads: no answer"
+    talk.lead()
+    talk.tick(1000)
+    talk.answer(INFO, *view_answer(1))
+    assert talk.session.last_error == ""
+
+
 def test_a_lost_leader_is_looked_for_everywhere() -> None:
     talk = Talk()
     talk.register()
