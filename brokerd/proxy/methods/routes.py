@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from brokerd.cluster.routes import BrokerRoute, Routes
 from brokerd.loop.long_polling import ANY_QUEUE
 from brokerd.metadata.configs import PERM_READ, PERM_WRITE
 from brokerd.proxy.calls import Call, Handler
-from brokerd.proxy.methods.base import attempt, each, refuse_unary
+from brokerd.proxy.methods.base import LANGUAGE, attempt, each, header, refuse_unary
 from brokerd.proxy.methods.groups import Groups
 from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import definition, service
@@ -27,6 +28,9 @@ _MIXED: Final = [definition.MessageType.Value(name) for name in ("NORMAL", "FIFO
 _UNSPECIFIED: Final = [0]
 _IPV4, _IPV6, _DOMAIN_NAME = (definition.AddressScheme.Value(name) for name in ("IPv4", "IPv6", "DOMAIN_NAME"))
 _MAX_ADDRESSES: Final = 16
+# Clients that try the addresses of one `Endpoints` in turn, as their header names them. Node.js ("HTTP") makes one name of all
+# addresses, which its library cannot resolve; C# ("DOTNET") takes the first alone.
+_TRY_SEVERAL: Final = frozenset({"JAVA", "GO", "GOLANG", "PYTHON", "CPP", "RUST"})
 
 
 def query_route(routes: Routes) -> Handler:
@@ -67,9 +71,16 @@ def _when_routed(routes: Routes, topic: str, call: Call, answer: Callable[[Seque
         if isinstance(found, RequestError):
             refuse_unary(call, None, refusal_of(found))
         else:
-            attempt(call, None, refuse_unary, answer, found)
+            attempt(call, None, refuse_unary, answer, _reachable(call, found))
 
     routes.route(topic, routed)
+
+
+def _reachable(call: Call, found: Sequence[BrokerRoute]) -> Sequence[BrokerRoute]:
+    """The routes with the addresses that the calling client can use: all of a group, or its master's."""
+    if header(call, LANGUAGE) in _TRY_SEVERAL:
+        return found
+    return [replace(route, grpc_addresses=route.grpc_addresses[:1]) for route in found]
 
 
 def message_queues(route: BrokerRoute, topic: Any) -> list[Any]:

@@ -42,6 +42,43 @@ def test_a_route_lists_every_queue_of_the_master_with_all_addresses_of_the_group
     ]
 
 
+@pytest.mark.parametrize("language", ["JAVA", "GO", "GOLANG", "PYTHON", "CPP", "RUST"])
+def test_a_client_that_tries_several_addresses_gets_all_of_them(bench, language) -> None:
+    assert ports_told_to(bench, {"x-mq-language": language}) == {(8081, 8082)}
+
+
+@pytest.mark.parametrize(
+    "headers", [{"x-mq-language": name} for name in ("HTTP", "DOTNET", "PHP", "of its own", "")] + [{}]
+)
+def test_any_other_client_gets_the_masters_address_alone(bench, headers) -> None:
+    """Node.js calls itself HTTP, and makes one name of several addresses, which its library cannot resolve."""
+    assert ports_told_to(bench, headers) == {(8081,)}
+    bench.broker.grpc_addresses = lambda: ["127.0.0.1:8082", "127.0.0.1:8081"]  # another one is master
+    assert ports_told_to(bench, headers) == {(8082,)}
+    bench.broker.grpc_addresses = lambda: []
+    assert route_of(bench, "Normal").status.code == Code.TOPIC_NOT_FOUND
+
+
+def ports_told_to(bench, headers) -> set[tuple[int, ...]]:
+    """The ports in every `Endpoints` of a client with these headers, in routes and assignments."""
+    metadata = {"x-mq-client-id": "one", **headers}
+    route = bench.call(
+        "QueryRoute",
+        service.QueryRouteRequest(topic=resource("Normal")),
+        service.QueryRouteResponse,
+        metadata=metadata,
+    )
+    assigned = bench.call(
+        "QueryAssignment",
+        service.QueryAssignmentRequest(topic=resource("Normal"), group=resource("G")),
+        service.QueryAssignmentResponse,
+        metadata=metadata,
+    )
+    queues = [*route.message_queues, *(each.message_queue for each in assigned.assignments)]
+    assert len(queues) == 5
+    return {tuple(address.port for address in queue.broker.endpoints.addresses) for queue in queues}
+
+
 @pytest.mark.parametrize(
     ("message_type", "accepted"),
     [
