@@ -71,13 +71,14 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield Running(cluster, authority)
 
 
+@pytest.mark.parametrize("access_point", range(3))
 @pytest.mark.parametrize("tls", [False, True])
-def test_the_official_python_client(running: Running, tmp_path: Path, tls: bool) -> None:
+def test_the_official_python_client(running: Running, tmp_path: Path, tls: bool, access_point: int) -> None:
     environment = {
         **os.environ,
-        "ENDPOINTS": running.cluster.grpc_addresses[0],
+        "ENDPOINTS": running.cluster.grpc_addresses[access_point],
         "TOPIC": TOPIC,
-        "GROUP": f"python-{tls}",
+        "GROUP": f"python-{tls}-{access_point}",
         "HOME": str(tmp_path),
         "TLS": "yes" if tls else "",
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(running.authority),

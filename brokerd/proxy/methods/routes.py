@@ -77,8 +77,13 @@ def _when_routed(routes: Routes, topic: str, call: Call, answer: Callable[[Seque
 
 
 def _reachable(call: Call, found: Sequence[BrokerRoute]) -> Sequence[BrokerRoute]:
-    """The routes with the addresses that the calling client can use: all of a group, or its master's."""
-    if header(call, LANGUAGE) in _TRY_SEVERAL:
+    """The routes with the addresses that the calling client can use: all of a group, or its master's.
+
+    Python checks a certificate, and looks in it for what its channel is called: with several addresses, all of them as one name.
+    """
+    language = header(call, LANGUAGE)
+    looks_for_name = language == "PYTHON" and call.metadata.get(":scheme") == "https"
+    if language in _TRY_SEVERAL and not looks_for_name:
         return found
     return [replace(route, grpc_addresses=route.grpc_addresses[:1]) for route in found]
 

@@ -59,6 +59,13 @@ def test_any_other_client_gets_the_masters_address_alone(bench, headers) -> None
     assert route_of(bench, "Normal").status.code == Code.TOPIC_NOT_FOUND
 
 
+def test_a_python_client_over_tls_gets_one_address(bench) -> None:
+    """It takes the whole list of addresses for the name that the certificate must have."""
+    assert ports_told_to(bench, {"x-mq-language": "PYTHON", ":scheme": "https"}) == {(8081,)}
+    assert ports_told_to(bench, {"x-mq-language": "PYTHON", ":scheme": "http"}) == {(8081, 8082)}
+    assert ports_told_to(bench, {"x-mq-language": "JAVA", ":scheme": "https"}) == {(8081, 8082)}
+
+
 def ports_told_to(bench, headers) -> set[tuple[int, ...]]:
     """The ports in every `Endpoints` of a client with these headers, in routes and assignments."""
     metadata = {"x-mq-client-id": "one", **headers}
