@@ -59,7 +59,7 @@ func (n *names) has(others *names) bool {
 
 var (
 	acknowledged, pushed, taken names
-	failures                    atomic.Int64
+	acks, failures              atomic.Int64
 	stopped                     atomic.Bool
 )
 
@@ -100,7 +100,9 @@ func connect(topic, group string) {
 		check(send(producer, topic, number))
 	}
 	go receive(consumer)
-	await("both consumers have the first messages", func() bool { return taken.has(&acknowledged) && pushed.has(&acknowledged) })
+	await("both consumers have the first messages", func() bool {
+		return acks.Load() >= first && taken.has(&acknowledged) && pushed.has(&acknowledged)
+	})
 	go func() {
 		for number := first; !stopped.Load(); number++ {
 			for send(producer, topic, number) != nil && !stopped.Load() {
@@ -132,8 +134,9 @@ func receive(consumer rocketmq.SimpleConsumer) {
 			time.Sleep(retry)
 		}
 		for _, each := range messages {
+			taken.add(string(each.GetBody())) // an ack whose answer is lost may count all the same
 			if consumer.Ack(context.Background(), each) == nil {
-				taken.add(string(each.GetBody()))
+				acks.Add(1)
 			}
 		}
 	}

@@ -128,9 +128,12 @@ async def test_a_new_certificate_is_shown_without_a_restart(
     async with serving(settings(first, "enforcing")) as address:
         before = await serial(address)
         assert await serial(address) == before
+        long_open = await connect(address, identity=secured(authority))
         authority.sign("renewed")
         after = await serial(address)
         assert after != before
+        assert bytes((await long_open.call(7, None, b"still here")).body) == b"still here"
+        long_open.close()
         first.certificate.write_text("damaged")  # the one that was read before stays in use
         assert await serial(address) == after
         assert "keeping the certificate" in caplog.text
