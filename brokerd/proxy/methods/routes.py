@@ -39,8 +39,10 @@ def query_route(routes: Routes) -> Handler:
 
         def answer(found: Sequence[BrokerRoute]) -> None:
             response = service.QueryRouteResponse()
+            several = _tries_several(call)
             for route in found:
-                response.message_queues.extend(message_queues(route, request.topic))
+                for broker in [route] if several else _one_address_each(route):
+                    response.message_queues.extend(message_queues(broker, request.topic))
             if not response.message_queues:
                 raise Refusal(Code.TOPIC_NOT_FOUND, f"no broker that has topic {topic} can be reached over gRPC")
             call.answer(OK + response.SerializeToString())
@@ -59,7 +61,9 @@ def query_assignment(routes: Routes, groups: Groups) -> Handler:
 
         def answer(found: Sequence[BrokerRoute]) -> None:
             config = groups.get(group)
-            call.answer(_assignments(found, request.topic, topic, fifo=config is not None and config.fifo))
+            several = _tries_several(call)
+            shown = found if several else [_one_address_each(route)[0] for route in found]
+            call.answer(_assignments(shown, request.topic, topic, fifo=config is not None and config.fifo))
 
         _when_routed(routes, topic, call, answer)
 
@@ -71,21 +75,37 @@ def _when_routed(routes: Routes, topic: str, call: Call, answer: Callable[[Seque
         if isinstance(found, RequestError):
             refuse_unary(call, None, refusal_of(found))
         else:
-            attempt(call, None, refuse_unary, answer, _reachable(call, found))
+            attempt(call, None, refuse_unary, answer, found)
 
     routes.route(topic, routed)
 
 
-def _reachable(call: Call, found: Sequence[BrokerRoute]) -> Sequence[BrokerRoute]:
-    """The routes with the addresses that the calling client can use: all of a group, or its master's.
-
-    Python checks a certificate, and looks in it for what its channel is called: with several addresses, all of them as one name.
-    """
+def _tries_several(call: Call) -> bool:
+    """Whether the client that calls tries the addresses of one `Endpoints` in turn."""
     language = header(call, LANGUAGE)
+    # Python looks in a certificate for what its channel is called, and with several addresses that is all of them as one name
     looks_for_name = language == "PYTHON" and call.metadata.get(":scheme") == "https"
-    if language in _TRY_SEVERAL and not looks_for_name:
-        return found
-    return [replace(route, grpc_addresses=route.grpc_addresses[:1]) for route in found]
+    return language in _TRY_SEVERAL and not looks_for_name
+
+
+def _one_address_each(route: BrokerRoute) -> list[BrokerRoute]:
+    """The group as so many brokers as it has addresses, for clients that take one address of a broker.
+
+    All of them send to another broker when one fails, and some never look at a route again. The master has all queues; a
+    replica, which forwards to the master, stands there with one, as the broker chooses the queue itself.
+    """
+    brokers = [replace(route, grpc_addresses=route.grpc_addresses[:1])]
+    for address in route.grpc_addresses[1:_MAX_ADDRESSES]:
+        brokers.append(
+            replace(
+                route,
+                broker_name=f"{route.broker_name}@{address}",
+                grpc_addresses=[address],
+                read_queue_nums=min(route.read_queue_nums, 1),
+                write_queue_nums=min(route.write_queue_nums, 1),
+            )
+        )
+    return brokers
 
 
 def message_queues(route: BrokerRoute, topic: Any) -> list[Any]:

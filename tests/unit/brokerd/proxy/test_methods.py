@@ -42,48 +42,58 @@ def test_a_route_lists_every_queue_of_the_master_with_all_addresses_of_the_group
     ]
 
 
+def told_to(bench, headers) -> tuple[list[tuple[str, int, tuple[int, ...]]], set[tuple[int, ...]]]:
+    """What a client with these headers is told: (broker, queue, ports) in its route, and the ports in its assignments."""
+    metadata = {"x-mq-client-id": "one", **headers}
+    request = service.QueryRouteRequest(topic=resource("Normal"))
+    route = bench.call("QueryRoute", request, service.QueryRouteResponse, metadata=metadata)
+    asked = service.QueryAssignmentRequest(topic=resource("Normal"), group=resource("G"))
+    assigned = bench.call("QueryAssignment", asked, service.QueryAssignmentResponse, metadata=metadata)
+    assert (route.status.code, assigned.status.code) == (Code.OK, Code.OK)
+    assert {queue.broker.id for queue in route.message_queues} == {0}
+
+    def ports(queue) -> tuple[int, ...]:
+        return tuple(address.port for address in queue.broker.endpoints.addresses)
+
+    queues = [(queue.broker.name, queue.id, ports(queue)) for queue in route.message_queues]
+    return queues, {ports(each.message_queue) for each in assigned.assignments}
+
+
 @pytest.mark.parametrize("language", ["JAVA", "GO", "GOLANG", "PYTHON", "CPP", "RUST"])
 def test_a_client_that_tries_several_addresses_gets_all_of_them(bench, language) -> None:
-    assert ports_told_to(bench, {"x-mq-language": language}) == {(8081, 8082)}
+    queues, assigned = told_to(bench, {"x-mq-language": language})
+    assert queues == [("broker-a", number, (8081, 8082)) for number in range(4)]
+    assert assigned == {(8081, 8082)}
 
 
 @pytest.mark.parametrize(
-    "headers", [{"x-mq-language": name} for name in ("HTTP", "DOTNET", "PHP", "of its own", "")] + [{}]
+    "headers",
+    [
+        *({"x-mq-language": name} for name in ("HTTP", "DOTNET", "PHP", "of its own", "")),
+        {"x-mq-language": "PYTHON", ":scheme": "https"},
+        {},
+    ],
 )
-def test_any_other_client_gets_the_masters_address_alone(bench, headers) -> None:
-    """Node.js calls itself HTTP, and makes one name of several addresses, which its library cannot resolve."""
-    assert ports_told_to(bench, headers) == {(8081,)}
+def test_any_other_client_gets_one_address_at_a_time(bench, headers) -> None:
+    """Node.js (HTTP) makes one name of several addresses, and Python looks for such a name in a certificate."""
+    queues, assigned = told_to(bench, headers)
+    master = [("broker-a", number, (8081,)) for number in range(4)]
+    assert queues == [*master, ("broker-a@127.0.0.1:8082", 0, (8082,))], (
+        "the replica is where it goes when the master fails"
+    )
+    assert assigned == {(8081,)}
     bench.broker.grpc_addresses = lambda: ["127.0.0.1:8082", "127.0.0.1:8081"]  # another one is master
-    assert ports_told_to(bench, headers) == {(8082,)}
-    bench.broker.grpc_addresses = lambda: []
-    assert route_of(bench, "Normal").status.code == Code.TOPIC_NOT_FOUND
+    queues, assigned = told_to(bench, headers)
+    assert queues[0] == ("broker-a", 0, (8082,))
+    assert queues[-1] == ("broker-a@127.0.0.1:8081", 0, (8081,))
+    assert assigned == {(8082,)}
+    bench.broker.grpc_addresses = lambda: ["127.0.0.1:8082"]
+    assert told_to(bench, headers)[0] == [("broker-a", number, (8082,)) for number in range(4)]
 
 
-def test_a_python_client_over_tls_gets_one_address(bench) -> None:
-    """It takes the whole list of addresses for the name that the certificate must have."""
-    assert ports_told_to(bench, {"x-mq-language": "PYTHON", ":scheme": "https"}) == {(8081,)}
-    assert ports_told_to(bench, {"x-mq-language": "PYTHON", ":scheme": "http"}) == {(8081, 8082)}
-    assert ports_told_to(bench, {"x-mq-language": "JAVA", ":scheme": "https"}) == {(8081, 8082)}
-
-
-def ports_told_to(bench, headers) -> set[tuple[int, ...]]:
-    """The ports in every `Endpoints` of a client with these headers, in routes and assignments."""
-    metadata = {"x-mq-client-id": "one", **headers}
-    route = bench.call(
-        "QueryRoute",
-        service.QueryRouteRequest(topic=resource("Normal")),
-        service.QueryRouteResponse,
-        metadata=metadata,
-    )
-    assigned = bench.call(
-        "QueryAssignment",
-        service.QueryAssignmentRequest(topic=resource("Normal"), group=resource("G")),
-        service.QueryAssignmentResponse,
-        metadata=metadata,
-    )
-    queues = [*route.message_queues, *(each.message_queue for each in assigned.assignments)]
-    assert len(queues) == 5
-    return {tuple(address.port for address in queue.broker.endpoints.addresses) for queue in queues}
+def test_clients_that_begin_with_tls_and_do_not_look_for_names_keep_their_addresses(bench) -> None:
+    assert told_to(bench, {"x-mq-language": "JAVA", ":scheme": "https"})[1] == {(8081, 8082)}
+    assert told_to(bench, {"x-mq-language": "PYTHON", ":scheme": "http"})[1] == {(8081, 8082)}
 
 
 @pytest.mark.parametrize(
