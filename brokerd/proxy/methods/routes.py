@@ -62,8 +62,8 @@ def query_assignment(routes: Routes, groups: Groups) -> Handler:
         def answer(found: Sequence[BrokerRoute]) -> None:
             config = groups.get(group)
             several = _tries_several(call)
-            shown = found if several else [_one_address_each(route)[0] for route in found]
-            call.answer(_assignments(shown, request.topic, topic, fifo=config is not None and config.fifo))
+            masters = found if several else [next(iter(_one_address_each(route)), route) for route in found]
+            call.answer(_assignments(masters, request.topic, topic, fifo=config is not None and config.fifo))
 
         _when_routed(routes, topic, call, answer)
 
@@ -92,17 +92,19 @@ def _one_address_each(route: BrokerRoute) -> list[BrokerRoute]:
     """The group as so many brokers as it has addresses, for clients that take one address of a broker.
 
     All of them send to another broker when one fails, and some never look at a route again. The master has all queues; a
-    replica, which forwards to the master, stands there with one, as the broker chooses the queue itself.
+    replica, which forwards to the master, stands there with one, as the broker chooses the queue itself. A name belongs to an
+    address for good, as some clients look for nothing else when they compare.
     """
-    brokers = [replace(route, grpc_addresses=route.grpc_addresses[:1])]
-    for address in route.grpc_addresses[1:_MAX_ADDRESSES]:
+    brokers = []
+    for address in route.grpc_addresses[:_MAX_ADDRESSES]:
+        most = 1 if brokers else max(route.read_queue_nums, route.write_queue_nums)
         brokers.append(
             replace(
                 route,
                 broker_name=f"{route.broker_name}@{address}",
                 grpc_addresses=[address],
-                read_queue_nums=min(route.read_queue_nums, 1),
-                write_queue_nums=min(route.write_queue_nums, 1),
+                read_queue_nums=min(route.read_queue_nums, most),
+                write_queue_nums=min(route.write_queue_nums, most),
             )
         )
     return brokers

@@ -77,18 +77,22 @@ def test_a_client_that_tries_several_addresses_gets_all_of_them(bench, language)
 def test_any_other_client_gets_one_address_at_a_time(bench, headers) -> None:
     """Node.js (HTTP) makes one name of several addresses, and Python looks for such a name in a certificate."""
     queues, assigned = told_to(bench, headers)
-    master = [("broker-a", number, (8081,)) for number in range(4)]
+    master = [("broker-a@127.0.0.1:8081", number, (8081,)) for number in range(4)]
     assert queues == [*master, ("broker-a@127.0.0.1:8082", 0, (8082,))], (
         "the replica is where it goes when the master fails"
     )
     assert assigned == {(8081,)}
     bench.broker.grpc_addresses = lambda: ["127.0.0.1:8082", "127.0.0.1:8081"]  # another one is master
     queues, assigned = told_to(bench, headers)
-    assert queues[0] == ("broker-a", 0, (8082,))
+    assert queues[0] == ("broker-a@127.0.0.1:8082", 0, (8082,)), "Node.js tells queues apart by name and number alone"
     assert queues[-1] == ("broker-a@127.0.0.1:8081", 0, (8081,))
     assert assigned == {(8082,)}
     bench.broker.grpc_addresses = lambda: ["127.0.0.1:8082"]
-    assert told_to(bench, headers)[0] == [("broker-a", number, (8082,)) for number in range(4)]
+    assert told_to(bench, headers)[0] == [("broker-a@127.0.0.1:8082", number, (8082,)) for number in range(4)]
+    bench.broker.grpc_addresses = lambda: []
+    request = service.QueryRouteRequest(topic=resource("Normal"))
+    route = bench.call("QueryRoute", request, service.QueryRouteResponse, metadata={"x-mq-client-id": "one", **headers})
+    assert route.status.code == Code.TOPIC_NOT_FOUND
 
 
 def test_clients_that_begin_with_tls_and_do_not_look_for_names_keep_their_addresses(bench) -> None:
