@@ -235,14 +235,14 @@ def _tell_where(plan: Plan, layout: DataLayout, admin: dict[str, str] | None, te
     terminal.say()
     terminal.say(f"  console and REST    http://{plan.http}/")
     _tell_admin(admin, terminal)
-    terminal.say(f"  gRPC clients        {plan.grpc_endpoints[0]}  (TLS or plaintext, as remoting)")
+    terminal.say(f"  gRPC clients        {plan.grpc_endpoints[0]}")
     terminal.say(
         f"  remoting clients    name servers {';'.join(plan.controllers)}  (Java 4.x and 5.x, Go, C++, Node, mqadmin)"
     )
     terminal.say(
         f"  topics              {SHELL_COMMAND} topic create NAME, or the console; --development makes them by sending"
     )
-    terminal.say(f"  to check our TLS    {layout.tls_authority_file}  (the authority that signed it)")
+    terminal.say(f"  TLS                 clients that check certificates must trust {layout.tls_authority_file}")
     terminal.say(f"  logs                {layout.logs}")
     if layout.root != DEFAULT_DATA_DIR:
         terminal.say(f"  other commands      {environment.DATA_DIR}={layout.root} {SHELL_COMMAND} ...")
