@@ -95,7 +95,7 @@ def _one_address_each(route: BrokerRoute) -> list[BrokerRoute]:
     replica, which forwards to the master, stands there with one, as the broker chooses the queue itself. A name belongs to an
     address for good, as some clients look for nothing else when they compare.
     """
-    brokers = []
+    brokers: list[BrokerRoute] = []
     for address in route.grpc_addresses[:_MAX_ADDRESSES]:
         most = 1 if brokers else max(route.read_queue_nums, route.write_queue_nums)
         brokers.append(
