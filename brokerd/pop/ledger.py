@@ -130,8 +130,11 @@ class PopLedger:
             self.end_early(batch, due_ms)
         return len(batches)
 
-    def resume(self, now_ms: int, lease_grace_ms: int) -> None:
+    def resume(self, now_ms: int, lease_grace_ms: int, inherited_lease_ms: int) -> None:
         """Start timing afresh on a new master: leases last until their clients had the time to be heard here.
+
+        That a client lives does not say that it has the messages: the answer may have gone down with the old master. So a lease
+        from before ends after `inherited_lease_ms`.
 
         When a batch is due was written by another machine's clock. Should that have been ahead, the messages would stay hidden
         for so much longer than their consumers asked for: no longer than that from now on is right whatever the clocks say.
@@ -141,6 +144,7 @@ class PopLedger:
                 batch.due_ms = min(batch.due_ms, now_ms + batch.invisible_time_ms)
                 if batch.client_id:
                     batch.due_ms = max(batch.due_ms, now_ms + lease_grace_ms)
+                    batch.lease_end_ms = now_ms + inherited_lease_ms
                 batch.timer_ms = batch.due_ms
         self._sweep_timers()
 

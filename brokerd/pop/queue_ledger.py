@@ -21,7 +21,10 @@ NEVER_MS: Final = 1 << 62
 
 
 class Batch:
-    """`due_ms` is when the messages become visible again, `timer_ms` when the ledger's timer looks at the batch next."""
+    """`due_ms` is when the messages become visible again, `timer_ms` when the ledger's timer looks at the batch next.
+
+    A lease is not renewed beyond `lease_end_ms`.
+    """
 
     __slots__ = (
         "attempt_id",
@@ -32,6 +35,7 @@ class Batch:
         "due_ms",
         "first",
         "invisible_time_ms",
+        "lease_end_ms",
         "ordered",
         "pop_time_ms",
         "queue",
@@ -50,6 +54,7 @@ class Batch:
         self.counts = counts
         self.remaining = (1 << self.count) - 1
         self.timer_ms = self.due_ms
+        self.lease_end_ms = NEVER_MS
 
     @property
     def shape(self) -> Shape:

@@ -145,9 +145,11 @@ class Reviver:
 
     def _renew(self, batch: Batch, now_ms: int) -> bool:
         """Whether the lease goes on."""
-        if now_ms - batch.pop_time_ms >= self._around.settings.lease_limit_ms or not self._is_alive(batch.client_id):
+        is_over = now_ms >= batch.lease_end_ms or now_ms - batch.pop_time_ms >= self._around.settings.lease_limit_ms
+        if is_over or not self._is_alive(batch.client_id):
             return False
-        self._ledger.renew(batch, max(now_ms + batch.invisible_time_ms, batch.due_ms))
+        due_ms = min(now_ms + batch.invisible_time_ms, batch.lease_end_ms)
+        self._ledger.renew(batch, max(due_ms, batch.due_ms))
         self._counters.renewed += 1
         return True
 

@@ -168,7 +168,7 @@ class PopService:
     def lead(self) -> None:
         """Forget what has no topic or group, and go on with the rest."""
         now_ms = self._now_ms()
-        self.ledger.resume(now_ms, self.settings.lease_grace_ms)
+        self.ledger.resume(now_ms, self.settings.lease_grace_ms, self.settings.inherited_lease_ms)
         self._serving = True
         for group, topic in {(queue.group, queue.topic) for queue in self.ledger.queues()}:
             if self._metadata.group(group) is None:

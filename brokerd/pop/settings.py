@@ -45,6 +45,12 @@ class PopSettings:
     lease_grace_ms: int = setting(
         30_000, "after a change of master, how long to wait for the owners of leases", minimum=0, maximum=_HOUR_MS
     )
+    inherited_lease_ms: int = setting(
+        60_000,
+        "after a change of master, how long messages are renewed that push consumers took before it, and perhaps never got",
+        minimum=0,
+        maximum=168 * _HOUR_MS,
+    )
     gone_client_ms: int = setting(
         1000, "when a push consumer is gone, its messages come back after this time", minimum=0, maximum=_HOUR_MS
     )

@@ -24,7 +24,7 @@ MAX_REQUEST_BYTES: Final = MAX_FRAME_BYTES - 1024 * 1024  # the rest is for the 
 MAX_PART_BYTES: Final = MAX_FRAME_BYTES // 2
 
 _HEADER_PREFIX: Final = "h."
-_FORWARDED_HEADERS: Final = ("x-mq-", "authorization", "user-agent")
+_FORWARDED_HEADERS: Final = ("x-mq-", "authorization", "user-agent", ":scheme")
 _LENGTH: Final = struct.Struct(">I")
 
 

@@ -184,6 +184,7 @@ class TlsLayer:
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             self.ended = True
         except ssl.SSLError as error:
+            self._closed = True  # what is answered until the connection is gone can be encrypted no more
             raise ProtocolError(f"TLS failed: {error.reason or error}") from error
         return b"".join(parts)
 

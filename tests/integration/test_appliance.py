@@ -21,6 +21,10 @@ from typing import Any
 
 import pytest
 
+from remoting import codes
+from remoting.client.socket_connection import SocketConnection
+from remoting.transport.client import NOBODY
+from remoting.transport.tls import client_context
 from tests.support.cluster import ROOT, Process, eventually
 from webapp.appliance import state, status
 from webapp.appliance.layout import DataLayout
@@ -139,6 +143,30 @@ def test_it_is_healthy_and_says_where_everything_is(appliance: Appliance) -> Non
     http = content["supervisor"]["http"]
     assert f"http://{http}/" in appliance.said
     assert len(re.findall(r"log in as +admin, password \S+ ", appliance.said)) == 1
+
+
+def test_every_port_of_the_cluster_answers_tls_and_plaintext(appliance: Appliance) -> None:
+    """On a directory that was just made, and to a client that checks everything."""
+    made = appliance.layout.tls
+    assert {file.name: file.stat().st_mode & 0o777 for file in made.iterdir()} == dict.fromkeys(
+        ("ca.pem", "ca.key", "server.pem", "server.key"), 0o600
+    )
+    context = client_context(str(appliance.layout.tls_authority_file), check_host=True)
+    context.set_alpn_protocols(["h2"])
+    content = state.read(appliance.layout)
+    assert content is not None
+    remoting = [each["address"] for each in content["processes"] if each["kind"] in ("broker", "controller")]
+    assert (len(remoting), len(content["grpc"])) == (6, 3)
+    for address in (*remoting, *content["grpc"]):
+        port = int(address.rpartition(":")[2])
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as tls,
+        ):
+            assert tls.selected_alpn_protocol() == ("h2" if address in content["grpc"] else None)
+    for address in remoting:
+        with SocketConnection(address, identity=NOBODY) as connection:
+            connection.call(codes.GET_BROKER_RUNTIME_INFO, accept=tuple(range(4096)))
 
 
 def test_no_password_is_on_a_command_line_or_in_a_log(appliance: Appliance) -> None:

@@ -21,10 +21,12 @@ from tests.interop.apache import LOGGING, Apache, Unavailable, cache_directory, 
 from tests.support.cluster import eventually
 
 JAVA_4: Final = "4.9.8"
+JAVA_GRPC: Final = "5.2.0"
 NODE_CLIENT: Final = "ali-ons@3.12.0"
+NODE_GRPC: Final = "rocketmq-client-nodejs@1.0.8"
 CPP_CLIENT: Final = "rocketmq==0.4.4"  # the binding to librocketmq that ships the library itself
-_JAVA_SOURCES: Final = Path(__file__).parent / "java" / "clients"
-_GO_SOURCES: Final = Path(__file__).parent / "go"
+_HERE: Final = Path(__file__).parent
+_JAVA_SOURCES: Final = _HERE / "java" / "clients"
 _LONGEST_S: Final = 240
 _LINE = re.compile(r"^(passed|failed) ([\w-]+)(.*)$", re.MULTILINE)
 
@@ -128,7 +130,24 @@ def java(generation: str, main: str, apache: Apache, directory: Path, properties
     jars, sources = (_jars_4(), "v4") if generation == "java-4" else (apache.jars, "v5")
     classes = directory / f"{generation}-classes"
     if not classes.exists():
-        _compile(Path(apache.java), jars, sources, classes)
+        _compile(
+            Path(apache.java), jars, [*_JAVA_SOURCES.glob("*.java"), *(_JAVA_SOURCES / sources).glob("*.java")], classes
+        )
+        (classes / "rmq.logback.xml").write_text(LOGGING.replace("LEVEL", "OFF"))
+    given = (f"user.home={directory}/{generation}-home", "rocketmq.client.logUseSlf4j=false", *properties)
+    return _java_program(apache, classes, jars, main, given)
+
+
+def java_grpc(apache: Apache, directory: Path) -> Program:
+    """Our program around the Java client of version 5, whose protocol is gRPC. Raises Unavailable."""
+    jars = cached_jars(f"rocketmq-client-java-{JAVA_GRPC}", (f"org.apache.rocketmq:rocketmq-client-java:{JAVA_GRPC}",))
+    classes = directory / "java-grpc-classes"
+    if not classes.exists():
+        _compile(Path(apache.java), jars, [*(_HERE / "java" / "grpc").glob("*.java")], classes)
+    return _java_program(apache, classes, jars, "FirstConnection", (f"user.home={directory}/java-grpc-home",))
+
+
+def _java_program(apache: Apache, classes: Path, jars: Path, main: str, properties: Sequence[str]) -> Program:
     options = (
         "-Xmx512m",
         "-XX:+UseSerialGC",
@@ -136,19 +155,17 @@ def java(generation: str, main: str, apache: Apache, directory: Path, properties
         "--add-opens",
         "java.base/java.nio=ALL-UNNAMED",
     )
-    given = (f"user.home={directory}/{generation}-home", "rocketmq.client.logUseSlf4j=false", *properties)
-    return Program([apache.java, *options, *(f"-D{each}" for each in given), "-cp", f"{classes}:{jars}/*", main], {})
+    words = [apache.java, *options, *(f"-D{each}" for each in properties), "-cp", f"{classes}:{jars}/*", main]
+    return Program(words, {})
 
 
-def _compile(java_program: Path, jars: Path, sources: str, classes: Path) -> None:
+def _compile(java_program: Path, jars: Path, files: Sequence[Path], classes: Path) -> None:
     compiler = java_program.resolve().with_name("javac")
     if not compiler.exists():
         raise Unavailable("the programs around Java clients need a compiler: install a JDK (default-jdk-headless)")
-    files = [*_JAVA_SOURCES.glob("*.java"), *(_JAVA_SOURCES / sources).glob("*.java")]
     command = [str(compiler), "-nowarn", "-d", str(classes), "-cp", f"{jars}/*", *map(str, files)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
-    (classes / "rmq.logback.xml").write_text(LOGGING.replace("LEVEL", "OFF"))
 
 
 def _jars_4() -> Path:
@@ -158,18 +175,27 @@ def _jars_4() -> Path:
 
 def go(directory: Path) -> Program:
     """Our Go program, built into the directory. Raises Unavailable."""
+    return _go(_HERE / "go", "1.21", directory)
+
+
+def go_grpc(directory: Path) -> Program:
+    """Our program around the Go client of version 5, built into the directory. Raises Unavailable."""
+    return _go(_HERE / "go-grpc", "1.24", directory)
+
+
+def _go(sources: Path, version: str, directory: Path) -> Program:
     compiler = shutil.which("go")
     if compiler is None:
-        raise Unavailable("the program around the Go client needs Go 1.21 or newer (golang-go)")
+        raise Unavailable(f"the program around the Go client needs Go {version} or newer (golang-go)")
     modules = subprocess.run(
-        [compiler, "mod", "download"], cwd=_GO_SOURCES, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [compiler, "mod", "download"], cwd=sources, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     if modules.returncode:
         raise Unavailable(f"the Go client could not be had: {modules.stdout.strip()}")
     target = directory / "checks"
     done = subprocess.run(
         [compiler, "build", "-mod=readonly", "-o", str(target), "."],
-        cwd=_GO_SOURCES,
+        cwd=sources,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -179,16 +205,21 @@ def go(directory: Path) -> Program:
 
 
 def node() -> Program:
-    """Our program around the Node client. Raises Unavailable."""
+    """Our program around the Node client of remoting. Raises Unavailable."""
+    return _node(NODE_CLIENT, "checks.js")
+
+
+def node_grpc() -> Program:
+    """Our program around the Node client of version 5. Raises Unavailable."""
+    return _node(NODE_GRPC, "grpc/first_connection.js")
+
+
+def _node(client: str, program: str) -> Program:
     runtime, npm = shutil.which("node"), shutil.which("npm")
     if runtime is None or npm is None:
         raise Unavailable("the program around the Node client needs Node and npm (nodejs, npm)")
-    cache = _cached(
-        NODE_CLIENT, lambda target: [npm, "install", "--no-audit", "--no-fund", "--prefix", target, NODE_CLIENT]
-    )
-    return Program(
-        [runtime, str(Path(__file__).parent / "node" / "checks.js")], {"NODE_PATH": str(cache / "node_modules")}
-    )
+    cache = _cached(client, lambda target: [npm, "install", "--no-audit", "--no-fund", "--prefix", target, client])
+    return Program([runtime, str(_HERE / "node" / program)], {"NODE_PATH": str(cache / "node_modules")})
 
 
 def cpp() -> Program:
@@ -205,7 +236,7 @@ def cpp() -> Program:
     )
     if tried.returncode:
         raise Unavailable(f"the C++ client does not load here: {tried.stdout.strip().splitlines()[-1]}")
-    return Program([sys.executable, str(Path(__file__).parent / "cpp" / "checks.py")], environment)
+    return Program([sys.executable, str(_HERE / "cpp" / "checks.py")], environment)
 
 
 def _cached(package: str, install: Callable[[str], Sequence[str]]) -> Path:

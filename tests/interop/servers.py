@@ -12,6 +12,7 @@ from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError
 from tests.interop.apache import Apache, Broker, NameServer, Session
+from tests.support.certificates import of_the_appliance
 from tests.support.cluster import Cluster, Process, eventually
 
 # The original asks after half messages every half minute by default; waiting for that shows nothing more.
@@ -65,10 +66,11 @@ class Server(Protocol):
 
 
 class Ours:
-    """Three controllers and a group of three brokers."""
+    """Three controllers and a group of three brokers, whose ports answer TLS and plaintext as the appliance's do."""
 
     def __init__(self, root: Path) -> None:
-        self._cluster = Cluster(root, broker_settings=_OURS)
+        tls, _ = of_the_appliance(root / "appliance")
+        self._cluster = Cluster(root, broker_settings=(*tls, *_OURS), controller_settings=tls)
         self._killed: list[Process] = []
         try:
             self._cluster.start()

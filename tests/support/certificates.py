@@ -1,10 +1,22 @@
-"""Certificates for tests: one authority, and what it signs for 127.0.0.1. Made with the openssl program."""
+"""Certificates for tests: one authority, and what it signs for 127.0.0.1, by the openssl program; or the appliance's own."""
 
 from __future__ import annotations
 
+import datetime
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+from webapp.appliance import certificates
+from webapp.appliance.layout import DataLayout
+from webapp.appliance.plan import tls_settings
+
+
+def of_the_appliance(root: Path) -> tuple[tuple[str, ...], Path]:
+    """What `up` sets for every daemon so that its ports answer TLS and plaintext, and the authority that it made for it."""
+    layout = DataLayout(root)
+    certificates.keep_fresh(layout, (), datetime.datetime.now(datetime.UTC))
+    return tls_settings(layout), layout.tls_authority_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ a few more that concern its pages alone); Spark's are checked in `tasks/spark/se
 | LOGBOOM_SPARK_MASTER | person | `local[*]` (default), `spark://`, `k8s://`, `yarn`, or `sc://` for Spark Connect |
 | LOGBOOM_SPARK_DRIVER_MEMORY | person | heap of the Spark server, default `1g` |
 | LOGBOOM_SPARK_IDLE_MINUTES | person | how long the Spark server stays without work, default 10 |
-| LOGBOOM_ALLOWED_HOSTS | person | further host names under which browsers reach the console, separated by commas |
+| LOGBOOM_ALLOWED_HOSTS | person | further host names of this machine, for browsers and in the certificate, separated by commas |
 | LOGBOOM_SECRET_KEY | person | Django's signing key; absent: a file in DATA/secrets |
 | LOGBOOM_DATA_DIR | supervisor | the data directory, absolute |
 | LOGBOOM_CONTROLLERS | supervisor | controller addresses `host:port`, separated by commas; name servers at the same time |

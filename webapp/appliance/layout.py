@@ -59,6 +59,15 @@ class DataLayout:
     first_user_file = _Below("secrets", "first-user")
     """NAME:PASSWORD of the first super user of the cluster's clients, for the controllers."""
 
+    tls = _Below("tls")
+    """The appliance's own certificates; see `webapp.appliance.certificates`."""
+    tls_authority_file = _Below("tls", "ca.pem")
+    """What clients that check certificates must trust."""
+    tls_authority_key_file = _Below("tls", "ca.key")
+    tls_certificate_file = _Below("tls", "server.pem")
+    """What every port shows."""
+    tls_key_file = _Below("tls", "server.key")
+
     def log_file(self, process: str) -> Path:
         """The log of one process, by its name in the plan."""
         return self.logs / f"{process}.log"
@@ -77,4 +86,5 @@ class DataLayout:
 
     def directories(self) -> list[Path]:
         """What must exist before anything starts, parents first."""
-        return [self.root, self.logs, self.run, self.secrets, self.reports, self.redis, self.controllers, self.brokers]
+        daemons = [self.controllers, self.brokers]
+        return [self.root, self.logs, self.run, self.secrets, self.tls, self.reports, self.redis, *daemons]

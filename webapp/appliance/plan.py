@@ -193,7 +193,7 @@ def _controllers(
         argv += ["--cluster-secret", str(layout.replication_secret_file)]
         if options.has_authentication:
             argv += ["--first-user", str(layout.first_user_file)]
-        argv += _settings(options.controller_settings)
+        argv += _settings((*tls_settings(layout), *options.controller_settings))
         specs.append(
             ProcessSpec(
                 name=f"controller-n{index}",
@@ -228,7 +228,7 @@ def _brokers(
         ]
         argv += ["--controllers", ",".join(controllers), "--data", str(layout.broker(name))]
         argv += ["--cluster-secret", str(layout.replication_secret_file)]
-        argv += _settings(options.broker_settings)
+        argv += _settings((*tls_settings(layout), *options.broker_settings))
         specs.append(
             ProcessSpec(
                 name=name,
@@ -292,6 +292,16 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
         background("beat", Kind.BEAT, (*celery, "beat", "--pidfile", "", "--loglevel", "INFO")),
         background("spark", Kind.SPARK, (python, "-m", "tasks.spark.server")),
     ]
+
+
+def tls_settings(layout: DataLayout) -> tuple[str, ...]:
+    """Every port of a daemon answers TLS and plaintext, so that clients get in with their defaults; what a person sets wins."""
+    return (
+        "tls.mode=permissive",
+        f"tls.certificate_path={layout.tls_certificate_file}",
+        f"tls.key_path={layout.tls_key_file}",
+        f"tls.ca_path={layout.tls_authority_file}",
+    )
 
 
 def _settings(settings: Sequence[str]) -> list[str]:

@@ -44,6 +44,7 @@ def make_directories(layout: DataLayout) -> None:
             directory.mkdir(parents=True, exist_ok=True)
         layout.root.chmod(0o700)
         layout.secrets.chmod(0o700)
+        layout.tls.chmod(0o700)
         check = layout.run / "writable"
         check.write_bytes(b"x" * 4096)
         check.unlink()

@@ -7,6 +7,7 @@ database is prepared beside it. Exit codes: 0 stopped as asked, 1 could not star
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import logging
 import os
@@ -18,7 +19,8 @@ from typing import Any
 
 from remoting.errors import LogboomError, SettingsError
 from remoting.facts.words import Health
-from webapp.appliance import environment, java, preflight, probes, redis_server, secret_files
+from webapp.appliance import certificates, environment, java, preflight, probes, redis_server, secret_files
+from webapp.appliance.environment import Environment
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, parse_options, settle_shape
 from webapp.appliance.place import DEFAULT_DATA_DIR, PROJECT_DIR, SHELL_COMMAND
@@ -30,6 +32,7 @@ from webapp.appliance.terminal import Terminal
 _FIRST_USER = "admin"
 
 HEALTH_EVERY_S = 0.2
+CERTIFICATES_EVERY_S = 3600.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -82,6 +85,7 @@ def _make_ready(options: Options, layout: DataLayout, terminal: Terminal) -> Pla
         handed_down[environment.JAVA_PROBLEM] = found.problem
         terminal.step(found.problem)
     secret_files.read_or_create(layout.replication_secret_file)
+    _keep_certificates_fresh(layout, terminal)
     # for the probes, which ask the daemons from this process
     os.environ[environment.CLUSTER_SECRET] = str(layout.replication_secret_file)
     if options.has_authentication and not layout.first_user_file.exists():
@@ -107,6 +111,8 @@ async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Termi
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(supervisor.run(), name="supervisor")
         telling = tasks.create_task(_bring_up(supervisor, plan, options, layout, terminal), name="start")
+        renewing = tasks.create_task(_renew_certificates(layout, terminal), name="renew certificates")
+        running.add_done_callback(lambda _: renewing.cancel())
         await asyncio.wait([running, telling], return_when=asyncio.FIRST_COMPLETED)
         if not telling.done():
             telling.cancel()
@@ -119,6 +125,22 @@ async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Termi
         raise failure
     terminal.step("everything is stopped")
     return 0
+
+
+async def _renew_certificates(layout: DataLayout, terminal: Terminal) -> None:
+    """For as long as the appliance runs; daemons read what is new by themselves."""
+    while True:
+        await asyncio.sleep(CERTIFICATES_EVERY_S)
+        try:
+            _keep_certificates_fresh(layout, terminal)
+        except SettingsError as error:
+            terminal.step(str(error))
+
+
+def _keep_certificates_fresh(layout: DataLayout, terminal: Terminal) -> None:
+    hosts = Environment.read(os.environ).allowed_hosts
+    if made := certificates.keep_fresh(layout, hosts, datetime.datetime.now(datetime.UTC)):
+        terminal.step(f"made {' and '.join(made)} in {layout.tls}")
 
 
 def _stop(supervisor: Supervisor, terminal: Terminal) -> None:
@@ -220,6 +242,7 @@ def _tell_where(plan: Plan, layout: DataLayout, admin: dict[str, str] | None, te
     terminal.say(
         f"  topics              {SHELL_COMMAND} topic create NAME, or the console; --development makes them by sending"
     )
+    terminal.say(f"  TLS                 clients that check certificates must trust {layout.tls_authority_file}")
     terminal.say(f"  logs                {layout.logs}")
     if layout.root != DEFAULT_DATA_DIR:
         terminal.say(f"  other commands      {environment.DATA_DIR}={layout.root} {SHELL_COMMAND} ...")

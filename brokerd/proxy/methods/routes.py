@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from brokerd.cluster.routes import BrokerRoute, Routes
 from brokerd.loop.long_polling import ANY_QUEUE
 from brokerd.metadata.configs import PERM_READ, PERM_WRITE
 from brokerd.proxy.calls import Call, Handler
-from brokerd.proxy.methods.base import attempt, each, refuse_unary
+from brokerd.proxy.methods.base import LANGUAGE, attempt, each, header, refuse_unary
 from brokerd.proxy.methods.groups import Groups
 from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import definition, service
@@ -27,6 +28,9 @@ _MIXED: Final = [definition.MessageType.Value(name) for name in ("NORMAL", "FIFO
 _UNSPECIFIED: Final = [0]
 _IPV4, _IPV6, _DOMAIN_NAME = (definition.AddressScheme.Value(name) for name in ("IPv4", "IPv6", "DOMAIN_NAME"))
 _MAX_ADDRESSES: Final = 16
+# Clients that try the addresses of one `Endpoints` in turn, as their header names them. Node.js ("HTTP") makes one name of all
+# addresses, which its library cannot resolve; C# ("DOTNET") takes the first alone.
+_TRY_SEVERAL: Final = frozenset({"JAVA", "GO", "GOLANG", "PYTHON", "CPP", "RUST"})
 
 
 def query_route(routes: Routes) -> Handler:
@@ -35,8 +39,10 @@ def query_route(routes: Routes) -> Handler:
 
         def answer(found: Sequence[BrokerRoute]) -> None:
             response = service.QueryRouteResponse()
+            several = _tries_several(call)
             for route in found:
-                response.message_queues.extend(message_queues(route, request.topic))
+                for broker in [route] if several else _one_address_each(route):
+                    response.message_queues.extend(message_queues(broker, request.topic))
             if not response.message_queues:
                 raise Refusal(Code.TOPIC_NOT_FOUND, f"no broker that has topic {topic} can be reached over gRPC")
             call.answer(OK + response.SerializeToString())
@@ -55,7 +61,9 @@ def query_assignment(routes: Routes, groups: Groups) -> Handler:
 
         def answer(found: Sequence[BrokerRoute]) -> None:
             config = groups.get(group)
-            call.answer(_assignments(found, request.topic, topic, fifo=config is not None and config.fifo))
+            several = _tries_several(call)
+            masters = found if several else [next(iter(_one_address_each(route)), route) for route in found]
+            call.answer(_assignments(masters, request.topic, topic, fifo=config is not None and config.fifo))
 
         _when_routed(routes, topic, call, answer)
 
@@ -70,6 +78,36 @@ def _when_routed(routes: Routes, topic: str, call: Call, answer: Callable[[Seque
             attempt(call, None, refuse_unary, answer, found)
 
     routes.route(topic, routed)
+
+
+def _tries_several(call: Call) -> bool:
+    """Whether the client that calls tries the addresses of one `Endpoints` in turn."""
+    language = header(call, LANGUAGE)
+    # Python looks in a certificate for what its channel is called, and with several addresses that is all of them as one name
+    looks_for_name = language == "PYTHON" and call.metadata.get(":scheme") == "https"
+    return language in _TRY_SEVERAL and not looks_for_name
+
+
+def _one_address_each(route: BrokerRoute) -> list[BrokerRoute]:
+    """The group as so many brokers as it has addresses, for clients that take one address of a broker.
+
+    All of them send to another broker when one fails, and some never look at a route again. The master has all queues; a
+    replica, which forwards to the master, stands there with one, as the broker chooses the queue itself. A name belongs to an
+    address for good, as some clients look for nothing else when they compare.
+    """
+    brokers: list[BrokerRoute] = []
+    for address in route.grpc_addresses[:_MAX_ADDRESSES]:
+        most = 1 if brokers else max(route.read_queue_nums, route.write_queue_nums)
+        brokers.append(
+            replace(
+                route,
+                broker_name=f"{route.broker_name}@{address}",
+                grpc_addresses=[address],
+                read_queue_nums=min(route.read_queue_nums, most),
+                write_queue_nums=min(route.write_queue_nums, most),
+            )
+        )
+    return brokers
 
 
 def message_queues(route: BrokerRoute, topic: Any) -> list[Any]:

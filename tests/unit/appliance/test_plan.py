@@ -46,15 +46,29 @@ def test_the_default_appliance() -> None:
 def test_the_daemons_command_lines() -> None:
     plan = plan_of(Options(broker_settings=("a.b=1",), controller_settings=("c.d=2",)), Shape(1, 2, 2))
     by_name = {process.name: " ".join(process.argv) for process in plan.processes}
+    tls = (
+        "--set tls.mode=permissive --set tls.certificate_path=/data/tls/server.pem --set tls.key_path=/data/tls/server.key "
+        "--set tls.ca_path=/data/tls/ca.pem"
+    )
     assert by_name["controller-n0"] == (
         "/python -m controllerd --id n0 --peers n0=127.0.0.1:9876 --data /data/controllers/n0 "
-        "--cluster-secret /data/secrets/replication-secret --set c.d=2"
+        f"--cluster-secret /data/secrets/replication-secret {tls} --set c.d=2"
     )
     assert by_name["broker-b-2"] == (
         "/python -m brokerd --cluster DefaultCluster --name broker-b --listen 127.0.0.1:10941 --ha-listen 127.0.0.1:10942 "
         "--grpc-listen 127.0.0.1:8084 --controllers 127.0.0.1:9876 --data /data/brokers/broker-b-2 "
-        "--cluster-secret /data/secrets/replication-secret --set a.b=1"
+        f"--cluster-secret /data/secrets/replication-secret {tls} --set a.b=1"
     )
+
+
+def test_a_person_may_do_without_tls_or_with_another_certificate() -> None:
+    """The last word on a setting counts."""
+    words = next(
+        process
+        for process in plan_of(Options(broker_settings=("tls.mode=disabled",))).processes
+        if process.kind is Kind.BROKER
+    )
+    assert [word for word in words.argv if word.startswith("tls.mode=")] == ["tls.mode=permissive", "tls.mode=disabled"]
 
 
 def test_daemons_wait_for_nothing_and_the_front_for_the_database() -> None:

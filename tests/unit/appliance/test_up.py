@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime
+import io
 import os
 import socket
 
 import pytest
 
 from tests.unit.appliance.test_preflight import options_with_free_ports
-from webapp.appliance import preflight, up
+from webapp.appliance import certificates, preflight, up
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Shape
+from webapp.appliance.terminal import Terminal
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -71,6 +75,25 @@ def test_a_redis_that_does_not_answer(
     code, last = run(capsys, "--data", str(layout.root))
     assert code == 1
     assert last.startswith("up: the Redis that REDIS_URL names does not answer")
+
+
+async def test_certificates_are_renewed_while_it_runs(layout: DataLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(up, "CERTIFICATES_EVERY_S", 0.001)
+    now = datetime.datetime.now(datetime.UTC)
+    certificates.keep_fresh(layout, (), now - datetime.timedelta(days=340))
+    key, old = layout.tls_key_file.read_bytes(), layout.tls_certificate_file.read_bytes()
+    told = io.StringIO()
+    task = asyncio.create_task(up._renew_certificates(layout, Terminal(told)))
+    async with asyncio.timeout(10):
+        while "made the certificate for TLS in" not in told.getvalue():
+            await asyncio.sleep(0)
+        assert layout.tls_certificate_file.read_bytes() != old
+        assert layout.tls_key_file.read_bytes() == key
+        layout.tls_authority_key_file.write_text("damaged")
+        while "ca.key is damaged" not in told.getvalue():
+            await asyncio.sleep(0)
+    assert not task.done(), "a sentence on the terminal is all that a failure ends in"
+    task.cancel()
 
 
 def test_a_size_that_cannot_change(layout: DataLayout, capsys: pytest.CaptureFixture[str]) -> None:

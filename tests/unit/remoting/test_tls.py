@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import random
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from remoting.errors import ConnectionLost, SettingsError
+from remoting.errors import ConnectionLost, ProtocolError, SettingsError
 from remoting.frame import Command
 from remoting.transport.client import NOBODY, Identity, RemotingClient, connect
 from remoting.transport.connection import RemotingConnection
@@ -126,9 +128,12 @@ async def test_a_new_certificate_is_shown_without_a_restart(
     async with serving(settings(first, "enforcing")) as address:
         before = await serial(address)
         assert await serial(address) == before
+        long_open = await connect(address, identity=secured(authority))
         authority.sign("renewed")
         after = await serial(address)
         assert after != before
+        assert bytes((await long_open.call(7, None, b"still here")).body) == b"still here"
+        long_open.close()
         first.certificate.write_text("damaged")  # the one that was read before stays in use
         assert await serial(address) == after
         assert "keeping the certificate" in caplog.text
@@ -142,6 +147,74 @@ async def test_a_broken_handshake_closes_the_connection(shown: Certificate) -> N
         await asyncio.wait_for(reader.read(), 5)
         assert reader.at_eof()
         writer.close()
+
+
+@pytest.mark.parametrize("silence", [b"", b"\x16", b"\x16\x03\x01\x02\x00", b"\x00"])
+async def test_who_does_not_come_to_the_point_is_not_waited_for(
+    shown: Certificate, monkeypatch: pytest.MonkeyPatch, silence: bytes
+) -> None:
+    """Who says nothing counts as idle in plaintext, where the sweep finds it; who began a handshake must go on with it."""
+    monkeypatch.setattr("remoting.transport.tls._HANDSHAKE_S", 0.05)
+    tls = tls_server(settings(shown, "permissive"))
+    assert tls is not None
+    server = RemotingServer(Place("127.0.0.1", 0, tls=tls), {7: each(echo)})
+    await server.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(silence)
+        if silence[:1] == b"\x16":
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert not server.connections
+        else:
+            async with asyncio.timeout(5):
+                while not server.connections:
+                    await asyncio.sleep(0)
+        assert tls.undecided == 0
+        writer.close()
+    finally:
+        await server.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_comes_first_the_port_serves_the_next(
+    authority: Authority, shown: Certificate, seed: int
+) -> None:
+    chance = random.Random(seed)
+    async with serving(settings(shown, "permissive")) as address:
+        host, port = address.split(":")
+        for first in (*range(256), *[0x16] * 64):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(bytes([first]) + chance.randbytes(chance.randrange(200)))
+            if chance.random() < 0.5:
+                writer.transport.abort()
+            else:
+                writer.close()
+        assert await echoed(address, NOBODY) == b"hello"
+        assert await echoed(address, secured(authority)) == b"hello"
+
+
+def test_what_is_answered_after_tls_broke_is_dropped(authority: Authority, shown: Certificate) -> None:
+    """A request of before may be answered in the turn in which the connection is dropped, together with those of others."""
+    tls = tls_server(settings(shown, "permissive"))
+    assert tls is not None
+    layer = tls.layer()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context(str(authority.ca)).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    for _ in range(3):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        layer.receive(outgoing.read())
+        incoming.write(layer.take_output())
+    assert layer.connected
+    client.write(b"request")
+    record = bytearray(outgoing.read())
+    record[-1] ^= 1
+    with pytest.raises(ProtocolError):
+        layer.receive(bytes(record))
+    layer.take_output()
+    assert layer.send(b"answer") == b""
+    assert layer.close() == b""
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for row in list(self.ledger.snapshot_rows()):
                 rebuilt.load_row(orjson.loads(orjson.dumps(row)))
         assert sorted(map(repr, rebuilt.snapshot_rows())) == sorted(map(repr, self.ledger.snapshot_rows()))
-        rebuilt.resume(self.now_ms, 0)
+        rebuilt.resume(self.now_ms, 0, 0)
         self.ledger = rebuilt
 
     # ---- what must hold at any time

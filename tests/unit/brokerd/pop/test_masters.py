@@ -134,6 +134,23 @@ def test_leases_survive_a_change_of_master_for_a_while() -> None:
     assert other.ack(one) == [OK]
 
 
+def test_what_an_answer_of_the_old_master_carried_comes_back_though_its_consumer_lives() -> None:
+    """The consumer never got it, and nobody else can: it is not hidden for as long as a slow listener might take."""
+    broker = master()
+    broker.send("a", "b")
+    broker.receive(1, client_id="c1", auto_renew=True, invisible_time_ms=60_000)
+    broker.turns.run(5000)
+    other = PopBroker(broker.log.copy(), broker.turns).become_master()
+    other.alive.add("c1")
+    own = other.receive(client_id="c1", auto_renew=True, invisible_time_ms=60_000).messages[0]
+    other.turns.run(59_000)
+    assert other.receive().outcome.status == PopStatus.NOTHING
+    other.turns.run(1000)
+    assert other.receive().bodies == ["a"]
+    other.turns.run(1_000_000)
+    assert other.ack(own) == [OK], "what it took from this master is leased as ever"
+
+
 def test_the_copy_is_there_whenever_the_record_of_the_revival_is() -> None:
     broker = master()
     broker.send("a")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import random
 import ssl
 from collections.abc import AsyncIterator
 
@@ -24,6 +25,7 @@ from brokerd.proxy.status import Code
 from remoting.errors import SettingsError
 from remoting.settings import override
 from remoting.transport.client import RemotingClient
+from remoting.transport.tls import FIRST_BYTE
 from tests.unit.brokerd.proxy.fakes import Alone, FakeBroker
 from tests.unit.brokerd.proxy.rawclient import RawClient
 from tests.unit.brokerd.proxy.test_methods import producer, resource, sending, settings_of
@@ -185,6 +187,31 @@ async def test_broken_tls_is_closed(certificate) -> None:
         writer.write(b"\x16\x03\x01\x00\x05hello")
         with contextlib.suppress(ConnectionError):
             await reader.read()
+        await until("no connection", lambda: not proxy.endpoint.connections)
+        writer.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_comes_first_the_port_serves_the_next(certificate, seed) -> None:
+    chance = random.Random(seed)
+    async with serving(**certificate) as proxy:
+        for first in (*range(256), *[FIRST_BYTE] * 64):
+            _, writer = await asyncio.open_connection("127.0.0.1", proxy.endpoint.port)
+            writer.write(bytes([first]) + chance.randbytes(chance.randrange(200)))
+            writer.transport.abort() if chance.random() < 0.5 else writer.close()
+        for tls in (None, trusting()):
+            client = await RawClient.connect(proxy.endpoint.port, tls=tls)
+            assert await heartbeat(client) == Code.OK
+            await client.close()
+
+
+@pytest.mark.parametrize("begun", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01", b"P"])
+async def test_who_does_not_come_to_the_point_is_closed_on_a_port_with_tls(certificate, begun) -> None:
+    async with serving(handshake_s=0.05, sweep_s=0.01, **certificate) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.endpoint.port)
+        writer.write(begun)
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(reader.read(), 5)
         await until("no connection", lambda: not proxy.endpoint.connections)
         writer.close()
 

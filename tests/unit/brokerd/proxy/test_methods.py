@@ -42,6 +42,64 @@ def test_a_route_lists_every_queue_of_the_master_with_all_addresses_of_the_group
     ]
 
 
+def told_to(bench, headers) -> tuple[list[tuple[str, int, tuple[int, ...]]], set[tuple[int, ...]]]:
+    """What a client with these headers is told: (broker, queue, ports) in its route, and the ports in its assignments."""
+    metadata = {"x-mq-client-id": "one", **headers}
+    request = service.QueryRouteRequest(topic=resource("Normal"))
+    route = bench.call("QueryRoute", request, service.QueryRouteResponse, metadata=metadata)
+    asked = service.QueryAssignmentRequest(topic=resource("Normal"), group=resource("G"))
+    assigned = bench.call("QueryAssignment", asked, service.QueryAssignmentResponse, metadata=metadata)
+    assert (route.status.code, assigned.status.code) == (Code.OK, Code.OK)
+    assert {queue.broker.id for queue in route.message_queues} == {0}
+
+    def ports(queue) -> tuple[int, ...]:
+        return tuple(address.port for address in queue.broker.endpoints.addresses)
+
+    queues = [(queue.broker.name, queue.id, ports(queue)) for queue in route.message_queues]
+    return queues, {ports(each.message_queue) for each in assigned.assignments}
+
+
+@pytest.mark.parametrize("language", ["JAVA", "GO", "GOLANG", "PYTHON", "CPP", "RUST"])
+def test_a_client_that_tries_several_addresses_gets_all_of_them(bench, language) -> None:
+    queues, assigned = told_to(bench, {"x-mq-language": language})
+    assert queues == [("broker-a", number, (8081, 8082)) for number in range(4)]
+    assert assigned == {(8081, 8082)}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        *({"x-mq-language": name} for name in ("HTTP", "DOTNET", "PHP", "of its own", "")),
+        {"x-mq-language": "PYTHON", ":scheme": "https"},
+        {},
+    ],
+)
+def test_any_other_client_gets_one_address_at_a_time(bench, headers) -> None:
+    """Node.js (HTTP) makes one name of several addresses, and Python looks for such a name in a certificate."""
+    queues, assigned = told_to(bench, headers)
+    master = [("broker-a@127.0.0.1:8081", number, (8081,)) for number in range(4)]
+    assert queues == [*master, ("broker-a@127.0.0.1:8082", 0, (8082,))], (
+        "the replica is where it goes when the master fails"
+    )
+    assert assigned == {(8081,)}
+    bench.broker.grpc_addresses = lambda: ["127.0.0.1:8082", "127.0.0.1:8081"]  # another one is master
+    queues, assigned = told_to(bench, headers)
+    assert queues[0] == ("broker-a@127.0.0.1:8082", 0, (8082,)), "Node.js tells queues apart by name and number alone"
+    assert queues[-1] == ("broker-a@127.0.0.1:8081", 0, (8081,))
+    assert assigned == {(8082,)}
+    bench.broker.grpc_addresses = lambda: ["127.0.0.1:8082"]
+    assert told_to(bench, headers)[0] == [("broker-a@127.0.0.1:8082", number, (8082,)) for number in range(4)]
+    bench.broker.grpc_addresses = lambda: []
+    request = service.QueryRouteRequest(topic=resource("Normal"))
+    route = bench.call("QueryRoute", request, service.QueryRouteResponse, metadata={"x-mq-client-id": "one", **headers})
+    assert route.status.code == Code.TOPIC_NOT_FOUND
+
+
+def test_clients_that_begin_with_tls_and_do_not_look_for_names_keep_their_addresses(bench) -> None:
+    assert told_to(bench, {"x-mq-language": "JAVA", ":scheme": "https"})[1] == {(8081, 8082)}
+    assert told_to(bench, {"x-mq-language": "PYTHON", ":scheme": "http"})[1] == {(8081, 8082)}
+
+
 @pytest.mark.parametrize(
     ("message_type", "accepted"),
     [

@@ -1,0 +1,83 @@
+"""The original's clients of version 5 with nothing set but an access point: they get in, and go on when the master is killed.
+
+Once the access point is the master itself, whose process starts again as the appliance starts it again; once it is a replica, and
+the master stays away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop import programs
+from tests.interop.apache import Apache, Unavailable
+from tests.interop.programs import Outcome, Program
+from tests.support.certificates import of_the_appliance
+from tests.support.cluster import Cluster, eventually
+
+CHECKS = ("connect", "survive-simple", "survive-push")
+BEFORE = 100  # messages that are acknowledged before the kill, and again after it
+
+Make = Callable[[Apache, Path], Program]
+CLIENTS: dict[str, Make] = {
+    "java": programs.java_grpc,  # TLS, whatever the certificate
+    "go": lambda _, directory: programs.go_grpc(directory),  # TLS, whatever the certificate
+    "node": lambda _, directory: programs.node_grpc(),  # plaintext, and one address
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three brokers whose ports answer TLS and plaintext, as those of the default appliance."""
+    root = tmp_path_factory.mktemp("first")
+    tls, _ = of_the_appliance(root / "appliance")
+    with Cluster(root / "cluster", broker_settings=tls, controller_settings=tls) as running:
+        running.start()
+        yield running
+
+
+@pytest.fixture(scope="module", params=["the master", "a replica"])
+def access_point(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module", params=CLIENTS)
+def lived(
+    apache: Apache,
+    cluster: Cluster,
+    access_point: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Outcome:
+    """What the program found out, having lived through the loss of the master."""
+    directory = tmp_path_factory.mktemp(request.param)
+    try:
+        program = CLIENTS[request.param](apache, directory)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    topic = f"{request.param}-{access_point.split()[1]}"
+    cluster.admin.create_topic(topic, 8)
+    eventually("the topic's route", lambda: cluster.admin.queue_offsets(topic))
+    master = cluster.master()
+    given = master if access_point == "the master" else (master + 1) % len(cluster.brokers)
+    with program.start([cluster.grpc_addresses[given], topic, topic], directory) as running:
+        try:
+            count = running.wait_for("messages before the kill", r"acknowledged (\d+)", BEFORE)
+            cluster.brokers[master].kill()
+            if given == master:
+                eventually("another master", lambda: cluster.master() != master)
+                cluster.brokers[master].start()
+            count = running.wait_for("messages after the kill", r"acknowledged (\d+)", count + 10)
+            running.wait_for("more messages after the kill", r"acknowledged (\d+)", count + BEFORE)
+            running.tell("stop")
+            return running.outcome()
+        finally:
+            cluster.make_whole()
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_client_with_its_defaults(lived: Outcome, check: str) -> None:
+    lived.expect(check)
