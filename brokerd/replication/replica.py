@@ -218,6 +218,12 @@ class Replica:
         return followership is not None and followership.stage is CopyStage.TRANSFER
 
     @property
+    def is_in_sync(self) -> bool:
+        """Whether this is the master, or copies its log and is in the sync-state set, as the controllers say."""
+        followership = self._driver.machine.followership
+        return self.is_master or (self.is_connected_to_master and followership is not None and followership.in_set)
+
+    @property
     def accepts_messages(self) -> bool:
         return self._driver.accepts_messages
 
