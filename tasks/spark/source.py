@@ -101,6 +101,7 @@ class LogboomReader(DataSourceReader):  # type: ignore[misc]
                     fail_on_data_loss=options.fail_on_data_loss,
                     timeout_ms=options.timeout_ms,
                     meter=meter,
+                    turn=partition.value,
                 )
         finally:
             meter.finish()
