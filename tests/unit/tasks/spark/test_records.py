@@ -227,7 +227,5 @@ def test_a_damaged_record_in_the_middle_is_refused_with_its_place() -> None:
     with pytest.raises(ProtocolError, match=f"the parts of the record at byte {50 * size} do not add up to its size"):
         fast(bytes(buffer), ("queue_id",))
     buffer[50 * size + 3] ^= 1  # its own size
-    with pytest.raises(
-        ProtocolError, match=f"no record starts at offset {50 * size + size + 1 - 2 * (size % 2)}|left at"
-    ):
+    with pytest.raises(ProtocolError, match=f"no record starts at offset {51 * size - 1}"):
         fast(bytes(buffer), ("queue_id",))
