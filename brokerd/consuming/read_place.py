@@ -115,8 +115,8 @@ class PullSettings:
 class ReadPlace:
     """The rules at one broker.
 
-    `is_master_known`: a replica's master is there, by the replica's own connection to it. `is_in_sync`: this is the master, or
-    copies its log and is in the sync-state set.
+    `is_master_known`: a replica's master is there, by the replica's own connection to it. `is_in_sync`: this is the master or
+    stands in for it, or copies its log and is in the sync-state set.
     """
 
     settings: Live[PullSettings]

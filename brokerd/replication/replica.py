@@ -219,9 +219,11 @@ class Replica:
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether this is the master, or copies its log and is in the sync-state set, as the controllers say."""
+        """Whether this is the master or stands in for it, or copies its log and is in the sync-state set, as controllers say."""
+        if self.is_master or self._session.acts_as_master:
+            return True
         followership = self._driver.machine.followership
-        return self.is_master or (self.is_connected_to_master and followership is not None and followership.in_set)
+        return followership is not None and followership.stage is CopyStage.TRANSFER and followership.in_set
 
     @property
     def accepts_messages(self) -> bool:
