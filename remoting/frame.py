@@ -95,7 +95,7 @@ class Command:
         return f"<{kind} {self.code} opaque={self.opaque} ext={self.ext} body={len(self.body)}B remark={self.remark}>"
 
 
-def decode_frames(buffer: bytes, commands: list[Command], max_frame_bytes: int = MAX_FRAME_BYTES) -> int:
+def decode_frames(buffer: bytes | bytearray, commands: list[Command], max_frame_bytes: int = MAX_FRAME_BYTES) -> int:
     """Append every complete frame of the buffer to `commands`; return how many bytes they took.
 
     Bodies are views into `buffer`. Raises ProtocolError for a frame that no correct peer sends.

@@ -55,7 +55,7 @@ class FlowSettings:
         """The same for the transport."""
         wait_ms: Mapping[int, int] = {
             **dict.fromkeys(_SENDS, self.send_wait_ms),
-            **dict.fromkeys(_PULLS, self.pull_wait_ms),
+            **dict.fromkeys((*_PULLS, codes.BULK_READ), self.pull_wait_ms),
             **dict.fromkeys((*_ACKS, codes.END_TRANSACTION), self.ack_wait_ms),
             codes.HEART_BEAT: self.heartbeat_wait_ms,
         }
@@ -65,5 +65,6 @@ class FlowSettings:
             wait_ms=wait_ms,
             other_wait_ms=self.other_wait_ms,
             large_answers=frozenset(_PULLS),
+            long_requests=frozenset({codes.BULK_READ}),
         )
         return ServerLimits(connection, self.max_slow_readers)

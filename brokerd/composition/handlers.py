@@ -32,6 +32,7 @@ from brokerd.processors.offsets.committed import OffsetProcessor
 from brokerd.processors.offsets.consumption import Consumption, ConsumptionProcessor
 from brokerd.processors.offsets.resets import ResetProcessor
 from brokerd.processors.pop.pop import PopProcessor
+from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors
@@ -92,12 +93,14 @@ def build_processors(parts: Parts) -> Processors:
         live.pull,
         lambda: replica.is_master,
         lambda: replica.is_connected_to_master,
+        lambda: replica.is_in_sync,
         lambda: store.commitlog.end_offset,
         os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),  # of this machine
     )
 
+    checks = PullChecks(metadata, clients, lambda: creates_groups and replica.is_master)
     pull = PullProcessor(
-        PullChecks(metadata, clients, lambda: creates_groups and replica.is_master),
+        checks,
         progress.pulled,
         store,
         counters,
@@ -111,6 +114,7 @@ def build_processors(parts: Parts) -> Processors:
     replica.add_role_listener(lambda _role, _epoch: parts.locks.clear())
     return Processors(
         pull=pull,
+        bulk=BulkProcessor(checks, store, counters, place),
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts, data_version),
         clients=ClientProcessor(
             metadata, clients, lambda: replica.is_master, live.pull, auto_create_groups=creates_groups

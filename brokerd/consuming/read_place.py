@@ -3,6 +3,9 @@
 A replica serves up to its confirm offset, so never what its master has not confirmed; but perhaps not the newest yet: a reader
 there sees the past, never something that is lost later. Readers who have caught up are sent back to the master at once, instead
 of being held for messages that the master may have given out already. While no master is there, a replica answers whoever comes.
+
+Who reads in bulk is served by every replica that is in sync, whatever the settings say of consumers: such a reader knows which
+offsets it wants, and asks the master for what a replica does not have yet.
 """
 
 from __future__ import annotations
@@ -21,6 +24,11 @@ USUAL_SLOW_ID: Final = 1
 REFUSED: Final = RequestError(
     codes.SYSTEM_BUSY,
     "this broker is a replica and gives out no messages (pull.slave_read is off): read from the master of its group",
+)
+
+NOT_IN_SYNC: Final = RequestError(
+    codes.SERVICE_NOT_AVAILABLE,
+    "this broker is neither the master of its group nor in its sync-state set: read from another one",
 )
 
 
@@ -64,20 +72,57 @@ class PullSettings:
         True, "answer the pulls of lite pull consumers (code 361)", live=True, original="litePullMessageEnable"
     )
 
+    bulk_messages: int = setting(
+        4096,
+        "the most messages of one answer to who reads in bulk (reports)",
+        minimum=32,
+        maximum=16_384,
+        live=True,
+    )
+    bulk_bytes: int = setting(
+        2 << 20,
+        "likewise the most bytes; one message always comes",
+        minimum=64 << 10,
+        maximum=4 << 20,
+        live=True,
+    )
+    bulk_messages_on_disk: int = setting(
+        1024,
+        "likewise, of messages so old that they may have to come from disk (see memory_percent)",
+        minimum=8,
+        maximum=16_384,
+        live=True,
+    )
+    bulk_bytes_on_disk: int = setting(
+        512 << 10,
+        "likewise the most bytes of such messages",
+        minimum=64 << 10,
+        maximum=4 << 20,
+        live=True,
+    )
+
     def __post_init__(self) -> None:
         check("pull", self)
+
+    def bulk_limits(self, *, on_disk: bool) -> tuple[int, int]:
+        """The most messages and bytes of one bulk answer."""
+        if on_disk:
+            return self.bulk_messages_on_disk, self.bulk_bytes_on_disk
+        return self.bulk_messages, self.bulk_bytes
 
 
 @dataclass(slots=True)
 class ReadPlace:
     """The rules at one broker.
 
-    `is_master_known`: a replica's master is there, by the replica's own connection to it.
+    `is_master_known`: a replica's master is there, by the replica's own connection to it. `is_in_sync`: this is the master or
+    stands in for it, or copies its log and is in the sync-state set.
     """
 
     settings: Live[PullSettings]
     is_master: Callable[[], bool]
     is_master_known: Callable[[], bool]
+    is_in_sync: Callable[[], bool]
     log_end: Callable[[], int]
     memory_bytes: int
 
@@ -89,6 +134,11 @@ class ReadPlace:
             )
         if not self.settings.value.slave_read and not self.is_master() and self.is_master_known():
             raise REFUSED.with_traceback(None)
+
+    def check_bulk(self) -> None:
+        """Raise RequestError when nobody reads in bulk here at the moment."""
+        if not self.is_in_sync():
+            raise NOT_IN_SYNC.with_traceback(None)
 
     def suggest(self, read_up_to: int | None, usual_id: int = MASTER, slow_id: int = USUAL_SLOW_ID) -> int:
         """The broker id for the next pull, after reading up to a position of the log (None = nothing was found).

@@ -23,6 +23,7 @@ from brokerd.processors.offsets.committed import OffsetProcessor
 from brokerd.processors.offsets.consumption import ConsumptionProcessor
 from brokerd.processors.offsets.resets import ResetProcessor
 from brokerd.processors.pop.pop import PopProcessor
+from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
@@ -39,6 +40,7 @@ class Processors:
     """Everything that answers requests beside the senders."""
 
     pull: PullProcessor
+    bulk: BulkProcessor
     offsets: OffsetProcessor
     clients: ClientProcessor
     topics: TopicProcessor
@@ -71,6 +73,7 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
     return {
         codes.PULL_MESSAGE: each(pull.handle),
         codes.LITE_PULL_MESSAGE: each(pull.handle),
+        codes.BULK_READ: each(processors.bulk.handle),
         codes.QUERY_CONSUMER_OFFSET: each(offsets.query),
         codes.UPDATE_CONSUMER_OFFSET: each(offsets.update),
         codes.SEARCH_OFFSET_BY_TIMESTAMP: each(offsets.search),

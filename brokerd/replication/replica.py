@@ -218,6 +218,14 @@ class Replica:
         return followership is not None and followership.stage is CopyStage.TRANSFER
 
     @property
+    def is_in_sync(self) -> bool:
+        """Whether this is the master or stands in for it, or copies its log and is in the sync-state set, as controllers say."""
+        if self.is_master or self._session.acts_as_master:
+            return True
+        followership = self._driver.machine.followership
+        return followership is not None and followership.stage is CopyStage.TRANSFER and followership.in_set
+
+    @property
     def accepts_messages(self) -> bool:
         return self._driver.accepts_messages
 

@@ -51,6 +51,13 @@ class Counters:
         self.puts = Durations()  # from the append of messages to their acknowledgement
         self.reads = Durations()  # of queues, for pulls that found something
 
+    def pulled(self, reader: tuple[str, str, int], messages: int, size_bytes: int, read_ms: float) -> None:
+        """A reader (group, topic, queue) was given messages, which took so long to read."""
+        self.out_messages += messages
+        self.out_bytes += size_bytes
+        self.reads.add(read_ms)
+        self.statistics.pulled(reader, messages, size_bytes, int(read_ms))
+
     def refuse(self, error: LogboomError, count: int = 1) -> None:
         """Sends were refused as a whole, before anything was stored."""
         self.refused[refusal_reason(error)] += count

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 
 from remoting import codes, frame
@@ -15,11 +16,11 @@ from remoting.errors import ConnectionLost, ProtocolError, RequestError, Request
 from remoting.frame import Command
 from remoting.transport.client import Identity, split_address
 
-_READ_BYTES = 256 * 1024
+_READ_BYTES = 64 * 1024
 
 
 class SocketConnection:
-    """One request at a time on one socket. Not for use by two threads at once."""
+    """One request at a time on one socket: `call`; or `ask`, and `answer` later. Not for use by two threads at once."""
 
     def __init__(self, address: str, *, timeout_ms: int = 3000, identity: Identity | None = None) -> None:
         """Connect. Raises ConnectionLost when nobody answers at the address in time.
@@ -30,6 +31,7 @@ class SocketConnection:
         identity = identity or identity_of_environment()
         self._credentials = identity.credentials
         self._opaque = 0
+        self._asked = 0  # the code of the last request
         self._rest = b""
         try:
             connected = socket.create_connection(split_address(address), timeout_ms / 1000)
@@ -63,49 +65,93 @@ class SocketConnection:
 
         Raises RequestTimeout or ConnectionLost when the outcome is unknown; the connection is closed then.
         """
-        self._opaque += 1
         deadline = time.monotonic() + timeout_ms / 1000
-        try:
+        self.ask(code, ext, body, timeout_ms=timeout_ms)
+        return self._answer(deadline, timeout_ms, accept)
+
+    def ask(
+        self, code: int, ext: Mapping[str, str] | None = None, body: Bytes = b"", *, timeout_ms: int = 3000
+    ) -> None:
+        """Send a request without waiting for its answer, which `answer` gives; a later request forgets it. Raises as `call`."""
+        self._opaque += 1
+        self._asked = code
+        with self._closing_on_failure(timeout_ms):
             self._socket.settimeout(timeout_ms / 1000)
             if self._credentials is not None:
                 ext = self._credentials.sign(ext, body)
             self._socket.sendall(frame.encode_request(code, self._opaque, ext, body))
+
+    def answer(self, *, timeout_ms: int = 3000, accept: tuple[int, ...] = (codes.SUCCESS,)) -> Command:
+        """Wait for the answer to what was asked last. The time counts from now: it may have come long ago. Raises as `call`."""
+        return self._answer(time.monotonic() + timeout_ms / 1000, timeout_ms, accept)
+
+    def _answer(self, deadline: float, timeout_ms: int, accept: tuple[int, ...]) -> Command:
+        with self._closing_on_failure(timeout_ms):
             response = self._read_response(deadline)
-        except TimeoutError as error:
-            self.close()
-            raise RequestTimeout(f"{self.address} did not answer request {code} within {timeout_ms} ms") from error
-        except (OSError, ProtocolError) as error:
-            self.close()
-            raise ConnectionLost(f"the connection to {self.address} broke: {error}") from error
         if response.code not in accept:
             raise RequestError(response.code, response.remark or f"{self.address} answered code {response.code}")
         return response
 
+    @contextmanager
+    def _closing_on_failure(self, timeout_ms: int) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            self.close()
+            raise RequestTimeout(
+                f"{self.address} did not answer request {self._asked} within {timeout_ms} ms"
+            ) from error
+        except ConnectionLost:
+            self.close()
+            raise
+        except (OSError, ProtocolError) as error:
+            self.close()
+            raise ConnectionLost(f"the connection to {self.address} broke: {error}") from error
+
     def _read_response(self, deadline: float) -> Command:
         while True:
             commands: list[Command] = []
-            consumed = frame.decode_frames(self._rest, commands)
-            self._rest = self._rest[consumed:]
+            frame.decode_frames(self._read_frame(deadline), commands)
             for command in commands:
                 if command.is_response and command.opaque == self._opaque:
                     return command
-            self._rest = self._rest + self._read_some(deadline)
 
-    def _read_some(self, deadline: float) -> bytes:
-        """At least as many bytes as the frame at hand lacks."""
-        parts = []
-        wanted = frame.bytes_wanted(self._rest) - len(self._rest)
-        while wanted > 0:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise TimeoutError
-            self._socket.settimeout(remaining)
-            part = self._socket.recv(_READ_BYTES)
-            if not part:
-                raise ConnectionLost(f"{self.address} closed the connection")
-            parts.append(part)
-            wanted -= len(part)
-        return b"".join(parts)
+    def _read_frame(self, deadline: float) -> bytes | bytearray:
+        """The next whole frame; a long one goes from the socket to its place in memory, and is not moved again."""
+        while len(self._rest) < frame.PREFIX_BYTES:
+            self._rest += self._received(deadline)
+        wanted = frame.bytes_wanted(self._rest)
+        if not frame.PREFIX_BYTES <= wanted <= frame.MAX_FRAME_BYTES:
+            frame.decode_frames(self._rest[: frame.PREFIX_BYTES], [])  # raises ProtocolError: nobody sends such a frame
+        if wanted <= len(self._rest):
+            found, self._rest = self._rest[:wanted], self._rest[wanted:]
+            return found
+        whole = bytearray(wanted)
+        position = len(self._rest)
+        whole[:position] = self._rest
+        self._rest = b""
+        with memoryview(whole) as view:
+            while position < wanted:
+                self._wait_until(deadline)
+                count = self._socket.recv_into(view[position:])
+                if not count:
+                    raise ConnectionLost(f"{self.address} closed the connection")
+                position += count
+        return whole
+
+    def _received(self, deadline: float) -> bytes:
+        self._wait_until(deadline)
+        part = self._socket.recv(_READ_BYTES)
+        if not part:
+            raise ConnectionLost(f"{self.address} closed the connection")
+        return part
+
+    def _wait_until(self, deadline: float) -> None:
+        """Let the next read of the socket take no longer."""
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        self._socket.settimeout(remaining)
 
 
 def _secured(connected: socket.socket, tls: ssl.SSLContext, address: str) -> socket.socket:

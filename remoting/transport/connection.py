@@ -45,7 +45,8 @@ _READS_AFTER_VAIN_OFFER: Final = 16  # that are not offered: what a peer sends i
 class ConnectionLimits:
     """What one peer may make us hold: bytes of a frame, requests that were not answered yet, bytes that wait for a taker, and
     bytes of answers that it does not read. `wait_ms`, by request code: how long a request that was read may wait before it is
-    handled; `other_wait_ms` for the codes that are not in it. `large_answers` are the codes whose answers may be large."""
+    handled; `other_wait_ms` for the codes that are not in it. `large_answers` are the codes whose answers may be large; those in
+    `long_requests` are so large that a connection's turn is over with one of them."""
 
     max_frame_bytes: int = frame.MAX_FRAME_BYTES
     max_in_flight: int = 16384
@@ -54,6 +55,7 @@ class ConnectionLimits:
     wait_ms: Mapping[int, int] = field(default_factory=dict)
     other_wait_ms: int = 60_000
     large_answers: frozenset[int] = frozenset()
+    long_requests: frozenset[int] = frozenset()
 
 
 class BufferTaker(Protocol):
@@ -355,10 +357,10 @@ class RemotingConnection(asyncio.Protocol):
         while backlog and served < _MAX_REQUESTS_OF_TURN and not self._is_congested():
             code = backlog[0].code
             run: list[Command] = []
-            most = _MAX_LARGE_RUN if code in self._limits.large_answers else _MAX_RUN
+            most = self._most_at_once(code)
             while backlog and len(run) < most and backlog[0].code == code:
                 run.append(backlog.popleft())
-            served += len(run)
+            served += len(run) if most > 1 else _MAX_REQUESTS_OF_TURN
             if self._backlog_since and self._waited_too_long(code):
                 self._refuse_late(run)
             else:
@@ -368,6 +370,11 @@ class RemotingConnection(asyncio.Protocol):
             self._work_scheduled = True
             self._loop.call_soon(self._resume_backlog)
         self._regulate_reading()
+
+    def _most_at_once(self, code: int) -> int:
+        if code in self._limits.long_requests:
+            return 1
+        return _MAX_LARGE_RUN if code in self._limits.large_answers else _MAX_RUN
 
     def _note_backlog(self) -> None:
         """Reading stops while there is a backlog, so what is in it was read at about one time."""
@@ -432,7 +439,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._write_scheduled = False
-        if self._out and self._send_out() and (self._backlog or self._reading_paused):
+        if self._out and self._send_out() and (self._backlog or self._reading_paused) and not self._work_scheduled:
             self._handle_backlog()
 
     def _send_out(self) -> bool:

@@ -23,6 +23,7 @@ from tasks.spark.planning import QueueRange
 T = TypeVar("T")
 
 _RETRY_EVERY_S = 0.25
+_MASTER = "0"  # its number in a route
 
 
 class Patience:
@@ -60,6 +61,8 @@ class Cluster:
         self._pause = pause
         self._connections: dict[str, SocketConnection] = {}
         self._masters: dict[str, str] = {}
+        self._replicas: dict[str, list[str]] = {}
+        self._avoided: set[str] = set()
 
     def __enter__(self) -> Cluster:
         return self
@@ -76,8 +79,7 @@ class Cluster:
     def queues(self, topic: str) -> dict[str, int]:
         """Broker group -> number of queues of the topic there. Raises RequestError TOPIC_NOT_EXIST when nobody has it."""
         route = self._route(topic)
-        masters = _masters(route)
-        self._masters.update(masters)
+        self._learn(route)
         return {each["brokerName"]: int(each["readQueueNums"]) for each in route["queueDatas"]}
 
     def ask_master(self, topic: str, broker_name: str, ask: Callable[[SocketConnection], T]) -> T:
@@ -93,6 +95,22 @@ class Cluster:
                 self._forget(broker_name)
                 if not error.retriable or not patience.wait():
                     raise
+
+    def replicas(self, topic: str, broker_name: str) -> list[str]:
+        """The addresses of a group's replicas beside its master, as the route has them, but those that are avoided."""
+        if broker_name not in self._replicas:
+            self._learn(self._route(topic))
+        return [each for each in self._replicas.get(broker_name, ()) if each not in self._avoided]
+
+    def connection(self, address: str) -> SocketConnection:
+        """The connection to an address. Raises ConnectionLost when nobody answers there."""
+        return self._connect(address)
+
+    def avoid(self, address: str) -> None:
+        """Offer a replica no more: it does not serve."""
+        self._avoided.add(address)
+        if address in self._connections:
+            self._connections.pop(address).close()
 
     def patience(self) -> Patience:
         """How long this cluster may be waited for, from now on."""
@@ -114,11 +132,19 @@ class Cluster:
     def _master(self, topic: str, broker_name: str) -> str:
         address = self._masters.get(broker_name)
         if address is None:
-            self._masters.update(_masters(self._route(topic)))
+            self._learn(self._route(topic))
             address = self._masters.get(broker_name)
         if address is None:
             raise RequestError(codes.SERVICE_NOT_AVAILABLE, f"broker group {broker_name} has no master at the moment")
         return address
+
+    def _learn(self, route: Mapping[str, Any]) -> None:
+        for each in route["brokerDatas"]:
+            addresses = each["brokerAddrs"]
+            if addresses.get(_MASTER):
+                self._masters[each["brokerName"]] = addresses[_MASTER]
+            replicas = sorted((int(number), address) for number, address in addresses.items() if number != _MASTER)
+            self._replicas[each["brokerName"]] = [address for _, address in replicas]
 
     def _forget(self, broker_name: str) -> None:
         address = self._masters.pop(broker_name, None)
@@ -148,12 +174,6 @@ class Cluster:
                 if broken is not None:
                     broken.close()
         raise ConnectionLost(f"no controller of {', '.join(self._controllers)} answers: {last_error}")
-
-
-def _masters(route: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        each["brokerName"]: each["brokerAddrs"]["0"] for each in route["brokerDatas"] if each["brokerAddrs"].get("0")
-    }
 
 
 def find_ranges(cluster: Cluster, options: Options) -> list[QueueRange]:

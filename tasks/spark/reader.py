@@ -2,30 +2,24 @@
 
 The one reader behind every way to look at stored messages in bulk. It runs inside Spark's Python workers, so it imports neither
 Django nor Celery. A master that moves in the middle is found again; records are trimmed to the range, whatever a broker answers.
+Each answer becomes a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import pyarrow as pa
 
 from remoting import codes
-from remoting.client.socket_connection import SocketConnection
+from remoting.disk import Bytes
 from remoting.errors import ProtocolError, RequestError
 from remoting.frame import Command
 from tasks.spark import records
+from tasks.spark.bulk_reads import BulkReads
 from tasks.spark.cluster import Cluster, Patience
 from tasks.spark.meter import Meter
 from tasks.spark.planning import QueueRange
-
-READER_GROUP: Final = "TOOLS_CONSUMER"
-BATCH_ROWS: Final = 8192
-BATCH_BYTES: Final = 8 * 1024 * 1024
-PULL_COUNT: Final = 1024
-_SUBSCRIPTION_INCLUDED: Final = 4
-_ANSWERS: Final = (codes.SUCCESS, codes.PULL_NOT_FOUND, codes.PULL_RETRY_IMMEDIATELY, codes.PULL_OFFSET_MOVED)
 
 
 class DataLoss(RequestError):
@@ -43,48 +37,44 @@ def read_ranges(
     fail_on_data_loss: bool = True,
     timeout_ms: int = 10_000,
     meter: Meter | None = None,
+    turn: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of all ranges, range by range in offset order."""
+    """The messages of all ranges, range by range in offset order. Tasks of different `turn` read from different replicas."""
     for each in ranges:
-        for body in _gather(_pull_all(cluster, each, fail_on_data_loss, timeout_ms)):
-            starts = records.scan(body)
-            offsets = records.queue_offsets(body, starts)
-            starts = starts[(offsets >= each.start) & (offsets < each.end)]
-            if not len(starts):
+        for body in _read_all(cluster, each, BulkReads(cluster, each, turn, timeout_ms), fail_on_data_loss):
+            batch = _batch(each, body, columns)
+            if not batch.num_rows:
                 continue
             if meter is not None:
-                meter.add(len(starts), len(body))
-            yield records.decode(body, starts, each.broker_name, columns)
+                meter.add(batch.num_rows, len(body))
+            yield batch
 
 
-def _gather(bodies: Iterator[tuple[bytes, int]]) -> Iterator[bytes]:
-    """Join small answers: decoding has a cost per batch, brokers answer a few dozen records at a time."""
-    parts: list[bytes] = []
-    size = rows = 0
-    for body, covered in bodies:
-        parts.append(body)
-        size += len(body)
-        rows += covered
-        if size >= BATCH_BYTES or rows >= BATCH_ROWS:
-            yield b"".join(parts)
-            parts, size, rows = [], 0, 0
-    if parts:
-        yield b"".join(parts)
+def _batch(wanted: QueueRange, body: Bytes, columns: Sequence[str]) -> pa.RecordBatch:
+    """The records of the range that are in an answer. Raises ProtocolError, with the place, for what are none."""
+    try:
+        starts = records.scan(body)
+        offsets = records.queue_offsets(body, starts)
+        starts = starts[(offsets >= wanted.start) & (offsets < wanted.end)]
+        return records.decode(body, starts, wanted.broker_name, columns)
+    except ProtocolError as error:
+        place = f"{wanted.topic}, {wanted.broker_name}, queue {wanted.queue_id}"
+        raise ProtocolError(f"messages of {place} cannot be read: {error}") from error
 
 
-def _pull_all(
-    cluster: Cluster, wanted: QueueRange, fail_on_data_loss: bool, timeout_ms: int
-) -> Iterator[tuple[bytes, int]]:
-    """(records, offsets covered) of each answer until the range is read or known to be gone."""
+def _read_all(cluster: Cluster, wanted: QueueRange, reads: BulkReads, fail_on_data_loss: bool) -> Iterator[Bytes]:
+    """The records of each answer until the range is read or known to be gone."""
     offset = wanted.start
     patience: Patience | None = None
     while offset < wanted.end:
-        answer = _pull(cluster, wanted, offset, timeout_ms)
+        answer = reads.at(offset)
         following = int(answer.ext["nextBeginOffset"])
         if answer.code == codes.SUCCESS:
             if following <= offset:
                 raise ProtocolError(f"{wanted.broker_name} answers messages but does not go on from {offset}")
-            yield bytes(answer.body), following - offset
+            if following < wanted.end:
+                reads.ask_ahead(following)
+            yield answer.body
         elif answer.code == codes.PULL_OFFSET_MOVED or following <= offset:
             if offset >= int(answer.ext["maxOffset"]):
                 # A master that was elected a moment ago shows its tail once its followers confirmed it.
@@ -94,27 +84,6 @@ def _pull_all(
             following = _after_gap(wanted, offset, answer, fail_on_data_loss)
         patience = None
         offset = following
-
-
-def _pull(cluster: Cluster, wanted: QueueRange, offset: int, timeout_ms: int) -> Command:
-    ext = {
-        "consumerGroup": READER_GROUP,
-        "topic": wanted.topic,
-        "queueId": str(wanted.queue_id),
-        "queueOffset": str(offset),
-        "maxMsgNums": str(min(PULL_COUNT, wanted.end - offset)),
-        "sysFlag": str(_SUBSCRIPTION_INCLUDED),
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-
-    def ask(master: SocketConnection) -> Command:
-        return master.call(codes.PULL_MESSAGE, ext, timeout_ms=timeout_ms, accept=_ANSWERS)
-
-    return cluster.ask_master(wanted.topic, wanted.broker_name, ask)
 
 
 def _after_gap(wanted: QueueRange, offset: int, answer: Command, fail_on_data_loss: bool) -> int:

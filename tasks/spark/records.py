@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from remoting.disk import Bytes
 from remoting.errors import ProtocolError
 from remoting.record.compression import unpack
 from remoting.record.hosts import offset_message_id
@@ -60,17 +61,17 @@ MAX_UNPACKED_BYTES: Final = 32 * 1024 * 1024
 _HEX = np.array([list(f"{byte:02X}".encode()) for byte in range(256)], dtype=np.uint8)
 
 
-def scan(buffer: bytes) -> Ints:
+def scan(buffer: Bytes) -> Ints:
     """Where each record starts. Raises ProtocolError when a size is impossible or a record is cut off."""
     return np.array(records_in(buffer), dtype=np.int64)
 
 
-def queue_offsets(buffer: bytes, starts: Ints) -> Ints:
+def queue_offsets(buffer: Bytes, starts: Ints) -> Ints:
     """The queue offset of each record."""
     return _field(np.frombuffer(buffer, np.uint8), starts, Field.QUEUE_OFFSET)
 
 
-def decode(buffer: bytes, starts: Ints, broker_name: str, columns: Sequence[str]) -> pa.RecordBatch:
+def decode(buffer: Bytes, starts: Ints, broker_name: str, columns: Sequence[str]) -> pa.RecordBatch:
     """The columns of the records that start at `starts`, in the order asked for."""
     layout = _measure(buffer, starts)
     arrays = []
@@ -91,7 +92,7 @@ def schema(columns: Sequence[str]) -> pa.Schema:
 class _Layout:
     """Where the parts of each record lie in the buffer; ranges are [start, end)."""
 
-    buffer: bytes
+    buffer: Bytes
     data: npt.NDArray[np.uint8]
     starts: Ints
     sys_flags: Ints
@@ -127,26 +128,26 @@ class _Properties(NamedTuple):
     values: pa.Array
 
 
-def _measure(buffer: bytes, starts: Ints) -> _Layout:
+def _measure(buffer: Bytes, starts: Ints) -> _Layout:
     data = np.frombuffer(buffer, np.uint8)
     ends = starts + _field(data, starts, Field.SIZE)
     sys_flags = _field(data, starts, Field.SYS_FLAG)
     hosts = sys_flags & SYS_V6_HOSTS
     body_length_at = starts + _places(Field.BODY_LENGTH)[hosts]
     body_start = body_length_at + Field.BODY_LENGTH.size
-    _require(body_start <= ends)
+    _require(body_start <= ends, starts)
     body_end = body_start + _numbers(data, body_length_at, Field.BODY_LENGTH.kind)
     long_topic = _field(data, starts, Field.MAGIC) == MAGIC_V2
     topic_start = body_end + np.where(long_topic, LENGTH_BYTES, SHORT_TOPIC_LENGTH_BYTES)
-    _require((body_end >= body_start) & (topic_start <= ends))
+    _require((body_end >= body_start) & (topic_start <= ends), starts)
     topic_lengths = data[body_end].astype(np.int64)
     if long_topic.any():
         topic_lengths[long_topic] = _numbers(data, body_end[long_topic], LENGTH.format)
     topic_end = topic_start + topic_lengths
     properties_start = topic_end + LENGTH_BYTES
-    _require((topic_lengths >= 0) & (properties_start <= ends))
+    _require((topic_lengths >= 0) & (properties_start <= ends), starts)
     lengths = _numbers(data, topic_end, LENGTH.format)
-    _require((lengths >= 0) & (properties_start + lengths == ends))
+    _require((lengths >= 0) & (properties_start + lengths == ends), starts)
     return _Layout(
         buffer,
         data,
@@ -162,9 +163,9 @@ def _measure(buffer: bytes, starts: Ints) -> _Layout:
     )
 
 
-def _require(holds: npt.NDArray[np.bool_]) -> None:
+def _require(holds: npt.NDArray[np.bool_], starts: Ints) -> None:
     if not holds.all():
-        raise ProtocolError("the parts of a record do not add up to its size")
+        raise ProtocolError(f"the parts of the record at byte {starts[~holds][0]} do not add up to its size")
 
 
 @lru_cache
@@ -273,7 +274,7 @@ def _offset_ids(layout: _Layout) -> pa.Array:
         physical = layout.field(Field.PHYSICAL_OFFSET)
         return pa.array(
             [
-                offset_message_id(layout.buffer[at : at + (HOST_V6_BYTES if long else HOST_BYTES)], int(offset))
+                offset_message_id(bytes(layout.buffer[at : at + (HOST_V6_BYTES if long else HOST_BYTES)]), int(offset))
                 for at, long, offset in zip(host_at.tolist(), v6.tolist(), physical.tolist(), strict=True)
             ],
             pa.string(),

@@ -5,6 +5,7 @@
 
 Options are in `tasks.spark.options`, columns in `COLUMNS` below. A schema given by the user is the projection: only its columns
 are decoded, which makes a metadata query several times cheaper. `body_size` is the size as stored; `body` is unpacked.
+Offsets are those of the masters; the messages come from replicas in sync where there are any, so these must be reachable, too.
 
 Spark pickles these classes: one Python worker plans, others read. So nothing here holds a socket; each task opens its own and
 closes it.
@@ -101,6 +102,7 @@ class LogboomReader(DataSourceReader):  # type: ignore[misc]
                     fail_on_data_loss=options.fail_on_data_loss,
                     timeout_ms=options.timeout_ms,
                     meter=meter,
+                    turn=partition.value,
                 )
         finally:
             meter.finish()

@@ -2,10 +2,10 @@
 
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
-Names are those of the modules: sends, grpc_sends, receive_ack, replication, catch_up, failover, memory, many_queues,
-startup. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When the
-time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are
-met or not: a run on a shared machine is read, not obeyed.
+Names are those of the modules: sends, grpc_sends, receive_ack, bulk_reads, replication, catch_up, failover, memory,
+many_queues, startup. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is
+named. When the time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0
+whether goals are met or not: a run on a shared machine is read, not obeyed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import catch_up, failover, grpc_sends, many_queues, memory, receive_ack, replication, sends, startup
+from tests.bench import (
+    bulk_reads,
+    catch_up,
+    failover,
+    grpc_sends,
+    many_queues,
+    memory,
+    receive_ack,
+    replication,
+    sends,
+    startup,
+)
 from tests.bench.harness import Row
 
 _MESSAGES_PER_SECOND = 10_000  # how many messages a receive benchmark gets for each second that a send benchmark lasts
@@ -30,6 +41,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "sends": lambda: [pairs.row for pairs in sends.run(options.pairs, options.seconds)],
         "grpc_sends": lambda: [pairs.row for pairs in grpc_sends.run(options.pairs, options.seconds)],
         "receive_ack": lambda: [pairs.row for pairs in receive_ack.run(options.pairs, messages)],
+        "bulk_reads": lambda: bulk_reads.run(options.pairs, 10 * messages),
         "replication": lambda: replication.run(options.pairs, options.seconds, options.pairs, options.warm_up),
         "catch_up": lambda: [catch_up.run(options.pairs, options.megabytes).row],
         "failover": lambda: failover.run(options.kills, options.freezes, options.freezes, options.freezes),

@@ -94,6 +94,7 @@ _SHAPES: Final[Sequence[tuple[int, int, Mapping[str, str]]]] = (
     (3, codes.SEND_MESSAGE, _LONG_SEND),
     (6, codes.PULL_MESSAGE, _PULL),
     (2, codes.LITE_PULL_MESSAGE, _PULL),
+    (2, codes.BULK_READ, {**_PULL, "maxMsgBytes": "4194304"}),
     (2, codes.QUERY_CONSUMER_OFFSET, {**_QUEUE, "setZeroIfNotFound": "true"}),
     (3, codes.UPDATE_CONSUMER_OFFSET, {**_QUEUE, "commitOffset": "1"}),
     (1, codes.SEARCH_OFFSET_BY_TIMESTAMP, {**_QUEUE, "timestamp": "1700000000000", "boundaryType": "UPPER"}),

@@ -34,6 +34,8 @@ def test_reads_go_on_at_the_replica_and_writes_when_the_master_is_back(group: Fi
     eventually("the replica has all", lambda: group.state(1)["confirmOffset"] == group.state(0)["endOffset"])
     with pytest.raises(RequestError, match="slave_read"):
         group.call(1, codes.PULL_MESSAGE, pull_fields(TOPIC, 0, 0))
+    with pytest.raises(RequestError, match="read from another one"):
+        group.call(1, codes.BULK_READ, pull_fields(TOPIC, 0, 0))
 
     group.master.kill()
     _, perm = eventually(
@@ -41,8 +43,10 @@ def test_reads_go_on_at_the_replica_and_writes_when_the_master_is_back(group: Fi
         lambda: found if (found := group.route())[0].get("0") == group.listen[1] else None,
     )
     assert perm & 2 == 0, "nobody can write there"
-    answer = group.call(1, codes.PULL_MESSAGE, pull_fields(TOPIC, 0, 0))
-    assert [record.body for record in decode_records(answer.body)] == [b"message %d" % number for number in range(20)]
+    for code in (codes.PULL_MESSAGE, codes.BULK_READ):
+        answer = group.call(1, code, pull_fields(TOPIC, 0, 0))
+        found = [record.body for record in decode_records(answer.body)]
+        assert found == [b"message %d" % number for number in range(20)]
     assert group.call(1, codes.QUERY_CONSUMER_OFFSET, offset).ext["offset"] == "7"
     assert group.call(1, codes.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"}).ext["offset"] == "20"
     queue = {"topic": TOPIC, "brokerName": "broker-a", "queueId": 0}

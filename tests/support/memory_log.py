@@ -143,7 +143,7 @@ class MemoryRecordLog:
         records: list[bytes] = []
         offset = queue_offset
         room = max_bytes
-        for physical_offset, size, code in units[queue_offset : queue_offset + 800]:
+        for physical_offset, size, code in units[queue_offset : queue_offset + max(max_count, 800)]:
             if tags_codes is None or code in tags_codes:
                 if len(records) == max_count or (records and size > room):
                     break

@@ -26,6 +26,7 @@ from brokerd.processors.offsets.committed import OffsetProcessor
 from brokerd.processors.offsets.consumption import Consumption, ConsumptionProcessor
 from brokerd.processors.offsets.resets import ResetProcessor
 from brokerd.processors.pop.pop import PopProcessor
+from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors, handlers_of, on_master
@@ -147,20 +148,17 @@ class RemotingBroker(PopBroker):
         offset = self.progress.consumer_offset
         self.is_master_known = False
         self.log_end, self.memory_bytes = 0, 1000
-        self.pull = PullProcessor(
-            PullChecks(self.metadata, self.clients, lambda: self.is_master),
-            self.progress.pulled,
-            self.log,
-            self.counters,
-            self.turns,
-            ReadPlace(
-                self.pull_settings,
-                lambda: self.is_master,
-                lambda: self.is_master_known,
-                lambda: self.log_end,
-                self.memory_bytes,
-            ),
+        self.is_in_sync = False  # as a replica
+        checks = PullChecks(self.metadata, self.clients, lambda: self.is_master)
+        place = ReadPlace(
+            self.pull_settings,
+            lambda: self.is_master,
+            lambda: self.is_master_known,
+            lambda: self.is_master or self.is_in_sync,
+            lambda: self.log_end,
+            self.memory_bytes,
         )
+        self.pull = PullProcessor(checks, self.progress.pulled, self.log, self.counters, self.turns, place)
         figures = StateFigures(
             lambda: 8,
             lambda: Totals(in_messages=1, in_bytes=2, out_messages=3, out_bytes=4),
@@ -172,10 +170,10 @@ class RemotingBroker(PopBroker):
         )
         transaction_topics = TransactionTopics(self.log, self.metadata, self.turns.wall_ms, HOST)
         transaction_settings = Live(TransactionSettings())
-        checks = CheckBack(
+        check_back = CheckBack(
             transaction_topics, self.clients, "broker-a", self.turns, transaction_settings, move_up_bytes=1 << 20
         )
-        self.transactions = TransactionService(transaction_topics, checks, transaction_settings)
+        self.transactions = TransactionService(transaction_topics, check_back, transaction_settings)
         ranges: Any = self.log
         self.locks = QueueLocks()
         self.schedule = Deliverer(DEFAULT_DELAYS, self.metadata, self.log, self.turns, self.turns.wall_ms)
@@ -195,6 +193,7 @@ class RemotingBroker(PopBroker):
         consumption = Consumption(self.metadata, self.clients, self.progress, ranges, "broker-a")
         self.processors = Processors(
             self.pull,
+            BulkProcessor(checks, self.log, self.counters, place),
             OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts, version),
             ClientProcessor(self.metadata, self.clients, lambda: self.is_master, self.pull_settings),
             TopicProcessor(self.metadata, "broker-a", version, ranges, self.counters.statistics),

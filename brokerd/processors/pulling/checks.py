@@ -77,6 +77,13 @@ class PullChecks:
             message_filter = _registered(present, group, topic, version)
         return group_config, topic, queue_id, flags, message_filter
 
+    def check_bulk(self, group: str, ext: dict[str, str]) -> tuple[str, int]:
+        """Topic and queue of a read that has no subscription. Raises RequestError for the first check that fails."""
+        self._group(group)
+        topic, queue_id = self._queue(ext)
+        self.check_forbidden(group, topic)
+        return topic, queue_id
+
     def check_forbidden(self, group: str, topic: str) -> None:
         """Raises Forbidden when an administrator took the topic from the group."""
         if (group, topic) in self._forbidden:

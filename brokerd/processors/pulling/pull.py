@@ -184,7 +184,7 @@ class PullProcessor:
             pull.connection.respond(pull.request, code, ext, remark=result.status.name)
             return True
         body = result.body
-        self._count(pull, result.messages, len(body), (perf_counter_ns() - started_ns) / 1e6)
+        self._counters.pulled(pull.reader, result.messages, len(body), (perf_counter_ns() - started_ns) / 1e6)
         pull.connection.respond(pull.request, codes.SUCCESS, ext, body, _FOUND)
         return True
 
@@ -193,13 +193,6 @@ class PullProcessor:
         ext = self._header_of_nothing(pull, pull.offset)
         remark = "[OVERLOAD]read the answers that are on their way first"
         pull.connection.respond(pull.request, codes.PULL_RETRY_IMMEDIATELY, ext, remark=remark)
-
-    def _count(self, pull: _Pull, messages: int, size: int, read_ms: float) -> None:
-        counters = self._counters
-        counters.out_messages += messages
-        counters.out_bytes += size
-        counters.reads.add(read_ms)
-        counters.statistics.pulled(pull.reader, messages, size, int(read_ms))
 
     def _header(self, pull: _Pull, next_offset: int, result: JoinedResult) -> dict[str, str]:
         config = pull.group_config

@@ -107,7 +107,15 @@ class RecordReads:
         else:
             source = view.memory()
         with source:
-            return b"".join([source[offset - start : offset - start + size] for offset, size, _ in units])
+            pieces = []
+            begin = end = first
+            for offset, size, _ in units:
+                if offset != end:  # what lies side by side, as a batch does, is one piece
+                    pieces.append(source[begin - start : end - start])
+                    begin = end = offset
+                end += size
+            pieces.append(source[begin - start : end - start])
+            return b"".join(pieces)
 
     def _check(self, content: bytes, units: Sequence[Unit]) -> None:
         """Raise CorruptedFile unless the content is the units' records, one behind the other, as they were stored."""

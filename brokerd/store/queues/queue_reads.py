@@ -5,16 +5,20 @@ Everything here sees only what was dispatched, and dispatch goes no further than
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection
 from enum import Enum
+from itertools import accumulate
 from typing import NamedTuple
 
 from brokerd.store.queues.consume_queue import ConsumeQueue
-from brokerd.store.unit import BLANK_SIZE, UNIT, Unit
+from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
 from remoting.record.fields import physical_offset_of
 
 # Units looked at in one read whose filter lets nothing through, unless more messages were asked for.
 _MAX_SCANNED_UNITS = 800
+# Units read at once: more would often be read in vain, because the bytes are at their end before.
+_UNITS_OF_READ = 512
 
 
 class GetStatus(Enum):
@@ -75,19 +79,45 @@ def select_units(
 ) -> tuple[list[Unit], int, bytes, int]:
     """The wanted ones of the next units, where to go on, their bytes unless others are between them, and the sum of their sizes.
 
-    In the common case one read gives them, all are wanted, and have room.
+    In the common case all are wanted.
     """
     if tags_codes is None:
-        encoded = queue.read(queue_offset, max_count)
-        units = list(UNIT.iter_unpack(encoded))
-        sizes = [size for _, size, _ in units]
-        end = queue_offset + len(units)
-        total = sum(sizes)
-        is_part = len(units) < max_count and end < queue.max_offset  # the rest is in another place
-        if total <= max_bytes and not is_part and total < BLANK_SIZE:  # so none is blank
-            return units, end, encoded, total
+        units, encoded, total = _next_units(queue, queue_offset, max_count, max_bytes)
+        if total < BLANK_SIZE:
+            return units, queue_offset + len(units), encoded, total
     units, looked_at = _chosen_units(queue, queue_offset, max_count, max_bytes, tags_codes)
     return units, looked_at, b"", sum([size for _, size, _ in units])
+
+
+def _next_units(
+    queue: ConsumeQueue, queue_offset: int, max_count: int, max_bytes: int
+) -> tuple[list[Unit], bytes, int]:
+    """The next units as they come, as many as there is room for, at least one; their bytes, and the sum of their sizes.
+
+    A blank one has no room behind others, so it is only ever the first.
+    """
+    units: list[Unit] = []
+    parts: list[bytes] = []
+    total = 0
+    while (missing := max_count - len(units)) > 0 and queue_offset < queue.max_offset:
+        encoded = queue.read(queue_offset, min(missing, _UNITS_OF_READ))
+        read = list(UNIT.iter_unpack(encoded))
+        if not read:
+            break
+        sizes = [size for _, size, _ in read]
+        size = sum(sizes)
+        if total + size > max_bytes:
+            ends = list(accumulate(sizes, initial=total))
+            fitting = max(bisect_right(ends, max_bytes) - 1, 0 if units else 1)
+            units += read[:fitting]
+            parts.append(encoded[: fitting * UNIT_BYTES])
+            total = ends[fitting]
+            break
+        units += read
+        parts.append(encoded)
+        total += size
+        queue_offset += len(read)
+    return units, parts[0] if len(parts) == 1 else b"".join(parts), total
 
 
 def _chosen_units(

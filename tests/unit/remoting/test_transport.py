@@ -401,6 +401,56 @@ async def test_large_answers_are_given_a_few_at_a_time(service: Service) -> None
     await server.close()
 
 
+async def test_behind_each_long_request_others_have_their_turn() -> None:
+    order: list[str] = []
+
+    def long(connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        [request] = requests
+        order.append("long")
+        asyncio.get_running_loop().call_soon(order.append, "others")
+        connection.respond(request)
+
+    limits = ServerLimits(ConnectionLimits(long_requests=frozenset({BIG})))
+    server = RemotingServer(Place("127.0.0.1", 0), {BIG: long}, limits=limits)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await ask(writer, BIG, 20)
+    assert len(await answers(reader, 20)) == 20
+    assert order == ["long", "others"] * 20
+    writer.close()
+    await server.close()
+
+
+async def test_who_reads_no_long_answer_makes_us_hold_the_limit_and_little_more(service: Service) -> None:
+    unsent: list[int] = []
+
+    def long(connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        [request] = requests
+        unsent.append(connection._out_bytes)
+        connection.respond(request, body=bytes(2 << 20))
+
+    limits = ServerLimits(ConnectionLimits(long_requests=frozenset({BIG})))
+    server = RemotingServer(Place("127.0.0.1", 0), {BIG: long, ECHO: service.echo}, limits=limits)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    other_reader, other = await asyncio.open_connection("127.0.0.1", server.port)
+    await ask(writer, BIG, 40)
+    async with asyncio.timeout(60):
+        while not any(connection.is_slow for connection in server.connections):
+            await asyncio.sleep(0.001)
+        held = [each._transport.get_write_buffer_size() for each in server.connections if each._transport is not None]
+        assert sum(held) <= (4 << 20) + 2 * ((2 << 20) + 1000)
+        taken = len(unsent)
+        await ask(other, ECHO, 3)
+        assert len(await answers(other_reader, 3)) == 3
+        assert len(unsent) == taken < 40, "nothing more is read for who does not take what is there"
+        assert len(await answers(reader, 40)) == 40
+    assert max(unsent) <= 4 << 20
+    for each_writer in (writer, other):
+        each_writer.close()
+    await server.close()
+
+
 async def test_long_and_short_answers_arrive_whole_and_in_order_even_if_their_buffers_are_used_again() -> None:
     lengths = [0, 10, 8191, 8192, 300_000, 5, 100_000, 8192]
     reused = bytearray()

@@ -42,8 +42,8 @@ async def serve(handlers: dict[int, Handler]) -> RemotingServer:
 class FakeBroker:
     """One broker group with topics of encoded records, served as a name server, controller and master at once.
 
-    `answer_most` records a pull; offsets below `min_offset` are gone; `visible_end` hides the tail, as a master does whose
-    followers have not confirmed it yet.
+    `answer_most` records a read; offsets below `min_offset` are gone; `visible_end` hides the tail, as a master does whose
+    followers have not confirmed it yet. The route names `replicas`, by their numbers: others of these.
     """
 
     def __init__(self, name: str = "broker-a", answer_most: int = 32) -> None:
@@ -58,6 +58,9 @@ class FakeBroker:
         self.break_records = False
         self.on_pull: Callable[[], None] | None = None
         self.drop_pulls = 0
+        self.replicas: dict[str, str] = {}
+        self.reads: list[int] = []  # the offsets that were asked for
+        self.asked = threading.Semaphore(0)  # released by every read
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake broker")
         self._server: RemotingServer | None = None
@@ -71,7 +74,7 @@ class FakeBroker:
             codes.GET_MIN_OFFSET: self._min_offset,
             codes.GET_MAX_OFFSET: self._max_offset,
             codes.SEARCH_OFFSET_BY_TIMESTAMP: self._search,
-            codes.PULL_MESSAGE: self._pull,
+            codes.BULK_READ: self._pull,
         }
         self._server = asyncio.run_coroutine_threadsafe(
             serve({code: self._each(answer) for code, answer in handlers.items()}), self._loop
@@ -135,7 +138,9 @@ class FakeBroker:
         if not count:
             return codes.TOPIC_NOT_EXIST, {}, b""
         route = {
-            "brokerDatas": [{"brokerName": self.name, "cluster": "c", "brokerAddrs": {"0": self.address}}],
+            "brokerDatas": [
+                {"brokerName": self.name, "cluster": "c", "brokerAddrs": {"0": self.address, **self.replicas}}
+            ],
             "queueDatas": [{"brokerName": self.name, "perm": 6, "readQueueNums": count, "writeQueueNums": count}],
         }
         return codes.SUCCESS, {}, orjson.dumps(route)
@@ -172,6 +177,8 @@ class FakeBroker:
 
     def _pull(self, request: Command) -> tuple[int, dict[str, str], bytes] | None:
         self.pulls += 1
+        self.reads.append(int(request.ext["queueOffset"]))
+        self.asked.release()
         if self.on_pull is not None:
             self.on_pull()
         if self.drop_pulls:

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from brokerd.store.log.retention import RetentionDecision
-from brokerd.store.queues.queue_reads import Boundary, GetStatus
+from brokerd.store.queues.queue_reads import Boundary, GetStatus, select_units
 from brokerd.store.store import MessageStore
+from brokerd.store.unit import BLANK_SIZE, UNIT, Unit
 from remoting.java_hash import java_hash
-from remoting.record.codec import decode_record
+from remoting.record.codec import decode_record, decode_records
 from tests.support.disks import MemoryDisk
-from tests.unit.brokerd.store.stores import Clock, bodies, draft, open_store, payloads, put, sync
+from tests.unit.brokerd.store.stores import SETTINGS, Clock, bodies, draft, open_store, payloads, put, sync
 
 
 def store_of(count: int, size: int = 100, **fields: object) -> MessageStore:
@@ -80,6 +85,65 @@ def test_count_and_bytes_bound_a_read_but_the_first_message_always_comes() -> No
         (100, 1 << 30, 10),
     ):
         assert len(store.read_messages("TopicA", 0, 0, count, most).records) == expected
+
+
+class Units:
+    """A consume queue of so many bytes a message, whose reads end where its files do."""
+
+    def __init__(self, sizes: list[int], file_units: int) -> None:
+        self.max_offset = len(sizes)
+        self._encoded = [UNIT.pack(1000 * offset, size, 7) for offset, size in enumerate(sizes)]
+        self._file_units = file_units
+
+    def read(self, first: int, count: int) -> bytes:
+        end = min(first + count, self.max_offset, first - first % self._file_units + self._file_units)
+        return b"".join(self._encoded[first:end])
+
+    def units(self, first: int, count: int) -> Iterator[Unit]:
+        for encoded in self._encoded[first : first + count]:
+            yield UNIT.unpack(encoded)
+
+
+@hypothesis_settings(deadline=None)
+@given(
+    blanks=st.integers(0, 3),
+    sizes=st.lists(st.integers(1, 2000), min_size=1, max_size=1500),
+    start=st.integers(0, 20),
+    count=st.integers(1, 2000),
+    most_bytes=st.one_of(st.integers(1, 2_000_000), st.just(1 << 40)),
+    file_units=st.sampled_from([7, 600, 10_000]),
+)
+def test_units_are_chosen_in_bulk_as_they_are_one_by_one(
+    blanks: int, sizes: list[int], start: int, count: int, most_bytes: int, file_units: int
+) -> None:
+    queue: Any = Units([BLANK_SIZE] * blanks + sizes, file_units)
+    start %= queue.max_offset
+    expected: list[Unit] = []
+    room = most_bytes
+    for unit in queue.units(start, count):
+        if unit[1] != BLANK_SIZE:
+            room -= unit[1]
+            if room < 0 and expected:
+                break
+            expected.append(unit)
+    units, looked_at, encoded, total = select_units(queue, start, count, most_bytes, None)
+    assert (units, total) == (expected, sum(size for _, size, _ in expected))
+    assert looked_at == (units[-1][0] // 1000 + 1 if units else min(start + count, queue.max_offset))
+    assert encoded == (b"" if start < blanks else b"".join(UNIT.pack(*unit) for unit in units))
+
+
+def test_a_read_in_bulk_is_the_messages_one_by_one() -> None:
+    store = open_store(MemoryDisk(), settings=replace(SETTINGS, segment_size_bytes=1 << 20))
+    put(store, *(draft(body) for body in payloads(1300, 20)))
+    sync(store)
+    store.checkpoint()
+    put(store, *(draft(body) for body in payloads(1300, 20)))
+    read = store.read_joined("TopicA", 0, 5, 4096, 1 << 20)
+    assert (read.messages, read.next_offset) == (2595, 2600)
+    assert [record.body for record in decode_records(read.body)] == [*payloads(1300, 20)[5:], *payloads(1300, 20)]
+    few = store.read_joined("TopicA", 0, 5, 4096, 100_000)
+    assert few.body == read.body[: len(few.body)]
+    assert 99_000 < len(few.body) <= 100_000
 
 
 def test_messages_come_in_order_across_files() -> None:

@@ -30,7 +30,7 @@ def test_sends() -> None:
 
 def test_pulls_and_pops() -> None:
     both = [Demand(TOPIC, "T", (SUB,)), Demand(GROUP, "g", (SUB,))]
-    for code in (codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE, codes.POP_MESSAGE, codes.ACK_MESSAGE):
+    for code in (codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE, codes.BULK_READ, codes.POP_MESSAGE, codes.ACK_MESSAGE):
         assert demands(code, {"topic": "T", "consumerGroup": "g"}) == both
     assert demands(codes.PULL_MESSAGE, {"topic": "%RETRY%g", "consumerGroup": "g"}) == [Demand(GROUP, "g", (SUB,))]
     # without a group, a pull is not free of charge

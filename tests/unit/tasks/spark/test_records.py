@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import lz4.frame
+import pyarrow as pa
 import pytest
 import zstandard
 from hypothesis import given
@@ -31,7 +32,10 @@ property_bytes = st.one_of(
         lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs.items()).encode()
     ),
     st.lists(
-        st.sampled_from([b"KEYS", b"TAGS", b"UNIQ_KEY", b"\x01", b"\x02", b"a", b"\xff", b"\xe2\x82"]), max_size=12
+        st.sampled_from(
+            [b"KEYS", b"TAGS", b"UNIQ_KEY", b"\x01", b"\x02", b"a", "k\u00fc \u98a8".encode(), b"\xff", b"\xe2\x82"]
+        ),
+        max_size=12,
     ).map(b"".join),
 )
 
@@ -40,9 +44,10 @@ property_bytes = st.one_of(
 def encoded_records(draw: st.DrawFn) -> bytes:
     host = draw(st.sampled_from(["10.0.0.1", "fe80::1"]))
     store_host = draw(st.sampled_from(["10.0.0.2", "fe80::2"]))
-    topic = draw(st.one_of(st.just(b"orders"), st.just(b"t" * 130), texts.map(str.encode)))
+    topics = [b"orders", b"t" * 90, b"t" * 127, b"t" * 128, b"%RETRY%" + b"g" * 240]
+    topic = draw(st.one_of(st.sampled_from(topics), texts.map(str.encode)))
     return encode_record(
-        topic=topic[:200],
+        topic=topic,
         queue_id=draw(st.integers(0, 2**31 - 1)),
         queue_offset=draw(st.integers(0, 2**62)),
         physical_offset=draw(st.integers(0, 2**62)),
@@ -80,6 +85,10 @@ def slow(record: Record) -> dict[str, Any]:
 def fast(buffer: bytes, columns: tuple[str, ...] = ALL) -> list[dict[str, Any]]:
     batch = records.decode(buffer, records.scan(buffer), "broker-a", columns)
     batch.validate(full=True)
+    return as_rows(batch)
+
+
+def as_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = batch.to_pylist()
     for row in rows:
         if "properties" in row:
@@ -93,6 +102,25 @@ def fast(buffer: bytes, columns: tuple[str, ...] = ALL) -> list[dict[str, Any]]:
 def test_decodes_like_the_shared_decoder(encoded: list[bytes]) -> None:
     buffer = b"".join(encoded)
     assert fast(buffer) == [slow(record) for record in decode_records(buffer)]
+
+
+@patient
+@given(
+    st.lists(encoded_records(), min_size=2, max_size=6), st.integers(0, 5), st.sets(st.sampled_from(ALL), min_size=1)
+)
+def test_part_of_a_buffer_that_lies_anywhere_is_decoded_like_a_copy(
+    encoded: list[bytes], skipped: int, chosen: set[str]
+) -> None:
+    columns = tuple(sorted(chosen))
+    received = bytearray(b"header" + b"".join(encoded))
+    buffer = memoryview(received)[6:]
+    starts = records.scan(buffer)[skipped % len(encoded) :]
+    batch = records.decode(buffer, starts, "broker-a", columns)
+    del buffer
+    received[:] = bytes(len(received))  # a batch is its own, whatever becomes of what was received
+    batch.validate(full=True)
+    rows = [{name: slow(record)[name] for name in columns} for record in decode_records(b"".join(encoded))]
+    assert as_rows(batch) == rows[skipped % len(encoded) :]
 
 
 @patient
@@ -190,3 +218,14 @@ def test_compressed_bodies_are_unpacked_but_counted_as_stored(kind: int, compres
 def test_a_body_that_unpacks_to_too_much_is_unknown() -> None:
     assert unpacked(zlib.compress(b"\0" * (MAX_UNPACKED_BYTES + 1)), 1) is None
     assert unpacked(b"anything", 0x401) is None
+
+
+def test_a_damaged_record_in_the_middle_is_refused_with_its_place() -> None:
+    size = len(GOLDEN)
+    buffer = bytearray(GOLDEN * 100)
+    buffer[50 * size + 84 + 3] ^= 1  # the length of its body
+    with pytest.raises(ProtocolError, match=f"the parts of the record at byte {50 * size} do not add up to its size"):
+        fast(bytes(buffer), ("queue_id",))
+    buffer[50 * size + 3] ^= 1  # its own size
+    with pytest.raises(ProtocolError, match=f"no record starts at offset {51 * size - 1}"):
+        fast(bytes(buffer), ("queue_id",))
