@@ -181,13 +181,12 @@ async def look_at(
 ) -> Look:
     """Open a websocket for each cookie, announce, and wait until everybody has had the last announcement."""
     viewers = [Viewer() for _ in cookies]
+    looking = []
     async with asyncio.TaskGroup() as group:
-        looking = [
-            group.create_task(viewer.look(running.http_port, path, cookie, number))
-            for viewer, cookie in zip(viewers, cookies, strict=True)
-        ]
         async with asyncio.timeout(_PATIENCE_S):
-            await asyncio.gather(*(viewer.first.wait() for viewer in viewers))
+            for viewer, cookie in zip(viewers, cookies, strict=True):
+                looking.append(group.create_task(viewer.look(running.http_port, path, cookie, number)))
+                await viewer.first.wait()
         announced, core_percent = await _announce(running, announcing)
         last = max(announced)
         async with asyncio.timeout(_PATIENCE_S):
